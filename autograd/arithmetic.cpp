@@ -1,0 +1,152 @@
+// Arithmetic and comparisons: forward and gradient side by side.
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+using autograd::Gradients;
+using autograd::Needs;
+using autograd::record;
+using autograd::requires_grad;
+using autograd::Saved;
+
+namespace {
+
+// What broadcasting from `shape` repeated: the dimensions of x to sum over.
+Shape repeated_dims(const Tensor& x, const Shape& shape) {
+  Shape dims;
+  const int lead = x.dim() - shape.dim();
+  for (int d = 0; d < x.dim(); ++d) {
+    const auto own = static_cast<std::size_t>(d - lead);
+    if (d < lead || (shape[own] == 1 && x.shape()[static_cast<std::size_t>(d)] != 1)) dims.push_back(d);
+  }
+  return dims;
+}
+
+}  // namespace
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const Shape dims = repeated_dims(x, shape);
+  const Tensor reduced = dims.empty() ? x : sum(x, dims, true);
+  return reduced.shape() == shape ? reduced : reduced.reshape(shape);
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size_t input) {
+  const Shape dims = repeated_dims(x, shape);
+  const int lead = x.dim() - shape.dim();
+  if (dims.empty() || (lead != 0 && lead != dims.dim()))
+    return sum_to(x, shape);  // asks for no home that it would not fill
+  const Tensor home = needs.home(input);
+  if (!home.defined()) return sum_to(x, shape);
+  return sum(x.to(home.dtype()), dims, lead == 0, home);
+}
+
+Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+  return record("add", raw::add(a, b, alpha), {a, b},
+                [a_shape = a.shape(), b_shape = b.shape(), alpha](const Tensor& grad, const Needs& needs) {
+                  Gradients gradients;
+                  gradients.push_back(needs[0] ? sum_to(grad, a_shape) : Tensor());
+                  if (!needs[1])
+                    gradients.push_back({});
+                  else
+                    gradients.push_back(sum_to(alpha.to_double() == 1 ? grad : mul(grad, alpha), b_shape, needs, 1));
+                  return gradients;
+                });
+}
+
+Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+  return record("sub", raw::sub(a, b, alpha), {a, b},
+                [a_shape = a.shape(), b_shape = b.shape(), alpha](const Tensor& grad, const Needs& needs) {
+                  return Gradients{needs[0] ? sum_to(grad, a_shape) : Tensor(),
+                                   needs[1] ? sum_to(mul(grad, Scalar(-alpha.to_double())), b_shape) : Tensor()};
+                });
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  return record("mul", raw::mul(a, b), {a, b},
+                [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
+                 b = Saved(b, requires_grad(a))](const Tensor& grad, const Needs& needs) {
+                  return Gradients{needs[0] ? sum_to(mul(grad, *b), a_shape) : Tensor(),
+                                   needs[1] ? sum_to(mul(grad, *a), b_shape) : Tensor()};
+                });
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  return record("div", raw::div(a, b), {a, b},
+                [a_shape = a.shape(), b = Saved(b)](const Tensor& grad, const Needs& needs, const Tensor& out) {
+                  const Tensor by_b = div(grad, *b);
+                  return Gradients{needs[0] ? sum_to(by_b, a_shape) : Tensor(),
+                                   needs[1] ? sum_to(neg(mul(by_b, out)), b->shape()) : Tensor()};
+                });
+}
+
+// d/da = p a^(p-1), d/dp = a^p log a; at a = 0 the latter's limit, 0, instead of NaN.
+Tensor pow(const Tensor& base, const Tensor& exponent) {
+  return record("pow", raw::pow(base, exponent), {base, exponent},
+                [a = Saved(base), p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
+                  Gradients gradients;
+                  if (needs[0]) {
+                    const Tensor by_a = mul(*p, pow(*a, sub(*p, 1.0)));
+                    gradients.push_back(sum_to(mul(grad, where(*p == 0.0, 0.0, by_a)), a->shape()));
+                  } else {
+                    gradients.push_back({});
+                  }
+                  if (needs[1]) {
+                    const Tensor by_p = mul(out, log(where(*a == 0.0, 1.0, *a)));
+                    gradients.push_back(sum_to(mul(grad, by_p), p->shape()));
+                  } else {
+                    gradients.push_back({});
+                  }
+                  return gradients;
+                });
+}
+
+namespace {
+
+// maximum and minimum: the chosen operand gets the gradient, equal ones share it.
+Tensor choose(const char* name, Tensor out, const Tensor& a, const Tensor& b) {
+  return record(name, std::move(out), {a, b},
+                [a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs, const Tensor& out) {
+                  const Tensor share_a = (*a == out).to(grad.dtype()), share_b = (*b == out).to(grad.dtype());
+                  const Tensor each = div(grad, add(share_a, share_b));
+                  return Gradients{needs[0] ? sum_to(mul(each, share_a), a->shape()) : Tensor(),
+                                   needs[1] ? sum_to(mul(each, share_b), b->shape()) : Tensor()};
+                });
+}
+
+}  // namespace
+
+Tensor maximum(const Tensor& a, const Tensor& b) { return choose("maximum", raw::maximum(a, b), a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return choose("minimum", raw::minimum(a, b), a, b); }
+
+// --- with numbers -----------------------------------------------------------------------------------------------------------
+
+Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like(a, b)); }
+Tensor sub(const Tensor& a, const Scalar& b) { return sub(a, raw::scalar_like(a, b)); }
+Tensor mul(const Tensor& a, const Scalar& b) { return mul(a, raw::scalar_like(a, b)); }
+Tensor div(const Tensor& a, const Scalar& b) { return div(a, raw::scalar_like(a, b)); }
+Tensor operator-(const Scalar& a, const Tensor& b) { return sub(raw::scalar_like(b, a), b); }
+Tensor operator/(const Scalar& a, const Tensor& b) { return div(raw::scalar_like(b, a), b); }
+
+// --- comparisons --------------------------------------------------------------------------------------------------------------
+
+#define LOCKSTEP_COMPARISON(symbol, relation)                                                                     \
+  Tensor operator symbol(const Tensor& a, const Tensor& b) { return raw::compare(raw::Compare::relation, a, b); } \
+  Tensor operator symbol(const Tensor& a, const Scalar& b) {                                                      \
+    return raw::compare(raw::Compare::relation, a, raw::scalar_like(a, b));                                       \
+  }
+LOCKSTEP_COMPARISON(==, kEqual)
+LOCKSTEP_COMPARISON(!=, kNotEqual)
+LOCKSTEP_COMPARISON(<, kLess)
+LOCKSTEP_COMPARISON(<=, kLessEqual)
+LOCKSTEP_COMPARISON(>, kGreater)
+LOCKSTEP_COMPARISON(>=, kGreaterEqual)
+#undef LOCKSTEP_COMPARISON
+
+bool equal(const Tensor& a, const Tensor& b) { return raw::equal(a, b); }
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) { return raw::allclose(a, b, rtol, atol); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,38 @@
+// Gradients as functions, and tools to check and to see them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+
+struct GradOptions {
+  std::vector<Tensor> grad_outputs = {};  // one for each output; empty: ones (each output then has one element)
+  bool retain_graph = false;
+  bool create_graph = false;
+  bool allow_unused = false;  // an input that no output depends on: undefined gradient instead of an error
+};
+
+// d(sum of outputs)/d(inputs), without touching any tensor's grad().
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& options = {});
+Tensor grad(const Tensor& output, const Tensor& input, const GradOptions& options = {});
+
+struct GradcheckOptions {
+  double step = 1e-6;  // of the central difference
+  double rtol = 1e-3;
+  double atol = 1e-5;
+  bool second_order = false;    // check the gradient of the gradient as well
+  bool throw_on_error = false;  // InvalidArgument with the first element that differs, instead of false
+};
+
+// True where backward of `fn` agrees with central differences at `inputs` (f64, those with requires_grad are checked).
+bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
+               const GradcheckOptions& options = {});
+
+// The graph behind `t` in Graphviz' DOT language: operations, their edges, leaves with shape and dtype.
+std::string to_dot(const Tensor& t);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

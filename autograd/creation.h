@@ -1,0 +1,134 @@
+// Creating tensors. All honour TensorOptions: `.dtype .device .requires_grad`.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+Tensor empty(const Shape& shape, const TensorOptions& options = {});  // uninitialised
+Tensor zeros(const Shape& shape, const TensorOptions& options = {});
+Tensor ones(const Shape& shape, const TensorOptions& options = {});
+// Without a dtype: that of the value (f32, i64 or bool).
+Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
+Tensor zeros_like(const Tensor& like, TensorOptions options = {});  // dtype and device of `like` unless given
+Tensor ones_like(const Tensor& like, TensorOptions options = {});
+
+// start, start + step, ... below end. Without a dtype: i64 where all three are integers, otherwise f32.
+Tensor arange(const Scalar& end, const TensorOptions& options = {});
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step = 1, const TensorOptions& options = {});
+inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions& options) {
+  return arange(start, end, 1, options);
+}
+// `steps` evenly spaced numbers from start to end, both included.
+Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
+Tensor eye(std::int64_t n, const TensorOptions& options = {});
+
+// Random numbers come from the stream of (seed, shard, counter); see manual_seed in tensor/random.h.
+Tensor rand(const Shape& shape, const TensorOptions& options = {});   // uniform in [0, 1)
+Tensor randn(const Shape& shape, const TensorOptions& options = {});  // normal, mean 0, variance 1
+// Integers in [low, high), i64 unless a dtype is given.
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options = {});
+Tensor randperm(std::int64_t n, const TensorOptions& options = {});  // a permutation of 0..n-1, i64
+
+namespace detail {
+Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options);
+
+// The dtype of a literal: int gives i64, double gives f32, as in PyTorch.
+template <class T>
+inline constexpr DType literal_dtype = std::is_same_v<T, bool>           ? kBool
+                                       : std::is_floating_point_v<T>     ? kFloat32
+                                       : std::is_same_v<T, std::uint8_t> ? kUInt8
+                                                                         : kInt64;
+
+// Rows of numbers gathered into one array of the widest type of their kind, with a check that rows are equally long.
+template <class T>
+class Literal {
+ public:
+  using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;
+  void add(std::initializer_list<T> row) {
+    if (rows_++ == 0) length_ = row.size();
+    if (row.size() != length_)
+      throw InvalidArgument("tensor: rows of different lengths: " + std::to_string(length_) + " and " +
+                            std::to_string(row.size()));
+    for (T value : row) values_.push_back(static_cast<Wide>(value));
+  }
+  Tensor make(const Shape& shape, TensorOptions options) const {
+    if (!options.dtype) options.dtype = literal_dtype<T>;
+    return from_values(values_.data(), shape, dtype_of<Wide>, options);
+  }
+
+ private:
+  std::vector<Wide> values_;
+  std::size_t rows_ = 0, length_ = 0;
+};
+}  // namespace detail
+
+// A tensor from literals: tensor(3.0), tensor({1, 2, 3}), tensor({{1.0, 2.0}, {3.0, 4.0}}), three levels at most.
+// Integers give i64, floats f32, bools bool, unless a dtype is given.
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOptions& options = {}) {
+  detail::Literal<T> literal;
+  literal.add({value});
+  return literal.make({}, options);
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<T> values, const TensorOptions& options = {}) {
+  detail::Literal<T> literal;
+  literal.add(values);
+  return literal.make({static_cast<std::int64_t>(values.size())}, options);
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initializer_list<T>> rows,
+                                               const TensorOptions& options = {}) {
+  detail::Literal<T> literal;
+  for (const auto& row : rows) literal.add(row);
+  const auto columns = rows.size() ? static_cast<std::int64_t>(rows.begin()->size()) : 0;
+  return literal.make({static_cast<std::int64_t>(rows.size()), columns}, options);
+}
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(
+    std::initializer_list<std::initializer_list<std::initializer_list<T>>> planes, const TensorOptions& options = {}) {
+  detail::Literal<T> literal;
+  std::int64_t rows = 0, columns = 0;
+  if (planes.size()) rows = static_cast<std::int64_t>(planes.begin()->size());
+  for (const auto& plane : planes) {
+    if (static_cast<std::int64_t>(plane.size()) != rows) throw InvalidArgument("tensor: planes of different heights");
+    for (const auto& row : plane) {
+      columns = static_cast<std::int64_t>(planes.begin()->begin()->size());
+      literal.add(row);
+    }
+  }
+  return literal.make({static_cast<std::int64_t>(planes.size()), rows, columns}, options);
+}
+// Copies a vector: the dtype of its elements unless one is given.
+template <class T>
+requires std::is_arithmetic_v<T> Tensor tensor(const std::vector<T>& values, const TensorOptions& options = {}) {
+  return detail::from_values(values.data(), {static_cast<std::int64_t>(values.size())}, dtype_of<T>, options);
+}
+
+// A tensor on the caller's memory, row-major, without a copy. The caller keeps the memory alive and unmoved for as long
+// as any tensor views it. The const form is for tensors that are only read.
+Tensor from_memory(void* data, const Shape& shape, DType dtype, std::size_t bytes);
+template <class T>
+Tensor from_memory(std::span<T> memory, const Shape& shape) {
+  using Element = std::remove_const_t<T>;
+  return from_memory(const_cast<Element*>(memory.data()), shape, dtype_of<Element>, memory.size_bytes());
+}
+template <class T, std::size_t N>
+requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, const Shape& shape) {
+  return from_memory(std::span<T>(memory), shape);
+}
+
+// The array of a NumPy .npy file, or the named array of an .npz archive (the only one where `name` is empty).
+// Throws IoError, with file and place, for anything the format does not allow.
+Tensor load_npy(const std::string& path);
+Tensor load_npz(const std::string& path, const std::string& name = "");
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,346 @@
+#include "lockstep/autograd/engine.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/stop_index_internal.h"
+#include "lockstep/autograd/thread_context.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+
+namespace {
+
+// Where a gradient comes from. Contributions are added in this order, whatever order they arrive in: by shard, within a
+// shard the newest operation first.
+struct Origin {
+  int shard = 0;
+  std::uint64_t sequence = ~std::uint64_t{0};  // of a root: before every operation
+};
+
+struct Contribution {
+  Origin origin;
+  std::uint32_t output;
+  Tensor tensor;
+  bool operator<(const Contribution& other) const {
+    return origin.shard != other.origin.shard ? origin.shard < other.origin.shard
+                                              : origin.sequence > other.origin.sequence;
+  }
+};
+
+// A node or a leaf of the part of the graph that this backward runs through.
+struct Stop {
+  Node* node = nullptr;  // one of the two
+  TensorImpl* leaf = nullptr;
+  std::int32_t pending = 0;             // edges that have yet to deliver
+  std::int32_t first_target = 0;        // of a node: where its edges lead, from here on in Backward::targets_
+  bool useful = true;                   // a requested input lies here or further down
+  SmallVector<Tensor, 1> grads;         // for each output (a leaf counts as one), what has been added up
+  std::vector<Contribution> unordered;  // with several shards in the graph: added up when all are there
+  History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
+};
+
+// True where nobody but this handle can see the elements, so that they may be changed or kept.
+bool is_sole_owner(const Tensor& t) {
+  return t.ref()->use_count() == 1 && t.impl().storage->use_count() == 1 && t.is_contiguous();
+}
+
+// sum += next; storage formats are added in f32 and rounded once.
+void add_to(const Tensor& sum, const Tensor& next) {
+  if (sum.dtype() != kFloat16 && sum.dtype() != kBFloat16) return raw::add_(sum, next);
+  raw::copy(raw::add(raw::to(sum, kFloat32), raw::to(next, kFloat32)), sum);
+}
+
+Tensor add_gradients(Tensor sum, const Tensor& next) {
+  if (grad_mode()) return add(sum, next);
+  if (!is_sole_owner(sum)) sum = raw::clone(sum);
+  add_to(sum, next);
+  return sum;
+}
+
+// Adds a complete contribution to the leaf's gradient: in its home where it has one, without a copy where possible.
+void accumulate(History& leaf, Tensor next) {
+  if (grad_mode()) {
+    leaf.grad = leaf.grad.defined() ? add(leaf.grad, next) : next;
+    return;
+  }
+  const bool at_home = leaf.home.defined() && next.raw_data() == leaf.home.raw_data();
+  if (leaf.grad.defined() && at_home) {  // an operation wrote its second contribution there
+    add_to(leaf.home, leaf.grad);
+    leaf.grad = leaf.home;
+  } else if (leaf.grad.defined()) {
+    add_to(leaf.grad, next);
+    leaf.grad.impl().storage->bump_version();
+  } else if (at_home) {
+    leaf.grad = leaf.home;
+  } else if (leaf.home.defined() && !leaf.home_given) {
+    raw::copy(next, leaf.home);
+    ++leaf.copies;
+    leaf.grad = leaf.home;
+  } else {
+    leaf.grad = is_sole_owner(next) ? std::move(next) : raw::clone(next);
+  }
+}
+
+// Restores the thread state that a node was recorded under.
+class NodeContext {
+ public:
+  explicit NodeContext(const Node& node) : shard_(node.shard), replica_(replica_context()) {
+    set_replica_context(node.replica);
+  }
+  ~NodeContext() { set_replica_context(replica_); }
+  NodeContext(const NodeContext&) = delete;
+  NodeContext& operator=(const NodeContext&) = delete;
+
+ private:
+  random::ShardGuard shard_;
+  const void* replica_;
+};
+
+class Backward final : public Run {
+ public:
+  explicit Backward(const BackwardRequest& request) : request_(request), captured_(request.inputs.size()) {}
+
+  std::vector<Tensor> run() {
+    const EnableGradGuard mode(request_.create_graph);
+    for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
+    if (!request_.inputs.empty()) mark_useful();
+    for (std::size_t i = 0; i < roots_.size(); ++i)
+      receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i], {});
+    for (const std::int32_t root : roots_) settle(root);
+    while (!ready_.empty()) run_node(pop_ready());
+    for (const Callback<void()>& callback : callbacks_) callback();
+    return std::move(captured_);
+  }
+
+  void at_end(Callback<void()> callback) override { callbacks_.push_back(std::move(callback)); }
+
+ private:
+  Stop& stop(std::int32_t index) { return stops_[static_cast<std::size_t>(index)]; }
+  std::int32_t target(const Stop& from, std::size_t edge) const {
+    return targets_[static_cast<std::size_t>(from.first_target) + edge];
+  }
+
+  // The stop of a node or a leaf, made where it is new.
+  std::int32_t stop_of(Node* node, TensorImpl* leaf) {
+    std::int32_t& index = index_.at(node ? static_cast<const void*>(node) : leaf);
+    if (index >= 0) return index;
+    index = static_cast<std::int32_t>(stops_.size());
+    Stop& added = stops_.emplace_back();
+    added.node = node;
+    added.leaf = leaf;
+    added.grads.resize(node ? node->outputs.size() : 1);
+    if (leaf && request_.inputs.empty()) added.leaf_history().home_given = false;  // a failed backward left it
+    if (node) {
+      unexplored_.push_back(index);
+      if (first_shard_ < 0) first_shard_ = node->shard;
+      several_shards_ = several_shards_ || node->shard != first_shard_;
+    }
+    return index;
+  }
+
+  // Finds everything that `root` leads to, and counts the edges into each stop. Returns the root's stop.
+  std::int32_t discover(const Tensor& root) {
+    Node* const node = history(root)->node.get();
+    const std::int32_t start = stop_of(node, node ? nullptr : root.ref().get());
+    while (!unexplored_.empty()) {
+      const std::int32_t from = unexplored_.back();
+      unexplored_.pop_back();
+      stop(from).first_target = static_cast<std::int32_t>(targets_.size());
+      for (const Edge& edge : stop(from).node->edges) {
+        const std::int32_t to = edge.wanted() ? stop_of(edge.node.get(), edge.leaf.ref().get()) : -1;
+        if (to >= 0) ++stop(to).pending;
+        targets_.push_back(to);
+      }
+    }
+    return start;
+  }
+
+  // A stop is useful if a requested input is there or behind it. Older operations are never behind newer ones.
+  void mark_useful() {
+    std::vector<Stop*> nodes;
+    for (Stop& each : stops_) {
+      each.useful = false;
+      if (each.node) nodes.push_back(&each);
+    }
+    for (const Tensor& input : request_.inputs) {
+      const History& own = *history(input);
+      const std::int32_t index = index_.at(own.node ? static_cast<const void*>(own.node.get()) : input.ref().get());
+      if (index >= 0) stop(index).useful = true;
+    }
+    std::ranges::sort(nodes, {}, [](const Stop* each) { return each->node->sequence; });
+    for (Stop* each : nodes) {
+      for (std::size_t i = 0; i < each->node->edges.size(); ++i) {
+        const std::int32_t to = target(*each, i);
+        each->useful = each->useful || (to >= 0 && stop(to).useful);
+      }
+    }
+  }
+
+  // Takes one contribution to output `output` of a stop (undefined: nothing flows along this edge).
+  void receive(std::int32_t index, std::uint32_t output, Tensor tensor, const Origin& origin) {
+    if (!tensor.defined()) return;
+    Stop& to = stop(index);
+    if (several_shards_) {
+      to.unordered.push_back({origin, output, std::move(tensor)});
+    } else if (to.leaf && request_.inputs.empty() && to.leaf_history().tensor_hooks.empty()) {
+      accumulate(to.leaf_history(), std::move(tensor));
+    } else {
+      Tensor& sum = to.grads[output];
+      sum = sum.defined() ? add_gradients(std::move(sum), tensor) : std::move(tensor);
+    }
+  }
+
+  // Called after an edge has delivered: a stop that waits for nothing more goes on.
+  void settle(std::int32_t index) {
+    Stop& at = stop(index);
+    if (at.pending != 0) return;
+    at.pending = -1;  // a tensor that is a root twice settles once
+    if (!at.unordered.empty()) {
+      std::ranges::stable_sort(at.unordered, std::less<>());
+      for (Contribution& each : at.unordered) {
+        Tensor& sum = at.grads[each.output];
+        sum = sum.defined() ? add_gradients(std::move(sum), each.tensor) : std::move(each.tensor);
+      }
+      at.unordered.clear();
+    }
+    if (at.leaf)
+      complete_leaf(at);
+    else
+      push_ready(index);
+  }
+
+  void complete_leaf(Stop& at) {
+    History& state = at.leaf_history();
+    Tensor& grad = at.grads[0];
+    if (grad.defined()) {
+      for (const Node::Hook& hook : state.tensor_hooks) apply_hook(hook, grad);
+    }
+    if (!request_.inputs.empty()) {
+      capture(at.leaf, 0, grad);
+      return;
+    }
+    if (grad.defined()) accumulate(state, std::move(grad));
+    for (const LeafHook& hook : state.leaf_hooks) hook.run(*this);
+  }
+
+  void run_node(Stop& at) {
+    Node& node = *at.node;
+    bool any = false;
+    for (const Node::Hook& hook : node.hooks) {
+      if (at.grads[hook.output].defined()) apply_hook(hook, at.grads[hook.output]);
+    }
+    for (std::uint32_t i = 0; i < at.grads.size(); ++i) {
+      any = any || at.grads[i].defined();
+      if (!request_.inputs.empty()) capture(&node, i, at.grads[i]);
+    }
+    Gradients gradients;
+    if (any && at.useful) gradients = gradients_of(node, at);
+    const Origin origin{node.shard, node.sequence};
+    for (std::size_t i = 0; i < node.edges.size(); ++i) {
+      const std::int32_t to = target(at, i);
+      if (to < 0) continue;
+      if (i < gradients.size() && gradients[i].defined() && stop(to).useful)
+        receive(to, node.edges[i].output, fit(node, i, std::move(gradients[i])), origin);
+      --stop(to).pending;
+      settle(to);
+    }
+  }
+
+  Gradients gradients_of(Node& node, Stop& at) {
+    LOCKSTEP_CHECK(!node.released(),
+                   "backward: {} was already run backward and its saved tensors are gone; pass "
+                   ".retain_graph = true the first time",
+                   node.name);
+    std::uint64_t wanted = 0;
+    for (std::size_t i = 0; i < node.edges.size() && i < 64; ++i) {
+      const std::int32_t to = target(at, i);
+      wanted |= std::uint64_t{to >= 0 && stop(to).useful} << i;
+    }
+    Tensors grads;
+    for (Tensor& grad : at.grads) grads.push_back(std::move(grad));
+    try {
+      const NodeContext context(node);
+      const bool homes = request_.inputs.empty() && !several_shards_ && !grad_mode();
+      Gradients gradients = node.run(grads, Needs(node, wanted, homes));
+      if (!request_.retain_graph && !request_.create_graph) node.release();
+      LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
+                     gradients.size(), node.edges.size());
+      return gradients;
+    } catch (Error& error) {
+      error.add_context(std::string(node.name) + " (backward)");
+      throw;
+    }
+  }
+
+  // The gradient with the dtype of what it belongs to; a wrong shape is an error of the operation.
+  static Tensor fit(const Node& node, std::size_t input, Tensor gradient) {
+    const Edge& edge = node.edges[input];
+    const Shape& shape = edge.node ? edge.node->outputs[edge.output].shape : edge.leaf.shape();
+    const DType dtype = edge.node ? edge.node->outputs[edge.output].dtype : edge.leaf.dtype();
+    LOCKSTEP_CHECK(gradient.shape() == shape, "{} (backward): the gradient of input {} has shape {}, the input {}",
+                   node.name, input, gradient.shape().to_string(), shape.to_string());
+    return gradient.dtype() == dtype ? std::move(gradient) : gradient.to(dtype);
+  }
+
+  static void apply_hook(const Node::Hook& hook, Tensor& grad) {
+    Tensor replacement = hook.run(grad);
+    if (!replacement.defined()) return;
+    LOCKSTEP_CHECK(replacement.shape() == grad.shape() && replacement.dtype() == grad.dtype(),
+                   "hook: it returned {} for a gradient that is {}", describe(replacement), describe(grad));
+    grad = std::move(replacement);
+  }
+
+  void capture(const void* at, std::uint32_t output, const Tensor& grad) {
+    for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+      const History& input = *history(request_.inputs[i]);
+      const void* own = input.node ? static_cast<const void*>(input.node.get()) : request_.inputs[i].ref().get();
+      if (own == at && input.output == output) captured_[i] = grad;
+    }
+  }
+
+  struct Ready {
+    std::uint64_t sequence;
+    std::int32_t index;
+    bool operator<(const Ready& other) const { return sequence < other.sequence; }
+  };
+  void push_ready(std::int32_t index) {
+    ready_.push_back({stop(index).node->sequence, index});
+    std::push_heap(ready_.begin(), ready_.end());
+  }
+  Stop& pop_ready() {
+    std::pop_heap(ready_.begin(), ready_.end());
+    const std::int32_t index = ready_.back().index;
+    ready_.pop_back();
+    return stop(index);
+  }
+
+  const BackwardRequest& request_;
+  StopIndex index_;
+  SmallVector<Stop, 10> stops_;
+  SmallVector<std::int32_t, 24> targets_;
+  SmallVector<std::int32_t, 8> unexplored_;
+  SmallVector<std::int32_t, 2> roots_;
+  SmallVector<Ready, 8> ready_;  // a heap: the newest operation first
+  int first_shard_ = -1;
+  bool several_shards_ = false;
+  std::vector<Tensor> captured_;
+  std::vector<Callback<void()>> callbacks_;
+};
+
+}  // namespace
+
+Tensor Needs::home(std::size_t input) const {
+  const Edge& edge = node_.edges[input];
+  if (!homes_ || !edge.leaf.defined()) return {};
+  History& leaf = *history(edge.leaf);
+  if (!leaf.home.defined() || leaf.home_given || leaf.grad.defined() || !leaf.tensor_hooks.empty()) return {};
+  leaf.home_given = true;
+  return leaf.home;
+}
+
+std::vector<Tensor> run_backward(const BackwardRequest& request) { return Backward(request).run(); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

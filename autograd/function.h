@@ -1,0 +1,93 @@
+// Operations of the user's own:
+//
+//   struct Square : autograd::Function<Square> {
+//     static Tensor forward(Context& context, const Tensor& x) { context.save_for_backward({x}); return x * x; }
+//     static Gradients backward(Context& context, const Tensor& grad) { return {grad * context.saved(0) * 2.0}; }
+//   };
+//   Tensor y = Square::apply(x);
+//
+// `forward` takes a Context and any arguments and returns a Tensor or a std::vector<Tensor>; it is not recorded.
+// `backward` takes the Context and one gradient for each output (undefined where an output was not used) and returns a
+// gradient for each Tensor argument, or for each argument; undefined for those that need none. It is recorded while a
+// second derivative is being prepared.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/node.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+
+// What forward leaves for backward.
+class Context {
+ public:
+  // Inputs, outputs or any other tensors. Changing one in place before backward is noticed.
+  void save_for_backward(const std::vector<Tensor>& tensors);
+  // The tensor at `index` of what was saved. Throws InvalidArgument beyond it.
+  Tensor saved(std::size_t index) const;
+  // True where the gradient of Tensor argument `index` is wanted (in backward).
+  bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
+
+ private:
+  template <class F>
+  friend class Function;
+  friend std::vector<Tensor> record_function(const char*, std::shared_ptr<Context>, std::vector<Tensor>,
+                                             const std::vector<Tensor>&, const std::vector<bool>&,
+                                             Callback<Gradients(Context&, Tensors&)>);
+  struct Entry {
+    Tensor tensor;
+    std::uint32_t version = 0;
+    int output = -1;  // it is this output: kept without history, which would lead back to itself
+  };
+  std::vector<Entry> entries_;
+  std::vector<Tensor> outputs_;  // while backward runs: the outputs that were saved
+  std::uint64_t wanted_ = 0;
+};
+
+// Records what Function::apply has run. Not called directly.
+std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> context, std::vector<Tensor> outputs,
+                                    const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
+                                    Callback<Gradients(Context&, Tensors&)> backward);
+
+template <class F>
+class Function {
+ public:
+  template <class... Args>
+  static auto apply(const Args&... args) {
+    auto context = std::make_shared<Context>();
+    std::vector<Tensor> inputs;
+    (add_input(inputs, args), ...);
+    const std::vector<bool> is_tensor{std::is_convertible_v<const Args&, const Tensor&>...};
+    using Result = decltype(F::forward(*context, args...));
+    if constexpr (std::is_same_v<Result, Tensor>) {
+      std::vector<Tensor> outputs;
+      {
+        const NoGradGuard no_grad;
+        outputs.push_back(F::forward(*context, args...));
+      }
+      return record_function("function", std::move(context), std::move(outputs), inputs, is_tensor,
+                             [](Context& c, Tensors& grads) { return Gradients(F::backward(c, grads[0])); })[0];
+    } else {
+      std::vector<Tensor> outputs;
+      {
+        const NoGradGuard no_grad;
+        outputs = F::forward(*context, args...);
+      }
+      return record_function("function", std::move(context), std::move(outputs), inputs, is_tensor,
+                             [](Context& c, Tensors& grads) {
+                               return Gradients(F::backward(c, std::vector<Tensor>(grads.begin(), grads.end())));
+                             });
+    }
+  }
+
+ private:
+  template <class T>
+  static void add_input(std::vector<Tensor>& inputs, const T& arg) {
+    if constexpr (std::is_convertible_v<const T&, const Tensor&>) inputs.push_back(static_cast<const Tensor&>(arg));
+  }
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

@@ -1,0 +1,137 @@
+// The public operations: differentiable, and recorded while grad mode is on and an input requires grad.
+//
+// Shapes broadcast by NumPy's rule and dtypes promote by PyTorch's. Every function throws InvalidArgument, naming
+// itself and its operands, where shapes, dtypes or devices do not fit. `dims` empty means all dimensions; negative
+// dimensions count from the end.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// --- arithmetic: out = a op b, elementwise --------------------------------------------------------------------------------
+Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a + alpha b
+Tensor add(const Tensor& a, const Scalar& b);
+Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a - alpha b
+Tensor sub(const Tensor& a, const Scalar& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Scalar& b);
+Tensor div(const Tensor& a, const Tensor& b);  // true division: integers give f32
+Tensor div(const Tensor& a, const Scalar& b);
+Tensor pow(const Tensor& base, const Tensor& exponent);
+Tensor pow(const Tensor& base, const Scalar& exponent);
+Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient
+Tensor minimum(const Tensor& a, const Tensor& b);
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
+inline Tensor operator+(const Scalar& a, const Tensor& b) { return add(b, a); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator-(const Tensor& a, const Scalar& b) { return sub(a, b); }
+Tensor operator-(const Scalar& a, const Tensor& b);
+Tensor operator-(const Tensor& a);
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator*(const Tensor& a, const Scalar& b) { return mul(a, b); }
+inline Tensor operator*(const Scalar& a, const Tensor& b) { return mul(b, a); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
+Tensor operator/(const Scalar& a, const Tensor& b);
+
+// --- comparisons: bool tensors, without gradient ---------------------------------------------------------------------------
+Tensor operator==(const Tensor& a, const Tensor& b);
+Tensor operator!=(const Tensor& a, const Tensor& b);
+Tensor operator<(const Tensor& a, const Tensor& b);
+Tensor operator<=(const Tensor& a, const Tensor& b);
+Tensor operator>(const Tensor& a, const Tensor& b);
+Tensor operator>=(const Tensor& a, const Tensor& b);
+Tensor operator==(const Tensor& a, const Scalar& b);
+Tensor operator!=(const Tensor& a, const Scalar& b);
+Tensor operator<(const Tensor& a, const Scalar& b);
+Tensor operator<=(const Tensor& a, const Scalar& b);
+Tensor operator>(const Tensor& a, const Scalar& b);
+Tensor operator>=(const Tensor& a, const Scalar& b);
+
+// True where shapes, dtypes and all elements are the same (NaN differs from everything).
+bool equal(const Tensor& a, const Tensor& b);
+// True where |a - b| <= atol + rtol |b| everywhere.
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+
+// --- pointwise functions (tensor/pointwise_internal.h has their formulas) -------------------------------------------------------------
+Tensor neg(const Tensor& x);
+Tensor abs(const Tensor& x);  // gradient 0 at 0
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);  // 1 / sqrt(x)
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);                          // 1 / (1 + exp(-x))
+Tensor relu(const Tensor& x);                             // max(x, 0), gradient 0 at 0
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);  // x for x > 0, slope x below
+Tensor gelu(const Tensor& x);                             // x Phi(x), the exact form with erf
+Tensor silu(const Tensor& x);                             // x sigmoid(x)
+Tensor softplus(const Tensor& x);                         // log(1 + exp(x))
+Tensor erf(const Tensor& x);
+Tensor clamp(const Tensor& x, double lo, double hi);  // gradient 1 inside [lo, hi], 0 outside
+
+// --- reductions -------------------------------------------------------------------------------------------------------------
+Tensor sum(const Tensor& x);  // bool and integers give i64
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor mean(const Tensor& x);
+Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor max(const Tensor& x);  // ties share the gradient; NaN wins
+Tensor max(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor min(const Tensor& x);
+Tensor min(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor var(const Tensor& x);  // unbiased: divided by n - 1
+Tensor var(const Tensor& x, const Shape& dims, bool keepdim = false, std::int64_t correction = 1);
+Tensor norm(const Tensor& x);  // Euclidean, gradient 0 where the norm is 0
+Tensor norm(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
+inline Tensor logsumexp(const Tensor& x, std::int64_t dim, bool keepdim = false) {
+  return logsumexp(x, Shape{dim}, keepdim);
+}
+Tensor argmax(const Tensor& x);  // i64, of the flattened tensor; the first of equal ones
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor argmin(const Tensor& x);
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor cumsum(const Tensor& x, std::int64_t dim);
+Tensor softmax(const Tensor& x, std::int64_t dim);
+Tensor log_softmax(const Tensor& x, std::int64_t dim);
+
+// --- products -----------------------------------------------------------------------------------------------------------------
+// (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.
+Tensor matmul(const Tensor& a, const Tensor& b);
+// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+// --- joining and cutting --------------------------------------------------------------------------------------------------------
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
+Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
+// Views of `size` rows each along `dim`; the last may be smaller.
+std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
+// At most `count` views of ceil(n / count) rows each, as PyTorch's chunk.
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
+
+// --- indexing: index tensors are i64 (or i32) -------------------------------------------------------------------------------------
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b);
+Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b);
+Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value);
+// Rows index[i] of x along `dim`; index is 1-D.
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+// out[i][j] = x[index[i][j]][j] for dim 0, and so on; out has the shape of index.
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+// A copy of x with out[index[i][j]][j] += src[i][j] for dim 0, and so on, added in order of i.
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+// Values and i64 indices; stable, NaN last (first where descending).
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,37 @@
+// Whether operations record history, per thread. Guards restore what was before.
+#pragma once
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+namespace autograd {
+bool grad_mode();  // on by default
+void set_grad_mode(bool on);
+}  // namespace autograd
+
+// While it lives, this thread records nothing: evaluation, optimizer steps, in-place changes of parameters.
+class NoGradGuard {
+ public:
+  NoGradGuard() : previous_(autograd::grad_mode()) { autograd::set_grad_mode(false); }
+  ~NoGradGuard() { autograd::set_grad_mode(previous_); }
+  NoGradGuard(const NoGradGuard&) = delete;
+  NoGradGuard& operator=(const NoGradGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Switches recording on again inside a NoGradGuard.
+class EnableGradGuard {
+ public:
+  explicit EnableGradGuard(bool on = true) : previous_(autograd::grad_mode()) { autograd::set_grad_mode(on); }
+  ~EnableGradGuard() { autograd::set_grad_mode(previous_); }
+  EnableGradGuard(const EnableGradGuard&) = delete;
+  EnableGradGuard& operator=(const EnableGradGuard&) = delete;
+
+ private:
+  bool previous_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

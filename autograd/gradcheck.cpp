@@ -1,0 +1,99 @@
+#include <cmath>
+
+#include "lockstep/autograd/autograd.h"
+#include "lockstep/autograd/functions.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+
+namespace {
+
+using Function1 = Callback<Tensor(const std::vector<Tensor>&)>;
+
+// A fixed weighting of the elements of an output makes one number of it, with another slope for each element.
+Tensor weights_like(const Tensor& out) {
+  Tensor weights = raw::linspace(0.5, 1.5, out.numel(), {.dtype = kFloat64});
+  return raw::reshape(weights, out.shape());
+}
+
+double weighted(const Function1& fn, const std::vector<Tensor>& inputs) {
+  const NoGradGuard no_grad;
+  const Tensor out = fn(inputs);
+  return raw::sum(raw::mul(out, weights_like(out))).item().to_double();
+}
+
+// (f(x + h) - f(x - h)) / 2h for one element, which is put back afterwards.
+double difference(const Function1& fn, const std::vector<Tensor>& inputs, double& element, double step) {
+  const double value = element;
+  element = value + step;
+  const double above = weighted(fn, inputs);
+  element = value - step;
+  const double below = weighted(fn, inputs);
+  element = value;
+  return (above - below) / (2 * step);
+}
+
+bool check(const Function1& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, const char* order) {
+  const EnableGradGuard recording;
+  const Tensor out = fn(inputs);
+  std::vector<Tensor> checked;
+  for (const Tensor& input : inputs) {
+    if (input.requires_grad()) checked.push_back(input);
+  }
+  LOCKSTEP_CHECK(!checked.empty() && out.requires_grad(),
+                 "gradcheck: no input requires grad, or the result does not depend on one");
+  const auto gradients = grad(std::vector<Tensor>{out}, checked,
+                              {.grad_outputs = {weights_like(out)}, .retain_graph = true, .allow_unused = true});
+  for (std::size_t i = 0; i < checked.size(); ++i) {
+    const Tensor analytic =
+        gradients[i].defined() ? raw::contiguous(gradients[i]) : raw::zeros(checked[i].shape(), {.dtype = kFloat64});
+    for (std::int64_t j = 0; j < checked[i].numel(); ++j) {
+      double& element = checked[i].data<double>()[j];
+      const double numeric = difference(fn, inputs, element, options.step);
+      const double own = analytic.data<double>()[j];
+      if (std::abs(own - numeric) <= options.atol + options.rtol * std::abs(numeric)) continue;
+      if (!options.throw_on_error) return false;
+      throw InvalidArgument(
+          fmt::format("gradcheck: {} order, input {}, element {} (x = {}): backward gives {}, differences give {}",
+                      order, i, j, element, own, numeric));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
+               const GradcheckOptions& options) {
+  for (const Tensor& input : inputs) {
+    if (!input.requires_grad()) continue;
+    LOCKSTEP_CHECK(input.dtype() == kFloat64 && input.is_contiguous() && input.is_leaf(),
+                   "gradcheck: inputs must be contiguous f64 leaves, got {}", describe(input));
+  }
+  if (!check(fn, inputs, options, "first")) return false;
+  if (!options.second_order) return true;
+  // The gradient itself as a function of the inputs and of the output's gradient.
+  const Tensor out = fn(inputs);
+  std::vector<Tensor> all = inputs;
+  all.push_back(raw::add(weights_like(out), raw::full({}, 0.25, {.dtype = kFloat64})));
+  all.back().requires_grad_();
+  const Function1 gradient = [&](const std::vector<Tensor>& in) {
+    const std::vector<Tensor> own(in.begin(), in.end() - 1);
+    std::vector<Tensor> checked;
+    for (const Tensor& input : own) {
+      if (input.requires_grad()) checked.push_back(input);
+    }
+    const EnableGradGuard recording;
+    const auto gradients = grad(std::vector<Tensor>{fn(own)}, checked,
+                                {.grad_outputs = {in.back()}, .create_graph = true, .allow_unused = true});
+    std::vector<Tensor> flat;
+    for (const Tensor& each : gradients) {
+      if (each.defined()) flat.push_back(each.reshape({-1}));
+    }
+    return cat(flat);
+  };
+  return check(gradient, all, options, "second");
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

@@ -1,0 +1,163 @@
+// The autograd members of Tensor, and what history.h offers for leaves.
+#include "lockstep/autograd/history.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/autograd.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+using autograd::ensure_history;
+using autograd::history;
+using autograd::History;
+
+bool Tensor::requires_grad() const {
+  const History* own = history(*this);
+  return own && (own->requires_grad || own->node);
+}
+
+bool Tensor::is_leaf() const {
+  const History* own = history(*this);
+  return !own || !own->node;
+}
+
+const Tensor& Tensor::requires_grad_(bool value) const {
+  LOCKSTEP_CHECK(is_leaf(), "requires_grad_: {} is the result of an operation; detach() it first", describe(*this));
+  LOCKSTEP_CHECK(!value || is_floating_point(),
+                 "requires_grad_: only floating-point tensors have gradients, this is {}", describe(*this));
+  if (value || history(*this)) ensure_history(*this).requires_grad = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const {
+  const History* own = history(*this);
+  return own ? own->grad : Tensor();
+}
+
+void Tensor::set_grad(const Tensor& grad) const {
+  if (!grad.defined()) {
+    if (History* own = history(*this)) {
+      own->grad = Tensor();
+      own->home_given = false;
+    }
+    return;
+  }
+  LOCKSTEP_CHECK(grad.shape() == shape() && grad.dtype() == dtype() && grad.device() == device(),
+                 "set_grad: the gradient is {}, the tensor {}", describe(grad), describe(*this));
+  ensure_history(*this).grad = grad;
+}
+
+void Tensor::backward() const { backward(Tensor()); }
+void Tensor::backward(const BackwardOptions& options) const { backward(Tensor(), options); }
+
+void Tensor::backward(const Tensor& gradient, const BackwardOptions& options) const {
+  LOCKSTEP_CHECK(requires_grad(),
+                 "backward: {} does not depend on a tensor that requires grad (or was computed under NoGradGuard)",
+                 describe(*this));
+  Tensor seed = gradient;
+  if (!seed.defined()) {
+    LOCKSTEP_CHECK(numel() == 1, "backward: {} has {} elements; reduce it to one, or pass a gradient", describe(*this),
+                   numel());
+    seed = raw::full(shape(), 1, this->options());
+  }
+  LOCKSTEP_CHECK(seed.shape() == shape() && seed.dtype() == dtype() && seed.device() == device(),
+                 "backward: the gradient is {}, the tensor {}", describe(seed), describe(*this));
+  autograd::run_backward({.roots = {this, 1},
+                          .gradients = {&seed, 1},
+                          .retain_graph = options.retain_graph,
+                          .create_graph = options.create_graph});
+}
+
+Tensor Tensor::detach() const { return raw::alias(*this); }
+
+namespace {
+
+// Hooks are found again by number: their vector moves. The handle keeps the tensor's state alive, nothing more.
+template <class Hooks>
+void remove_hook(Hooks& hooks, std::uint64_t id) {
+  std::erase_if(hooks, [id](const auto& hook) { return hook.id == id; });
+}
+
+template <class Hooks>
+std::uint64_t next_id(const Hooks& hooks) {
+  return hooks.empty() ? 1 : hooks.back().id + 1;
+}
+
+}  // namespace
+
+HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
+  LOCKSTEP_CHECK(requires_grad(), "register_hook: {} does not require grad", describe(*this));
+  History& own = *history(*this);
+  auto& hooks = own.node ? own.node->hooks : own.tensor_hooks;
+  const std::uint64_t id = next_id(hooks);
+  hooks.push_back({id, own.output, std::move(hook)});
+  if (own.node) return HookHandle([node = own.node, id] { remove_hook(node->hooks, id); });
+  return HookHandle([leaf = *this, id] { remove_hook(history(leaf)->tensor_hooks, id); });
+}
+
+namespace autograd {
+
+void set_gradient_home(const Tensor& leaf, Tensor home) {
+  LOCKSTEP_CHECK(leaf.is_leaf() && leaf.requires_grad(), "set_gradient_home: {} is not a leaf that requires grad",
+                 describe(leaf));
+  LOCKSTEP_CHECK(!home.defined() || (home.shape() == leaf.shape() && home.dtype() == leaf.dtype() &&
+                                     home.device() == leaf.device() && home.is_contiguous()),
+                 "set_gradient_home: {} is no place for the gradient of {}", describe(home), describe(leaf));
+  History& own = *history(leaf);
+  own.home = std::move(home);
+  own.home_given = false;
+}
+
+std::uint32_t gradient_copies(const Tensor& leaf) {
+  const History* own = history(leaf);
+  return own ? own->copies : 0;
+}
+
+HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook) {
+  LOCKSTEP_CHECK(leaf.is_leaf() && leaf.requires_grad(), "register_leaf_hook: {} is not a leaf that requires grad",
+                 describe(leaf));
+  auto& hooks = history(leaf)->leaf_hooks;
+  const std::uint64_t id = next_id(hooks);
+  hooks.push_back({id, std::move(hook)});
+  return HookHandle([leaf, id] { remove_hook(history(leaf)->leaf_hooks, id); });
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const GradOptions& options) {
+  LOCKSTEP_CHECK(options.grad_outputs.empty() || options.grad_outputs.size() == outputs.size(),
+                 "grad: {} grad_outputs for {} outputs", options.grad_outputs.size(), outputs.size());
+  LOCKSTEP_CHECK(!inputs.empty(), "grad: no inputs given");
+  std::vector<Tensor> seeds;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& output = outputs[i];
+    LOCKSTEP_CHECK(output.requires_grad(), "grad: output {} ({}) does not depend on a tensor that requires grad", i,
+                   describe(output));
+    Tensor seed = options.grad_outputs.empty() ? Tensor() : options.grad_outputs[i];
+    LOCKSTEP_CHECK(seed.defined() || output.numel() == 1, "grad: output {} is {}; pass its gradient in grad_outputs", i,
+                   describe(output));
+    seeds.push_back(seed.defined() ? seed : raw::full(output.shape(), 1, output.options()));
+    LOCKSTEP_CHECK(seeds.back().shape() == output.shape(), "grad: grad_outputs {} is {}, the output {}", i,
+                   describe(seeds.back()), describe(output));
+  }
+  for (const Tensor& input : inputs)
+    LOCKSTEP_CHECK(input.requires_grad(), "grad: input {} does not require grad", describe(input));
+  std::vector<Tensor> gradients = run_backward({.roots = outputs,
+                                                .gradients = seeds,
+                                                .retain_graph = options.retain_graph || options.create_graph,
+                                                .create_graph = options.create_graph,
+                                                .inputs = inputs});
+  for (std::size_t i = 0; i < gradients.size() && !options.allow_unused; ++i)
+    LOCKSTEP_CHECK(gradients[i].defined(), "grad: no output depends on input {} ({}); pass .allow_unused = true", i,
+                   describe(inputs[i]));
+  return gradients;
+}
+
+Tensor grad(const Tensor& output, const Tensor& input, const GradOptions& options) {
+  return grad(std::vector<Tensor>{output}, std::vector<Tensor>{input}, options)[0];
+}
+
+}  // namespace autograd
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,130 @@
+#include "lockstep/autograd/node.h"
+
+#include <atomic>
+
+#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/thread_context.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+
+namespace {
+constinit thread_local bool recording = true;
+constinit thread_local const void* current_replica = nullptr;
+constinit std::atomic<std::uint64_t> next_sequence{1};
+}  // namespace
+
+bool grad_mode() { return recording; }
+void set_grad_mode(bool on) { recording = on; }
+
+const void* replica_context() { return current_replica; }
+void set_replica_context(const void* context) { current_replica = context; }
+
+void Saved::throw_changed() const {
+  throw InvalidArgument(
+      fmt::format("{} was changed in place after it was saved for backward (version {}, saved at {}); "
+                  "change a clone() instead",
+                  describe(tensor_), tensor_.version(), version_));
+}
+
+Node::Node(const char* name)
+    : name(name), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)), shard(random::current_shard()),
+      replica(current_replica) {}
+
+void Node::destroy(const Node* first) {
+  // What a node saved may hold the last handle on an input, and with it on the input's node, and so on down the chain.
+  // So its neighbours are kept alive in `pending` until the node itself is gone, and then taken in turn.
+  std::vector<Ref<Node>> pending;
+  std::vector<const Node*> dead{first};
+  while (!dead.empty()) {
+    Node* node = const_cast<Node*>(dead.back());
+    dead.pop_back();
+    for (Edge& edge : node->edges) {
+      if (edge.node) pending.push_back(std::move(edge.node));
+    }
+    delete node;
+    while (!pending.empty()) {
+      Node* neighbour = pending.back().release();
+      pending.pop_back();
+      if (neighbour->drop_ref()) dead.push_back(neighbour);
+    }
+  }
+}
+
+Tensor Node::output(std::size_t index) {
+  const OutputInfo& info = outputs[index];
+  if (info.saved.version() != info.version) [[unlikely]] {
+    throw InvalidArgument(fmt::format("its result {} was changed in place before backward; change a clone() instead",
+                                      describe(info.saved)));
+  }
+  if (!grad_mode()) return info.saved;
+  Tensor out = raw::alias(info.saved);
+  History& history = ensure_history(out);
+  history.node = Ref<Node>::share(this);
+  history.output = static_cast<std::uint32_t>(index);
+  return out;
+}
+
+History& ensure_history(const Tensor& tensor) {
+  auto& slot = tensor.impl().autograd;
+  if (!slot) slot = std::make_unique<History>();
+  return static_cast<History&>(*slot);
+}
+
+bool requires_grad(const Tensor& tensor) { return recording && tensor.requires_grad(); }
+
+namespace detail {
+
+bool should_record(std::initializer_list<Input> inputs) {
+  if (!recording) return false;
+  for (const Input& input : inputs) {
+    if (input.tensor->defined() && input.tensor->requires_grad()) return true;
+  }
+  return false;
+}
+
+bool should_record(const std::vector<Tensor>& inputs) {
+  if (!recording) return false;
+  for (const Tensor& input : inputs) {
+    if (input.defined() && input.requires_grad()) return true;
+  }
+  return false;
+}
+
+void add_edge(Node& node, const Tensor& input) {
+  Edge& edge = node.edges.emplace_back();
+  if (!input.defined() || !input.requires_grad()) return;
+  const History& from = *history(input);
+  if (from.node) {
+    edge.node = from.node;
+    edge.output = from.output;
+  } else {
+    edge.leaf = input;
+  }
+}
+
+void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_outputs) {
+  for (std::size_t i = 0; i < count; ++i) {
+    Tensor& out = outputs[i];
+    OutputInfo& info = node->outputs.emplace_back();
+    info.shape = out.shape();
+    info.dtype = out.dtype();
+    info.device = out.device();
+    if (!out.is_floating_point()) continue;  // indices and masks carry no gradient
+    if (save_outputs) {
+      info.saved = raw::alias(out);
+      info.version = out.version();
+    }
+    // A handle that already has a history (an operation returned its input) gets a fresh one.
+    if (out.impl().autograd) out = raw::alias(out);
+    History& history = ensure_history(out);
+    history.node = node;
+    history.output = static_cast<std::uint32_t>(i);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

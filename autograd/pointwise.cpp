@@ -1,0 +1,75 @@
+// The pointwise functions, generated from pointwise.def: y = f(x), gradient grad f'(x, y).
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+using autograd::Gradients;
+using autograd::Needs;
+using autograd::record;
+using autograd::Saved;
+using raw::Pointwise;
+using raw::PointwiseParams;
+
+namespace {
+
+// grad f''(x): the second derivative, from the slope of a dual number. The third is not to be had this way.
+Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
+  return record(raw::name(op), raw::pointwise_bend(op, grad, x, params), {grad, x},
+                [op](const Tensor&, const Needs&) -> Gradients {
+                  throw InvalidArgument(
+                      fmt::format("{}: third derivatives of pointwise functions are not implemented; write it as "
+                                  "a composition of other functions",
+                                  raw::name(op)));
+                });
+}
+
+// grad f'(x), recorded only while a second derivative is being prepared.
+Tensor slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y, const PointwiseParams& params) {
+  return record(raw::name(op), raw::pointwise_slope(op, grad, x, y, params), {grad, x},
+                [op, g = Saved(grad), x = Saved(x), y = Saved(y.defined() ? y.detach() : y), params](
+                    const Tensor& gg, const Needs& needs) {
+                  return Gradients{needs[0] ? slope(op, gg, *x, *y, params) : Tensor(),
+                                   needs[1] ? bend(op, mul(gg, *g), *x, params) : Tensor()};
+                });
+}
+
+Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) {
+  if (!x.is_floating_point()) return raw::pointwise(op, x, params);
+  return record(raw::name(op), raw::pointwise(op, x, params), {x},
+                [op, x = Saved(x), params](const Tensor& grad, const Needs&, const Tensor& y) {
+                  return Gradients{slope(op, grad, *x, y, params)};
+                });
+}
+
+}  // namespace
+
+#define POINTWISE(name, functor, low, high) \
+  Tensor name(const Tensor& x) { return apply(Pointwise::name, x); }
+#define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+
+Tensor leaky_relu(const Tensor& x, double slope) { return apply(Pointwise::leaky_relu, x, {slope}); }
+
+Tensor clamp(const Tensor& x, double lo, double hi) {
+  LOCKSTEP_CHECK(lo <= hi, "clamp: the lower limit {} is above the upper limit {}", lo, hi);
+  return apply(Pointwise::clamp, x, {lo, hi});
+}
+
+Tensor pow(const Tensor& base, const Scalar& exponent) {
+  const double p = exponent.to_double();
+  if (!base.is_floating_point() && !exponent.is_floating_point()) {
+    LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are no integers; convert with to(kFloat32)", p);
+    return raw::pow(base, raw::scalar_like(base, exponent));
+  }
+  if (p == 2 && base.is_floating_point()) return mul(base, base);
+  if (p == 0.5) return sqrt(base);
+  return apply(Pointwise::pow_scalar, base, {p});
+}
+
+Tensor operator-(const Tensor& a) { return neg(a); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

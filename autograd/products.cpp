@@ -1,0 +1,66 @@
+// Matrix products: forward and gradient side by side.
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+using autograd::Gradients;
+using autograd::Needs;
+using autograd::record;
+using autograd::requires_grad;
+using autograd::Saved;
+
+// d/da = g b^T, d/db = a^T g; vectors take part as a row (left) or a column (right).
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  return record("matmul", raw::matmul(a, b), {a, b},
+                [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
+                 b = Saved(b, requires_grad(a))](const Tensor& grad, const Needs& needs) {
+                  const bool row = a_shape.dim() == 1, column = b_shape.dim() == 1;
+                  Tensor g = row ? grad.unsqueeze(column ? 0 : -2) : grad;
+                  if (column) g = g.unsqueeze(-1);  // (..., m, n)
+                  Gradients gradients;
+                  gradients.push_back({});
+                  gradients.push_back({});
+                  if (needs[0]) {
+                    const Tensor right = column ? b->unsqueeze(1) : *b;
+                    const Tensor full = matmul(g, right.transpose(-1, -2));
+                    gradients[0] = row ? sum_to(full, {1, a_shape[0]}).reshape(a_shape) : sum_to(full, a_shape);
+                  }
+                  if (needs[1]) {
+                    const Tensor left = row ? a->unsqueeze(0) : *a;
+                    if (a_shape.dim() == 2 && b_shape.dim() == 2) {
+                      gradients[1] = matmul(left.transpose(-1, -2), g, needs.home(1));
+                    } else {
+                      const Tensor full = matmul(left.transpose(-1, -2), g);
+                      gradients[1] = column ? sum_to(full, {b_shape[0], 1}).reshape(b_shape) : sum_to(full, b_shape);
+                    }
+                  }
+                  return gradients;
+                });
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home) {
+  if (!home.defined()) return matmul(a, b);
+  raw::matmul_out(a, b, home);
+  return home;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return record("linear", raw::linear(x, weight, bias), {x, weight, bias},
+                [x = Saved(x, requires_grad(weight)), w = Saved(weight, requires_grad(x)), x_dim = x.dim()](
+                    const Tensor& grad, const Needs& needs) {
+                  // Leading dimensions are one batch for the parameters: (batch, out) and (batch, in).
+                  const auto rows = [x_dim](const Tensor& t) {
+                    return x_dim == 2 ? t : t.reshape({-1, t.shape().back()});
+                  };
+                  return Gradients{
+                      needs[0] ? matmul(grad, *w) : Tensor(),                                             // (..., in)
+                      needs[1] ? matmul(rows(grad).transpose(0, 1), rows(*x), needs.home(1)) : Tensor(),  // (out, in)
+                      needs[2] ? sum(rows(grad), {0}, false, needs.home(2)) : Tensor(),                   // (out)
+                  };
+                });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,215 @@
+// The members of Tensor that record: views, conversions, changes in place.
+#include <ostream>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/homes.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+using autograd::Gradients;
+using autograd::Needs;
+using autograd::record;
+
+// --- views --------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor record_reshape(Tensor out, const Tensor& x) {
+  return record("reshape", std::move(out), {x},
+                [shape = x.shape()](const Tensor& grad, const Needs&) { return Gradients{grad.reshape(shape)}; });
+}
+
+}  // namespace
+
+Tensor Tensor::view(const Shape& shape) const { return record_reshape(raw::view(*this, shape), *this); }
+Tensor Tensor::reshape(const Shape& shape) const { return record_reshape(raw::reshape(*this, shape), *this); }
+
+Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
+  if (dim() == 0) return reshape({1});
+  const int first = wrap_dim("flatten", start_dim, dim()), last = wrap_dim("flatten", end_dim, dim());
+  LOCKSTEP_CHECK(first <= last, "flatten: start_dim {} is behind end_dim {}", start_dim, end_dim);
+  Shape flat;
+  std::int64_t merged = 1;
+  for (int d = 0; d < dim(); ++d) {
+    const std::int64_t size = shape()[static_cast<std::size_t>(d)];
+    if (d < first || d > last)
+      flat.push_back(size);
+    else
+      merged *= size;
+    if (d == last) flat.push_back(merged);
+  }
+  return reshape(flat);
+}
+
+Tensor Tensor::transpose(std::int64_t a, std::int64_t b) const {
+  return record("transpose", raw::transpose(*this, a, b), {*this},
+                [a, b](const Tensor& grad, const Needs&) { return Gradients{grad.transpose(a, b)}; });
+}
+
+Tensor Tensor::t() const {
+  LOCKSTEP_CHECK(dim() <= 2, "t: {} has more than two dimensions; use transpose or permute", describe(*this));
+  return dim() < 2 ? *this : transpose(0, 1);
+}
+
+Tensor Tensor::permute(const Shape& dims) const {
+  return record("permute", raw::permute(*this, dims), {*this}, [dims](const Tensor& grad, const Needs&) {
+    Shape inverse = dims;
+    for (int i = 0; i < dims.dim(); ++i)
+      inverse[static_cast<std::size_t>(wrap_dim("permute", dims[static_cast<std::size_t>(i)], dims.dim()))] = i;
+    return Gradients{grad.permute(inverse)};
+  });
+}
+
+Tensor Tensor::squeeze() const {
+  Shape kept;
+  for (std::int64_t size : shape()) {
+    if (size != 1) kept.push_back(size);
+  }
+  return reshape(kept);
+}
+
+Tensor Tensor::squeeze(std::int64_t dim) const { return record_reshape(raw::squeeze(*this, dim), *this); }
+Tensor Tensor::unsqueeze(std::int64_t dim) const { return record_reshape(raw::unsqueeze(*this, dim), *this); }
+
+Tensor Tensor::expand(const Shape& shape) const {
+  return record("expand", raw::expand(*this, shape), {*this},
+                [own = this->shape()](const Tensor& grad, const Needs&) { return Gradients{sum_to(grad, own)}; });
+}
+
+namespace {
+
+// The gradient of a slice: zeros with `grad` in its place. Its own gradient is the slice again.
+Tensor pad(const Tensor& grad, const Shape& shape, std::int64_t dim, std::int64_t start, std::int64_t end,
+           std::int64_t step) {
+  Tensor out = raw::zeros(shape, grad.options());
+  raw::copy(grad, raw::slice(out, dim, start, end, step));
+  return record("pad", out, {grad},
+                [=](const Tensor& gg, const Needs&) { return Gradients{gg.slice(dim, start, end, step)}; });
+}
+
+}  // namespace
+
+Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
+  return record("slice", raw::slice(*this, dim, start, end, step), {*this},
+                [shape = shape(), dim, start, end, step](const Tensor& grad, const Needs&) {
+                  return Gradients{pad(grad, shape, dim, start, end, step)};
+                });
+}
+
+Tensor Tensor::narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const {
+  const std::int64_t total = size(dim), first = start < 0 ? start + total : start;
+  LOCKSTEP_CHECK(first >= 0 && length >= 0 && first + length <= total,
+                 "narrow: [{}, {} + {}) is outside dimension {} of {}", start, start, length, dim, describe(*this));
+  return slice(dim, first, first + length, 1);
+}
+
+Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
+  return record("select", raw::select(*this, dim, index), {*this},
+                [shape = shape(), dim, index](const Tensor& grad, const Needs&) {
+                  const int d = wrap_dim("select", dim, shape.dim());
+                  const std::int64_t i = index < 0 ? index + shape[static_cast<std::size_t>(d)] : index;
+                  return Gradients{pad(grad.unsqueeze(d), shape, d, i, i + 1, 1)};
+                });
+}
+
+Tensor Tensor::operator[](std::int64_t index) const { return select(0, index); }
+
+// --- moving -------------------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::to(DType target) const {
+  if (target == dtype()) return *this;
+  Tensor out = raw::to(*this, target);
+  if (!lockstep::is_floating_point(target)) return out;
+  return record("to", std::move(out), {*this},
+                [own = dtype()](const Tensor& grad, const Needs&) { return Gradients{grad.to(own)}; });
+}
+
+Tensor Tensor::to(Device target) const {
+  if (target == device()) return *this;
+  return record("to", raw::to(*this, target), {*this},
+                [own = device()](const Tensor& grad, const Needs&) { return Gradients{grad.to(own)}; });
+}
+
+Tensor Tensor::clone() const {
+  return record("clone", raw::clone(*this), {*this}, [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
+}
+
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+// --- in place -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// In-place changes are not recorded, so they are refused where a gradient would come out wrong; otherwise they bump the
+// version, by which backward notices that something it saved is gone.
+template <class F>
+const Tensor& change(const char* op, const Tensor& x, F write) {
+  LOCKSTEP_CHECK(
+      !autograd::grad_mode() || !x.requires_grad(),
+      "{}: {} requires grad and is not changed in place; use NoGradGuard, detach(), or the function without _", op,
+      describe(x));
+  for (std::size_t d = 0; d < x.shape().size(); ++d) {
+    LOCKSTEP_CHECK(x.strides()[d] != 0 || x.shape()[d] <= 1,
+                   "{}: {} is expanded: several elements share one place; clone() it first", op, describe(x));
+  }
+  write();
+  x.impl().storage->bump_version();
+  return x;
+}
+
+}  // namespace
+
+const Tensor& Tensor::fill_(const Scalar& value) const {
+  return change("fill_", *this, [&] { raw::fill(*this, value); });
+}
+const Tensor& Tensor::zero_() const {
+  return change("zero_", *this, [&] { raw::fill(*this, 0); });
+}
+const Tensor& Tensor::copy_(const Tensor& other) const {
+  return change("copy_", *this, [&] { raw::copy(other, *this); });
+}
+const Tensor& Tensor::add_(const Tensor& other, const Scalar& alpha) const {
+  return change("add_", *this, [&] { raw::add_(*this, other, alpha); });
+}
+const Tensor& Tensor::sub_(const Tensor& other, const Scalar& alpha) const {
+  return change("sub_", *this, [&] { raw::sub_(*this, other, alpha); });
+}
+const Tensor& Tensor::mul_(const Tensor& other) const {
+  return change("mul_", *this, [&] { raw::mul_(*this, other); });
+}
+const Tensor& Tensor::div_(const Tensor& other) const {
+  return change("div_", *this, [&] { raw::div_(*this, other); });
+}
+const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like(*this, other)); }
+const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(raw::scalar_like(*this, other)); }
+const Tensor& Tensor::div_(const Scalar& other) const { return div_(raw::scalar_like(*this, other)); }
+
+// --- reductions as members ------------------------------------------------------------------------------------------------------
+
+#define LOCKSTEP_REDUCTION(name)                                \
+  Tensor Tensor::name() const { return lockstep::name(*this); } \
+  Tensor Tensor::name(const Shape& dims, bool keepdim) const { return lockstep::name(*this, dims, keepdim); }
+LOCKSTEP_REDUCTION(sum)
+LOCKSTEP_REDUCTION(mean)
+LOCKSTEP_REDUCTION(max)
+LOCKSTEP_REDUCTION(min)
+LOCKSTEP_REDUCTION(var)
+LOCKSTEP_REDUCTION(norm)
+#undef LOCKSTEP_REDUCTION
+Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const { return lockstep::argmax(*this, dim, keepdim); }
+Tensor Tensor::argmin(std::int64_t dim, bool keepdim) const { return lockstep::argmin(*this, dim, keepdim); }
+
+// --- printing -------------------------------------------------------------------------------------------------------------------
+
+std::string Tensor::to_string() const {
+  const autograd::History* own = defined() ? autograd::history(*this) : nullptr;
+  if (own && own->node) return raw::to_string(*this, fmt::format(", grad_fn=<{}>", own->node->name));
+  return raw::to_string(*this, own && own->requires_grad ? ", requires_grad=True" : "");
+}
+
+std::ostream& operator<<(std::ostream& stream, const Tensor& tensor) { return stream << tensor.to_string(); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,18 @@
+// What the LibTorch peer programs share.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "support/timing.h"
+
+namespace peer {
+
+using bench::measure;
+
+inline void set_up() {
+  bench::start_a_thread_once();
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+}
+
+}  // namespace peer

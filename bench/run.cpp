@@ -1,0 +1,360 @@
+// Runs our benchmark programs and their peers in turns, each pinned to the same core, and prints both beside the goals.
+//
+//   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
+//             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
+//             [--include <our headers> --contract <01_single.cpp> [--peer-source <.cpp> --peer-flags <flags>]]
+//             [--sample <logistic_regression>] [--row <name>=<value>] ... [--skipped <text>] ...
+//
+// scripts/bench.sh finds all of these.
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/process.h"
+
+namespace {
+
+using bench::ProcessOptions;
+using bench::ProcessResult;
+using bench::run_process;
+using nlohmann::json;
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+struct Goal {
+  std::string name;
+  std::string program;  // that prints the row: bench_<program> and libtorch_<program>; empty where run.cpp measures it
+  std::string unit;
+  double at_most = kNone;    // of our figure, in that unit
+  double at_least = kNone;   // of peer / ours
+  std::string against = "";  // the peer of the ratio, where it is not the fastest LibTorch
+};
+
+// "Equal" allows the 5 % that two runs of one program differ by.
+constexpr double kEqual = 0.95;
+
+const std::vector<Goal> kGoals{
+    {.name = "logreg_step", .program = "small", .unit = "us", .at_most = 1.5, .at_least = 12},
+    {.name = "add10", .program = "small", .unit = "us", .at_most = 0.1},
+    {.name = "mlp_step_32", .program = "mlp", .unit = "us", .at_least = 0.90, .against = "bare oneDNN"},
+    {.name = "mlp_step_128", .program = "mlp", .unit = "us", .at_least = 0.93, .against = "bare oneDNN"},
+    {.name = "mlp_step_512", .program = "mlp", .unit = "us", .at_least = 0.95, .against = "bare oneDNN"},
+    {.name = "exp_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
+    {.name = "sigmoid_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
+    {.name = "tanh_1m", .program = "elementwise", .unit = "us", .at_least = 2.5},
+    {.name = "add_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
+    {.name = "sum_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
+    {.name = "softmax_1024", .program = "elementwise", .unit = "us", .at_least = 2},
+    {.name = "sample_peak_memory", .program = "", .unit = "MB", .at_most = 20},
+    {.name = "header_lines", .program = "", .unit = "lines", .at_most = 60'000},
+    {.name = "compile_contract_01_time", .program = "", .unit = "s", .at_most = 2},
+    {.name = "compile_contract_01_memory", .program = "", .unit = "MB", .at_most = 250},
+    {.name = "stripped_static_sample", .program = "", .unit = "MB", .at_most = 8},
+    {.name = "clean_library_build", .program = "", .unit = "s", .at_most = 240},
+};
+
+// One program that prints rows, and all it printed.
+struct Contender {
+  std::string name;
+  std::vector<std::string> command;
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::string row_prefix = "";  // before the names of its rows
+};
+
+// Figures by row and contender; each is the median of what is collected.
+class Figures {
+ public:
+  void add(const std::string& row, const std::string& contender, double value) {
+    values_[row][contender].push_back(value);
+  }
+  std::optional<double> median(const std::string& row, const std::string& contender) const {
+    const auto found = values_.find(row);
+    if (found == values_.end() || !found->second.contains(contender)) return std::nullopt;
+    std::vector<double> sorted = found->second.at(contender);
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+  std::map<std::string, double> medians(const std::string& row) const {
+    std::map<std::string, double> result;
+    if (const auto found = values_.find(row); found != values_.end()) {
+      for (const auto& [contender, _] : found->second) result[contender] = *median(row, contender);
+    }
+    return result;
+  }
+
+ private:
+  std::map<std::string, std::map<std::string, std::vector<double>>> values_;
+};
+
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) {
+    for (int i = 1; i < argc; i += 2) {
+      const std::string key = argv[i];
+      if (!key.starts_with("--") || i + 1 >= argc) throw std::invalid_argument("expected --name value, got " + key);
+      values_[key.substr(2)].push_back(argv[i + 1]);
+    }
+  }
+  std::vector<std::string> all(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::vector<std::string>{} : found->second;
+  }
+  std::string get(const std::string& key, const std::string& otherwise = "") const {
+    const std::vector<std::string> values = all(key);
+    return values.empty() ? otherwise : values.back();
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(const Arguments& arguments)
+      : arguments_(arguments), filter_(arguments.get("filter")), skipped_(arguments.all("skipped")) {}
+
+  // Contenders take turns, so that a change in the machine's mood meets all of them; every other round runs backwards.
+  void measure_times() {
+    const int repeats = std::stoi(arguments_.get("repeats", "3"));
+    for (int round = 0; round < repeats; ++round) {
+      for (const std::string program : {"small", "elementwise", "mlp"}) {
+        if (!any_wanted(program)) continue;
+        std::fprintf(stderr, "round %d of %d: %s\n", round + 1, repeats, program.c_str());
+        std::vector<Contender> contenders = contenders_of(program);
+        if (round % 2 == 1) std::reverse(contenders.begin(), contenders.end());
+        for (const Contender& contender : contenders) run(contender, program);
+      }
+    }
+  }
+
+  void measure_sample_memory() {
+    const std::string sample = arguments_.get("sample");
+    if (sample.empty() || !wanted("sample_peak_memory")) return;
+    const std::filesystem::path scratch = std::filesystem::temp_directory_path() / "lockstep_bench_sample";
+    std::filesystem::remove_all(scratch);
+    std::filesystem::create_directories(scratch);
+    const std::filesystem::path here = std::filesystem::current_path();
+    std::filesystem::current_path(scratch);  // it writes a model and metrics where it runs
+    const ProcessResult result = run_process({sample, "--epochs", "20"}, {.pin = true});
+    std::filesystem::current_path(here);
+    std::filesystem::remove_all(scratch);
+    if (result.exit_code == 0)
+      figures_.add("sample_peak_memory", "ours", result.peak_mb);
+    else
+      skip("sample_peak_memory: the sample ended with " + std::to_string(result.exit_code));
+  }
+
+  void measure_compile_cost() {
+    if (!wanted("header_lines") && !wanted("compile_contract_01_time") && !wanted("compile_contract_01_memory")) return;
+    const std::string include = arguments_.get("include");
+    for (int i = 0; i < 3; ++i) compile("ours", {"-I" + include}, arguments_.get("contract"));
+    lines("ours", {"-I" + include}, "#include <lockstep/lockstep.h>\n");
+    if (const std::string source = arguments_.get("peer-source"); !source.empty()) {
+      const std::vector<std::string> flags = split(arguments_.get("peer-flags"), ' ');
+      compile("LibTorch", flags, source);
+      lines("LibTorch", flags, "#include <torch/torch.h>\n");
+    }
+  }
+
+  void take_given_rows() {
+    for (const std::string& row : arguments_.all("row")) {
+      const std::vector<std::string> parts = split(row, '=');
+      figures_.add(parts.at(0), "ours", std::stod(parts.at(1)));
+    }
+  }
+
+  // Prints the table and returns it as JSON. A row without our figure is left out.
+  json report() const {
+    std::printf("\n%-27s %12s %12s %7s  %-22s %-4s %s\n", "work", "ours", "best peer", "ratio", "goal", "met", "peer");
+    json rows = json::array();
+    for (const Goal& goal : kGoals) {
+      if (!wanted(goal.name)) continue;
+      if (const auto ours = figures_.median(goal.name, "ours")) rows.push_back(report(goal, *ours));
+    }
+    // The bare loop is what the MLP's goals are about; what a user of LibTorch gains is worth a line too.
+    for (const Goal& goal : kGoals) {
+      const auto ours = figures_.median(goal.name, "ours");
+      if (goal.against.empty() || !ours || !wanted(goal.name)) continue;
+      const Goal libtorch{.name = goal.name, .program = goal.program, .unit = goal.unit};
+      if (best_peer(libtorch).second < std::numeric_limits<double>::infinity()) rows.push_back(report(libtorch, *ours));
+    }
+    std::printf("\n");
+    for (const std::string& text : skipped_) std::printf("skipped: %s\n", text.c_str());
+    return {{"machine", machine()}, {"rows", rows}, {"skipped", skipped_}};
+  }
+
+ private:
+  bool wanted(const std::string& row) const { return row.find(filter_) != std::string::npos; }
+  bool any_wanted(const std::string& program) const {
+    return std::any_of(kGoals.begin(), kGoals.end(),
+                       [&](const Goal& goal) { return goal.program == program && wanted(goal.name); });
+  }
+  void skip(const std::string& text) {
+    if (std::find(skipped_.begin(), skipped_.end(), text) == skipped_.end()) skipped_.push_back(text);
+  }
+
+  std::vector<Contender> contenders_of(const std::string& program) const {
+    const std::string bin = arguments_.get("bin");
+    std::vector<Contender> contenders{{.name = "ours", .command = {bin + "/bench_" + program}, .environment = {}}};
+    if (program == "mlp" && std::filesystem::exists(bin + "/bench_dnnl_bare")) {
+      contenders.push_back(
+          {.name = "bare oneDNN", .command = {bin + "/bench_dnnl_bare"}, .environment = {}, .row_prefix = "bare_"});
+    }
+    for (const std::string& peer : arguments_.all("peer")) {
+      const std::vector<std::string> parts = split(peer, '=');
+      Contender contender{.name = parts.at(0), .command = {parts.at(1) + "/libtorch_" + program}, .environment = {}};
+      if (parts.size() > 2) contender.environment.emplace_back("ATEN_CPU_CAPABILITY", parts[2]);
+      contenders.push_back(std::move(contender));
+    }
+    return contenders;
+  }
+
+  void run(const Contender& contender, const std::string& program) {
+    ProcessOptions options{.environment = contender.environment, .pin = true};
+    options.environment.emplace_back("OMP_NUM_THREADS", "1");
+    options.environment.emplace_back("BENCH_FILTER", filter_);
+    const ProcessResult result = run_process(contender.command, options);
+    if (result.exit_code != 0) {
+      skip(contender.name + ": " + program + " ended with " + std::to_string(result.exit_code));
+      return;
+    }
+    for (const std::string& line : split(result.output, '\n')) {
+      const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!row.is_object() || !row.contains("name") || !row.contains("seconds")) continue;
+      const std::string name = row["name"].get<std::string>().substr(contender.row_prefix.size());
+      figures_.add(name, contender.name, row["seconds"].get<double>() * 1e6);
+    }
+    // A LibTorch program that trains a logistic regression is what our sample's memory is compared with.
+    if (program == "small" && contender.name != "ours") {
+      figures_.add("sample_peak_memory", contender.name, result.peak_mb);
+    }
+  }
+
+  void compile(const std::string& contender, const std::vector<std::string>& flags, const std::string& source) {
+    std::vector<std::string> command{"g++", "-std=c++20", "-O2", "-c", source, "-o", "/dev/null"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const ProcessResult result = run_process(command, {.pin = true});
+    if (result.exit_code != 0) return skip(contender + ": " + source + " does not compile");
+    figures_.add("compile_contract_01_time", contender, result.seconds);
+    figures_.add("compile_contract_01_memory", contender, result.peak_mb);
+  }
+
+  void lines(const std::string& contender, const std::vector<std::string>& flags, const std::string& text) {
+    const std::filesystem::path file = std::filesystem::temp_directory_path() / "lockstep_bench_header.cpp";
+    std::ofstream(file) << text;
+    std::vector<std::string> command{"g++", "-std=c++20", "-E", "-P", file.string()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const ProcessResult result = run_process(command, {});
+    std::filesystem::remove(file);
+    if (result.exit_code != 0) return skip(contender + ": its header does not compile");
+    const std::vector<std::string> all = split(result.output, '\n');
+    const auto blank = [](const std::string& line) { return line.find_first_not_of(" \t") == std::string::npos; };
+    figures_.add("header_lines", contender,
+                 static_cast<double>(all.size()) - std::count_if(all.begin(), all.end(), blank));
+  }
+
+  std::pair<std::string, double> best_peer(const Goal& goal) const {
+    std::pair<std::string, double> best{"", std::numeric_limits<double>::infinity()};
+    for (const auto& [contender, value] : figures_.medians(goal.name)) {
+      const bool candidate =
+          goal.against.empty() ? contender != "ours" && contender != "bare oneDNN" : contender == goal.against;
+      if (candidate && value < best.second) best = {contender, value};
+    }
+    return best;
+  }
+
+  json report(const Goal& goal, double ours) const {
+    const auto [peer, theirs] = best_peer(goal);
+    const bool has_peer = !peer.empty();
+    const double ratio = has_peer ? theirs / ours : kNone;
+
+    std::ostringstream text;
+    std::string verdict = "-";
+    if (!std::isnan(goal.at_most)) {
+      text << "<= " << goal.at_most << ' ' << goal.unit;
+      verdict = ours <= goal.at_most ? "yes" : "NO";
+    }
+    if (!std::isnan(goal.at_least)) {
+      text << (verdict == "-" ? "" : ", ") << ">= " << goal.at_least << 'x';
+      if (has_peer && ratio < goal.at_least)
+        verdict = "NO";
+      else if (verdict != "NO")
+        verdict = has_peer ? "yes" : "-";  // without the peer nothing is known
+    }
+    const auto number = [](double value) {
+      std::ostringstream stream;
+      stream.precision(value >= 1000 ? 6 : 4);
+      stream << value;
+      return stream.str();
+    };
+    std::printf("%-27s %12s %12s %7s  %-22s %-4s %s\n", (goal.name + " [" + goal.unit + "]").c_str(),
+                number(ours).c_str(), has_peer ? number(theirs).c_str() : "-",
+                has_peer ? number(std::round(ratio * 100) / 100).c_str() : "-", text.str().c_str(), verdict.c_str(),
+                peer.c_str());
+    json row{{"name", goal.name}, {"unit", goal.unit}, {"ours", ours}, {"goal", text.str()}, {"met", verdict}};
+    row["all"] = figures_.medians(goal.name);
+    if (has_peer) row.update({{"peer", peer}, {"peer_figure", theirs}, {"ratio", ratio}});
+    return row;
+  }
+
+  static json machine() {
+    json result;
+    std::ifstream cpu("/proc/cpuinfo");
+    for (std::string line; std::getline(cpu, line);) {
+      if (line.starts_with("model name")) result["cpu"] = line.substr(line.find(':') + 2);
+    }
+    utsname system{};
+    if (uname(&system) == 0) result["system"] = std::string(system.sysname) + " " + system.release;
+    double load = 0;
+    if (getloadavg(&load, 1) == 1) result["load"] = load;
+    return result;
+  }
+
+  const Arguments& arguments_;
+  std::string filter_;
+  std::vector<std::string> skipped_;
+  Figures figures_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Arguments arguments(argc, argv);
+    Comparison comparison(arguments);
+    comparison.take_given_rows();
+    comparison
+        .measure_sample_memory();  // first: what a process starts from, a copy of this one, counts as its own memory
+    comparison.measure_compile_cost();
+    comparison.measure_times();
+    const json result = comparison.report();
+    const std::string file = arguments.get("result");
+    std::ofstream stream(file);
+    stream << result.dump(2) << '\n';
+    if (!stream) throw std::runtime_error("cannot write " + file);
+    std::printf("the same as JSON: %s\n", file.c_str());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_run: %s\n", error.what());
+    return 1;
+  }
+}

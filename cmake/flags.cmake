@@ -1,0 +1,62 @@
+# Flags of everything that is compiled here. None of them reaches a user's program.
+include(CheckPIESupported)
+check_pie_supported(OUTPUT_VARIABLE LOCKSTEP_PIE_OUTPUT LANGUAGES CXX)
+
+# _FORTIFY_SOURCE needs optimisation and is checked less well than by the sanitizers where those are on.
+set(LOCKSTEP_IS_OPTIMISED $<CONFIG:Release,RelWithDebInfo,MinSizeRel>)
+set(LOCKSTEP_KERNEL_OPTIMISATION -O3)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_IS_OPTIMISED 0)
+  set(LOCKSTEP_KERNEL_OPTIMISATION -O1)
+endif()
+
+function(lockstep_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string's operator+ (GCC bug 105651)
+  endif()
+endfunction()
+
+# What library, samples, tests and benchmarks share. -ffp-contract=off: the same bits on every path (design.md, 3.4).
+function(lockstep_flags target)
+  lockstep_warnings(${target})
+  target_compile_options(${target} PRIVATE
+    -ffp-contract=off -fstack-protector-strong
+    "$<${LOCKSTEP_IS_OPTIMISED}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
+  target_link_options(${target} PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack)
+  if(LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+endfunction()
+
+# Library code: calls inside the library are direct, and its thread-locals cost one load.
+function(lockstep_library_flags target)
+  lockstep_flags(${target})
+  target_compile_options(${target} PRIVATE
+    -fvisibility-inlines-hidden -fno-semantic-interposition -ftls-model=initial-exec -fno-plt)
+  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
+  if(LOCKSTEP_HAS_ONEDNN)
+    target_compile_definitions(${target} PRIVATE LOCKSTEP_HAS_ONEDNN=1)
+  endif()
+endfunction()
+
+# Kernels of one instruction-set level. Eigen's namespace carries the level, so the linker cannot mix levels, and they
+# are always optimised, so that small std:: functions are inlined rather than shared between levels. -fwrapv: integer
+# tensors wrap around, as in PyTorch.
+function(lockstep_kernel_flags target level)
+  lockstep_library_flags(${target})
+  if(NOT level STREQUAL "native")
+    target_compile_options(${target} PRIVATE -march=x86-64-${level})
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(${target} PRIVATE -march=native)
+  else()
+    target_compile_options(${target} PRIVATE -mcpu=native)
+  endif()
+  target_compile_options(${target} PRIVATE
+    ${LOCKSTEP_KERNEL_OPTIMISATION} -fno-math-errno -fno-trapping-math -fwrapv
+    "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")  # GCC 12 on its own AVX-512 intrinsics
+  target_compile_definitions(${target} PRIVATE
+    LOCKSTEP_LEVEL=${level} Eigen=Eigen_${level} EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+endfunction()

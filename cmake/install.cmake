@@ -1,0 +1,61 @@
+# Installed: library, public headers, CMake package, lockstep.pc; `cpack -G DEB` puts the same into one .deb.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS lockstep EXPORT lockstepTargets)
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+
+# Public are lockstep.h and the headers it leads to; all others are the library's own.
+function(lockstep_public_headers header out)
+  set(found ${${out}})
+  list(APPEND found ${header})
+  file(STRINGS ${PROJECT_SOURCE_DIR}/${header} lines REGEX "^#include \"lockstep/")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^#include \"lockstep/([^\"]+)\".*" "\\1" included "${line}")
+    if(NOT included IN_LIST found AND EXISTS ${PROJECT_SOURCE_DIR}/${included})
+      lockstep_public_headers(${included} found)
+    endif()
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+set(public_headers "")
+lockstep_public_headers(lockstep.h public_headers)
+install(FILES ${PROJECT_BINARY_DIR}/include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
+foreach(header IN LISTS public_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})
+endforeach()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
+
+configure_package_config_file(cmake/lockstepConfig.cmake.in lockstepConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+write_basic_package_version_file(lockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+
+# A shared library brings its dependencies along, so a program names none of them; a static one names them all.
+file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+set(pc_requires "")
+set(pc_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  set(pc_requires "fmt, zlib, libxxhash")
+  set(pc_libs " -pthread")
+  if(LOCKSTEP_HAS_ONEDNN)
+    string(APPEND pc_libs " -ldnnl -l:libgomp.so.1")
+  endif()
+endif()
+configure_file(cmake/lockstep.pc.in lockstep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME lockstep)
+set(CPACK_PACKAGE_VENDOR "Lockstep contributors")
+set(CPACK_PACKAGE_CONTACT "Lockstep contributors <lockstep@localhost>")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_OUTPUT_FILE_PREFIX ${PROJECT_BINARY_DIR}/package)
+include(CPack)

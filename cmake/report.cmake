@@ -1,0 +1,15 @@
+# The table at the end of configuring: what is built, what is not, and why.
+function(lockstep_report part state why)
+  string(LENGTH "${part}" length)
+  math(EXPR pad "22 - ${length}")
+  string(REPEAT " " ${pad} spaces)
+  string(LENGTH "${state}" length)
+  math(EXPR pad "5 - ${length}")
+  string(REPEAT " " ${pad} gap)
+  set_property(GLOBAL APPEND_STRING PROPERTY LOCKSTEP_REPORT "  ${part}${spaces}${state}${gap}${why}\n")
+endfunction()
+
+function(lockstep_print_report)
+  get_property(report GLOBAL PROPERTY LOCKSTEP_REPORT)
+  message(STATUS "Lockstep ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}:\n${report}")
+endfunction()

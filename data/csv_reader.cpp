@@ -1,0 +1,158 @@
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/data/csv_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t";
+  const auto first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+}  // namespace
+
+CsvReader::CsvReader(std::string_view text, std::string file, char delimiter)
+    : text_(text), file_(std::move(file)), delimiter_(delimiter) {
+  if (text_.starts_with(kByteOrderMark)) first_row_.position = first_row_.line_start = kByteOrderMark.size();
+  LOCKSTEP_CHECK_IO(!only_blank_left(first_row_.position), "{}: the file is empty", file_);
+  next_ = first_row_;
+}
+
+std::vector<std::string> CsvReader::read_header() {
+  std::vector<std::string> names;
+  Field field;
+  do {
+    field = next_field(next_);
+    std::string name(trimmed(field.text));
+    for (auto quote = name.find("\"\""); field.escaped && quote != std::string::npos;
+         quote = name.find("\"\"", quote + 1)) {
+      name.erase(quote, 1);
+    }
+    names.push_back(std::move(name));
+    if (names.size() > limits::kCsvColumns)
+      fail(next_, field.position, fmt::format("more than {} columns", limits::kCsvColumns));
+  } while (!field.last);
+  first_row_ = next_;
+  return names;
+}
+
+std::size_t CsvReader::count_fields() const {
+  Cursor cursor = next_;
+  std::size_t count = 1;
+  while (!next_field(cursor).last) ++count;
+  return count;
+}
+
+void CsvReader::rewind() { next_ = first_row_; }
+
+bool CsvReader::next_row(std::span<double> values, const std::vector<std::string>& columns) {
+  if (only_blank_left(next_.position)) return false;
+  line_ = next_.line;
+  for (std::size_t i = 0;; ++i) {
+    const Cursor start = next_;
+    const Field field = next_field(next_);
+    if (i == values.size()) {
+      fail(start, field.position,
+           fmt::format("more fields than the {} columns: {}", values.size(), quoted(field.text)));
+    }
+    values[i] = number(field, start, columns[i]);
+    if (!field.last) continue;
+    if (i + 1 == values.size()) return true;
+    fail(start, field.position + field.text.size(),
+         fmt::format("the line has {} fields, {} are expected", i + 1, values.size()));
+  }
+}
+
+void CsvReader::fail_at_row(const std::string& message) const {
+  throw IoError(fmt::format("{}:{}: {}", file_, line_, message));
+}
+
+CsvReader::Field CsvReader::next_field(Cursor& cursor) const {
+  const std::size_t begin = cursor.position;
+  if (begin < text_.size() && text_[begin] == '"') return quoted_field(cursor);
+  std::size_t end = begin;
+  while (end < text_.size() && text_[end] != delimiter_ && text_[end] != '\n') ++end;
+  cursor.position = end;
+  Field field{text_.substr(begin, end - begin), begin, false, false};
+  if (end == text_.size() || text_[end] == '\n') {
+    if (field.text.ends_with('\r')) field.text.remove_suffix(1);
+    cursor.position = end - (end > begin && text_[end - 1] == '\r');
+  }
+  field.last = end_of_line(cursor, "a field");
+  return field;
+}
+
+// "..." in which "" stands for a quote; delimiters and line ends belong to the field.
+CsvReader::Field CsvReader::quoted_field(Cursor& cursor) const {
+  const Cursor start = cursor;
+  Field field{{}, start.position, false, false};
+  std::size_t at = start.position + 1;
+  for (; at < text_.size(); ++at) {
+    if (text_[at] == '\n') {
+      ++cursor.line;
+      cursor.line_start = at + 1;
+    } else if (text_[at] == '"') {
+      if (at + 1 == text_.size() || text_[at + 1] != '"') break;
+      field.escaped = true;
+      ++at;
+    }
+  }
+  if (at == text_.size()) fail(start, start.position, "a quoted field without an end");
+  field.text = text_.substr(start.position + 1, at - start.position - 1);
+  cursor.position = at + 1;
+  field.last = end_of_line(cursor, "a quoted field");
+  return field;
+}
+
+// Steps over the delimiter (false) or the end of the line or file (true).
+bool CsvReader::end_of_line(Cursor& cursor, const char* after) const {
+  const std::string_view rest = text_.substr(cursor.position);
+  if (rest.starts_with(delimiter_)) {
+    ++cursor.position;
+    return false;
+  }
+  const std::size_t ending = rest.starts_with("\r\n") ? 2 : rest.starts_with('\n') ? 1 : 0;
+  if (ending == 0 && !rest.empty() && rest != "\r") {
+    fail(cursor, cursor.position,
+         fmt::format("expected '{}' or the end of the line after {}, found {}", delimiter_, after,
+                     quoted(rest.substr(0, 1))));
+  }
+  cursor.position += rest == "\r" ? 1 : ending;
+  cursor.line_start = cursor.position;
+  ++cursor.line;
+  return true;
+}
+
+bool CsvReader::only_blank_left(std::size_t position) const {
+  return text_.find_first_not_of("\r\n \t", position) == std::string_view::npos;
+}
+
+double CsvReader::number(const Field& field, const Cursor& start, const std::string& column) const {
+  std::string_view text = trimmed(field.text);
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);  // from_chars knows no plus sign
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error != std::errc::invalid_argument && end == text.data() + text.size() && !text.empty();
+  const bool fits = error == std::errc() && std::abs(value) <= std::numeric_limits<float>::max();
+  if (whole && fits) return value;
+  fail(start, field.position,
+       fmt::format("column {}: expected a {}, found {}", quoted(column),
+                   whole ? "finite number that f32 can hold" : "number", quoted(field.text)));
+}
+
+void CsvReader::fail(const Cursor& cursor, std::size_t position, const std::string& message) const {
+  throw IoError(fmt::format("{}:{}:{}: {}", file_, cursor.line, position - cursor.line_start + 1, message));
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data

@@ -1,0 +1,73 @@
+#include "lockstep/data/dataloader.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data::detail {
+namespace {
+
+constexpr std::int64_t kMaxWorkers = 1024, kMaxPrefetch = 1 << 20;
+
+// PyTorch's rules: a batch sampler decides everything, a sampler decides the order.
+void check_conflicts(const LoaderPlan::Settings& settings) {
+  LOCKSTEP_CHECK(!(settings.sampler && settings.shuffle),
+                 "DataLoader: .sampler and .shuffle exclude each other: the sampler decides the order");
+  if (!settings.batch_sampler) return;
+  const char* other = settings.batch_size != 1 ? ".batch_size"
+                      : settings.shuffle       ? ".shuffle"
+                      : settings.sampler       ? ".sampler"
+                      : settings.drop_last     ? ".drop_last"
+                                               : nullptr;
+  LOCKSTEP_CHECK(!other,
+                 "DataLoader: .batch_sampler and {} exclude each other: the batch sampler decides what a batch holds",
+                 other);
+}
+
+}  // namespace
+
+LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
+    : dataset_size_(dataset_size), settings_(std::move(settings)) {
+  LOCKSTEP_CHECK(dataset_size >= 0, "DataLoader: the data set is a null pointer");
+  check_conflicts(settings_);
+  const Settings& s = settings_;
+  LOCKSTEP_CHECK(s.batch_size >= 1, "DataLoader: .batch_size is {}, it must be at least 1", s.batch_size);
+  LOCKSTEP_CHECK(s.num_workers >= 0 && s.num_workers <= kMaxWorkers,
+                 "DataLoader: .num_workers is {}, it must be 0 to {}", s.num_workers, kMaxWorkers);
+  LOCKSTEP_CHECK(s.prefetch >= 1 && s.prefetch <= kMaxPrefetch, "DataLoader: .prefetch is {}, it must be 1 to {}",
+                 s.prefetch, kMaxPrefetch);
+  if (s.sampler || s.batch_sampler) return;
+  if (s.shuffle)
+    settings_.sampler = std::make_shared<RandomSampler>(dataset_size, RandomSamplerOptions{.seed = s.seed});
+  else
+    settings_.sampler = std::make_shared<SequentialSampler>(dataset_size);
+}
+
+std::int64_t LoaderPlan::size() const {
+  if (settings_.batch_sampler) return settings_.batch_sampler->size();
+  const std::int64_t rows = settings_.sampler->size(), size = settings_.batch_size;
+  return rows / size + (rows % size != 0 && !settings_.drop_last);
+}
+
+std::int64_t LoaderPlan::epoch() const {
+  return settings_.batch_sampler ? settings_.batch_sampler->epoch() : settings_.sampler->epoch();
+}
+
+void LoaderPlan::set_epoch(std::int64_t epoch) {
+  if (settings_.batch_sampler)
+    settings_.batch_sampler->set_epoch(epoch);
+  else
+    settings_.sampler->set_epoch(epoch);
+}
+
+std::shared_ptr<const BatchPlan> LoaderPlan::next_epoch() {
+  auto plan = std::make_shared<const BatchPlan>(
+      settings_.batch_sampler ? settings_.batch_sampler->next_epoch()
+                              : BatchPlan(settings_.sampler->next_epoch(), settings_.batch_size, settings_.drop_last));
+  check_rows("DataLoader: the sampler's", plan->indices(), dataset_size_);
+  return plan;
+}
+
+void check_skip(std::int64_t batches) {
+  LOCKSTEP_CHECK(batches >= 0, "DataLoader: skip({}): the number of batches must be at least 0", batches);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data::detail

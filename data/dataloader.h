@@ -1,0 +1,190 @@
+// DataLoader: batches of a data set, in the order a sampler gives, made ahead of time by worker threads if asked.
+//
+//   DataLoader loader(dataset, {.batch_size = 32, .shuffle = true, .num_workers = 2});
+//   for (int epoch = 0; epoch < 10; ++epoch) {
+//     for (const auto& [inputs, targets] : loader) { ... }
+//   }
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/prefetch.h"
+#include "lockstep/data/samplers.h"
+#include "lockstep/tensor/callback.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data {
+
+template <class E>
+struct BasicDataLoaderOptions {
+  std::int64_t batch_size = 1;
+  bool shuffle = false;                                   // RandomSampler(dataset->size(), {.seed})
+  std::shared_ptr<Sampler> sampler = nullptr;             // instead of shuffle
+  std::shared_ptr<BatchSampler> batch_sampler = nullptr;  // instead of batch_size, shuffle, sampler and drop_last
+  std::int64_t num_workers = 0;  // threads; 0: batches are made by the thread that asks for them
+  bool drop_last = false;        // leave out the last batch where it is not full
+  std::int64_t prefetch = 2;     // batches that each worker may be ahead
+  std::int64_t seed = 0;         // of shuffle, together with the epoch
+  // Makes a batch of examples; workers call it at the same time. Without it batches come from the data set's get_batch,
+  // which stacks tensors along a new first dimension.
+  Callback<E(std::vector<E>)> collate = {};
+};
+
+using DataLoaderOptions = BasicDataLoaderOptions<Example>;
+
+namespace detail {
+
+// What a loader does whatever its examples are: checks the options, owns the sampler, plans epochs.
+class LoaderPlan {
+ public:
+  struct Settings {
+    std::int64_t batch_size;
+    bool shuffle;
+    std::shared_ptr<Sampler> sampler;
+    std::shared_ptr<BatchSampler> batch_sampler;
+    std::int64_t num_workers;
+    bool drop_last;
+    std::int64_t prefetch;
+    std::int64_t seed;
+  };
+  LoaderPlan(std::int64_t dataset_size, Settings settings);  // a size of -1: there is no data set
+
+  std::int64_t size() const;
+  std::int64_t epoch() const;
+  void set_epoch(std::int64_t epoch);
+  // The batches of the next epoch, with every index checked.
+  std::shared_ptr<const BatchPlan> next_epoch();
+  const Settings& settings() const { return settings_; }
+
+ private:
+  std::int64_t dataset_size_;
+  Settings settings_;
+};
+
+}  // namespace detail
+
+// E is the data set's item type, found from the data set: Example, or an aggregate of one's own.
+//
+// Every `begin` is a new epoch. The order of batches and of the rows in them depends on sampler, seed and epoch alone,
+// never on num_workers. What a data set or collate throws is thrown where its batch would have come, by `begin` or `++`;
+// leaving the loop early stops the workers. Copies share nothing; one thread at a time uses a loader.
+template <class E = Example>
+class DataLoader {
+ public:
+  using Options = BasicDataLoaderOptions<E>;
+  class Iterator;
+
+  // Throws InvalidArgument for options that contradict each other or a number out of range.
+  explicit DataLoader(std::shared_ptr<const BasicDataset<E>> dataset, Options options = {})
+      : plan_(dataset ? dataset->size() : -1, {.batch_size = options.batch_size,
+                                               .shuffle = options.shuffle,
+                                               .sampler = std::move(options.sampler),
+                                               .batch_sampler = std::move(options.batch_sampler),
+                                               .num_workers = options.num_workers,
+                                               .drop_last = options.drop_last,
+                                               .prefetch = options.prefetch,
+                                               .seed = options.seed}),
+        source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
+
+  // Begins the next epoch.
+  Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), std::exchange(skip_, 0)); }
+  std::default_sentinel_t end() const { return {}; }
+
+  // Batches in an epoch.
+  std::int64_t size() const { return plan_.size(); }
+  const BasicDataset<E>& dataset() const { return *source_->dataset; }
+
+  // To go on in the middle of an epoch, as a checkpoint may ask: set_epoch(e) makes the next epoch number e, and skip(k)
+  // leaves out its first k batches, without making them. set_epoch is the sampler's; it counts from 0 by itself.
+  std::int64_t epoch() const { return plan_.epoch(); }
+  void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }
+  void skip(std::int64_t batches);
+
+ private:
+  struct Source {
+    std::shared_ptr<const BasicDataset<E>> dataset;
+    Callback<E(std::vector<E>)> collate;
+
+    E batch(std::span<const std::int64_t> rows) const {
+      return collate ? collate(dataset->get_each(rows)) : dataset->get_batch(rows);
+    }
+  };
+
+  detail::LoaderPlan plan_;
+  std::shared_ptr<const Source> source_;
+  std::int64_t skip_ = 0;
+};
+
+template <class D>
+DataLoader(std::shared_ptr<D>) -> DataLoader<typename D::Item>;
+template <class D>
+DataLoader(std::shared_ptr<D>, BasicDataLoaderOptions<typename D::Item>) -> DataLoader<typename D::Item>;
+
+// An input iterator: one pass, movable, and independent of the loader's life.
+template <class E>
+class DataLoader<E>::Iterator {
+ public:
+  using value_type = E;
+  using difference_type = std::ptrdiff_t;
+  using iterator_concept = std::input_iterator_tag;
+
+  const E& operator*() const { return *batch_; }
+  const E* operator->() const { return &*batch_; }
+  Iterator& operator++() {
+    ++number_;
+    fetch();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
+    return iterator.number_ >= iterator.plan_->size();
+  }
+
+ private:
+  friend class DataLoader;
+  Iterator(std::shared_ptr<const Source> source, std::shared_ptr<const BatchPlan> plan,
+           const detail::LoaderPlan::Settings& settings, std::int64_t first)
+      : source_(std::move(source)), plan_(std::move(plan)), number_(first) {
+    if (settings.num_workers > 0 && first < plan_->size()) {
+      workers_ =
+          std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.num_workers * settings.prefetch,
+                                       first, plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
+                                         return std::make_shared<E>(source->batch((*plan)[number]));
+                                       });
+    }
+    fetch();
+  }
+
+  void fetch() {
+    batch_.reset();  // first, so that the next batch can use its memory
+    if (number_ >= plan_->size()) return;
+    if (workers_)
+      batch_.emplace(std::move(*static_cast<E*>(workers_->next().get())));
+    else
+      batch_.emplace(source_->batch((*plan_)[number_]));
+  }
+
+  std::shared_ptr<const Source> source_;
+  std::shared_ptr<const BatchPlan> plan_;
+  std::int64_t number_;
+  std::optional<E> batch_;
+  std::unique_ptr<Prefetcher> workers_;
+};
+
+namespace detail {
+void check_skip(std::int64_t batches);
+}  // namespace detail
+
+template <class E>
+void DataLoader<E>::skip(std::int64_t batches) {
+  detail::check_skip(batches);
+  skip_ = batches;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data

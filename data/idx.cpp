@@ -1,0 +1,233 @@
+// The IDX format: two zero bytes, a type, the number of dimensions, each size as a big-endian u32, then the elements,
+// big-endian, row-major (http://yann.lecun.com/exdb/mnist/).
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "lockstep/data/readers.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/inflate_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace {
+
+constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDims;
+
+enum Type : std::uint8_t { kU8 = 0x08, kI8 = 0x09, kI16 = 0x0b, kI32 = 0x0c, kF32 = 0x0d, kF64 = 0x0e };
+
+struct Header {
+  std::uint8_t type;
+  Shape shape;
+  std::uint64_t bytes;       // of the header
+  std::uint64_t data_bytes;  // that follow it
+};
+
+std::size_t bytes_of(std::uint8_t type, const ByteReader& reader) {
+  switch (type) {
+    case kU8:
+    case kI8:
+      return 1;
+    case kI16:
+      return 2;
+    case kI32:
+    case kF32:
+      return 4;
+    case kF64:
+      return 8;
+    default:
+      reader.fail(fmt::format(
+          "IDX type 0x{:02x}; 08 (u8), 09 (i8), 0b (i16), 0c (i32), 0d (f32) and 0e (f64) are known", type));
+  }
+}
+
+// `start` holds the first bytes of the file: kMaxHeaderBytes, or fewer if that is all there is.
+Header parse_header(std::span<const std::byte> start, const std::string& name) {
+  ByteReader reader(start, name);
+  if (reader.big<std::uint16_t>("IDX magic") != 0)
+    reader.fail("not an IDX file: it does not begin with two zero bytes");
+  Header header;
+  header.type = reader.big<std::uint8_t>("IDX type");
+  header.data_bytes = bytes_of(header.type, reader);
+  const auto dims = reader.big<std::uint8_t>("IDX number of dimensions");
+  if (dims < 1 || dims > kMaxDims) reader.fail(fmt::format("{} dimensions; 1 to {} are read", dims, kMaxDims));
+  bool fits = true, empty = false;
+  for (int i = 0; i < dims; ++i) {
+    const auto size = reader.big<std::uint32_t>("IDX size");
+    header.shape.push_back(size);
+    empty = empty || size == 0;  // zeros are left out of the product, or they would hide an overflow
+    fits = fits && (size == 0 || checked_mul(header.data_bytes, size, &header.data_bytes));
+  }
+  if (!fits || header.data_bytes > limits::kArrayBytes) {
+    reader.fail(fmt::format("shape {} is more than the {} bytes an array may have", header.shape.to_string(),
+                            limits::kArrayBytes));
+  }
+  if (empty) header.data_bytes = 0;
+  header.bytes = reader.offset();
+  return header;
+}
+
+[[noreturn]] void fail_size(const std::string& name, const Header& header, const std::string& found) {
+  throw IoError(fmt::format("{}: byte {}: shape {} needs {} bytes of data, {}", name, header.bytes,
+                            header.shape.to_string(), header.data_bytes, found));
+}
+
+// Hands out the data of a file from front to back.
+using ReadNext = Callback<void(std::span<std::byte>)>;
+
+// Fills `out` from elements of type Stored, through a small buffer.
+template <class Stored, class Target>
+void convert(const ReadNext& read, const Tensor& out) {
+  constexpr std::size_t kChunk = 16 << 10;
+  std::vector<std::byte> chunk;
+  std::span<Target> left = out.span<Target>();
+  while (!left.empty()) {
+    const std::span<Target> part = left.subspan(0, std::min(kChunk, left.size()));
+    left = left.subspan(part.size());
+    chunk.resize(part.size() * sizeof(Stored));
+    read(chunk);
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      std::array<std::byte, sizeof(Stored)> element;
+      std::copy_n(chunk.begin() + static_cast<std::ptrdiff_t>(i * sizeof(Stored)), sizeof(Stored), element.begin());
+      if (std::endian::native == std::endian::little) std::reverse(element.begin(), element.end());
+      part[i] = static_cast<Target>(std::bit_cast<Stored>(element));
+    }
+  }
+}
+
+Tensor read_data(const Header& header, const ReadNext& read) {
+  const DType dtype = header.type == kU8    ? kUInt8
+                      : header.type == kF32 ? kFloat32
+                      : header.type == kF64 ? kFloat64
+                                            : kInt32;
+  const Tensor out = raw::empty(header.shape, {.dtype = dtype});
+  if (header.data_bytes == 0) return out;
+  switch (header.type) {
+    case kU8:
+      read(std::as_writable_bytes(out.span<std::uint8_t>()));
+      break;
+    case kI8:
+      convert<std::int8_t, std::int32_t>(read, out);
+      break;
+    case kI16:
+      convert<std::int16_t, std::int32_t>(read, out);
+      break;
+    case kI32:
+      convert<std::int32_t, std::int32_t>(read, out);
+      break;
+    case kF32:
+      convert<float, float>(read, out);
+      break;
+    default:
+      convert<double, double>(read, out);
+  }
+  return out;
+}
+
+Tensor read_plain(const ByteSource& source) {
+  std::vector<std::byte> start(std::min<std::uint64_t>(source.size(), kMaxHeaderBytes));
+  source.read_at(0, start);
+  const Header header = parse_header(start, source.name());
+  const std::uint64_t held = source.size() - header.bytes;
+  if (held != header.data_bytes) fail_size(source.name(), header, fmt::format("the file has {}", held));
+  std::uint64_t offset = header.bytes;
+  return read_data(header, [&](std::span<std::byte> out) {
+    source.read_at(offset, out);
+    offset += out.size();
+  });
+}
+
+// Reads the header, and counts the bytes that really follow it.
+Header check_gzip(std::span<const std::byte> compressed, const std::string& name) {
+  Inflater inflater(compressed, Compression::kGzip, name);
+  std::vector<std::byte> start(kMaxHeaderBytes);
+  start.resize(inflater.read(start));
+  const Header header = parse_header(start, name);
+  if (header.data_bytes > limits::kInflatedBytes || header.data_bytes / limits::kDeflateRatio > compressed.size()) {
+    fail_size(
+        name, header,
+        fmt::format("{} compressed bytes cannot give that (limit: {})", compressed.size(), limits::kInflatedBytes));
+  }
+  std::vector<std::byte> chunk(64 << 10);
+  std::uint64_t held = start.size() - header.bytes;
+  while (const std::size_t count = inflater.read(chunk)) {
+    held += count;
+    if (held > header.data_bytes) break;
+  }
+  if (held != header.data_bytes) {
+    fail_size(name, header,
+              held > header.data_bytes ? "the file unfolds to more" : fmt::format("the file unfolds to {}", held));
+  }
+  return header;
+}
+
+// Unfolded twice, the first time only to count: the tensor is allocated when it is known that its bytes are there.
+Tensor read_gzip(std::span<const std::byte> compressed, const std::string& name) {
+  const Header header = check_gzip(compressed, name);
+  Inflater inflater(compressed, Compression::kGzip, name);
+  std::vector<std::byte> start(header.bytes);
+  static_cast<void>(inflater.read(start));
+  return read_data(header, [&](std::span<std::byte> out) {
+    const std::size_t count = inflater.read(out);
+    LOCKSTEP_CHECK_IO(count == out.size(), "{}: the file changed while it was read", name);
+  });
+}
+
+Tensor read_source(const ByteSource& source) {
+  std::array<std::byte, 2> magic = {};
+  if (source.size() >= magic.size()) source.read_at(0, magic);
+  if (is_gzip(magic)) return read_gzip(read_all(source, limits::kCompressedBytes), source.name());
+  return read_plain(source);
+}
+
+}  // namespace
+
+Tensor read_idx(const std::string& path) { return read_source(InputFile(path)); }
+
+Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name) {
+  return read_source(MemorySource(bytes, name));
+}
+
+IdxDataset::IdxDataset(const std::string& images, const std::string& labels, const IdxOptions& options)
+    : IdxDataset(read_idx(images), read_idx(labels), options) {}
+
+IdxDataset::IdxDataset(const Tensor& images, const Tensor& labels, const IdxOptions& options) {
+  LOCKSTEP_CHECK(images.dtype() == kUInt8 && images.dim() >= 2,
+                 "IdxDataset: images must be u8 of at least 2 dimensions, they are {}", describe(images));
+  LOCKSTEP_CHECK(labels.dim() == 1 && is_integer(labels.dtype()),
+                 "IdxDataset: labels must be integers of 1 dimension, they are {}", describe(labels));
+  LOCKSTEP_CHECK(images.size(0) == labels.size(0),
+                 "IdxDataset: as many images as labels are needed: images are {}, labels are {}", describe(images),
+                 describe(labels));
+  LOCKSTEP_CHECK(images.device() == labels.device(), "IdxDataset: devices differ: images are {}, labels are {}",
+                 describe(images), describe(labels));
+  LOCKSTEP_CHECK(options.std > 0, "IdxDataset: .std is {}, it must be positive", options.std);
+  images_ = raw::contiguous(images);
+  labels_ = raw::contiguous(raw::to(labels, kInt64));
+  full_scale_ = raw::full({}, 255.0f, {.device = images.device()});
+  if (options.mean == 0 && options.std == 1) return;
+  mean_ = raw::full({}, options.mean, {.device = images.device()});
+  deviation_ = raw::full({}, options.std, {.device = images.device()});
+}
+
+Example IdxDataset::get(std::int64_t index) const {
+  const Example batch = get_batch({&index, 1});
+  return {raw::select(batch.input, 0, 0), raw::select(batch.target, 0, 0)};
+}
+
+// In f32 and in this order, as PyTorch's ToTensor and Normalize do it: the same bits.
+Example IdxDataset::get_batch(std::span<const std::int64_t> rows) const {
+  detail::check_rows("IdxDataset", rows, size());
+  const Tensor index = detail::row_index(rows, images_.device());
+  const Tensor pixels = raw::to(raw::index_select(images_, 0, index), kFloat32);  // (batch, height, width)
+  raw::div_(pixels, full_scale_);
+  if (mean_.defined()) {
+    raw::add_(pixels, mean_, -1);
+    raw::div_(pixels, deviation_);
+  }
+  return {pixels, raw::index_select(labels_, 0, index)};
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data

@@ -1,0 +1,158 @@
+#include "lockstep/data/samplers.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace {
+
+void check_size(const char* who, std::int64_t n) { LOCKSTEP_CHECK(n >= 0, "{}: the number of examples is {}", who, n); }
+
+// Wraps around where the sum does not fit; PyTorch's generator sees only the low bits anyway.
+std::int64_t add_seed(std::int64_t seed, std::int64_t epoch) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch));
+}
+
+std::vector<std::int64_t> in_order(std::int64_t n) {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(n));
+  std::iota(indices.begin(), indices.end(), 0);
+  return indices;
+}
+
+// Rows per rank, PyTorch's formula: rounded up with padding, down with dropping. `exact` gives low ranks one more.
+std::int64_t rows_of_rank(std::int64_t n, std::int64_t replicas, std::int64_t rank,
+                          const DistributedSamplerOptions& options) {
+  const std::int64_t whole = n / replicas, rest = n % replicas;
+  if (options.drop_last) return whole;
+  if (options.exact) return whole + (rank < rest);
+  return whole + (rest > 0);
+}
+
+}  // namespace
+
+// torch.randperm on the CPU (aten/src/ATen/native/TensorFactories.cpp, randperm_cpu): the generator is mt19937 seeded
+// with the low 32 bits; large n take two of its words a draw.
+std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed) {
+  check_size("permutation", n);
+  constexpr std::int64_t kTwoWordsFrom = std::numeric_limits<std::uint32_t>::max() / 20;
+  std::vector<std::int64_t> order = in_order(n);
+  std::mt19937 words(static_cast<std::uint32_t>(seed));
+  for (std::int64_t i = 0; i < n - 1; ++i) {
+    std::uint64_t draw = words();
+    if (n >= kTwoWordsFrom) draw = draw << 32 | words();
+    const auto step = static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(n - i));
+    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(i + step)]);
+  }
+  return order;
+}
+
+void EpochCounter::set_epoch(std::int64_t epoch) {
+  LOCKSTEP_CHECK(epoch >= 0, "set_epoch: the epoch is {}, it must be at least 0", epoch);
+  epoch_ = epoch;
+}
+
+std::vector<std::int64_t> Sampler::next_epoch() {
+  std::vector<std::int64_t> order = indices(epoch_);
+  ++epoch_;
+  return order;
+}
+
+BatchPlan BatchSampler::next_epoch() {
+  BatchPlan plan = batches(epoch_);
+  ++epoch_;
+  return plan;
+}
+
+SequentialSampler::SequentialSampler(std::int64_t n) : n_(n) { check_size("SequentialSampler", n); }
+
+std::vector<std::int64_t> SequentialSampler::indices(std::int64_t /*epoch*/) const { return in_order(n_); }
+
+RandomSampler::RandomSampler(std::int64_t n, const RandomSamplerOptions& options) : n_(n), seed_(options.seed) {
+  check_size("RandomSampler", n);
+}
+
+std::vector<std::int64_t> RandomSampler::indices(std::int64_t epoch) const {
+  return permutation(n_, add_seed(seed_, epoch));
+}
+
+DistributedSampler::DistributedSampler(std::int64_t n, std::int64_t replicas, std::int64_t rank,
+                                       const DistributedSamplerOptions& options)
+    : n_(n), replicas_(replicas), rank_(rank), options_(options) {
+  check_size("DistributedSampler", n);
+  LOCKSTEP_CHECK(replicas >= 1 && rank >= 0 && rank < replicas, "DistributedSampler: rank {} is not one of {} replicas",
+                 rank, replicas);
+  LOCKSTEP_CHECK(!(options.drop_last && options.exact),
+                 "DistributedSampler: .drop_last and .exact exclude each other: exact drops and repeats nothing");
+  size_ = rows_of_rank(n, replicas, rank, options);
+}
+
+std::vector<std::int64_t> DistributedSampler::indices(std::int64_t epoch) const {
+  const std::vector<std::int64_t> all =
+      options_.shuffle ? permutation(n_, add_seed(options_.seed, epoch)) : in_order(n_);
+  std::vector<std::int64_t> mine;
+  mine.reserve(static_cast<std::size_t>(size_));
+  for (std::int64_t i = 0; i < size_; ++i) {
+    // Past the end the list begins again: that is PyTorch's padding, also where it needs the list more than twice.
+    mine.push_back(all[static_cast<std::size_t>((rank_ + i * replicas_) % n_)]);
+  }
+  return mine;
+}
+
+BatchPlan::BatchPlan(std::vector<std::int64_t> indices, std::int64_t batch_size, bool drop_last)
+    : indices_(std::move(indices)) {
+  LOCKSTEP_CHECK(batch_size >= 1, "batch_size is {}, it must be at least 1", batch_size);
+  const auto size = static_cast<std::size_t>(batch_size);
+  ends_.reserve(indices_.size() / size + 1);
+  std::size_t begin = 0;
+  for (; indices_.size() - begin >= size; begin += size) ends_.push_back(begin + size);
+  if (begin < indices_.size() && !drop_last) ends_.push_back(indices_.size());
+}
+
+void BatchPlan::add(std::span<const std::int64_t> batch) {
+  indices_.resize(ends_.empty() ? 0 : ends_.back());  // a dropped rest would come between
+  indices_.insert(indices_.end(), batch.begin(), batch.end());
+  ends_.push_back(indices_.size());
+}
+
+ShardedBatchSampler::ShardedBatchSampler(std::int64_t n, const ShardedBatchSamplerOptions& options)
+    : options_(options) {
+  const std::int64_t shards = options.shards, first = options.first;
+  if (options.count == -1) options_.count = shards - first;
+  const std::int64_t count = options_.count;
+  LOCKSTEP_CHECK(shards >= 1 && first >= 0 && count >= 1 && first < shards && count <= shards - first,
+                 "ShardedBatchSampler: .first {} and .count {} do not name shards of {}", first, count, shards);
+  LOCKSTEP_CHECK(options.batch_size >= 1, "ShardedBatchSampler: .batch_size is {}, it must be at least 1",
+                 options.batch_size);
+  for (std::int64_t shard = first; shard < first + count; ++shard) {
+    shards_.emplace_back(
+        n, shards, shard,
+        DistributedSamplerOptions{.shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
+  }
+}
+
+std::int64_t ShardedBatchSampler::size() const {
+  const std::int64_t rows = shards_.front().size(), size = options_.batch_size;
+  return rows / size + (rows % size != 0 && !options_.drop_last);
+}
+
+BatchPlan ShardedBatchSampler::batches(std::int64_t epoch) const {
+  std::vector<std::vector<std::int64_t>> rows;
+  for (const DistributedSampler& shard : shards_) rows.push_back(shard.indices(epoch));
+  BatchPlan plan;
+  std::vector<std::int64_t> batch;
+  for (std::int64_t step = 0; step < size(); ++step) {
+    batch.clear();
+    const std::int64_t begin = step * options_.batch_size;
+    const std::int64_t end = begin + std::min(options_.batch_size, shards_.front().size() - begin);
+    for (const auto& shard : rows) batch.insert(batch.end(), shard.begin() + begin, shard.begin() + end);
+    plan.add(batch);
+  }
+  return plan;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data

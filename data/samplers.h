@@ -1,0 +1,149 @@
+// Samplers: in which order a loader visits the examples of a data set.
+//
+// The order of an epoch is a function of the sampler's arguments and the epoch's number, so it can be had again after a
+// restart. The epoch advances by itself whenever a loader begins; `set_epoch` says which one comes next. A loader shares
+// its sampler by pointer, so `set_epoch` on yours is what it sees.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::data {
+
+// 0..n-1 shuffled, exactly torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
+std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed);
+
+// Counts epochs. The base of both kinds of samplers.
+class EpochCounter {
+ public:
+  // The epoch that the next iteration visits: store it in a checkpoint, and restore it with set_epoch.
+  std::int64_t epoch() const { return epoch_; }
+  // Throws InvalidArgument below 0.
+  void set_epoch(std::int64_t epoch);
+
+ protected:
+  ~EpochCounter() = default;
+  std::int64_t epoch_ = 0;
+};
+
+// An order of single examples. To write one's own: derive, and implement size and indices.
+class Sampler : public EpochCounter {
+ public:
+  virtual ~Sampler() = default;
+  // How many indices an epoch has.
+  virtual std::int64_t size() const = 0;
+  // The indices of one epoch, in order.
+  virtual std::vector<std::int64_t> indices(std::int64_t epoch) const = 0;
+  // The indices of epoch(), which then advances.
+  std::vector<std::int64_t> next_epoch();
+};
+
+// 0, 1, ..., n-1.
+class SequentialSampler : public Sampler {
+ public:
+  explicit SequentialSampler(std::int64_t n);
+  std::int64_t size() const override { return n_; }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override;
+
+ private:
+  std::int64_t n_;
+};
+
+struct RandomSamplerOptions {
+  std::int64_t seed = 0;
+};
+
+// permutation(n, seed + epoch).
+class RandomSampler : public Sampler {
+ public:
+  explicit RandomSampler(std::int64_t n, const RandomSamplerOptions& options = {});
+  std::int64_t size() const override { return n_; }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override;
+
+ private:
+  std::int64_t n_, seed_;
+};
+
+struct DistributedSamplerOptions {
+  bool shuffle = true;     // permutation(n, seed + epoch) instead of 0..n-1
+  std::int64_t seed = 0;   // the same on all ranks
+  bool drop_last = false;  // leave out the rows that do not fill all ranks, instead of repeating the first ones
+  bool exact = false;      // every row exactly once: ranks may differ by one row (evaluation)
+};
+
+// One rank's share of the rows: of the order that all ranks agree on, every replicas-th index, beginning with the rank's
+// own. PyTorch's algorithm, index for index; `exact` is ours.
+class DistributedSampler : public Sampler {
+ public:
+  // Throws InvalidArgument unless 0 <= rank < replicas, or where both drop_last and exact are asked for.
+  DistributedSampler(std::int64_t n, std::int64_t replicas, std::int64_t rank,
+                     const DistributedSamplerOptions& options = {});
+  std::int64_t size() const override { return size_; }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override;
+
+ private:
+  std::int64_t n_, replicas_, rank_, size_;
+  DistributedSamplerOptions options_;
+};
+
+// The batches of one epoch: lists of indices, one after another.
+class BatchPlan {
+ public:
+  BatchPlan() = default;
+  // `indices` cut every `batch_size`; what is left over is a smaller batch, or dropped.
+  BatchPlan(std::vector<std::int64_t> indices, std::int64_t batch_size, bool drop_last);
+
+  void add(std::span<const std::int64_t> batch);
+  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
+  std::span<const std::int64_t> operator[](std::int64_t batch) const {
+    const auto b = static_cast<std::size_t>(batch);
+    const std::size_t begin = b == 0 ? 0 : ends_[b - 1];
+    return {indices_.data() + begin, ends_[b] - begin};
+  }
+  std::span<const std::int64_t> indices() const { return {indices_.data(), ends_.empty() ? 0 : ends_.back()}; }
+
+ private:
+  std::vector<std::int64_t> indices_;
+  std::vector<std::size_t> ends_;  // of each batch, in indices_
+};
+
+// An order of whole batches.
+class BatchSampler : public EpochCounter {
+ public:
+  virtual ~BatchSampler() = default;
+  // How many batches an epoch has.
+  virtual std::int64_t size() const = 0;
+  virtual BatchPlan batches(std::int64_t epoch) const = 0;
+  // The batches of epoch(), which then advances.
+  BatchPlan next_epoch();
+};
+
+struct ShardedBatchSamplerOptions {
+  std::int64_t shards = 1;      // S: into how many shards a step is cut, over all processes
+  std::int64_t first = 0;       // the first shard that a batch holds
+  std::int64_t count = -1;      // how many shards a batch holds; -1: all from `first` on
+  std::int64_t batch_size = 1;  // rows per shard, not per batch
+  bool shuffle = true;
+  std::int64_t seed = 0;
+  bool drop_last = false;  // as in DistributedSampler, and also the last batch where it is not full
+};
+
+// Batches for sharded training: step t's shard s has rows [t batch_size, (t+1) batch_size) of what
+// DistributedSampler(n, shards, s) deals, whoever runs it. A batch holds shards first, first+1, ... one after another,
+// equally many rows of each.
+class ShardedBatchSampler : public BatchSampler {
+ public:
+  // Throws InvalidArgument unless [first, first + count) lies in [0, shards) and batch_size is at least 1.
+  ShardedBatchSampler(std::int64_t n, const ShardedBatchSamplerOptions& options);
+  std::int64_t size() const override;
+  BatchPlan batches(std::int64_t epoch) const override;
+
+ private:
+  ShardedBatchSamplerOptions options_;
+  std::vector<DistributedSampler> shards_;  // those held, first to first + count - 1
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::data

@@ -1,0 +1,69 @@
+// Activations as modules; their formulas stand beside the functions of the same names (autograd/functions.h).
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+
+class ReLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return relu(x); }
+};
+
+class Sigmoid : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return sigmoid(x); }
+};
+
+class Tanh : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return tanh(x); }
+};
+
+class GELU : public Module {  // the exact form, with erf
+ public:
+  Tensor forward(const Tensor& x) const override { return gelu(x); }
+};
+
+class SiLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return silu(x); }
+};
+
+class LeakyReLU : public Module {
+ public:
+  explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
+  Tensor forward(const Tensor& x) const override { return leaky_relu(x, slope_); }
+
+ private:
+  double slope_;
+};
+
+class Softplus : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return softplus(x); }
+};
+
+// Sums to 1 along `dim`.
+class Softmax : public Module {
+ public:
+  explicit Softmax(std::int64_t dim) : dim_(dim) {}
+  Tensor forward(const Tensor& x) const override { return softmax(x, dim_); }
+
+ private:
+  std::int64_t dim_;
+};
+
+class LogSoftmax : public Module {
+ public:
+  explicit LogSoftmax(std::int64_t dim) : dim_(dim) {}
+  Tensor forward(const Tensor& x) const override { return log_softmax(x, dim_); }
+
+ private:
+  std::int64_t dim_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

@@ -1,0 +1,71 @@
+#include "lockstep/nn/init.h"
+
+#include <cmath>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/random_ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn::init {
+namespace {
+
+struct Fans {
+  double in, out;
+};
+
+Fans fans(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dim() >= 2, "{}: needs two or more dimensions to tell fan_in from fan_out, x is {}", op,
+                 describe(x));
+  double receptive_field = 1;
+  for (int dim = 2; dim < x.dim(); ++dim) receptive_field *= static_cast<double>(x.size(dim));
+  return {static_cast<double>(x.size(1)) * receptive_field, static_cast<double>(x.size(0)) * receptive_field};
+}
+
+double kaiming_std(const char* op, const Tensor& x, const KaimingOptions& options) {
+  const Fans fan = fans(op, x);
+  return std::sqrt(2.0 / (1.0 + options.a * options.a) / (options.mode == FanMode::kFanIn ? fan.in : fan.out));
+}
+
+}  // namespace
+
+const Tensor& zeros_(const Tensor& x) { return constant_(x, 0.0); }
+const Tensor& ones_(const Tensor& x) { return constant_(x, 1.0); }
+
+const Tensor& constant_(const Tensor& x, double value) {
+  const NoGradGuard no_grad;
+  return x.fill_(value);
+}
+
+const Tensor& uniform_(const Tensor& x, double low, double high) {
+  LOCKSTEP_CHECK(low <= high, "uniform_: low is {}, high is {}", low, high);
+  const NoGradGuard no_grad;
+  return x.copy_(raw::uniform(x.shape(), low, high, random::Stream::kInit, x.options()));
+}
+
+const Tensor& normal_(const Tensor& x, double mean, double std) {
+  LOCKSTEP_CHECK(std >= 0, "normal_: the standard deviation is {}", std);
+  const NoGradGuard no_grad;
+  return x.copy_(raw::normal(x.shape(), random::Stream::kInit, x.options())).mul_(std).add_(mean);
+}
+
+const Tensor& xavier_uniform_(const Tensor& x, double gain) {
+  const Fans fan = fans("xavier_uniform_", x);
+  const double bound = gain * std::sqrt(6.0 / (fan.in + fan.out));
+  return uniform_(x, -bound, bound);
+}
+
+const Tensor& xavier_normal_(const Tensor& x, double gain) {
+  const Fans fan = fans("xavier_normal_", x);
+  return normal_(x, 0.0, gain * std::sqrt(2.0 / (fan.in + fan.out)));
+}
+
+const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options) {
+  const double bound = std::sqrt(3.0) * kaiming_std("kaiming_uniform_", x, options);
+  return uniform_(x, -bound, bound);
+}
+
+const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options) {
+  return normal_(x, 0.0, kaiming_std("kaiming_normal_", x, options));
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn::init

@@ -1,0 +1,116 @@
+// Layers: modules with parameters, or that arrange others. Names, defaults and initialisation are PyTorch's.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/nn/module.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+// y = x weight^T + bias. x (..., in) -> (..., out); weight (out, in), bias (out), both from U(-1/sqrt(in), 1/sqrt(in)).
+class Linear : public Module {
+ public:
+  Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
+  Tensor forward(const Tensor& x) const override;
+
+  Parameter& weight;
+  Parameter& bias;  // undefined inside where `.bias` is false
+};
+
+// Runs its modules one after another. They are moved in and get the names "0", "1", ...
+class Sequential : public Module {
+ public:
+  Sequential() = default;
+  template <class... Modules>
+  requires(sizeof...(Modules) > 0 &&
+           (std::derived_from<Modules, Module> && ...)) explicit Sequential(Modules&&... modules) {
+    (push_back(std::forward<Modules>(modules)), ...);
+  }
+  Sequential(Sequential&&) noexcept = default;
+  Sequential& operator=(Sequential&&) noexcept = default;
+
+  template <std::derived_from<Module> M>
+  M& push_back(M&& module) {
+    return add<M>(std::to_string(size()), std::move(module));
+  }
+  std::int64_t size() const { return static_cast<std::int64_t>(owned_children().size()); }
+  // Throws InvalidArgument outside [0, size()).
+  Module& operator[](std::int64_t index) const;
+  Tensor forward(const Tensor& x) const override;
+};
+
+// Returns its input.
+class Identity : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return x; }
+};
+
+struct FlattenOptions {
+  std::int64_t start_dim = 1;
+  std::int64_t end_dim = -1;
+};
+
+// Joins dimensions start_dim to end_dim into one: (batch, a, b) -> (batch, a b).
+class Flatten : public Module {
+ public:
+  explicit Flatten(const FlattenOptions& options = {}) : options_(options) {}
+  Tensor forward(const Tensor& x) const override { return x.flatten(options_.start_dim, options_.end_dim); }
+
+ private:
+  FlattenOptions options_;
+};
+
+// While training, sets each element to zero with probability p and scales the others by 1 / (1 - p); returns its input
+// in eval mode. The numbers come from the dropout stream of the current shard. Throws InvalidArgument for p outside
+// [0, 1]. (Srivastava et al., 2014)
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p = 0.5);
+  Tensor forward(const Tensor& x) const override;
+
+ private:
+  double p_;
+};
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool affine = true;
+};
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, which are
+// `shape`; weight starts as 1 and bias as 0, both of that shape. (Ba et al., 2016)
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(const Shape& shape, const LayerNormOptions& options = {});
+  explicit LayerNorm(std::initializer_list<std::int64_t> shape, const LayerNormOptions& options = {})
+      : LayerNorm(Shape(shape), options) {}
+  Tensor forward(const Tensor& x) const override;
+
+  Parameter& weight;  // undefined inside where `.affine` is false
+  Parameter& bias;
+
+ private:
+  Shape shape_;
+  double eps_;
+};
+
+// Rows of a table. index (...) of i64 or i32, each in [0, n) -> (..., dim); weight (n, dim) from N(0, 1).
+class Embedding : public Module {
+ public:
+  Embedding(std::int64_t n, std::int64_t dim);
+  Tensor forward(const Tensor& index) const override;
+
+  Parameter& weight;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

@@ -1,0 +1,254 @@
+#include "lockstep/nn/losses.h"
+
+#include <limits>
+
+#include "lockstep/autograd/creation.h"
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/warning.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace {
+
+using autograd::Gradients, autograd::Needs, autograd::Saved, autograd::record;
+using raw::PointwiseLoss;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool computes(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }
+
+void check_operands(const char* op, const Tensor& x, const Tensor& target) {
+  LOCKSTEP_CHECK(computes(x.dtype()), "{}: x is {}, expected f32 or f64", op, describe(x));
+  LOCKSTEP_CHECK(x.dtype() == target.dtype(), "{}: dtypes differ: x is {}, target is {}\nconvert one with .to(...)", op,
+                 describe(x), describe(target));
+  LOCKSTEP_CHECK(x.device() == target.device(), "{}: devices differ: x is {}, target is {}", op, describe(x),
+                 describe(target));
+}
+
+void check_shapes(const char* op, const Tensor& x, const Tensor& target) {
+  LOCKSTEP_CHECK(x.shape() == target.shape(), "{}: shapes differ: x is {}, target is {}{}", op, describe(x),
+                 describe(target),
+                 x.numel() == target.numel() ? "\nreshape one of them, for example target.unsqueeze(1)" : "");
+}
+
+// What a mean over `count` losses multiplies each of them by.
+double scale_of(Reduction reduction, std::int64_t count) {
+  return reduction == Reduction::kMean ? 1.0 / static_cast<double>(count) : 1.0;
+}
+
+// d loss / d x in public ops, for second derivatives; the fused kernels compute the same.
+Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+  switch (loss) {
+    case PointwiseLoss::kBce:
+      return (x - y) / clamp(x * (1.0 - x), 1e-12f, kInfinity);
+    case PointwiseLoss::kBceWithLogits: {
+      const Tensor positive = pos_weight.defined() ? y * pos_weight : y;
+      return (positive + (1.0 - y)) * sigmoid(x) - positive;
+    }
+    case PointwiseLoss::kMse:
+      return (x - y) * 2.0;
+    case PointwiseLoss::kL1:
+      break;
+  }
+  return (x > y).to(x.dtype()) - (x < y).to(x.dtype());
+}
+
+// d loss / d target.
+Tensor target_slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+  switch (loss) {
+    case PointwiseLoss::kBce:
+      return clamp(log(1.0 - x), -100, kInfinity) - clamp(log(x), -100, kInfinity);
+    case PointwiseLoss::kBceWithLogits:
+      return pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x;
+    case PointwiseLoss::kMse:
+    case PointwiseLoss::kL1:
+      break;
+  }
+  return -slope(loss, x, y, pos_weight);
+}
+
+Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
+                 Reduction reduction) {
+  return record(op, raw::pointwise_loss(loss, x, target, pos_weight, reduction), {x, target},
+                [loss, reduction, x = Saved(x), y = Saved(target), pos_weight](const Tensor& grad, const Needs& needs) {
+                  if (!needs[1] && !autograd::grad_mode())
+                    return Gradients{raw::pointwise_loss_backward(loss, grad, *x, *y, pos_weight, reduction), Tensor()};
+                  const Tensor scaled = grad * scale_of(reduction, x->numel());
+                  return Gradients{needs[0] ? scaled * slope(loss, *x, *y, pos_weight) : Tensor(),
+                                   needs[1] ? scaled * target_slope(loss, *x, *y, pos_weight) : Tensor()};
+                });
+}
+
+Tensor broadcasting(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, Reduction reduction) {
+  check_operands(op, x, target);
+  if (x.shape() == target.shape()) [[likely]]
+    return pointwise(op, loss, x, target, {}, reduction);
+  const Shape shape = broadcast_shapes(op, x.shape(), target.shape());
+  warn(op, fmt::format("{}: shapes differ: x is {}, target is {}; both broadcast to {}, which is rarely meant", op,
+                       describe(x), describe(target), shape.to_string()));
+  return pointwise(op, loss, x.expand(shape), target.expand(shape), {}, reduction);
+}
+
+// --- classification -----------------------------------------------------------------------------------------------------
+
+// The shape of the losses of x (batch, classes, d1, ...): one for each sample.
+Shape sample_shape(const Tensor& x) {
+  Shape shape = x.shape();
+  shape.erase(1);
+  return shape;
+}
+
+void check_weight(const char* op, const Tensor& x, const Tensor& weight) {
+  if (!weight.defined()) return;
+  LOCKSTEP_CHECK(
+      weight.dim() == 1 && weight.size(0) == x.size(1) && weight.dtype() == x.dtype() && weight.device() == x.device(),
+      "{}: weight is {}, expected ({}) {} {}, one for each class of x {}", op, describe(weight), x.size(1),
+      name(x.dtype()), x.device().to_string(), x.shape().to_string());
+  LOCKSTEP_CHECK(!weight.requires_grad(), "{}: weight requires grad, but has no gradient here", op);
+}
+
+// The labels as i64, one for each sample of x (batch, classes, ...).
+Tensor check_labels(const char* op, const Tensor& x, const Tensor& target) {
+  LOCKSTEP_CHECK(target.dtype() == kInt64 || target.dtype() == kInt32, "{}: target is {}, expected classes, i64 or i32",
+                 op, describe(target));
+  LOCKSTEP_CHECK(target.shape() == sample_shape(x), "{}: x is {}, target is {}, expected {}", op, describe(x),
+                 describe(target), sample_shape(x).to_string());
+  LOCKSTEP_CHECK(target.device() == x.device(), "{}: devices differ: x is {}, target is {}", op, describe(x),
+                 describe(target));
+  return target.dtype() == kInt64 ? target : target.to(kInt64);
+}
+
+// d loss / d y of each sample in public ops' terms: a constant, since the loss is linear in the log probabilities y.
+Tensor nll_slopes(const Tensor& grad, const Shape& shape, const Tensor& labels, const Tensor& weight,
+                  const raw::NllOptions& options, double total_weight) {
+  return raw::nll_loss_backward(full(grad.shape(), 1.0, grad.options()), shape, labels, weight, options, total_weight);
+}
+
+// A gradient of the reduced loss, or of each sample's, beside slopes of shape (batch, classes, ...).
+Tensor per_class(const Tensor& grad, Reduction reduction) {
+  return reduction == Reduction::kNone ? grad.unsqueeze(1) : grad;
+}
+
+// The cost of the labels, given log probabilities y (batch, classes, ...).
+Tensor nll(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight,
+           const raw::NllOptions& options) {
+  const Tensor labels = check_labels(op, y, target);
+  double total_weight = 0;
+  Tensor loss = raw::nll_loss(op, y, labels, weight, options, &total_weight);
+  return record(
+      op, std::move(loss), {y},
+      [shape = y.shape(), labels = Saved(labels), weight, options, total_weight](const Tensor& grad, const Needs&) {
+        if (!autograd::grad_mode())
+          return Gradients{raw::nll_loss_backward(grad, shape, *labels, weight, options, total_weight)};
+        return Gradients{per_class(grad, options.reduction) *
+                         nll_slopes(grad, shape, *labels, weight, options, total_weight)};
+      });
+}
+
+// The same, given scores x: log_softmax and nll in one.
+Tensor hard_cross_entropy(const char* op, const Tensor& x, const Tensor& target, const Tensor& weight,
+                          const raw::NllOptions& options) {
+  const Tensor labels = check_labels(op, x, target);
+  raw::CrossEntropyState state;
+  Tensor loss = raw::cross_entropy(x, labels, weight, options, &state);
+  return record(
+      op, std::move(loss), {x},
+      [x = Saved(x), labels = Saved(labels), weight, options, state](const Tensor& grad, const Needs&) {
+        if (!autograd::grad_mode())
+          return Gradients{raw::cross_entropy_backward(grad, *x, *labels, weight, options, state)};
+        // Through y = log_softmax(x), whose slopes s are constants: s - softmax(x) sum_c s_c.
+        const Tensor slopes = nll_slopes(grad, x->shape(), *labels, weight, options, state.total_weight);
+        return Gradients{per_class(grad, options.reduction) * (slopes - softmax(*x, 1) * sum(slopes, {1}, true))};
+      });
+}
+
+// -sum_c weight_c target_c y_c for each sample, where target holds probabilities.
+Tensor soft_nll(const Tensor& y, const Tensor& target, const CrossEntropyLossOptions& options) {
+  const auto classes = static_cast<double>(y.size(1));
+  Tensor terms =
+      y * (options.label_smoothing > 0 ? target * (1 - options.label_smoothing) + options.label_smoothing / classes
+                                       : target);
+  if (options.weight.defined()) {
+    Shape shape = y.shape();
+    for (std::size_t dim = 0; dim < shape.size(); ++dim) shape[dim] = dim == 1 ? y.size(1) : 1;
+    terms = terms * options.weight.view(shape);
+  }
+  const Tensor losses = -sum(terms, {1});
+  if (options.reduction == Reduction::kNone) return losses;
+  return options.reduction == Reduction::kMean ? mean(losses) : sum(losses);
+}
+
+void check_scores(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(computes(x.dtype()) && x.dim() >= 1, "{}: x is {}, expected f32 or f64 of shape (batch, classes, ...)",
+                 op, describe(x));
+}
+
+// Runs `loss` on a batch of one where x is (classes).
+template <class F>
+Tensor with_batch(const Tensor& x, const Tensor& target, F loss) {
+  if (x.dim() > 1) [[likely]]
+    return loss(x, target);
+  const Tensor result = loss(x.unsqueeze(0), target.unsqueeze(0));
+  return result.dim() == 1 ? result.squeeze(0) : result;
+}
+
+}  // namespace
+
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options) {
+  check_operands("bce_loss", x, target);
+  check_shapes("bce_loss", x, target);
+  return pointwise("bce_loss", PointwiseLoss::kBce, x, target, {}, options.reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
+                                        const BCEWithLogitsLossOptions& options) {
+  const char* op = "bce_with_logits_loss";
+  check_operands(op, x, target);
+  check_shapes(op, x, target);
+  Tensor pos_weight = options.pos_weight;
+  if (pos_weight.defined()) {
+    LOCKSTEP_CHECK(!pos_weight.requires_grad(), "{}: pos_weight requires grad, but has no gradient here", op);
+    LOCKSTEP_CHECK(pos_weight.dtype() == x.dtype() && pos_weight.device() == x.device() &&
+                       broadcast_shapes(op, x.shape(), pos_weight.shape()) == x.shape(),
+                   "{}: pos_weight is {}, which does not broadcast to x {}", op, describe(pos_weight), describe(x));
+    pos_weight = pos_weight.expand(x.shape());
+  }
+  return pointwise(op, PointwiseLoss::kBceWithLogits, x, target, pos_weight, options.reduction);
+}
+
+Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& options) {
+  return broadcasting("mse_loss", PointwiseLoss::kMse, x, target, options.reduction);
+}
+
+Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& options) {
+  return broadcasting("l1_loss", PointwiseLoss::kL1, x, target, options.reduction);
+}
+
+Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options) {
+  const char* op = "cross_entropy";
+  check_scores(op, x);
+  LOCKSTEP_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1,
+                 "{}: label_smoothing is {}, expected 0 to 1", op, options.label_smoothing);
+  return with_batch(x, target, [&](const Tensor& scores, const Tensor& labels) {
+    check_weight(op, scores, options.weight);
+    if (!labels.is_floating_point())
+      return hard_cross_entropy(op, scores, labels, options.weight,
+                                {options.reduction, options.ignore_index, options.label_smoothing});
+    check_operands(op, scores, labels);
+    LOCKSTEP_CHECK(scores.shape() == labels.shape(),
+                   "{}: x is {}, target is {}, expected probabilities of x's shape or i64 classes", op,
+                   describe(scores), describe(labels));
+    return soft_nll(log_softmax(scores, 1), labels, options);
+  });
+}
+
+Tensor nll_loss(const Tensor& x, const Tensor& target, const NLLLossOptions& options) {
+  check_scores("nll_loss", x);
+  return with_batch(x, target, [&](const Tensor& scores, const Tensor& labels) {
+    check_weight("nll_loss", scores, options.weight);
+    return nll("nll_loss", scores, labels, options.weight, {options.reduction, options.ignore_index, 0.0});
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

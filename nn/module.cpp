@@ -1,0 +1,147 @@
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <typeinfo>
+#include <unordered_set>
+
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace {
+
+// Appends those of `module` that are defined and not listed yet.
+template <class Handle, class Named>
+void list(const std::string& path, const std::vector<Named>& own, std::unordered_set<const TensorSlot*>& seen,
+          std::vector<std::pair<std::string, Handle>>& out) {
+  for (const auto& entry : own) {
+    const Handle& handle = *entry.handle;
+    if (handle.master().defined() && seen.insert(handle.id()).second) out.emplace_back(join(path, entry.name), handle);
+  }
+}
+
+template <class Handle>
+std::vector<Handle> without_names(std::vector<std::pair<std::string, Handle>> named) {
+  std::vector<Handle> handles;
+  handles.reserve(named.size());
+  for (auto& entry : named) handles.push_back(std::move(entry.second));
+  return handles;
+}
+
+}  // namespace
+
+Module::~Module() = default;
+
+void Module::check_name(const std::string& name) const {
+  LOCKSTEP_CHECK(!name.empty(), "{}: the name of a child, parameter or buffer is empty", type_name());
+  LOCKSTEP_CHECK(name.find('.') == std::string::npos, "{}: the name {} contains '.', which separates modules in paths",
+                 type_name(), lockstep::quoted(name));
+  const auto taken = [&](const auto& entries) {
+    for (const auto& entry : entries) {
+      if (entry.name == name) return true;
+    }
+    return false;
+  };
+  bool child_has_it = false;
+  for (const auto& child : children_) child_has_it = child_has_it || child->name_ == name;
+  const char* kind = child_has_it ? "child" : taken(parameters_) ? "parameter" : taken(buffers_) ? "buffer" : nullptr;
+  LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::quoted(name));
+}
+
+Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child) {
+  check_name(name);
+  LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::quoted(name));
+  child->name_ = name;
+  children_.push_back(std::move(child));
+  return *children_.back();
+}
+
+Parameter& Module::add_parameter(const std::string& name, const Tensor& tensor) {
+  return add_parameter(name, Parameter(tensor));
+}
+
+Parameter& Module::add_parameter(const std::string& name, const Parameter& parameter) {
+  check_name(name);
+  parameters_.push_back({name, std::make_unique<Parameter>(parameter)});
+  return *parameters_.back().handle;
+}
+
+Buffer& Module::add_buffer(const std::string& name, const Tensor& tensor) { return add_buffer(name, Buffer(tensor)); }
+
+Buffer& Module::add_buffer(const std::string& name, const Buffer& buffer) {
+  check_name(name);
+  buffers_.push_back({name, std::make_unique<Buffer>(buffer)});
+  return *buffers_.back().handle;
+}
+
+Tensor Module::forward(const Tensor&) const {
+  throw InvalidArgument(type_name() +
+                        ": forward(const Tensor&) is not overridden; a module with other arguments is "
+                        "called by its own methods");
+}
+
+Tensor Module::operator()(const Tensor& x) const {
+  try {
+    if (traced_output_) [[unlikely]]
+      return traced_forward(x);
+    return forward(x);
+  } catch (Error& error) {
+    if (!name_.empty()) error.add_module(name_);
+    throw;
+  }
+}
+
+Tensor Module::traced_forward(const Tensor& x) const {
+  Tensor y = forward(x);
+  if (y.defined()) *traced_output_ = y.shape();
+  return y;
+}
+
+std::string Module::type_name() const {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), std::free);
+  std::string name = status == 0 ? text.get() : typeid(*this).name();
+  if (name.ends_with('>')) {  // without template arguments
+    int depth = 0;
+    do depth += name.back() == '>' ? 1 : name.back() == '<' ? -1 : 0, name.pop_back();
+    while (depth > 0 && !name.empty());
+  }
+  const std::size_t scope = name.rfind("::");
+  return scope == std::string::npos ? name : name.substr(scope + 2);
+}
+
+std::vector<Module*> Module::children() const {
+  std::vector<Module*> list;
+  for (const auto& child : children_) list.push_back(child.get());
+  return list;
+}
+
+std::vector<std::pair<std::string, Parameter>> Module::named_parameters() const {
+  std::vector<std::pair<std::string, Parameter>> named;
+  std::unordered_set<const TensorSlot*> seen;
+  visit("", [&](const std::string& path, const Module& module) { list(path, module.parameters_, seen, named); });
+  return named;
+}
+
+std::vector<std::pair<std::string, Buffer>> Module::named_buffers() const {
+  std::vector<std::pair<std::string, Buffer>> named;
+  std::unordered_set<const TensorSlot*> seen;
+  visit("", [&](const std::string& path, const Module& module) { list(path, module.buffers_, seen, named); });
+  return named;
+}
+
+std::vector<Parameter> Module::parameters() const { return without_names(named_parameters()); }
+std::vector<Buffer> Module::buffers() const { return without_names(named_buffers()); }
+
+void Module::train(bool on) {
+  training_ = on;
+  for (const auto& child : children_) child->train(on);
+}
+
+void Module::zero_grad() {
+  for (const Parameter& parameter : parameters()) parameter.master().set_grad(Tensor());
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

@@ -1,0 +1,123 @@
+// Module: a part of a model, with parameters, buffers and children.
+//
+//   struct Net : nn::Module {
+//     nn::Linear& fc = add<nn::Linear>("fc", 10, 1);
+//     Tensor forward(const Tensor& x) const override { return sigmoid(fc(x)); }
+//   };
+//
+// A module owns its children, parameters and buffers on the heap, so the references that `add` hands out stay valid
+// when it moves; it cannot be copied. `forward` is const: several threads may run it, while nobody changes the module.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/parameter.h"
+#include "lockstep/nn/state_dict.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+
+struct LoadStateDictOptions {
+  bool strict = true;  // missing and unexpected names are errors
+};
+
+// The names that did not fit in a load that was not strict.
+struct LoadStateDictResult {
+  std::vector<std::string> missing;     // the module has them, the dict does not
+  std::vector<std::string> unexpected;  // the other way round
+};
+
+struct SummaryOptions {
+  std::optional<DType> dtype = std::nullopt;  // of the input; by default that of the first floating-point parameter
+};
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // --- building -----------------------------------------------------------------------------------------------------
+  // Constructs a child of type M and returns it. Names of children, parameters and buffers are unique within a module,
+  // not empty, and without '.'; otherwise InvalidArgument.
+  template <class M, class... Args>
+  M& add(const std::string& name, Args&&... args) {
+    check_name(name);  // before M draws random numbers
+    return static_cast<M&>(add_child(name, std::make_unique<M>(std::forward<Args>(args)...)));
+  }
+  Module& add_child(const std::string& name, std::unique_ptr<Module> child);
+  // An undefined tensor stands for a parameter that is absent (a bias switched off): it is not listed.
+  Parameter& add_parameter(const std::string& name, const Tensor& tensor);
+  // Registers a parameter that another module owns as well (tied weights).
+  Parameter& add_parameter(const std::string& name, const Parameter& parameter);
+  Buffer& add_buffer(const std::string& name, const Tensor& tensor);
+  Buffer& add_buffer(const std::string& name, const Buffer& buffer);
+
+  // --- running ------------------------------------------------------------------------------------------------------
+  // What the module computes. The default throws InvalidArgument: a module that takes other arguments has methods of
+  // its own.
+  virtual Tensor forward(const Tensor& x) const;
+  // Runs forward. An error that passes through gets the module's name in front: "net.fc1: linear: ...".
+  Tensor operator()(const Tensor& x) const;
+
+  // --- asking -------------------------------------------------------------------------------------------------------
+  const std::string& name() const { return name_; }  // within the parent; empty for the root
+  std::string type_name() const;                     // the class, without namespaces: "Linear"
+  std::vector<Module*> children() const;
+  // The module's own first, then those of its children, in order. A tied parameter appears once, under its first name.
+  std::vector<Parameter> parameters() const;
+  std::vector<std::pair<std::string, Parameter>> named_parameters() const;  // "body.0.weight"
+  std::vector<Buffer> buffers() const;
+  std::vector<std::pair<std::string, Buffer>> named_buffers() const;
+
+  // --- changing -----------------------------------------------------------------------------------------------------
+  void train(bool on = true);  // Dropout and the like behave differently while training
+  void eval() { train(false); }
+  bool is_training() const { return training_; }
+  // Replaces what is inside the parameters and buffers: handles, optimizers and hooks stay valid.
+  void to(Device device);
+  void to(const char* device) { to(Device(device)); }
+  void to(DType dtype);  // floating-point tensors only
+  void zero_grad();      // leaves gradients undefined
+
+  // --- state --------------------------------------------------------------------------------------------------------
+  // Parameters and buffers by PyTorch's names; the tensors share storage with the module's and are detached.
+  StateDict state_dict() const;
+  // Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument, and changes nothing,
+  // where a shape differs or (strict) a name is missing or unexpected.
+  LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
+  // A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
+  // in eval mode on zeros of `input_shape`.
+  std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
+
+ protected:
+  Module(Module&&) noexcept = default;  // protected: moving a Module alone would cut off what derives from it
+  Module& operator=(Module&&) noexcept = default;
+  const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
+
+ private:
+  template <class Handle>
+  struct Named {
+    std::string name;
+    std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
+  };
+  void check_name(const std::string& name) const;
+  Tensor traced_forward(const Tensor& x) const;
+  template <class Visit>
+  void visit(const std::string& path, const Visit& visitor) const;
+
+  std::vector<std::unique_ptr<Module>> children_;
+  std::vector<Named<Parameter>> parameters_;
+  std::vector<Named<Buffer>> buffers_;
+  std::string name_;
+  bool training_ = true;
+  std::optional<Shape>* traced_output_ = nullptr;  // where summary() wants the shape of the next output
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

@@ -1,0 +1,127 @@
+// Module: moving between devices and dtypes, state_dict, load_state_dict.
+#include <unordered_map>
+#include <unordered_set>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/history.h"
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/nn/text_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace {
+
+// Lets a parameter's tensor hold the elements of `fresh`. The tensor stays the same object: hooks, their handles and the
+// graph's way to it stay valid. Nobody else views it, see Parameter's constructor.
+void replace_elements(const Tensor& tensor, const Tensor& fresh) {
+  TensorImpl& impl = tensor.impl();
+  const TensorImpl& from = fresh.impl();
+  impl.storage = from.storage;
+  impl.data = from.data;
+  impl.strides = from.strides;
+  impl.dtype = from.dtype;
+  impl.contiguous = from.contiguous;
+}
+
+template <class Convert>
+void convert_all(const Module& module, const Convert& convert) {
+  const NoGradGuard no_grad;
+  for (const Parameter& parameter : module.parameters()) {
+    const Tensor& tensor = parameter.master();
+    const Tensor fresh = convert(tensor.detach());
+    if (fresh.impl().storage == tensor.impl().storage) continue;
+    const Tensor grad = tensor.grad();
+    if (autograd::History* history = autograd::history(tensor)) {
+      history->grad = Tensor();
+      history->home = Tensor();  // a bucket of the old dtype and device
+    }
+    replace_elements(tensor, fresh);
+    if (grad.defined()) tensor.set_grad(convert(grad));
+  }
+  for (const Buffer& buffer : module.buffers()) buffer.set_master(convert(buffer.master()));
+}
+
+// `"a", "b" and 3 more`
+std::string enumerate(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 2;
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::quoted(names[i]);
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+// The usual reason why no name fits: one side has the "module." that DataParallel and DDP put in front.
+const char* prefix_hint(const LoadStateDictResult& names) {
+  constexpr std::string_view kPrefix = "module.";
+  if (names.missing.empty() || names.unexpected.empty()) return "";
+  if (names.unexpected[0].starts_with(kPrefix) && !names.missing[0].starts_with(kPrefix))
+    return "\nthe dict was taken from a DataParallel or DDP wrapper: its names start with \"module.\"";
+  if (names.missing[0].starts_with(kPrefix) && !names.unexpected[0].starts_with(kPrefix))
+    return "\nthe dict was taken from the module itself: its names lack the wrapper's \"module.\"";
+  return "";
+}
+
+void check_names(const LoadStateDictResult& names) {
+  if (names.missing.empty() && names.unexpected.empty()) return;
+  std::string text = "load_state_dict: ";
+  if (!names.missing.empty()) text += fmt::format("{} missing: {}", names.missing.size(), enumerate(names.missing));
+  if (!names.missing.empty() && !names.unexpected.empty()) text += "; ";
+  if (!names.unexpected.empty())
+    text += fmt::format("{} unexpected: {}", names.unexpected.size(), enumerate(names.unexpected));
+  const std::string hint = prefix_hint(names);
+  throw InvalidArgument(text + (hint.empty() ? "\n{.strict = false} loads the rest" : hint));
+}
+
+}  // namespace
+
+void Module::to(Device device) {
+  convert_all(*this, [&](const Tensor& tensor) { return tensor.to(device); });
+}
+
+void Module::to(DType dtype) {
+  LOCKSTEP_CHECK(lockstep::is_floating_point(dtype), "{}: to({}): parameters need a floating-point dtype", type_name(),
+                 lockstep::name(dtype));
+  convert_all(*this, [&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
+}
+
+StateDict Module::state_dict() const {
+  StateDict dict;
+  visit("", [&](const std::string& path, const Module& module) {
+    for (const auto& entry : module.parameters_) {
+      const Tensor& tensor = entry.handle->master();
+      if (tensor.defined()) dict.insert(join(path, entry.name), tensor.detach());
+    }
+    for (const auto& entry : module.buffers_) {
+      const Tensor& tensor = entry.handle->master();
+      if (tensor.defined()) dict.insert(join(path, entry.name), tensor.detach());
+    }
+  });
+  return dict;
+}
+
+LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
+  const StateDict own = state_dict();
+  LoadStateDictResult names;
+  for (const auto& [name, tensor] : own) {
+    if (!dict.contains(name)) names.missing.push_back(name);
+  }
+  for (const auto& [name, tensor] : dict) {
+    if (!own.contains(name)) names.unexpected.push_back(name);
+  }
+  if (options.strict) check_names(names);
+  for (const auto& [name, tensor] : own) {
+    if (!dict.contains(name)) continue;
+    const Tensor& from = dict.at(name);
+    LOCKSTEP_CHECK(from.defined() && from.shape() == tensor.shape(),
+                   "load_state_dict: {}: the module has {}, the dict {}", lockstep::quoted(name),
+                   shape_and_dtype(tensor), from.defined() ? shape_and_dtype(from) : "an undefined tensor");
+  }
+  const NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) {
+    if (dict.contains(name)) tensor.copy_(dict.at(name));
+  }
+  return names;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

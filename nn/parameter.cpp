@@ -1,0 +1,26 @@
+#include "lockstep/nn/parameter.h"
+
+#include "lockstep/autograd/thread_context.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+// The view is the thread's replica context, which autograd restores when it runs a node backward.
+const ReplicaView* current_replica_view() { return static_cast<const ReplicaView*>(autograd::replica_context()); }
+
+ReplicaViewGuard::ReplicaViewGuard(const ReplicaView* view) : previous_(current_replica_view()) {
+  autograd::set_replica_context(view);
+}
+ReplicaViewGuard::~ReplicaViewGuard() { autograd::set_replica_context(previous_); }
+
+const Tensor& TensorHandle::tensor() const {
+  if (const ReplicaView* view = current_replica_view()) [[unlikely]] {
+    if (const Tensor* replica = view->find(slot_.get())) return *replica;
+  }
+  return slot_->master;
+}
+
+// Detached, so that the tensor that was passed in stays as it was, and the parameter is a leaf.
+Parameter::Parameter(Tensor tensor) : TensorHandle(tensor.defined() ? tensor.detach() : tensor) {
+  if (master().defined()) master().requires_grad_();
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

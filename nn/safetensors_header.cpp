@@ -1,0 +1,224 @@
+// The header of a safetensors file: JSON whose every token is checked as it arrives, so that nothing hostile is kept.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/nn/safetensors_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors {
+namespace {
+
+// Element types of the format that Lockstep does not have.
+constexpr std::string_view kOtherDTypes[] = {"I8",      "I16",     "U16",         "U32",        "U64",
+                                             "C64",     "F4",      "F6_E2M3",     "F6_E3M2",    "F8_E4M3",
+                                             "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+
+class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  HeaderParser(Header& header, const std::string& file) : header_(header), file_(file) {}
+
+  bool null() override { unexpected("null"); }
+  bool boolean(bool) override { unexpected("true or false"); }
+  bool number_integer(number_integer_t) override { unexpected("a negative number"); }
+  bool number_float(number_float_t, const string_t&) override {
+    unexpected("a number that is not a whole one, or too large");
+  }
+  bool binary(binary_t&) override { unexpected("binary data"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ == Place::kShape) return add_size(value);
+    if (place_ != Place::kOffsets) unexpected("a number");
+    if (offsets_ == 2) fail("data_offsets has more than two numbers");
+    (offsets_++ == 0 ? entry().begin : entry().end) = value;
+    return true;
+  }
+
+  bool string(string_t& text) override {
+    if (place_ == Place::kMetadata) {
+      if (!header_.metadata.try_emplace(std::move(key_), std::move(text)).second) fail("a key appears twice");
+      return true;
+    }
+    if (place_ != Place::kEntry || key_ != "dtype") unexpected("a string");
+    for (const DTypeName& known : kDTypes) {
+      if (known.name == text) return entry().dtype = known.dtype, true;
+    }
+    for (const std::string_view other : kOtherDTypes) {
+      if (other == text)
+        fail(fmt::format("dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL", text));
+    }
+    fail(fmt::format("unknown dtype {}", lockstep::quoted(text)));
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kStart) {
+      place_ = Place::kTop;
+    } else if (place_ == Place::kTop && key_ == kMetadataKey) {
+      if (std::exchange(saw_metadata_, true)) fail("the key appears twice");
+      place_ = Place::kMetadata;
+    } else if (place_ == Place::kTop) {
+      header_.entries.emplace_back().name = std::move(key_);
+      place_ = Place::kEntry;
+      seen_ = 0;
+    } else {
+      unexpected("an object");
+    }
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    key_ = std::move(name);
+    if (place_ != Place::kEntry) return true;
+    const unsigned field = key_ == "dtype"          ? kDTypeField
+                           : key_ == "shape"        ? kShapeField
+                           : key_ == "data_offsets" ? kOffsetsField
+                                                    : kNoField;
+    if (field == kNoField)
+      fail(fmt::format("unknown field {}; expected dtype, shape, data_offsets", lockstep::quoted(key_)));
+    if (seen_ & field) fail(fmt::format("{} appears twice", key_));
+    seen_ |= field;
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kEntry && seen_ != (kDTypeField | kShapeField | kOffsetsField))
+      fail(fmt::format("{} is missing", !(seen_ & kDTypeField)   ? "dtype"
+                                        : !(seen_ & kShapeField) ? "shape"
+                                                                 : "data_offsets"));
+    place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ != Place::kEntry || key_ == "dtype") unexpected("an array");
+    place_ = key_ == "shape" ? Place::kShape : Place::kOffsets;
+    offsets_ = 0;
+    return true;
+  }
+
+  bool end_array() override {
+    if (place_ == Place::kOffsets && offsets_ != 2)
+      fail(fmt::format("data_offsets has {} numbers, expected 2", offsets_));
+    place_ = Place::kEntry;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+    throw IoError(fmt::format("{}: byte {}: the header is not valid JSON in UTF-8 here", file_, 8 + position));
+  }
+
+ private:
+  enum class Place { kStart, kTop, kMetadata, kEntry, kShape, kOffsets, kEnd };
+  enum : unsigned { kNoField = 0, kDTypeField = 1, kShapeField = 2, kOffsetsField = 4 };
+
+  Entry& entry() { return header_.entries.back(); }
+
+  bool add_size(std::uint64_t size) {
+    if (entry().shape.dim() == kMaxDims)
+      fail(fmt::format("more than {} dimensions, which Lockstep does not have", kMaxDims));
+    if (size > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) fail(fmt::format("size {} is too large", size));
+    entry().shape.push_back(static_cast<std::int64_t>(size));
+    return true;
+  }
+
+  [[noreturn]] void fail(const std::string& message) const {
+    const bool in_entry = place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets;
+    const std::string where = in_entry                     ? "tensor " + lockstep::quoted(header_.entries.back().name)
+                              : place_ == Place::kMetadata ? fmt::format("{}: {}", kMetadataKey, lockstep::quoted(key_))
+                              : place_ == Place::kTop      ? lockstep::quoted(key_)
+                                                           : "start";
+    throw IoError(fmt::format("{}: header: {}: {}", file_, where, message));
+  }
+
+  [[noreturn]] void unexpected(const char* found) const {
+    const char* wanted = "an object";
+    switch (place_) {
+      case Place::kMetadata:
+        wanted = "a string";
+        break;
+      case Place::kEntry:
+        wanted = key_ == "dtype" ? "a string" : "an array";
+        break;
+      case Place::kShape:
+      case Place::kOffsets:
+        wanted = "a whole number from 0 up";
+        break;
+      default:
+        break;
+    }
+    const bool field = place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets;
+    fail(fmt::format("{}{}found {}, expected {}", field ? key_ : "", field ? ": " : "", found, wanted));
+  }
+
+  Header& header_;
+  const std::string& file_;
+  Place place_ = Place::kStart;
+  std::string key_;
+  bool saw_metadata_ = false;
+  unsigned seen_ = 0;
+  int offsets_ = 0;
+};
+
+// The bytes that dtype and shape ask for are those between the offsets.
+void check_size(const Entry& entry, const std::string& file) {
+  LOCKSTEP_CHECK_IO(entry.begin <= entry.end, "{}: header: tensor {}: data_offsets go backwards: [{}, {}]", file,
+                    lockstep::quoted(entry.name), entry.begin, entry.end);
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
+  std::uint64_t numel = 1, extent = item_size(entry.dtype);  // extent: the strides must not overflow either
+  bool fits = true;
+  for (const std::int64_t size : entry.shape) {
+    numel *= static_cast<std::uint64_t>(size);
+    if (size > 0) fits = fits && checked_mul(extent, static_cast<std::uint64_t>(size), &extent) && extent <= kLargest;
+    if (!fits) break;
+  }
+  LOCKSTEP_CHECK_IO(fits, "{}: header: tensor {}: shape {} is too large for any memory", file,
+                    lockstep::quoted(entry.name), entry.shape.to_string());
+  const std::uint64_t bytes = numel * item_size(entry.dtype);
+  LOCKSTEP_CHECK_IO(
+      entry.end - entry.begin == bytes, "{}: header: tensor {}: {} bytes for shape {} {}, the offsets give {}", file,
+      lockstep::quoted(entry.name), bytes, entry.shape.to_string(), name(entry.dtype), entry.end - entry.begin);
+}
+
+void check_names(const std::vector<Entry>& entries, const std::string& file) {
+  std::vector<std::string_view> names;
+  names.reserve(entries.size());
+  for (const Entry& entry : entries) names.push_back(entry.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  LOCKSTEP_CHECK_IO(twice == names.end(), "{}: header: tensor {} appears twice", file, lockstep::quoted(*twice));
+}
+
+// One after another from 0 to the end of the file: no hole, no overlap, nothing left.
+void check_layout(const std::vector<Entry>& entries, std::uint64_t payload_bytes, const std::string& file) {
+  std::uint64_t end = 0;
+  for (const Entry& entry : entries) {
+    LOCKSTEP_CHECK_IO(entry.begin == end,
+                      "{}: header: tensor {}: begins at {}, expected {}, where the one before it ends", file,
+                      lockstep::quoted(entry.name), entry.begin, end);
+    end = entry.end;
+  }
+  LOCKSTEP_CHECK_IO(end == payload_bytes, "{}: the tensors take {} bytes, {} follow the header: the file is {}", file,
+                    end, payload_bytes, end > payload_bytes ? "truncated" : "too long");
+}
+
+}  // namespace
+
+Header parse_header(std::string_view json, std::uint64_t payload_bytes, const std::string& file) {
+  LOCKSTEP_CHECK_IO(json.starts_with('{'), "{}: byte 8: the header does not begin with '{{'", file);
+  const std::size_t zero = json.find('\0');  // the JSON parser would take it for the end
+  LOCKSTEP_CHECK_IO(zero == std::string_view::npos, "{}: byte {}: a zero byte in the header", file, 8 + zero);
+  Header header;
+  HeaderParser parser(header, file);
+  nlohmann::json::sax_parse(json, &parser);
+  for (const Entry& entry : header.entries) check_size(entry, file);
+  check_names(header.entries, file);
+  std::stable_sort(header.entries.begin(), header.entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  check_layout(header.entries, payload_bytes, file);
+  return header;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors

@@ -1,0 +1,53 @@
+// What reader and writer of safetensors share. Not installed.
+//
+// A file is N (u64, little-endian), N bytes of JSON, then the payload: the tensors' bytes, packed, one after another.
+// The JSON maps a name to {"dtype", "shape", "data_offsets": [begin, end]}, counted from the start of the payload, and
+// "__metadata__" to a map from text to text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/nn/serialize.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/file.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors {
+
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::string_view kMetadataKey = "__metadata__";
+inline constexpr const char* kChecksumKey = "lockstep.xxh3";  // XXH3 of the payload, 16 hexadecimal digits
+
+struct DTypeName {
+  std::string_view name;
+  DType dtype;
+};
+// In the order in which writers place them: by alignment, the largest first.
+inline constexpr DTypeName kDTypes[] = {{"I64", kInt64},     {"F64", kFloat64}, {"F32", kFloat32}, {"I32", kInt32},
+                                        {"BF16", kBFloat16}, {"F16", kFloat16}, {"U8", kUInt8},    {"BOOL", kBool}};
+
+struct Entry {
+  std::string name;
+  DType dtype = kFloat32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  // in the payload
+};
+
+struct Header {
+  std::vector<Entry> entries;  // in the order of their data
+  Metadata metadata;
+};
+
+// Parses and checks the JSON: every rule of the format that does not need the payload. `payload_bytes` is what follows
+// the header in the file. Throws IoError.
+Header parse_header(std::string_view json, std::uint64_t payload_bytes, const std::string& file);
+
+StateDict read(const ByteSource& source, Metadata* metadata);
+// Everything but the commit.
+void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file);
+
+std::string checksum_text(std::uint64_t hash);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors

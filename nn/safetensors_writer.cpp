@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <bit>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/nn/hash_internal.h"
+#include "lockstep/nn/safetensors_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+namespace nn::safetensors {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
+
+std::size_t rank_of(DType dtype) {
+  std::size_t rank = 0;
+  while (kDTypes[rank].dtype != dtype) ++rank;
+  return rank;
+}
+
+// Large alignments first, so that every tensor starts aligned; then by name. As the format's own writer does.
+std::vector<const StateDict::Entry*> ordered(const StateDict& dict) {
+  std::vector<const StateDict::Entry*> order;
+  for (const auto& entry : dict) {
+    LOCKSTEP_CHECK(entry.second.defined(), "save: the entry {} is an undefined tensor", lockstep::quoted(entry.first));
+    LOCKSTEP_CHECK(entry.first != kMetadataKey, "save: the name {} is reserved by the format",
+                   lockstep::quoted(entry.first));
+    order.push_back(&entry);
+  }
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    const std::size_t rank_a = rank_of(a->second.dtype()), rank_b = rank_of(b->second.dtype());
+    return rank_a != rank_b ? rank_a < rank_b : a->first < b->first;
+  });
+  return order;
+}
+
+// Packed, on the CPU; the tensor itself where it is that already.
+Tensor packed(const Tensor& tensor) { return raw::contiguous(raw::to(tensor, Device())); }
+
+std::string json_string(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidArgument(fmt::format("save: {} is not UTF-8", lockstep::quoted(text)));
+  }
+}
+
+std::string header_text(const std::vector<const StateDict::Entry*>& order, const Metadata& metadata) {
+  std::string text = fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));
+  for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", json_string(key), json_string(value));
+  text.back() = '}';  // instead of the last comma: there is the checksum at least
+  std::uint64_t begin = 0;
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
+    const std::uint64_t end = begin + static_cast<std::uint64_t>(tensor.numel()) * item_size(tensor.dtype());
+    text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", json_string(name),
+                        kDTypes[rank_of(tensor.dtype())].name, fmt::join(tensor.shape(), ","), begin, end);
+    begin = end;
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts aligned
+  LOCKSTEP_CHECK(text.size() <= kMaxHeaderBytes, "save: names and metadata take {} bytes, the format's limit is {}",
+                 text.size(), kMaxHeaderBytes);
+  return text;
+}
+
+}  // namespace
+
+std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file) {
+  const auto order = ordered(dict);
+  Hash hash;
+  for (const auto* entry : order) hash.update(bytes_of(packed(entry->second)));
+  Metadata all = metadata;
+  all[kChecksumKey] = checksum_text(hash.digest());
+  const std::string header = header_text(order, all);
+  const auto length = static_cast<std::uint64_t>(header.size());
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(header);
+  for (const auto* entry : order) file.write(bytes_of(packed(entry->second)));
+}
+
+}  // namespace nn::safetensors
+
+void save(const StateDict& dict, const std::string& path, const Metadata& metadata) {
+  AtomicFile file(path);
+  nn::safetensors::write(dict, metadata, file);
+  file.commit();
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,46 @@
+#include "lockstep/nn/state_dict.h"
+
+#include "lockstep/nn/text_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+namespace {
+
+// The entry that was probably meant; null where nothing is near.
+const StateDict::Entry* nearest(const StateDict& dict, const std::string& name) {
+  const StateDict::Entry* best = nullptr;
+  std::size_t least = name.size() / 2 + 1;
+  if (name.size() > 256 || dict.size() > 10'000) return nullptr;  // an error message is not worth the search
+  for (const auto& entry : dict) {
+    if (entry.first.size() > 256) continue;
+    const std::size_t distance = nn::edit_distance(entry.first, name);
+    if (distance < least) {
+      best = &entry;
+      least = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+StateDict::StateDict(std::initializer_list<Entry> entries) {
+  for (const auto& [name, tensor] : entries) insert(name, tensor);
+}
+
+const Tensor& StateDict::at(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return entries_[found->second].second;
+  const Entry* near = nearest(*this, name);
+  throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", lockstep::quoted(name), size(),
+                                    near ? fmt::format("; the nearest is {}", lockstep::quoted(near->first)) : ""));
+}
+
+void StateDict::insert(std::string name, Tensor tensor) {
+  LOCKSTEP_CHECK(index_.emplace(name, entries_.size()).second, "StateDict: an entry {} exists already",
+                 lockstep::quoted(name));
+  entries_.emplace_back(std::move(name), std::move(tensor));
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

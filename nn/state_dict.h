@@ -1,0 +1,39 @@
+// StateDict: the tensors of a module, an optimizer or a file, by name, in order.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// An ordered map from name to tensor. Copying it copies handles: the tensors share their storage.
+class StateDict {
+ public:
+  using Entry = std::pair<std::string, Tensor>;
+  StateDict() = default;
+  StateDict(std::initializer_list<Entry> entries);
+
+  // Throws InvalidArgument, naming the nearest entry, where there is none of that name.
+  const Tensor& at(const std::string& name) const;
+  bool contains(const std::string& name) const { return index_.contains(name); }
+  std::size_t size() const { return entries_.size(); }
+  bool empty() const { return entries_.empty(); }
+  // Appends an entry. Throws InvalidArgument where the name is taken.
+  void insert(std::string name, Tensor tensor);
+
+  // In order of insertion: for (const auto& [name, tensor] : dict)
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+
+ private:
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t> index_;  // position in entries_
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

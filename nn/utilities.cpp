@@ -1,0 +1,30 @@
+#include "lockstep/nn/utilities.h"
+
+#include <cmath>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::nn {
+
+double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm) {
+  LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
+  const NoGradGuard no_grad;
+  std::vector<Tensor> grads;
+  double squares = 0;
+  for (const Parameter& parameter : parameters) {
+    Tensor grad = parameter.master().defined() ? parameter.master().grad() : Tensor();
+    if (!grad.defined()) continue;
+    const double norm = raw::norm(grad).item<double>();
+    squares += norm * norm;
+    grads.push_back(std::move(grad));
+  }
+  const double total = std::sqrt(squares);
+  const double factor = max_norm / (total + 1e-6);
+  if (factor >= 1) return total;  // a NaN goes on, and shows in every gradient
+  for (const Tensor& grad : grads) grad.mul_(factor);
+  return total;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::nn

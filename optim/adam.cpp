@@ -1,0 +1,105 @@
+#include "lockstep/optim/adam.h"
+
+#include <cmath>
+
+#include "lockstep/optim/gradient_internal.h"
+#include "lockstep/tensor/optim_ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace {
+
+void check(const char* name, const AdamOptions& o) {
+  detail::require_option(name, "lr", o.lr);
+  detail::require_option(name, "beta1", o.beta1, 1);
+  detail::require_option(name, "beta2", o.beta2, 1);
+  detail::require_option(name, "eps", o.eps);
+  detail::require_option(name, "weight_decay", o.weight_decay);
+}
+
+AdamOptions merge(const AdamGroup& group, const AdamOptions& defaults) {
+  return {.lr = group.lr.value_or(defaults.lr),
+          .beta1 = group.beta1.value_or(defaults.beta1),
+          .beta2 = group.beta2.value_or(defaults.beta2),
+          .eps = group.eps.value_or(defaults.eps),
+          .weight_decay = group.weight_decay.value_or(defaults.weight_decay)};
+}
+
+AdamOptions from(const AdamWOptions& o) {
+  return {.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay};
+}
+
+raw::AdamStep step_numbers(const AdamOptions& o, std::int64_t steps, bool decoupled) {
+  const auto t = static_cast<double>(steps);
+  return {.lr = o.lr,
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .weight_decay = o.weight_decay,
+          .correction1 = 1 - std::pow(o.beta1, t),
+          .correction2 = 1 - std::pow(o.beta2, t),
+          .decoupled = decoupled};
+}
+
+}  // namespace
+
+AdamBase::AdamBase(const char* name, bool decoupled, const std::vector<AdamGroup>& groups, const AdamOptions& defaults)
+    : name_(name), decoupled_(decoupled) {
+  check(name_, defaults);
+  for (const AdamGroup& group : groups) {
+    options_.push_back(merge(group, defaults));
+    check(name_, options_.back());
+    add_group(name_, group.params);
+  }
+  require_parameters(name_);
+}
+
+void AdamBase::step() {
+  raw::AdamStep numbers;
+  std::int64_t numbers_steps = 0;  // what `numbers` is for: mostly, all parameters of a group are at the same step
+  std::size_t numbers_group = 0;
+  for (Slot& slot : slots_) {
+    const Tensor& parameter = slot.parameter.master();
+    const Tensor* grad = gradient(parameter);
+    if (!grad) continue;
+    fit(slot.buffers[0], parameter);
+    fit(slot.buffers[1], parameter);
+    const std::int64_t steps = slot.steps + 1;
+    if (steps != numbers_steps || slot.group != numbers_group) {
+      numbers = step_numbers(options_[slot.group], steps, decoupled_);
+      numbers_steps = steps;
+      numbers_group = slot.group;
+    }
+    raw::adam_step(parameter, *grad, slot.buffers[0], slot.buffers[1], numbers);
+    slot.steps = steps;
+  }
+}
+
+std::vector<Optimizer::Option> AdamBase::options(std::size_t group) {
+  AdamOptions& o = options_[group];
+  return {{"lr", &o.lr, nullptr},
+          {"beta1", &o.beta1, nullptr},
+          {"beta2", &o.beta2, nullptr},
+          {"eps", &o.eps, nullptr},
+          {"weight_decay", &o.weight_decay, nullptr}};
+}
+
+void AdamBase::check_options(std::span<const double> values) const {
+  check(name_, {.lr = values[0], .beta1 = values[1], .beta2 = values[2], .eps = values[3], .weight_decay = values[4]});
+}
+
+std::span<const char* const> AdamBase::buffer_names() const {
+  static constexpr const char* kNames[] = {"exp_avg", "exp_avg_sq"};
+  return kNames;
+}
+
+Adam::Adam(const std::vector<nn::Parameter>& params, const AdamOptions& options)
+    : AdamBase("Adam", false, {{.params = params}}, options) {}
+Adam::Adam(const std::vector<AdamGroup>& groups, const AdamOptions& defaults)
+    : AdamBase("Adam", false, groups, defaults) {}
+
+AdamW::AdamW(const std::vector<nn::Parameter>& params, const AdamWOptions& options)
+    : AdamBase("AdamW", true, {{.params = params}}, from(options)) {}
+AdamW::AdamW(const std::vector<AdamWGroup>& groups, const AdamWOptions& defaults)
+    : AdamBase("AdamW", true, groups, from(defaults)) {}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

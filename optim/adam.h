@@ -1,0 +1,76 @@
+// Adam and AdamW, as torch.optim.Adam and torch.optim.AdamW.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+};
+
+// Parameters with options of their own; what is not given is taken from the optimizer's options.
+struct AdamGroup {
+  std::vector<nn::Parameter> params = {};
+  std::optional<double> lr = std::nullopt;
+  std::optional<double> beta1 = std::nullopt;
+  std::optional<double> beta2 = std::nullopt;
+  std::optional<double> eps = std::nullopt;
+  std::optional<double> weight_decay = std::nullopt;
+};
+using AdamWGroup = AdamGroup;
+
+// What Adam and AdamW share: the update of raw::adam_step (tensor/optim_ops.h).
+class AdamBase : public Optimizer {
+ public:
+  void step() override;
+
+ protected:
+  AdamBase(const char* name, bool decoupled, const std::vector<AdamGroup>& groups, const AdamOptions& defaults);
+
+ private:
+  std::vector<Option> options(std::size_t group) override;
+  void check_options(std::span<const double> values) const override;
+  std::span<const char* const> buffer_names() const override;
+  bool saves_steps() const override { return true; }
+  double& group_lr(std::size_t group) override { return options_[group].lr; }
+
+  const char* name_;
+  bool decoupled_;
+  std::vector<AdamOptions> options_;  // one for each group
+};
+
+// weight_decay is added to the gradient: L2 regularisation.
+//
+// Throws InvalidArgument for a negative or infinite lr, eps or weight_decay, for betas outside [0, 1), without
+// parameters, and for a parameter given twice.
+class Adam : public AdamBase {
+ public:
+  explicit Adam(const std::vector<nn::Parameter>& params, const AdamOptions& options = {});
+  explicit Adam(const std::vector<AdamGroup>& groups, const AdamOptions& defaults = {});
+};
+
+// weight_decay shrinks the parameter by the factor 1 - lr weight_decay, apart from the gradient. Errors as for Adam.
+class AdamW : public AdamBase {
+ public:
+  explicit AdamW(const std::vector<nn::Parameter>& params, const AdamWOptions& options = {});
+  explicit AdamW(const std::vector<AdamWGroup>& groups, const AdamWOptions& defaults = {});
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

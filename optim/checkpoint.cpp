@@ -1,0 +1,95 @@
+#include "lockstep/optim/checkpoint.h"
+
+#include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lockstep/optim/state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+namespace {
+
+constexpr const char* kFormatKey = "lockstep_checkpoint";
+constexpr const char* kFormat = "1";
+constexpr const char* kRandomKey = "random.state";
+
+void insert_all(StateDict& dict, const std::string& prefix, const StateDict& part) {
+  for (const auto& [name, tensor] : part) dict.insert(prefix + name, tensor);
+}
+
+// The seed and counters are unsigned 64-bit; safetensors' i64 carries their bits.
+Tensor random_state() {
+  std::vector<std::int64_t> words;
+  for (std::uint64_t word : random::state()) words.push_back(std::bit_cast<std::int64_t>(word));
+  return optim::to_tensor(words);
+}
+
+std::vector<std::uint64_t> read_random_state(const StateDict& dict) {
+  std::vector<std::uint64_t> state;
+  for (std::int64_t word : optim::StateReader(dict).integers(kRandomKey)) {
+    state.push_back(std::bit_cast<std::uint64_t>(word));
+  }
+  return state;
+}
+
+StateDict part(const StateDict& dict, const std::string& prefix) {
+  StateDict result = optim::with_prefix_removed(dict, prefix);
+  LOCKSTEP_CHECK(!result.empty(), "it has no entry that begins with \"{}\"", prefix);
+  return result;
+}
+
+// Everything is checked and copied before the first change; the model, which checks before it changes, goes first among
+// the changes that can fail.
+void load_parts(const StateDict& dict, const CheckpointParts& parts) {
+  Callback<void()> load_optimizer, load_scheduler;
+  if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."));
+  if (parts.scheduler) load_scheduler = parts.scheduler->prepare_load(part(dict, "scheduler."));
+  StateDict extra;
+  if (parts.extra) extra = optim::with_prefix_removed(dict, "extra.");
+  const StateDict model = parts.model ? optim::with_prefix_removed(dict, "model.") : StateDict();
+
+  const std::vector<std::uint64_t> previous = random::state();
+  random::set_state(read_random_state(dict));
+  try {
+    if (parts.model) parts.model->load_state_dict(model);
+  } catch (...) {
+    random::set_state(previous);
+    throw;
+  }
+  if (load_scheduler) load_scheduler();
+  if (load_optimizer) load_optimizer();  // after the scheduler: a rate that was set by hand stays
+  if (parts.extra) *parts.extra = std::move(extra);
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  StateDict dict;
+  if (parts.model) insert_all(dict, "model.", parts.model->state_dict());
+  if (parts.optimizer) insert_all(dict, "optimizer.", parts.optimizer->state_dict());
+  if (parts.scheduler) insert_all(dict, "scheduler.", parts.scheduler->state_dict());
+  if (parts.extra) insert_all(dict, "extra.", *parts.extra);
+  dict.insert(kRandomKey, random_state());
+  Metadata metadata = parts.metadata ? *parts.metadata : Metadata();
+  metadata[kFormatKey] = kFormat;
+  save(dict, path, metadata);
+}
+
+void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  Metadata metadata;
+  const StateDict dict = load(path, &metadata);
+  LOCKSTEP_CHECK(metadata.contains(kFormatKey) && metadata[kFormatKey] == kFormat,
+                 "load_checkpoint: {} holds tensors but is not a checkpoint of this version; load() reads it", path);
+  try {
+    load_parts(dict, parts);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("load_checkpoint: {}: {}", path, error.what()));
+  }
+  metadata.erase(kFormatKey);
+  if (parts.metadata) *parts.metadata = std::move(metadata);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,14 @@
+// A parameter's gradient where it stands, without counting a reference. Not installed.
+#pragma once
+
+#include "lockstep/autograd/history.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+// Null where there is none.
+inline const Tensor* gradient(const Tensor& parameter) {
+  const autograd::History* history = autograd::history(parameter);
+  return history && history->grad.defined() ? &history->grad : nullptr;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

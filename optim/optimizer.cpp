@@ -1,0 +1,68 @@
+#include "lockstep/optim/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+void detail::require_option(const char* optimizer, const char* option, double value, double below) {
+  // Written so that NaN fails.
+  LOCKSTEP_CHECK(value >= 0 && value < below, "{}: {} is {}, expected {}", optimizer, option, value,
+                 below == 1 ? "a number in [0, 1)" : "a finite number of at least 0");
+}
+
+void Optimizer::add_group(const char* optimizer, const std::vector<nn::Parameter>& parameters) {
+  std::unordered_set<const nn::TensorSlot*> seen;
+  for (const Slot& slot : slots_) seen.insert(slot.parameter.id());
+  const std::size_t group = group_sizes_.size();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    LOCKSTEP_CHECK(seen.insert(parameters[i].id()).second,
+                   "{}: parameter {} of group {}, {}, was given before; it would be stepped twice", optimizer, i, group,
+                   describe(parameters[i].master()));
+    slots_.push_back({.parameter = parameters[i], .group = group});
+  }
+  group_sizes_.push_back(parameters.size());
+}
+
+void Optimizer::require_parameters(const char* optimizer) const {
+  LOCKSTEP_CHECK(!slots_.empty(), "{}: no parameters were given", optimizer);
+}
+
+void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
+  const TensorImpl& p = parameter.impl();
+  if (!buffer.defined()) {
+    buffer = raw::zeros(p.shape, parameter.options());
+  } else if (buffer.impl().dtype != p.dtype || buffer.device() != p.storage->device()) {
+    buffer = raw::to(raw::to(buffer, p.dtype), p.storage->device());
+  }
+}
+
+void Optimizer::zero_grad() {
+  for (const Slot& slot : slots_) slot.parameter.master().set_grad({});
+}
+
+void Optimizer::check_group(std::size_t group) const {
+  LOCKSTEP_CHECK(group < group_count(), "optimizer: group {} was asked for, there are {}", group, group_count());
+}
+
+double Optimizer::lr(std::size_t group) const {
+  check_group(group);
+  return const_cast<Optimizer*>(this)->group_lr(group);
+}
+
+void Optimizer::set_lr(std::size_t group, double lr) {
+  check_group(group);
+  detail::require_option("set_lr", "lr", lr);
+  group_lr(group) = lr;
+}
+
+void Optimizer::set_lr(double lr) {
+  for (std::size_t group = 0; group < group_count(); ++group) set_lr(group, lr);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

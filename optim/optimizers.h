@@ -1,0 +1,6 @@
+// All optimizers.
+#pragma once
+
+#include "lockstep/optim/adam.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/sgd.h"

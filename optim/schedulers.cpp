@@ -1,0 +1,74 @@
+#include "lockstep/optim/schedulers.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "lockstep/optim/state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(optimizer) {
+  for (std::size_t group = 0; group < optimizer.group_count(); ++group) base_.push_back(optimizer.lr(group));
+}
+
+void Scheduler::apply() {
+  for (std::size_t group = 0; group < base_.size(); ++group) optimizer_.set_lr(group, rate(base_[group], t_));
+}
+
+void Scheduler::step() {
+  ++t_;
+  apply();
+}
+
+StateDict Scheduler::state_dict() const { return {{"last_epoch", to_tensor(t_)}, {"base_lrs", to_tensor(base_)}}; }
+
+Callback<void()> Scheduler::prepare_load(const StateDict& state) {
+  const StateReader reader(state);
+  const std::int64_t t = reader.count("last_epoch");
+  std::vector<double> base = reader.numbers("base_lrs");
+  reader.require_all_read();
+  LOCKSTEP_CHECK(base.size() == base_.size(), "load_state_dict: \"base_lrs\" has {} groups, the optimizer {}",
+                 base.size(), base_.size());
+  for (double lr : base) detail::require_option("load_state_dict", "base_lrs", lr);
+  return [this, t, base = std::move(base)]() mutable {
+    t_ = t;
+    base_ = std::move(base);
+    apply();
+  };
+}
+
+StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options) : Scheduler(optimizer), options_(options) {
+  LOCKSTEP_CHECK(options.step_size >= 1, "StepLR: step_size is {}, expected at least 1", options.step_size);
+  detail::require_option("StepLR", "gamma", options.gamma);
+  apply();
+}
+
+double StepLR::rate(double base, std::int64_t t) const {
+  return base * std::pow(options_.gamma, static_cast<double>(t / options_.step_size));
+}
+
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)
+    : Scheduler(optimizer), options_(options) {
+  LOCKSTEP_CHECK(options.t_max >= 1, "CosineAnnealingLR: t_max is {}, expected at least 1", options.t_max);
+  detail::require_option("CosineAnnealingLR", "eta_min", options.eta_min);
+  apply();
+}
+
+double CosineAnnealingLR::rate(double base, std::int64_t t) const {
+  const double angle = std::numbers::pi * static_cast<double>(t) / static_cast<double>(options_.t_max);
+  return options_.eta_min + (base - options_.eta_min) * (1 + std::cos(angle)) / 2;
+}
+
+LinearWarmup::LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& options)
+    : Scheduler(optimizer), options_(options) {
+  LOCKSTEP_CHECK(options.steps >= 1, "LinearWarmup: steps is {}, expected at least 1", options.steps);
+  apply();
+}
+
+double LinearWarmup::rate(double base, std::int64_t t) const {
+  return t + 1 >= options_.steps ? base : base * static_cast<double>(t + 1) / static_cast<double>(options_.steps);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

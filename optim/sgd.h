@@ -1,0 +1,54 @@
+// Stochastic gradient descent with momentum, as torch.optim.SGD.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+};
+
+// Parameters with options of their own; what is not given is taken from the optimizer's SGDOptions.
+struct SGDGroup {
+  std::vector<nn::Parameter> params = {};
+  std::optional<double> lr = std::nullopt;
+  std::optional<double> momentum = std::nullopt;
+  std::optional<double> dampening = std::nullopt;
+  std::optional<double> weight_decay = std::nullopt;
+  std::optional<bool> nesterov = std::nullopt;
+  std::optional<bool> maximize = std::nullopt;
+};
+
+// The update of raw::sgd_step (tensor/optim_ops.h): PyTorch's, in which the first momentum buffer is the gradient itself
+// and lr stands outside of it (unlike Sutskever et al., 2013).
+//
+// Throws InvalidArgument for a negative or infinite lr, momentum or weight_decay, for nesterov without momentum or with
+// dampening, without parameters, and for a parameter given twice.
+class SGD : public Optimizer {
+ public:
+  explicit SGD(const std::vector<nn::Parameter>& params, const SGDOptions& options = {});
+  explicit SGD(const std::vector<SGDGroup>& groups, const SGDOptions& defaults = {});
+
+  void step() override;
+
+ private:
+  std::vector<Option> options(std::size_t group) override;
+  void check_options(std::span<const double> values) const override;
+  std::span<const char* const> buffer_names() const override;
+  bool saves_steps() const override { return false; }
+  double& group_lr(std::size_t group) override { return options_[group].lr; }
+
+  std::vector<SGDOptions> options_;  // one for each group
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

@@ -1,0 +1,98 @@
+// A multi-layer perceptron on Fashion-MNIST: which of ten kinds of clothing is on a picture of 28 x 28 pixels?
+#include <lockstep/lockstep.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "support/options.h"
+#include "support/run.h"
+
+namespace ls = lockstep;
+
+struct Mlp : ls::nn::Module {
+  ls::nn::Sequential& body =
+      add<ls::nn::Sequential>("body", ls::nn::Flatten(), ls::nn::Linear(784, 512), ls::nn::ReLU(),
+                              ls::nn::Linear(512, 256), ls::nn::ReLU(), ls::nn::Linear(256, 10));
+  ls::Tensor forward(const ls::Tensor& x) const override { return body(x); }  // (batch, 28, 28) -> (batch, 10)
+};
+
+samples::Score evaluate(const Mlp& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
+  ls::NoGradGuard no_grad;
+  double loss = 0, right = 0, rows = 0;
+  for (const auto& [x, y] : loader) {
+    const ls::Tensor scores = model(x);
+    const auto batch = static_cast<double>(x.size(0));
+    loss += batch * criterion(scores, y).item<double>();
+    right += ls::sum((ls::argmax(scores, 1) == y).to(ls::kInt64)).item<double>();
+    rows += batch;
+  }
+  return {.loss = loss / rows, .accuracy = right / rows};
+}
+
+std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {
+  const auto images = std::filesystem::path(folder) / (name + "-images-idx3-ubyte.gz");
+  const auto labels = std::filesystem::path(folder) / (name + "-labels-idx1-ubyte.gz");
+  if (!std::filesystem::exists(images)) {
+    throw ls::IoError(images.string() + " is not there; on Debian and Ubuntu: apt-get install dataset-fashion-mnist\n" +
+                      "Files from elsewhere, of the same names, are found with --data FOLDER");
+  }
+  // Mean and standard deviation of the training pixels: inputs around 0 train faster.
+  return std::make_shared<ls::data::IdxDataset>(images.string(), labels.string(),
+                                                ls::data::IdxOptions{.mean = 0.286, .std = 0.353});
+}
+
+int train(const samples::Options& options) {
+  ls::manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  auto train_set = open(options.data, "train");
+  auto test_set = open(options.data, "t10k");
+  ls::data::DataLoader loader(train_set, {.batch_size = options.batch, .shuffle = true, .seed = options.seed});
+  ls::data::DataLoader train_in_order(train_set, {.batch_size = 1000});
+  ls::data::DataLoader test_loader(test_set, {.batch_size = 1000});
+
+  Mlp model;
+  ls::nn::CrossEntropyLoss criterion;
+  ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
+  // The rate falls along a cosine: large steps to get there, small ones to settle.
+  ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
+
+  samples::Run run(options, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
+    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
+    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
+    for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
+      ls::Tensor loss = criterion(model(x), y);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step();
+      schedule.step();
+      run.step_done(loss.item<double>(), x.size(0));
+      if (run.stop_requested()) return run.interrupted();
+    }
+    run.epoch_done(evaluate(model, criterion, test_loader));
+  }
+  return run.finish(
+      evaluate(model, criterion, train_in_order), evaluate(model, criterion, test_loader),
+      "the same with --epochs 20 (train and test part ways), --lr 0.01 (too fast), --batch 512 (fewer steps)");
+}
+
+int main(int argc, char** argv) {
+  ls::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
+  try {
+    return train(samples::parse(argc, argv,
+                                {.program = "fashion_mnist_mlp",
+                                 .about = "Trains a 784-512-256-10 perceptron on Fashion-MNIST",
+                                 .data = "/usr/share/datasets/fashion-mnist",
+                                 .data_flag = "--data",
+                                 .data_help = "folder with the four IDX files",
+                                 .epochs = 5,
+                                 .batch = 128,
+                                 .lr = 0.001}));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fashion_mnist_mlp: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,90 @@
+// Logistic regression on real data: is a tumour benign, given 30 measurements of its cells? (samples/data/README.md)
+#include <lockstep/lockstep.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/options.h"
+#include "support/run.h"
+
+namespace ls = lockstep;
+
+struct LogisticRegression : ls::nn::Module {
+  ls::nn::Linear& fc;
+  explicit LogisticRegression(std::int64_t features) : fc(add<ls::nn::Linear>("fc", features, 1)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override { return ls::sigmoid(fc(x)); }  // (batch, 1): P(benign)
+};
+
+samples::Score evaluate(const LogisticRegression& model, const ls::nn::BCELoss& criterion,
+                        const ls::data::Dataset& set) {
+  ls::NoGradGuard no_grad;
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(set.size()));
+  std::iota(rows.begin(), rows.end(), 0);
+  const auto [x, y] = set.get_batch(rows);  // all of them at once
+  const ls::Tensor p = model(x);
+  return {.loss = criterion(p, y).item<double>(),
+          .accuracy = ls::mean(((p > 0.5) == (y > 0.5)).to(ls::kFloat64)).item<double>()};
+}
+
+// Where the data lies in the source tree, or below the current folder once the program has moved elsewhere.
+std::string default_file() {
+  const char* in_source_tree = LOCKSTEP_SAMPLE_DATA_DIR "/wdbc.csv";
+  return std::filesystem::exists(in_source_tree) ? in_source_tree : "samples/data/wdbc.csv";
+}
+
+int train(const samples::Options& options) {
+  ls::manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  // Every fifth row is held out. The columns are standardised by what the training rows say alone: the test rows must
+  // not leak into training, not even through a mean.
+  const std::int64_t rows = ls::data::CsvDataset(options.data, {.target = "benign"}).size();
+  std::vector<std::int64_t> train_rows, test_rows;
+  for (std::int64_t row = 0; row < rows; ++row) (row % 5 == 4 ? test_rows : train_rows).push_back(row);
+  auto wdbc = std::make_shared<ls::data::CsvDataset>(
+      options.data, ls::data::CsvOptions{.target = "benign", .standardize = true, .fit_rows = train_rows});
+  auto train_set = std::make_shared<ls::data::Subset>(wdbc, train_rows);
+  auto test_set = std::make_shared<ls::data::Subset>(wdbc, test_rows);
+
+  ls::data::DataLoader loader(train_set, {.batch_size = options.batch, .shuffle = true, .seed = options.seed});
+
+  LogisticRegression model(wdbc->data().size(1));
+  ls::nn::BCELoss criterion;
+  ls::optim::SGD optimizer(model.parameters(), {.lr = options.lr});
+
+  samples::Run run(options, {.model = &model, .optimizer = &optimizer}, loader.size());
+  for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
+    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
+    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
+    for (const auto& [x, y] : loader) {  // (batch, 30) and (batch, 1)
+      ls::Tensor loss = criterion(model(x), y);
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step();
+      run.step_done(loss.item<double>(), x.size(0));
+      if (run.stop_requested()) return run.interrupted();
+    }
+    run.epoch_done(evaluate(model, criterion, *test_set));
+  }
+  return run.finish(evaluate(model, criterion, *train_set), evaluate(model, criterion, *test_set),
+                    "the same with --lr 0.01 (too slow), --lr 10 (too fast), --epochs 200 (does it still get better?)");
+}
+
+int main(int argc, char** argv) {
+  ls::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
+  try {
+    return train(samples::parse(argc, argv,
+                                {.program = "logistic_regression",
+                                 .about = "Trains logistic regression on the Wisconsin breast cancer data",
+                                 .data = default_file(),
+                                 .data_flag = "--file",
+                                 .data_help = "CSV file with a header and a column named benign"}));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "logistic_regression: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,47 @@
+#include "support/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/tensor/error.h"
+
+namespace samples {
+namespace {
+
+// JSON has no NaN.
+nlohmann::ordered_json number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+void require(const std::ostream& stream, const std::string& path) {
+  if (!stream) throw lockstep::IoError(fmt::format("{}: cannot be written", path));
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(std::string path, std::int64_t keep_epochs) : path_(std::move(path)) {
+  std::string kept, line;
+  std::ifstream old(path_);
+  for (std::int64_t i = 0; i < keep_epochs && std::getline(old, line); ++i) kept += line + '\n';
+  std::ofstream file(path_, std::ios::trunc);
+  file << kept << std::flush;
+  require(file, path_);
+}
+
+void MetricsFile::write(const EpochMetrics& m) const {
+  const nlohmann::ordered_json line = {{"epoch", m.epoch},
+                                       {"step", m.step},
+                                       {"lr", m.lr},
+                                       {"train_loss", number(m.train_loss)},
+                                       {"test_loss", number(m.test_loss)},
+                                       {"test_accuracy", number(m.test_accuracy)},
+                                       {"seconds", number(m.seconds)}};
+  std::ofstream file(path_, std::ios::app);
+  file << line.dump() << std::endl;
+  require(file, path_);
+}
+
+}  // namespace samples

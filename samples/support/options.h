@@ -1,0 +1,31 @@
+// The command line that the sample trainers share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace samples {
+
+// What a trainer needs to know from its user. The initial values are the trainer's defaults.
+struct Options {
+  std::string program = {};  // "logistic_regression"
+  std::string about = {};    // one line for --help
+  std::string data = {};     // file or folder
+  std::string data_flag = "--file";
+  std::string data_help = {};
+
+  std::int64_t epochs = 20;
+  std::int64_t batch = 32;
+  double lr = 0.1;
+  std::int64_t seed = 0;
+  std::string out = {};         // folder for everything that is written; by default runs/<program>
+  std::string save = {};        // the checkpoint; by default checkpoint.safetensors in `out`
+  std::string resume = "auto";  // auto, yes or no
+
+  std::string command = {};  // what was typed, to be typed again
+};
+
+// Fills in what the command line says. Prints and exits for --help and for a command line that is wrong.
+Options parse(int argc, char** argv, Options defaults);
+
+}  // namespace samples

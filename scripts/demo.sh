@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Trains logistic regression on real data, from a bare clone. Arguments go to the sample (try --help).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install_packages.sh
+if [ ! -f build/demo/build.ninja ]; then
+  cmake --preset release -B build/demo -DLOCKSTEP_BUILD_TESTS=OFF
+fi
+cmake --build build/demo --target logistic_regression
+exec build/demo/samples/logistic_regression --out build/demo/runs/logistic_regression "$@"

@@ -1,0 +1,127 @@
+#include "lockstep/tensor/allocator_internal.h"
+
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cpu {
+
+namespace {
+
+constexpr std::size_t kCachedFrom = 4096;  // smaller blocks are malloc's business
+constexpr int kClassesPerDoubling = 4;     // so a block is at most a quarter too large
+constexpr int kClasses = 64 * kClassesPerDoubling;
+
+struct Counters {
+  std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::vector<void*> blocks[kClasses];
+  std::int64_t bytes = 0;
+};
+
+constinit Counters counters[kMaxCpuDevices];
+
+Cache& cache() {
+  static Cache* instance = new Cache;  // never destroyed: storages in statics may outlive every other static
+  return *instance;
+}
+
+// Size classes: the power of two below, plus quarters of it.
+int class_of(std::size_t bytes) {
+  const int log = std::bit_width(bytes - 1) - 1;
+  const std::size_t base = std::size_t{1} << log, quarter = base / kClassesPerDoubling;
+  return log * kClassesPerDoubling + static_cast<int>((bytes - base + quarter - 1) / quarter);
+}
+
+std::size_t class_bytes(int index) {
+  const std::size_t base = std::size_t{1} << (index / kClassesPerDoubling);
+  return base + base / kClassesPerDoubling * static_cast<std::size_t>(index % kClassesPerDoubling);
+}
+
+void* take_cached(int index) {
+  const std::lock_guard lock(cache().mutex);
+  auto& blocks = cache().blocks[index];
+  if (blocks.empty()) return nullptr;
+  void* block = blocks.back();
+  blocks.pop_back();
+  cache().bytes -= static_cast<std::int64_t>(class_bytes(index));
+  return block;
+}
+
+void count(int device_index, std::int64_t bytes) {
+  Counters& of = counters[device_index];
+  of.allocations.fetch_add(1, std::memory_order_relaxed);
+  const std::int64_t now = of.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::int64_t peak = of.peak.load(std::memory_order_relaxed);
+  while (now > peak && !of.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes, int device_index) {
+  void* block = nullptr;
+  if (bytes < kCachedFrom) {
+    block = std::malloc(bytes);
+  } else if (bytes < std::size_t{1} << 62) {
+    const int index = class_of(bytes);
+    block = take_cached(index);
+    if (!block) block = std::malloc(class_bytes(index));
+    if (!block) {
+      empty_cache();
+      block = std::malloc(class_bytes(index));
+    }
+  }
+  if (!block) {
+    throw DeviceError(fmt::format("cpu: out of memory: {} bytes asked for, {} bytes live on this device", bytes,
+                                  stats(device_index).allocated_bytes));
+  }
+  count(device_index, static_cast<std::int64_t>(bytes));
+  return block;
+}
+
+void deallocate(void* block, std::size_t bytes, int device_index) {
+  counters[device_index].allocated.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+  if (bytes < kCachedFrom) {
+    std::free(block);
+    return;
+  }
+  const int index = class_of(bytes);
+  const std::lock_guard lock(cache().mutex);
+  cache().blocks[index].push_back(block);
+  cache().bytes += static_cast<std::int64_t>(class_bytes(index));
+}
+
+AllocatorStats stats(int device_index) {
+  const Counters& of = counters[device_index];
+  AllocatorStats out;
+  out.allocated_bytes = of.allocated.load(std::memory_order_relaxed);
+  out.peak_bytes = of.peak.load(std::memory_order_relaxed);
+  out.allocations = of.allocations.load(std::memory_order_relaxed);
+  const std::lock_guard lock(cache().mutex);
+  out.cached_bytes = cache().bytes;
+  return out;
+}
+
+void reset_peak(int device_index) {
+  counters[device_index].peak.store(counters[device_index].allocated.load(std::memory_order_relaxed),
+                                    std::memory_order_relaxed);
+}
+
+void empty_cache() {
+  const std::lock_guard lock(cache().mutex);
+  for (auto& blocks : cache().blocks) {
+    for (void* block : blocks) std::free(block);
+    blocks.clear();
+  }
+  cache().bytes = 0;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cpu

@@ -1,0 +1,50 @@
+#include "lockstep/tensor/byte_reader.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kShown)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  out += text.size() > kShown ? "\"..." : "\"";
+  return out;
+}
+
+std::span<const std::byte> ByteReader::bytes(std::uint64_t count, const char* what) {
+  if (count > remaining()) fail(fmt::format("{}: {} bytes needed, {} left", what, count, remaining()));
+  const auto taken = bytes_.subspan(position_, count);
+  position_ += count;
+  return taken;
+}
+
+std::string_view ByteReader::text(std::uint64_t count, const char* what) {
+  const auto taken = bytes(count, what);
+  return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+}
+
+void ByteReader::seek(std::uint64_t position, const char* what) {
+  if (position > bytes_.size())
+    fail(fmt::format("{}: at byte {}, the data end at {}", what, base_ + position, base_ + bytes_.size()));
+  position_ = position;
+}
+
+void ByteReader::fail(const std::string& message) const {
+  throw IoError(fmt::format("{}: byte {}: {}", file_, offset(), message));
+}
+
+void MemorySource::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  LOCKSTEP_CHECK_IO(offset <= bytes_.size() && out.size() <= bytes_.size() - offset,
+                    "{}: byte {}: {} bytes needed, the data end at {}", name_, offset, out.size(), bytes_.size());
+  if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

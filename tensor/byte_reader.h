@@ -1,0 +1,119 @@
+// Reading bytes that somebody else wrote: every length is checked before it is used, and every error names the file and
+// the byte where it went wrong. All readers (safetensors, npy, npz, IDX) go through here.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// What readers accept at most. A file past a limit is an IoError that names it.
+namespace limits {
+inline constexpr std::uint64_t kCsvBytes = std::uint64_t{4} << 30;
+inline constexpr std::uint64_t kCsvColumns = 1 << 20;
+inline constexpr std::uint64_t kArrayBytes = std::uint64_t{64} << 30;      // of one array in an IDX, npy or npz file
+inline constexpr std::uint64_t kCompressedBytes = std::uint64_t{4} << 30;  // of a gzip file
+inline constexpr std::uint64_t kInflatedBytes = std::uint64_t{4} << 30;    // what gzip or deflate data may unfold to
+inline constexpr std::uint64_t kNpyHeaderBytes = 64 << 10;
+inline constexpr std::uint64_t kZipEntries = 1 << 16;
+inline constexpr std::uint64_t kZipDirectoryBytes = 64 << 20;
+inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do better, so a file that claims more is broken
+}  // namespace limits
+
+// *result = a op b, and true, unless that overflows.
+[[nodiscard]] constexpr bool checked_add(std::uint64_t a, std::uint64_t b, std::uint64_t* result) {
+  return !__builtin_add_overflow(a, b, result);
+}
+[[nodiscard]] constexpr bool checked_mul(std::uint64_t a, std::uint64_t b, std::uint64_t* result) {
+  return !__builtin_mul_overflow(a, b, result);
+}
+
+// `text` for a message: in double quotes, at most 40 bytes of it, control characters and the like as \xNN.
+std::string quoted(std::string_view text);
+
+// A cursor over bytes in memory. It keeps a view: the bytes must outlive it. Reading past the end throws IoError.
+class ByteReader {
+ public:
+  // `file` and `base`, the offset of the first byte in that file, are for messages only.
+  ByteReader(std::span<const std::byte> bytes, std::string file, std::uint64_t base = 0)
+      : bytes_(bytes), file_(std::move(file)), base_(base) {}
+
+  // Numbers; `what` names the field in the message of an error.
+  template <std::unsigned_integral T>
+  T little(const char* what) {
+    return read<T>(what, std::endian::little);
+  }
+  template <std::unsigned_integral T>
+  T big(const char* what) {
+    return read<T>(what, std::endian::big);
+  }
+  std::span<const std::byte> bytes(std::uint64_t count, const char* what);
+  std::string_view text(std::uint64_t count, const char* what);
+  void skip(std::uint64_t count, const char* what) { static_cast<void>(bytes(count, what)); }
+  // Goes to `position`, counted from the first of the bytes.
+  void seek(std::uint64_t position, const char* what);
+
+  std::uint64_t remaining() const { return bytes_.size() - position_; }
+  std::uint64_t offset() const { return base_ + position_; }  // in the file
+  const std::string& file() const { return file_; }
+  // Throws IoError "file: byte N: message".
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  template <class T>
+  T read(const char* what, std::endian order) {
+    T value;
+    std::memcpy(&value, bytes(sizeof(T), what).data(), sizeof(T));
+    return order == std::endian::native ? value : swap_bytes(value);
+  }
+  template <class T>
+  static T swap_bytes(T value) {
+    if constexpr (sizeof(T) == 1)
+      return value;
+    else if constexpr (sizeof(T) == 2)
+      return __builtin_bswap16(value);
+    else if constexpr (sizeof(T) == 4)
+      return __builtin_bswap32(value);
+    else
+      return __builtin_bswap64(value);
+  }
+
+  std::span<const std::byte> bytes_;
+  std::string file_;
+  std::uint64_t base_;
+  std::uint64_t position_ = 0;
+};
+
+// Where a reader takes its bytes from: a file, or memory (tests, fuzzing, archives).
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual std::uint64_t size() const = 0;
+  // Fills `out` with the bytes from `offset` on. Throws IoError where there are fewer.
+  virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
+  virtual const std::string& name() const = 0;  // for messages
+};
+
+// Bytes in memory, which must outlive it.
+class MemorySource final : public ByteSource {
+ public:
+  MemorySource(std::span<const std::byte> bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {}
+  std::uint64_t size() const override { return bytes_.size(); }
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string name_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,41 @@
+// A move-only std::function without <functional>: hooks, collate functions, warning handlers.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+template <class Signature>
+class Callback;
+
+template <class R, class... Args>
+class Callback<R(Args...)> {
+ public:
+  Callback() = default;
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, Callback> && std::is_invocable_r_v<R, F&, Args...>)
+      Callback(F&& function)
+      : target_(std::make_unique<Holder<std::decay_t<F>>>(std::forward<F>(function))) {}
+
+  explicit operator bool() const { return target_ != nullptr; }
+  R operator()(Args... args) const { return target_->call(std::forward<Args>(args)...); }
+
+ private:
+  struct Base {
+    virtual ~Base() = default;
+    virtual R call(Args... args) = 0;
+  };
+  template <class F>
+  struct Holder final : Base {
+    explicit Holder(F function) : function(std::move(function)) {}
+    R call(Args... args) override { return function(std::forward<Args>(args)...); }
+    F function;
+  };
+  std::unique_ptr<Base> target_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,77 @@
+// Chooses the level of the CPU kernels, once, by what the processor offers (or by LOCKSTEP_ISA).
+#include <cstdlib>
+#include <string_view>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/kernels_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+#if LOCKSTEP_HAVE_LEVELS_ALL
+#define LOCKSTEP_LEVELS(X) X(v4, "x86-64-v4") X(v3, "x86-64-v3") X(v2, "x86-64-v2")
+#else
+#define LOCKSTEP_LEVELS(X) X(native, "")
+#endif
+
+#define DECLARE(level, cpu_name)   \
+  namespace cpu::level {           \
+  extern const KernelTable kTable; \
+  }
+LOCKSTEP_LEVELS(DECLARE)
+#undef DECLARE
+
+namespace {
+
+struct Level {
+  const char* name;
+  const KernelTable* table;
+  bool supported;
+};
+
+// What the processor (and the operating system, which must save wide registers) offers.
+bool supports(std::string_view level) {
+#if LOCKSTEP_HAVE_LEVELS_ALL
+  __builtin_cpu_init();
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  if (level == "v4")
+    return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  if (level == "v3") return v3;
+#endif
+  return !level.empty();
+}
+
+Level choose() {
+  const char* wanted = std::getenv("LOCKSTEP_ISA");
+  const Level levels[] = {
+#define ENTRY(level, cpu_name) {#level, &cpu::level::kTable, supports(#level)},
+      LOCKSTEP_LEVELS(ENTRY)
+#undef ENTRY
+  };
+  for (const Level& level : levels) {
+    if (wanted ? std::string_view(wanted) == level.name : level.supported) {
+      if (!level.supported) throw DeviceError(fmt::format("LOCKSTEP_ISA: this processor has no {}", level.name));
+      return level;
+    }
+  }
+  throw DeviceError(wanted ? fmt::format("LOCKSTEP_ISA: \"{}\" is not in this build; leave it unset", wanted)
+                           : "cpu: this processor is older than x86-64-v2, which Lockstep needs");
+}
+
+const Level& chosen() {
+  static const Level level = choose();
+  return level;
+}
+
+}  // namespace
+
+const KernelTable& kernels(Device device) {
+  if (!device.is_cpu()) [[unlikely]]
+    throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA", device.to_string()));
+  return *chosen().table;
+}
+
+const char* cpu_level() { return chosen().name; }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,85 @@
+// Indexing kernels. Indices were checked by index_range before; additions run in order of the index position.
+#include "lockstep/tensor/cpu/level.h"
+
+#include "lockstep/tensor/cpu/loops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lowest, std::int64_t* highest) {
+  std::int64_t low = index[0], high = index[0];
+  for (std::int64_t i = 1; i < count; ++i) {
+    low = index[i] < low ? index[i] : low;
+    high = index[i] > high ? index[i] : high;
+  }
+  *lowest = low;
+  *highest = high;
+}
+
+// in (outer, n, inner), index (count) -> out (outer, count, inner)
+void index_select(const void* in, const std::int64_t* index, void* out, const Rows& in_rows, std::int64_t count,
+                  DType dtype) {
+  const std::int64_t row_bytes = in_rows.inner * static_cast<std::int64_t>(item_size(dtype));
+  const auto copy_row = [&](std::int64_t unit) {
+    const std::int64_t o = unit / count, i = unit % count;
+    std::memcpy(static_cast<char*>(out) + unit * row_bytes,
+                static_cast<const char*>(in) + (o * in_rows.n + index[i]) * row_bytes,
+                static_cast<std::size_t>(row_bytes));
+  };
+  const std::int64_t units = in_rows.outer * count;
+  if (units * in_rows.inner < kParallelFrom) {
+    for (std::int64_t unit = 0; unit < units; ++unit) copy_row(unit);
+    return;
+  }
+  const std::int64_t group = kChunk / in_rows.inner > 0 ? kChunk / in_rows.inner : 1;
+  for_chunks((units + group - 1) / group, [&](std::int64_t chunk) {
+    const std::int64_t end = (chunk + 1) * group < units ? (chunk + 1) * group : units;
+    for (std::int64_t unit = chunk * group; unit < end; ++unit) copy_row(unit);
+  });
+}
+
+// out (outer, n, inner) += source (outer, count, inner) at the rows index (count)
+void index_add(void* out, const std::int64_t* index, const void* source, const Rows& out_rows, std::int64_t count,
+               DType dtype) {
+  for_number(dtype, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < out_rows.outer; ++o) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        T* to = static_cast<T*>(out) + (o * out_rows.n + index[i]) * out_rows.inner;
+        const T* from = static_cast<const T*>(source) + (o * count + i) * out_rows.inner;
+        for (std::int64_t c = 0; c < out_rows.inner; ++c) to[c] = static_cast<T>(to[c] + from[c]);
+      }
+    }
+  });
+}
+
+// out (outer, n, inner) = in (outer, index value, inner)
+void gather(const void* in, const std::int64_t* index, void* out, const Rows& index_rows, std::int64_t in_n,
+            DType dtype) {
+  for_size(dtype, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < index_rows.outer; ++o) {
+      const T* from = static_cast<const T*>(in) + o * in_n * index_rows.inner;
+      for (std::int64_t r = 0; r < index_rows.n; ++r) {
+        const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
+        for (std::int64_t c = 0; c < index_rows.inner; ++c)
+          static_cast<T*>(out)[row + c] = from[index[row + c] * index_rows.inner + c];
+      }
+    }
+  });
+}
+
+void scatter_add(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
+                 DType dtype) {
+  for_number(dtype, [&]<class T>(T) {
+    for (std::int64_t o = 0; o < index_rows.outer; ++o) {
+      T* to = static_cast<T*>(out) + o * out_n * index_rows.inner;
+      for (std::int64_t r = 0; r < index_rows.n; ++r) {
+        const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
+        for (std::int64_t c = 0; c < index_rows.inner; ++c) {
+          T& sum = to[index[row + c] * index_rows.inner + c];
+          sum = static_cast<T>(sum + static_cast<const T*>(source)[row + c]);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,119 @@
+// Optimizer steps: plain loops that the compiler vectorises. Every number is computed by single operations that round
+// exactly (no contraction, sqrt and division included), so an element has the same bits in a vector and in a tail.
+#include <cmath>
+
+#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/optim_ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace {
+
+// Calls loop(first, count) for all elements: at once where there are few, else cut among the pool's threads.
+template <class F>
+void in_chunks(std::int64_t count, F loop) {
+  if (count < kParallelFrom) return loop(std::int64_t{0}, count);
+  for_chunks((count + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
+    const std::int64_t first = chunk * kChunk;
+    loop(first, count - first < kChunk ? count - first : kChunk);
+  });
+}
+
+// Calls function(std::bool_constant) so that a flag costs nothing inside the loop.
+template <class F>
+void with_flag(bool flag, F function) {
+  if (flag)
+    function(std::true_type{});
+  else
+    function(std::false_type{});
+}
+
+template <class T, bool kDecay>
+void sgd_plain(T* __restrict p, const T* __restrict grad, std::int64_t count, T lr, T decay, T sign) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    T g = sign * grad[i];
+    if constexpr (kDecay) g += decay * p[i];
+    p[i] -= lr * g;
+  }
+}
+
+template <class T, bool kDecay, bool kNesterov>
+void sgd_momentum(T* __restrict p, const T* __restrict grad, T* __restrict buffer, std::int64_t count, T lr, T decay,
+                  T sign, T momentum, T keep) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    T g = sign * grad[i];
+    if constexpr (kDecay) g += decay * p[i];
+    const T velocity = momentum * buffer[i] + keep * g;
+    buffer[i] = velocity;
+    if constexpr (kNesterov)
+      g += momentum * velocity;
+    else
+      g = velocity;
+    p[i] -= lr * g;
+  }
+}
+
+// The numbers of an Adam step in the parameter's own precision.
+template <class T>
+struct AdamNumbers {
+  explicit AdamNumbers(const raw::AdamStep& s)
+      : beta1(static_cast<T>(s.beta1)), beta2(static_cast<T>(s.beta2)), rest1(static_cast<T>(1 - s.beta1)),
+        rest2(static_cast<T>(1 - s.beta2)), eps(static_cast<T>(s.eps)), rate(static_cast<T>(s.lr / s.correction1)),
+        root(static_cast<T>(std::sqrt(s.correction2))), decay(static_cast<T>(s.weight_decay)),
+        shrink(static_cast<T>(1 - s.lr * s.weight_decay)) {}
+  T beta1, beta2, rest1, rest2, eps, rate, root, decay, shrink;
+};
+
+enum class Decay { kNone, kGradient, kParameter };
+
+template <class T, Decay kDecay>
+void adam(T* __restrict p, const T* __restrict grad, T* __restrict mean, T* __restrict square, std::int64_t count,
+          const AdamNumbers<T> n) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    T g = grad[i], x = p[i];
+    if constexpr (kDecay == Decay::kGradient) g += n.decay * x;
+    if constexpr (kDecay == Decay::kParameter) x *= n.shrink;
+    mean[i] = n.beta1 * mean[i] + n.rest1 * g;
+    square[i] = n.beta2 * square[i] + n.rest2 * g * g;
+    p[i] = x - n.rate * mean[i] / (std::sqrt(square[i]) / n.root + n.eps);
+  }
+}
+
+}  // namespace
+
+void sgd_step(void* parameter, const void* grad, void* buffer, std::int64_t count, DType dtype,
+              const raw::SgdStep& step) {
+  for_float(dtype, [&]<class T>(T) {
+    T *p = static_cast<T*>(parameter), *b = static_cast<T*>(buffer);
+    const T* g = static_cast<const T*>(grad);
+    const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay), sign = step.maximize ? -1 : 1;
+    const T momentum = static_cast<T>(step.momentum);
+    const T keep = static_cast<T>(step.first ? 1 : 1 - step.dampening);
+    with_flag(step.weight_decay != 0, [&](auto decays) {
+      in_chunks(count, [&](std::int64_t at, std::int64_t n) {
+        if (!b) return sgd_plain<T, decays>(p + at, g + at, n, lr, decay, sign);
+        with_flag(step.nesterov, [&](auto nesterov) {
+          sgd_momentum<T, decays, nesterov>(p + at, g + at, b + at, n, lr, decay, sign, momentum, keep);
+        });
+      });
+    });
+  });
+}
+
+void adam_step(void* parameter, const void* grad, void* mean, void* square, std::int64_t count, DType dtype,
+               const raw::AdamStep& step) {
+  for_float(dtype, [&]<class T>(T) {
+    T *p = static_cast<T*>(parameter), *m = static_cast<T*>(mean), *s = static_cast<T*>(square);
+    const T* g = static_cast<const T*>(grad);
+    const AdamNumbers<T> numbers(step);
+    in_chunks(count, [&](std::int64_t at, std::int64_t n) {
+      if (step.weight_decay == 0)
+        adam<T, Decay::kNone>(p + at, g + at, m + at, s + at, n, numbers);
+      else if (step.decoupled)
+        adam<T, Decay::kParameter>(p + at, g + at, m + at, s + at, n, numbers);
+      else
+        adam<T, Decay::kGradient>(p + at, g + at, m + at, s + at, n, numbers);
+    });
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

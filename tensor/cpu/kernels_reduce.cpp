@@ -1,0 +1,191 @@
+// Reductions over the middle of (outer, n, inner). The order of additions follows from n (and from whether inner is 1)
+// alone: neither from the number of threads nor from addresses.
+#include "lockstep/tensor/cpu/level.h"
+
+#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/cpu/packets.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+constexpr std::int64_t kColumns = 256;     // of one share of a column reduction
+constexpr std::int64_t kRowsBetween = 64;  // rows added up before they join the total: keeps rounding errors small
+constexpr int kPartials = 64;              // shares of one long row
+
+// Shares `count` units of `work` elements each between threads, where that is worth it.
+template <class F>
+void for_units(std::int64_t count, std::int64_t work, F body) {
+  if (count * work < kParallelFrom) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  const std::int64_t group = kChunk / work > 0 ? kChunk / work : 1;
+  for_chunks((count + group - 1) / group, [&](std::int64_t chunk) {
+    const std::int64_t end = (chunk + 1) * group < count ? (chunk + 1) * group : count;
+    for (std::int64_t i = chunk * group; i < end; ++i) body(i);
+  });
+}
+
+// The sum of one row; a long one is cut into kPartials shares of whole blocks.
+template <class T, class F>
+double sum_row(const T* x, std::int64_t n, F f) {
+  const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  if (blocks < 2 * kPartials) return sum_packets(x, n, f);
+  const std::int64_t share = (blocks + kPartials - 1) / kPartials * kSumBlock;
+  double partials[kPartials] = {};
+  for_chunks(kPartials, [&](std::int64_t chunk) {
+    const std::int64_t begin = chunk * share, left = n - begin;
+    if (left > 0) partials[chunk] = sum_packets(x + begin, left < share ? left : share, f);
+  });
+  double total = 0;
+  for (double partial : partials) total += partial;
+  return total;
+}
+
+// One share of a column reduction: out[c] = sum over r of f(in[r][c], c).
+template <class T, class F>
+void sum_columns(const T* in, T* out, std::int64_t n, std::int64_t inner, std::int64_t begin, std::int64_t count,
+                 double scale, F f) {
+  double total[kColumns] = {};
+  T part[kColumns];
+  for (std::int64_t r = 0; r < n;) {
+    const std::int64_t stop = r + kRowsBetween < n ? r + kRowsBetween : n;
+    for (std::int64_t c = 0; c < count; ++c) part[c] = 0;
+    for (; r < stop; ++r) {
+      const T* row = in + r * inner + begin;
+      for (std::int64_t c = 0; c < count; ++c) part[c] += f(row[c], begin + c);
+    }
+    for (std::int64_t c = 0; c < count; ++c) total[c] += part[c];
+  }
+  for (std::int64_t c = 0; c < count; ++c) out[begin + c] = static_cast<T>(total[c] * scale);
+}
+
+// Calls body(o, begin, count) for pieces of at most kColumns columns of each outer index.
+template <class F>
+void for_columns(const Rows& rows, F body) {
+  const std::int64_t pieces = (rows.inner + kColumns - 1) / kColumns;
+  const std::int64_t width = rows.inner < kColumns ? rows.inner : kColumns;
+  for_units(rows.outer * pieces, rows.n * width, [&](std::int64_t unit) {
+    const std::int64_t begin = unit % pieces * kColumns;
+    body(unit / pieces, begin, rows.inner - begin < kColumns ? rows.inner - begin : kColumns);
+  });
+}
+
+template <class T>
+void sum_integers(const T* in, T* out, const Rows& rows) {
+  for (std::int64_t o = 0; o < rows.outer; ++o) {
+    T* total = out + o * rows.inner;
+    for (std::int64_t c = 0; c < rows.inner; ++c) total[c] = 0;
+    for (std::int64_t r = 0; r < rows.n; ++r) {
+      const T* row = in + (o * rows.n + r) * rows.inner;
+      for (std::int64_t c = 0; c < rows.inner; ++c) total[c] = static_cast<T>(total[c] + row[c]);
+    }
+  }
+}
+
+template <class T>
+void sum_floats(const T* in, T* out, const Rows& rows, double scale) {
+  if (rows.inner == 1) {
+    for_units(rows.outer, rows.n, [&](std::int64_t o) {
+      out[o] = static_cast<T>(sum_row(in + o * rows.n, rows.n, [](const Packet<T>& x) { return x; }) * scale);
+    });
+    return;
+  }
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    sum_columns(in + o * rows.n * rows.inner, out + o * rows.inner, rows.n, rows.inner, begin, count, scale,
+                [](T x, std::int64_t) { return x; });
+  });
+}
+
+template <class T>
+void squares(const T* in, const T* center, T* out, const Rows& rows, double scale) {
+  if (rows.inner == 1) {
+    for_units(rows.outer, rows.n, [&](std::int64_t o) {
+      const T c = center ? center[o] : T(0);
+      const auto square = [c](const Packet<T>& x) { return Packet<T>((x - c) * (x - c)); };
+      out[o] = static_cast<T>(sum_row(in + o * rows.n, rows.n, square) * scale);
+    });
+    return;
+  }
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    const T* c = center ? center + o * rows.inner : nullptr;
+    sum_columns(in + o * rows.n * rows.inner, out + o * rows.inner, rows.n, rows.inner, begin, count, scale,
+                [c](T x, std::int64_t column) {
+                  const T d = x - (c ? c[column] : T(0));
+                  return d * d;
+                });
+  });
+}
+
+// Where the extreme of each column stands first. NaN beats everything.
+template <class T, class Better>
+void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
+  for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+    const T* first = in + o * rows.n * rows.inner;
+    for (std::int64_t c = 0; c < rows.inner; ++c) {
+      std::int64_t best = 0;
+      for (std::int64_t r = 1; r < rows.n && first[best * rows.inner + c] == first[best * rows.inner + c]; ++r) {
+        const T x = first[r * rows.inner + c];
+        if (better(x, first[best * rows.inner + c]) || x != x) best = r;
+      }
+      out[o * rows.inner + c] = best;
+    }
+  });
+}
+
+// The extremes themselves: row by row, so that the columns are vectorised.
+template <class T, class Better>
+void extreme(const T* in, T* out, const Rows& rows, Better better) {
+  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
+    const T* x = in + o * rows.n * rows.inner + begin;
+    T* best = out + o * rows.inner + begin;
+    for (std::int64_t c = 0; c < count; ++c) best[c] = x[c];
+    for (std::int64_t r = 1; r < rows.n; ++r) {
+      for (std::int64_t c = 0; c < count; ++c) {
+        const T v = x[r * rows.inner + c];
+        best[c] = (better(v, best[c]) | (v != v)) ? v : best[c];
+      }
+    }
+  });
+}
+
+constexpr auto kGreater = [](auto a, auto b) { return a > b; };
+constexpr auto kLess = [](auto a, auto b) { return a < b; };
+
+}  // namespace
+
+void sum(const void* in, void* out, const Rows& rows, DType dtype, double scale) {
+  for_number(dtype, [&]<class T>(T) {
+    if constexpr (std::is_floating_point_v<T>)
+      sum_floats(static_cast<const T*>(in), static_cast<T*>(out), rows, scale);
+    else
+      sum_integers(static_cast<const T*>(in), static_cast<T*>(out), rows);
+  });
+}
+
+void sum_squares(const void* in, const void* center, void* out, const Rows& rows, DType dtype, double scale) {
+  for_float(dtype, [&]<class T>(T) {
+    squares(static_cast<const T*>(in), static_cast<const T*>(center), static_cast<T*>(out), rows, scale);
+  });
+}
+
+void max(const void* in, void* out, const Rows& rows, DType dtype) {
+  for_number(dtype, [&]<class T>(T) {
+    const T* x = static_cast<const T*>(in);
+    T* y = static_cast<T*>(out);
+    if (rows.inner > 1) return extreme(x, y, rows, kGreater);
+    for_units(rows.outer, rows.n, [&](std::int64_t o) { y[o] = max_of(x + o * rows.n, rows.n); });
+  });
+}
+void min(const void* in, void* out, const Rows& rows, DType dtype) {
+  for_number(dtype, [&]<class T>(T) { extreme(static_cast<const T*>(in), static_cast<T*>(out), rows, kLess); });
+}
+void argmax(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
+  for_number(dtype, [&]<class T>(T) { position(static_cast<const T*>(in), out, rows, kGreater); });
+}
+void argmin(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
+  for_number(dtype, [&]<class T>(T) { position(static_cast<const T*>(in), out, rows, kLess); });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

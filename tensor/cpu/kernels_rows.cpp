@@ -1,0 +1,211 @@
+// Operations along one dimension of (outer, n, inner): softmax and its gradient, cumulative sums, sorting.
+#include "lockstep/tensor/cpu/level.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/cpu/packets.h"
+#include "lockstep/tensor/pointwise_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+// Calls body(o) for every outer index, shared between threads where rows * width is large.
+template <class F>
+void for_rows(std::int64_t outer, std::int64_t width, F body) {
+  if (outer * width < kParallelFrom || outer == 1) {
+    for (std::int64_t o = 0; o < outer; ++o) body(o);
+    return;
+  }
+  const std::int64_t group = std::max<std::int64_t>(kChunk / width, 1);
+  for_chunks((outer + group - 1) / group, [&](std::int64_t chunk) {
+    for (std::int64_t o = chunk * group; o < std::min(outer, (chunk + 1) * group); ++o) body(o);
+  });
+}
+
+// y[i] = e^(x[i] - shift), every element by the same code.
+template <class T>
+void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
+  if constexpr (std::is_same_v<T, float>) {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp(x[i] - shift);
+  } else {
+    map_packets(n, y, x, [shift](const Packet<T>& v) { return exp_packet<Packet<T>>(v - shift); });
+  }
+}
+
+// The sum of e^(x[i] - shift) without a place to keep the terms.
+template <class T>
+double sum_shifted_exp(const T* x, std::int64_t n, T shift) {
+  T tile[kTile];
+  double total = 0;
+  for (std::int64_t i = 0; i < n; i += kTile) {
+    const std::int64_t length = std::min(kTile, n - i);
+    shifted_exp(x + i, tile, length, shift);
+    total += sum_packets(tile, length, [](const Packet<T>& v) { return v; });
+  }
+  return total;
+}
+
+// The largest element. A NaN may go unnoticed: it makes every exponential sum NaN by itself.
+template <class T>
+T largest(const T* x, std::int64_t n) {
+  constexpr int kSize = kPacketSize<T>;
+  if (n < 2 * kSize) {
+    T best = x[0];
+    for (std::int64_t i = 1; i < n; ++i) best = x[i] > best ? x[i] : best;
+    return best;
+  }
+  // The last two packets overlap those before: a maximum does not mind elements seen twice.
+  Packet<T> a = load_packet(x + n - 2 * kSize), b = load_packet(x + n - kSize);
+  for (std::int64_t i = 0; i + 2 * kSize <= n; i += 2 * kSize) {
+    a = a.max(load_packet(x + i));
+    b = b.max(load_packet(x + i + kSize));
+  }
+  return a.max(b).maxCoeff();
+}
+
+// What to subtract so that no exponential overflows; 0 for a row of -inf, where -inf - -inf would be NaN.
+template <class T>
+T shift_of(T highest) {
+  return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
+}
+
+// Contiguous rows: maximum, exponentials with their sum, then one scaling pass, all in first-level cache.
+template <class T>
+void softmax_row(const T* x, T* y, std::int64_t n, bool log) {
+  const T shift = shift_of(largest(x, n));
+  if (log) {
+    const T total = static_cast<T>(std::log(sum_shifted_exp(x, n, shift)));
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - shift) - total;
+    return;
+  }
+  shifted_exp(x, y, n, shift);
+  const T factor = static_cast<T>(1 / sum_packets(y, n, [](const Packet<T>& v) { return v; }));
+  for (std::int64_t i = 0; i < n; ++i) y[i] *= factor;
+}
+
+// Rows with inner > 1, one column at a time through the caller's strides.
+template <class T>
+void softmax_column(const T* x, T* y, const Rows& rows, bool log) {
+  T highest = x[0];
+  for (std::int64_t r = 1; r < rows.n; ++r) {
+    const T v = x[r * rows.inner];
+    if (v > highest || v != v) highest = v;
+  }
+  const T shift = shift_of(highest);
+  T total = 0;
+  for (std::int64_t r = 0; r < rows.n; ++r) {
+    const T e = math::exp(x[r * rows.inner] - shift);
+    y[r * rows.inner] = e;
+    total += e;
+  }
+  const T log_total = std::log(total);
+  for (std::int64_t r = 0; r < rows.n; ++r) {
+    T& out = y[r * rows.inner];
+    out = log ? (x[r * rows.inner] - shift) - log_total : out / total;
+  }
+}
+
+// softmax: y (g - sum(g y)); log_softmax: g - e^y sum(g).
+template <class T>
+void softmax_backward_column(const T* g, const T* y, T* out, std::int64_t n, std::int64_t inner, bool log) {
+  T total = 0;
+  for (std::int64_t r = 0; r < n; ++r) total += log ? g[r * inner] : g[r * inner] * y[r * inner];
+  for (std::int64_t r = 0; r < n; ++r) {
+    const std::int64_t i = r * inner;
+    out[i] = log ? g[i] - math::exp(y[i]) * total : y[i] * (g[i] - total);
+  }
+}
+
+template <class T>
+void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool log) {
+  constexpr int kSize = kPacketSize<T>;
+  Packet<T> sums = Packet<T>::Zero();
+  for (std::int64_t i = 0; i < n; i += kSize) {
+    const bool whole = i + kSize <= n;
+    const Packet<T> gs = whole ? load_packet(g + i) : load_tail(g + i, n - i, T(0));
+    const Packet<T> ys = whole ? load_packet(y + i) : load_tail(y + i, n - i, T(0));
+    sums += log ? gs : Packet<T>(gs * ys);
+  }
+  const T total = add_lanes<T>(sums);
+  for (std::int64_t i = 0; i < n; i += kSize) {
+    const bool whole = i + kSize <= n;
+    const Packet<T> gs = whole ? load_packet(g + i) : load_tail(g + i, n - i, T(0));
+    const Packet<T> ys = whole ? load_packet(y + i) : load_tail(y + i, n - i, T(0));
+    const Packet<T> result = log ? Packet<T>(gs - exp_packet<Packet<T>>(ys) * total) : Packet<T>(ys * (gs - total));
+    if (whole)
+      store_packet<T>(out + i, result);
+    else
+      store_tail<T>(out + i, result, n - i);
+  }
+}
+
+}  // namespace
+
+void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log) {
+  for_float(dtype, [&]<class T>(T) {
+    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+      const T* x = static_cast<const T*>(in) + o * rows.n * rows.inner;
+      T* y = static_cast<T*>(out) + o * rows.n * rows.inner;
+      if (rows.inner == 1) return softmax_row(x, y, rows.n, log);
+      for (std::int64_t c = 0; c < rows.inner; ++c) softmax_column(x + c, y + c, rows, log);
+    });
+  });
+}
+
+void softmax_backward(const void* grad, const void* y, void* out, const Rows& rows, DType dtype, bool log) {
+  for_float(dtype, [&]<class T>(T) {
+    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+      const std::int64_t start = o * rows.n * rows.inner;
+      const T *g = static_cast<const T*>(grad) + start, *values = static_cast<const T*>(y) + start;
+      T* to = static_cast<T*>(out) + start;
+      if (rows.inner == 1) return softmax_backward_row(g, values, to, rows.n, log);
+      for (std::int64_t c = 0; c < rows.inner; ++c)
+        softmax_backward_column(g + c, values + c, to + c, rows.n, rows.inner, log);
+    });
+  });
+}
+
+void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool reverse) {
+  for_number(dtype, [&]<class T>(T) {
+    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+      const T* x = static_cast<const T*>(in) + o * rows.n * rows.inner;
+      T* y = static_cast<T*>(out) + o * rows.n * rows.inner;
+      for (std::int64_t c = 0; c < rows.inner; ++c) {
+        T total = 0;
+        for (std::int64_t r = 0; r < rows.n; ++r) {
+          const std::int64_t i = (reverse ? rows.n - 1 - r : r) * rows.inner + c;
+          total = static_cast<T>(total + x[i]);
+          y[i] = total;
+        }
+      }
+    });
+  });
+}
+
+void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t keep, DType dtype,
+          bool descending) {
+  for_number(dtype, [&]<class T>(T) {
+    for_rows(outer, n, [&](std::int64_t o) {
+      const T* x = static_cast<const T*>(in) + o * n;
+      std::int64_t* row = order + o * n;
+      for (std::int64_t i = 0; i < n; ++i) row[i] = i;
+      // NaN counts as the largest value; equal values keep their order.
+      const auto less = [](T a, T b) { return a < b || (b != b && a == a); };
+      const auto before = [&](std::int64_t i, std::int64_t j) {
+        const T a = descending ? x[j] : x[i], b = descending ? x[i] : x[j];
+        if (less(a, b)) return true;
+        return !less(b, a) && i < j;
+      };
+      if (keep < n)
+        std::partial_sort(row, row + keep, row + n, before);
+      else
+        std::sort(row, row + n, before);
+    });
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,17 @@
+// The table of one level. A kernel that ops.def names and nobody wrote is a link error here.
+#include "lockstep/tensor/cpu/level.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+const KernelTable kTable = {
+#define KERNEL(name, signature) .name = &LOCKSTEP_KERNELS::name,
+#include "lockstep/tensor/ops.def"
+#undef KERNEL
+#define POINTWISE(name, functor, low, high)                                         \
+  .name = &LOCKSTEP_KERNELS::name, .name##_slope = &LOCKSTEP_KERNELS::name##_slope, \
+  .name##_bend = &LOCKSTEP_KERNELS::name##_bend,
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,168 @@
+// Runs contiguous inner loops over strided operands. One code path per element: operands that are not contiguous are
+// gathered into small tiles first, so a kernel only has a loop over contiguous memory, and the same value gives the
+// same bits wherever it stands.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/threads.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+inline constexpr std::int64_t kTile = 256;              // elements
+inline constexpr std::int64_t kParallelFrom = 1 << 16;  // elements an operation needs to be worth sharing
+inline constexpr std::int64_t kChunk = 1 << 15;         // elements of one share
+
+// parallel_for over a lambda.
+template <class F>
+void for_chunks(std::int64_t chunks, F body) {
+  parallel_for(
+      chunks, [](void* context, std::int64_t chunk) { (*static_cast<F*>(context))(chunk); }, &body);
+}
+
+namespace detail {
+
+// One operand of type T inside a row: its tile, and where the row starts.
+template <class T>
+struct Cursor {
+  T* row;
+  std::int64_t stride;
+  bool dense;
+  alignas(64) T tile[kTile];
+
+  void enter(T* start, std::int64_t step, std::int64_t length) {
+    row = start;
+    stride = step;
+    dense = step == 1;
+    if (step == 0) {  // a repeated element fills its tile once for the whole row
+      for (std::int64_t i = 0; i < (length < kTile ? length : kTile); ++i) tile[i] = *start;
+    }
+  }
+  const T* load(std::int64_t at, std::int64_t count) {
+    if (dense) return row + at;
+    if (stride != 0) {
+      const T* from = row + at * stride;
+      for (std::int64_t i = 0; i < count; ++i) tile[i] = from[i * stride];
+    }
+    return tile;
+  }
+  T* target(std::int64_t at) { return dense ? row + at : tile; }
+  void store(std::int64_t at, std::int64_t count) {
+    if (dense) return;
+    T* to = row + at * stride;
+    for (std::int64_t i = 0; i < count; ++i) to[i * stride] = tile[i];
+  }
+};
+
+template <int N, class F, class Out, class... In, std::size_t... I>
+void run_row(const Loop<N>& loop, const std::int64_t* offsets, std::int64_t from, std::int64_t count, F& body,
+             std::index_sequence<I...>, Out*, In*...) {
+  const int inner = loop.dims - 1;
+  Cursor<Out> out;
+  std::tuple<Cursor<In>...> in;
+  const auto start = [&]<class T>(T*, int k) {
+    return static_cast<T*>(loop.data[k]) + offsets[k] + from * loop.strides[k][inner];
+  };
+  out.enter(start(static_cast<Out*>(nullptr), 0), loop.strides[0][inner], 0);
+  (std::get<I>(in).enter(start(static_cast<In*>(nullptr), static_cast<int>(I) + 1), loop.strides[I + 1][inner], count),
+   ...);
+  const bool all_dense = out.dense && (std::get<I>(in).dense && ...);
+  const std::int64_t step = all_dense ? count : kTile;
+  for (std::int64_t at = 0; at < count; at += step) {
+    const std::int64_t length = count - at < step ? count - at : step;
+    body(length, out.target(at), std::get<I>(in).load(at, length)...);
+    out.store(at, length);
+  }
+}
+
+// The flat range [begin, end) of the loop nest, row by row.
+template <class Out, class... In, int N, class F>
+void run_range(const Loop<N>& loop, std::int64_t begin, std::int64_t end, F& body) {
+  const int inner = loop.dims - 1;
+  std::int64_t index[kMaxDims], offsets[N] = {};
+  std::int64_t rest = begin;
+  for (int d = inner; d >= 0; --d) {
+    index[d] = rest == 0 ? 0 : rest % loop.shape[d];  // the usual case spares the division
+    rest = rest == 0 ? 0 : rest / loop.shape[d];
+    if (d == inner) continue;
+    for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[k][d];
+  }
+  std::int64_t column = index[inner];
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t left = loop.shape[inner] - column;
+    const std::int64_t count = left < end - at ? left : end - at;
+    run_row(loop, offsets, column, count, body, std::index_sequence_for<In...>{}, static_cast<Out*>(nullptr),
+            static_cast<In*>(nullptr)...);
+    at += count;
+    column = 0;
+    for (int d = inner - 1; d >= 0; --d) {  // next row
+      for (int k = 0; k < N; ++k) offsets[k] += loop.strides[k][d];
+      if (++index[d] < loop.shape[d]) break;
+      for (int k = 0; k < N; ++k) offsets[k] -= index[d] * loop.strides[k][d];
+      index[d] = 0;
+    }
+  }
+}
+
+}  // namespace detail
+
+// Calls body(count, out, in...) on contiguous pieces until every element is written. `body` must treat each element
+// by its values alone.
+template <class Out, class... In, int N, class F>
+void run_loop(const Loop<N>& loop, F body) {
+  static_assert(N == 1 + sizeof...(In));
+  if (loop.numel == 0) return;
+  if (loop.numel < kParallelFrom) {
+    detail::run_range<Out, In...>(loop, 0, loop.numel, body);
+    return;
+  }
+  for_chunks((loop.numel + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
+    const std::int64_t begin = chunk * kChunk, end = begin + kChunk < loop.numel ? begin + kChunk : loop.numel;
+    detail::run_range<Out, In...>(loop, begin, end, body);
+  });
+}
+
+// Calls function(T{}) with the C++ type of a dtype.
+template <class F>
+void for_float(DType dtype, F function) {
+  if (dtype == kFloat32)
+    function(float{});
+  else
+    function(double{});
+}
+template <class F>
+void for_number(DType dtype, F function) {
+  switch (dtype) {
+    case kFloat32:
+      return function(float{});
+    case kFloat64:
+      return function(double{});
+    case kInt64:
+      return function(std::int64_t{});
+    case kInt32:
+      return function(std::int32_t{});
+    default:
+      return function(std::uint8_t{});  // u8, and bool as 0 or 1
+  }
+}
+// Any dtype by its size, for kernels that only move elements.
+template <class F>
+void for_size(DType dtype, F function) {
+  switch (item_size(dtype)) {
+    case 1:
+      return function(std::uint8_t{});
+    case 2:
+      return function(std::uint16_t{});
+    case 4:
+      return function(std::uint32_t{});
+    default:
+      return function(std::uint64_t{});
+  }
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,59 @@
+#include "lockstep/tensor/cpu/onednn.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+#if LOCKSTEP_HAS_ONEDNN
+#include <dnnl.h>
+
+extern "C" {  // of libgomp, which oneDNN runs on; its header comes with some compilers only
+int omp_get_max_threads();
+void omp_set_num_threads(int);
+}
+#endif
+
+namespace lockstep::inline LOCKSTEP_ABI::cpu {
+
+#if LOCKSTEP_HAS_ONEDNN
+
+namespace {
+// With several OpenMP threads oneDNN changes bits, and a forked child hangs in libgomp: it always gets one. The caller's
+// own setting comes back afterwards.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+}  // namespace
+
+bool has_onednn() { return true; }
+
+void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+                  std::int64_t lda, const float* b, std::int64_t ldb, float* out, std::int64_t ldc) {
+  const OneThread one_thread;
+  const dnnl_status_t status =
+      dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, out, ldc);
+  if (status != dnnl_success)
+    throw DeviceError(fmt::format("cpu: oneDNN's sgemm failed with status {}", static_cast<int>(status)));
+}
+
+#else
+
+bool has_onednn() { return false; }
+
+void onednn_sgemm(bool, bool, std::int64_t, std::int64_t, std::int64_t, const float*, std::int64_t, const float*,
+                  std::int64_t, float*, std::int64_t) {
+  throw NotBuilt("cpu: this build has no oneDNN");
+}
+
+#endif
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cpu

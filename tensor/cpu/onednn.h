@@ -1,0 +1,18 @@
+// oneDNN's single-precision product, on one thread. Baseline code: oneDNN chooses its own instructions.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/version.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cpu {
+
+// True where this build has oneDNN.
+bool has_onednn();
+
+// out (m, n) = a (m, k) b (k, n), row-major with the given leading dimensions, a and b transposed on request.
+// Throws DeviceError where oneDNN reports a failure.
+void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+                  std::int64_t lda, const float* b, std::int64_t ldb, float* out, std::int64_t ldc);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cpu

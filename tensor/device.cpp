@@ -1,0 +1,41 @@
+#include "lockstep/tensor/device.h"
+
+#include <charconv>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+namespace {
+void check_index(DeviceType type, int index) {
+  const int limit = type == DeviceType::kCpu ? kMaxCpuDevices : 128;
+  LOCKSTEP_CHECK(index >= 0 && index < limit, "device: index {} is outside [0, {})", index, limit);
+}
+}  // namespace
+
+Device::Device(DeviceType type, int index) : type_(type), index_(static_cast<std::int16_t>(index)) {
+  check_index(type, index);
+}
+
+Device::Device(std::string_view text) {
+  const auto colon = text.find(':');
+  const std::string_view kind = text.substr(0, colon);
+  LOCKSTEP_CHECK(kind == "cpu" || kind == "cuda", "device: \"{}\" is not a device; use cpu, cpu:N, cuda or cuda:N",
+                 text);
+  type_ = kind == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
+  if (colon == std::string_view::npos) return;
+  int index = -1;
+  const std::string_view digits = text.substr(colon + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  LOCKSTEP_CHECK(error == std::errc() && end == digits.data() + digits.size(),
+                 "device: \"{}\" has no valid index; use cpu:N or cuda:N", text);
+  check_index(type_, index);
+  index_ = static_cast<std::int16_t>(index);
+}
+
+std::string Device::to_string() const {
+  if (is_cpu() && index_ == 0) return "cpu";
+  return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index_);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

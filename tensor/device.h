@@ -1,0 +1,40 @@
+// Where a tensor lives. `cpu:1`, `cpu:2`, ... are separate virtual devices: mixing them in one operation is an error
+// and moving between them copies, exactly as with `cuda:N`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+enum class DeviceType : std::uint8_t { kCpu, kCuda };
+
+inline constexpr int kMaxCpuDevices = 256;  // virtual devices cpu:0 ... cpu:255
+
+class Device {
+ public:
+  constexpr Device() = default;  // cpu:0
+  Device(DeviceType type, int index);
+  // "cpu" (the same as "cpu:0"), "cpu:N", "cuda" or "cuda:N". Throws InvalidArgument for anything else.
+  Device(std::string_view text);  // NOLINT: implicit, so that {.device = "cpu:1"} reads well
+  Device(const char* text) : Device(std::string_view(text)) {}
+  Device(const std::string& text) : Device(std::string_view(text)) {}
+
+  DeviceType type() const { return type_; }
+  int index() const { return index_; }
+  bool is_cpu() const { return type_ == DeviceType::kCpu; }
+  bool is_cuda() const { return type_ == DeviceType::kCuda; }
+  // "cpu" for cpu:0, otherwise "cpu:1", "cuda:0", ...
+  std::string to_string() const;
+
+  friend bool operator==(const Device&, const Device&) = default;
+
+ private:
+  DeviceType type_ = DeviceType::kCpu;
+  std::int16_t index_ = 0;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

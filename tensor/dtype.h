@@ -1,0 +1,73 @@
+// Element types. f32 and f64 compute; f16 and bf16 are storage (cast to compute); integers and bool index and count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+enum class DType : std::uint8_t { kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64 };
+
+inline constexpr DType kBool = DType::kBool;
+inline constexpr DType kUInt8 = DType::kUInt8;
+inline constexpr DType kInt32 = DType::kInt32;
+inline constexpr DType kInt64 = DType::kInt64;
+inline constexpr DType kFloat16 = DType::kFloat16;
+inline constexpr DType kBFloat16 = DType::kBFloat16;
+inline constexpr DType kFloat32 = DType::kFloat32;
+inline constexpr DType kFloat64 = DType::kFloat64;
+inline constexpr int kDTypeCount = 8;
+
+// IEEE binary16 and bfloat16 bit patterns. Converted with `to_float` and `from_float` (half.h).
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+// Bytes of one element.
+constexpr std::size_t item_size(DType dtype) {
+  constexpr std::size_t kSizes[kDTypeCount] = {1, 1, 4, 8, 2, 2, 4, 8};
+  return kSizes[static_cast<std::size_t>(dtype)];
+}
+
+constexpr bool is_floating_point(DType dtype) { return dtype >= DType::kFloat16; }
+constexpr bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype <= DType::kInt64; }
+
+// "f32", "i64", ...: the short names used in messages.
+const char* name(DType dtype);
+
+// The dtype in which an operation of `a` with `b` is computed, PyTorch's table: the wider of the two within a
+// category (bool < integers < floats), the higher category across; f16 with bf16 gives f32.
+DType promote(DType a, DType b);
+
+// The DType of a C++ type.
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<bool> : std::integral_constant<DType, DType::kBool> {};
+template <>
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::kUInt8> {};
+template <>
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::kInt32> {};
+template <>
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
+template <>
+struct DTypeOf<long long> : std::integral_constant<DType, DType::kInt64> {};
+template <>
+struct DTypeOf<Half> : std::integral_constant<DType, DType::kFloat16> {};
+template <>
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBFloat16> {};
+template <>
+struct DTypeOf<float> : std::integral_constant<DType, DType::kFloat32> {};
+template <>
+struct DTypeOf<double> : std::integral_constant<DType, DType::kFloat64> {};
+
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,15 @@
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+void Error::add_module(const std::string& name) {
+  message_ = name + (has_module_ ? "." : ": ") + message_;
+  has_module_ = true;
+}
+
+void Error::add_context(const std::string& where) {
+  message_ = where + ": " + message_;
+  has_module_ = false;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,58 @@
+// The exceptions of the library. Every message says what was asked, shows both sides, and names the way out.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/version.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// Base of every exception that Lockstep throws.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message) : std::runtime_error(message), message_(message) {}
+  const char* what() const noexcept override { return message_.c_str(); }
+
+  // For an error on its way out through a module's forward. Dotted: adding "net" to "fc1: linear: ..." gives
+  // "net.fc1: linear: ...".
+  void add_module(const std::string& name);
+  // Puts "where: " before the message.
+  void add_context(const std::string& where);
+
+ private:
+  std::string message_;
+  bool has_module_ = false;
+};
+
+// The caller's arguments do not fit: shapes, dtypes, devices, values, or the state of an object.
+struct InvalidArgument : Error {
+  using Error::Error;
+};
+
+// The part that was asked for is not in this build (CUDA, MPI, ...).
+struct NotBuilt : Error {
+  using Error::Error;
+};
+
+// A device failed or ran out of memory.
+struct DeviceError : Error {
+  using Error::Error;
+};
+
+// A file or stream could not be read or written, or its contents are not what they should be.
+struct IoError : Error {
+  using Error::Error;
+};
+
+// A rank was lost, disagreed, or did not arrive.
+struct CommError : Error {
+  using Error::Error;
+};
+
+// A rank did not arrive in time.
+struct CommTimeout : CommError {
+  using CommError::CommError;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

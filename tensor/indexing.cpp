@@ -1,0 +1,182 @@
+// Joining, indexing and sorting. Every index is checked against the size it addresses before a kernel reads it.
+#include <algorithm>
+
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+
+// The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not.
+Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
+  LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index must be i64 or i32, got {}", op,
+                 describe(index));
+  Tensor out = contiguous(to(index, kInt64));
+  if (out.numel() == 0) return out;
+  std::int64_t low = 0, high = 0;
+  kernels(out.device()).index_range(out.data<std::int64_t>(), out.numel(), &low, &high);
+  LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {})", op, low < 0 ? low : high, size);
+  return out;
+}
+
+}  // namespace
+
+Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
+  LOCKSTEP_CHECK(!tensors.empty(), "cat: no tensors given");
+  const Tensor& first = tensors.front();
+  const int d = wrap_dim("cat", dim, first.dim());
+  LOCKSTEP_CHECK(first.dim() > 0, "cat: 0-d tensors do not join; use stack");
+  Shape shape = first.shape();
+  DType dtype = first.dtype();
+  shape[at(d)] = 0;
+  for (const Tensor& t : tensors) {
+    require_same_device("cat", first, t);
+    Shape other = t.shape();
+    LOCKSTEP_CHECK(t.dim() == first.dim(), "cat: numbers of dimensions differ: {} and {}", describe(first),
+                   describe(t));
+    shape[at(d)] += other[at(d)];
+    other[at(d)] = first.shape()[at(d)];
+    LOCKSTEP_CHECK(other == first.shape(), "cat: sizes outside dimension {} differ: {} and {}", d, describe(first),
+                   describe(t));
+    dtype = promote(dtype, t.dtype());
+  }
+  Tensor out = empty(shape, {.dtype = dtype, .device = first.device()});
+  std::int64_t start = 0;
+  for (const Tensor& t : tensors) {
+    const std::int64_t length = t.shape()[at(d)];
+    copy(t, slice(out, d, start, start + length, 1));
+    start += length;
+  }
+  return out;
+}
+
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_same_device("index_select", x, index);
+  LOCKSTEP_CHECK(x.dim() > 0 && index.dim() <= 1, "index_select: needs a 1-D index, got {} into {}", describe(index),
+                 describe(x));
+  const int d = wrap_dim("index_select", dim, x.dim());
+  const Tensor positions = checked_index("index_select", index, x.shape()[at(d)]);
+  Shape shape = x.shape();
+  shape[at(d)] = positions.numel();
+  const Tensor input = contiguous(x);
+  Tensor out = empty(shape, x.options());
+  if (out.numel() > 0)
+    kernels(x.device())
+        .index_select(input.raw_data(), positions.data<std::int64_t>(), out.raw_data(), rows_along(input, d),
+                      positions.numel(), x.dtype());
+  return out;
+}
+
+Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  require_same_device("index_add", src, index);
+  const int d = wrap_dim("index_add", dim, shape.dim());
+  const Tensor positions = checked_index("index_add", index, shape[at(d)]);
+  LOCKSTEP_CHECK(src.dim() == shape.dim() && src.shape()[at(d)] == positions.numel(),
+                 "index_add: {} index values for {}", positions.numel(), describe(src));
+  Tensor out = zeros(shape, src.options());
+  const Tensor from = contiguous(src);
+  if (from.numel() > 0)
+    kernels(src.device())
+        .index_add(out.raw_data(), positions.data<std::int64_t>(), from.raw_data(), rows_along(out, d),
+                   positions.numel(), src.dtype());
+  return out;
+}
+
+namespace {
+
+// x cut down to the sizes of index in every dimension but `d`.
+Tensor cut_to(const char* op, const Tensor& x, const Tensor& index, int d) {
+  LOCKSTEP_CHECK(index.dim() == x.dim(), "{}: the index {} needs as many dimensions as {}", op, describe(index),
+                 describe(x));
+  Tensor out = x;
+  for (int i = 0; i < x.dim(); ++i) {
+    const std::int64_t size = index.shape()[at(i)];
+    if (i == d || size == x.shape()[at(i)]) continue;
+    LOCKSTEP_CHECK(size < x.shape()[at(i)], "{}: the index {} is larger than {} in dimension {}", op, describe(index),
+                   describe(x), i);
+    out = slice(out, i, 0, size, 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_same_device("gather", x, index);
+  const int d = wrap_dim("gather", dim, x.dim());
+  const Tensor input = contiguous(cut_to("gather", x, index, d));
+  const Tensor positions = checked_index("gather", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  Tensor out = empty(index.shape(), x.options());
+  if (out.numel() > 0)
+    kernels(x.device())
+        .gather(input.raw_data(), positions.data<std::int64_t>(), out.raw_data(), rows_along(positions, d),
+                rows_along(input, d).n, x.dtype());
+  return out;
+}
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  require_same_device("scatter_add", x, index);
+  require_same("scatter_add", x, src);
+  require_computable("scatter_add", x);
+  const int d = wrap_dim("scatter_add", dim, x.dim());
+  const Tensor positions = checked_index("scatter_add", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  Tensor from = src;
+  LOCKSTEP_CHECK(src.dim() == index.dim(), "scatter_add: the index {} needs as many dimensions as the source {}",
+                 describe(index), describe(src));
+  for (int i = 0; i < index.dim(); ++i) {
+    LOCKSTEP_CHECK(index.shape()[at(i)] <= src.shape()[at(i)], "scatter_add: the index {} is larger than the source {}",
+                   describe(index), describe(src));
+    from = slice(from, i, 0, index.shape()[at(i)], 1);
+  }
+  Tensor out = clone(x);
+  if (positions.numel() == 0) return out;
+  const Tensor region = cut_to("scatter_add", out, index, d);
+  const Tensor target = contiguous(region), source = contiguous(from);
+  kernels(x.device())
+      .scatter_add(target.raw_data(), positions.data<std::int64_t>(), source.raw_data(), rows_along(positions, d),
+                   rows_along(target, d).n, x.dtype());
+  if (target.raw_data() != region.raw_data()) copy(target, region);
+  return out;
+}
+
+namespace {
+
+// The order of the elements along the last dimension of x (which is contiguous), the first `keep` of them sorted.
+Tensor sorted_order(const char* op, const Tensor& x, std::int64_t keep, bool descending) {
+  require_computable(op, x);
+  Tensor order = empty(x.shape(), {.dtype = kInt64, .device = x.device()});
+  const std::int64_t n = x.dim() == 0 ? 1 : x.shape().back();
+  if (order.numel() > 0)
+    kernels(x.device()).sort(x.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, x.dtype(), descending);
+  return order;
+}
+
+std::pair<Tensor, Tensor> select_sorted(const char* op, const Tensor& x, std::int64_t dim, std::int64_t keep,
+                                        bool descending) {
+  const int d = wrap_dim(op, dim, x.dim());
+  const bool last = d == std::max(x.dim() - 1, 0);
+  const Tensor input = contiguous(last ? x : transpose(x, d, -1));
+  Tensor order = sorted_order(op, input, keep, descending);
+  if (x.dim() > 0) order = contiguous(slice(order, -1, 0, keep, 1));
+  const Tensor values = gather(input, -1, order);
+  if (last) return {values, order};
+  return {contiguous(transpose(values, d, -1)), contiguous(transpose(order, d, -1))};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending) {
+  const int d = wrap_dim("sort", dim, x.dim());
+  return select_sorted("sort", x, dim, x.dim() == 0 ? 1 : x.shape()[at(d)], descending);
+}
+
+std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  const int d = wrap_dim("topk", dim, x.dim());
+  const std::int64_t size = x.dim() == 0 ? 1 : x.shape()[at(d)];
+  LOCKSTEP_CHECK(k >= 0 && k <= size, "topk: k = {} of {} elements along dimension {} of {}", k, size, d, describe(x));
+  return select_sorted("topk", x, dim, k, largest);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,49 @@
+// Decompression with zlib of data that somebody else compressed: memory grows only with the bytes that really come out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+enum class Compression : std::uint8_t {
+  kGzip,     // a .gz file: one member or several, checksums compared
+  kDeflate,  // a bare stream, as in zip archives
+};
+
+// True for data that start as gzip files do.
+bool is_gzip(std::span<const std::byte> bytes);
+
+// Unfolds a compressed stream piece by piece. It keeps a view of the compressed bytes.
+class Inflater {
+ public:
+  // `name` is for messages.
+  Inflater(std::span<const std::byte> compressed, Compression compression, std::string name);
+  ~Inflater();
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  // Fills `out` as far as the stream goes and returns how many bytes that were: fewer than asked only at its end.
+  // Throws IoError where the stream is damaged or cut off, or where something follows it.
+  std::size_t read(std::span<std::byte> out);
+
+ private:
+  struct Stream;
+  bool next_member();
+  [[noreturn]] void fail(const char* what) const;
+
+  std::unique_ptr<Stream> stream_;
+  std::string name_;
+};
+
+// Everything the stream unfolds to. Throws IoError past `max_bytes`.
+std::vector<std::byte> inflate_all(std::span<const std::byte> compressed, Compression compression,
+                                   std::uint64_t max_bytes, const std::string& name);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,51 @@
+// Raw losses: value and gradient in one pass each. nn/losses.h has the public ones, with formulas.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+enum class Reduction : std::uint8_t { kMean, kSum, kNone };
+
+// Losses of one element of x and one of the target.
+enum class PointwiseLoss : std::uint8_t { kBce, kBceWithLogits, kMse, kL1 };
+
+// All operands have the shape, dtype (f32 or f64) and device of x; `pos_weight` (logits only) may be undefined.
+// The result is 0-d, or of that shape for kNone. Throws InvalidArgument, naming value and place, where kBce finds an x
+// outside [0, 1].
+Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
+                      Reduction reduction);
+// The gradient of x for `grad`, the gradient of the result.
+Tensor pointwise_loss_backward(PointwiseLoss loss, const Tensor& grad, const Tensor& x, const Tensor& target,
+                               const Tensor& pos_weight, Reduction reduction);
+
+struct NllOptions {
+  Reduction reduction = Reduction::kMean;
+  std::int64_t ignore_index = -100;
+  double label_smoothing = 0;
+};
+
+// Negative log likelihood with smoothed labels. y (outer, classes, inner...) holds log probabilities, target
+// (outer, inner...) i64 classes, weight (classes) or undefined. A sample of class t costs
+// -(1 - s) w_t y_t - s / classes sum_c w_c y_c, or 0 where t is ignored; the mean divides by the sum of the w_t that
+// count, which goes to *total_weight. Throws InvalidArgument, naming `op`, for a class outside [0, classes).
+Tensor nll_loss(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight, const NllOptions& options,
+                double* total_weight);
+Tensor nll_loss_backward(const Tensor& grad, const Shape& shape, const Tensor& target, const Tensor& weight,
+                         const NllOptions& options, double total_weight);
+
+// What the backward of cross_entropy needs besides its operands.
+struct CrossEntropyState {
+  Tensor statistics;  // (2, samples)
+  double total_weight = 0;
+};
+
+// nll_loss of log_softmax(x, 1), without storing the log probabilities.
+Tensor cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight, const NllOptions& options,
+                     CrossEntropyState* state);
+Tensor cross_entropy_backward(const Tensor& grad, const Tensor& x, const Tensor& target, const Tensor& weight,
+                              const NllOptions& options, const CrossEntropyState& state);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

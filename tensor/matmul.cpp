@@ -1,0 +1,171 @@
+// Matrix products. Operands are read through their strides, so transposed views cost nothing.
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+
+// True where the last two dimensions are a matrix that the kernels can read: one stride is 1, the other covers it.
+bool readable(const Tensor& x) {
+  const int d = x.dim();
+  const std::int64_t rows = x.shape()[at(d - 2)], columns = x.shape()[at(d - 1)];
+  const std::int64_t row = x.strides()[at(d - 2)], column = x.strides()[at(d - 1)];
+  const bool row_major = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+  const bool column_major = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+  return row_major || column_major;
+}
+
+// The matrix of the last two dimensions; strides of dimensions of size 1 are made regular.
+Matrix matrix(const Tensor& x) {
+  const int d = x.dim();
+  const std::int64_t rows = x.shape()[at(d - 2)], columns = x.shape()[at(d - 1)];
+  std::int64_t row = x.strides()[at(d - 2)], column = x.strides()[at(d - 1)];
+  if ((column == 1 || columns == 1) && (row >= columns || rows == 1)) {
+    column = 1;
+    row = rows == 1 ? columns : row;
+  } else {
+    row = 1;
+    column = columns == 1 ? rows : column;
+  }
+  return {x.raw_data(), row, column};
+}
+
+// out (m, n) = a (m, k) b (k, n)
+void run(const Tensor& a, const Tensor& b, const Tensor& out) {
+  Gemm g{};
+  g.m = a.shape()[at(a.dim() - 2)];
+  g.k = a.shape()[at(a.dim() - 1)];
+  g.n = b.shape()[at(b.dim() - 1)];
+  if (g.m == 0 || g.n == 0) return;
+  if (g.k == 0) return fill(out, 0);
+  g.a = matrix(a);
+  g.b = matrix(b);
+  g.out = {out.raw_data(), g.n, 1};
+  kernels(out.device()).gemm(g, out.dtype());
+}
+
+// Shapes as NumPy's matmul: a vector on the left is a row, on the right a column, and its dimension goes afterwards.
+struct Operands {
+  Tensor a, b;  // at least 2-D
+  Shape batch;  // broadcast leading dimensions
+  Shape out;    // of the result
+};
+
+Operands prepare(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.dim() > 0 && b.dim() > 0, "matmul: needs at least one dimension on each side: a is {}, b is {}",
+                 describe(a), describe(b));
+  require_same("matmul", a, b);
+  require_float("matmul", a);
+  Operands p{a.dim() == 1 ? unsqueeze(a, 0) : a, b.dim() == 1 ? unsqueeze(b, 1) : b, {}, {}};
+  LOCKSTEP_CHECK(p.a.size(-1) == p.b.size(-2), "matmul: inner sizes differ: a is {}, b is {}", describe(a),
+                 describe(b));
+  Shape a_batch, b_batch;
+  for (int i = 0; i < p.a.dim() - 2; ++i) a_batch.push_back(p.a.shape()[at(i)]);
+  for (int i = 0; i < p.b.dim() - 2; ++i) b_batch.push_back(p.b.shape()[at(i)]);
+  p.batch = broadcast_shapes("matmul", a_batch, b_batch);
+  p.out = p.batch;
+  if (a.dim() > 1) p.out.push_back(p.a.size(-2));
+  if (b.dim() > 1) p.out.push_back(p.b.size(-1));
+  return p;
+}
+
+// One problem per broadcast batch index; where both operands step evenly they go to the kernel in one call.
+void run_batched(const Operands& p, const Tensor& out) {
+  const Tensor a = readable(p.a) ? p.a : contiguous(p.a), b = readable(p.b) ? p.b : contiguous(p.b);
+  if (p.batch.numel() == 0) return;
+  if (a.dim() > 2 && b.dim() == 2 && a.is_contiguous()) {  // one tall product
+    return run(reshape(a, {p.batch.numel() * a.size(-2), a.size(-1)}), b, out);
+  }
+  if (p.batch.empty()) return run(a, b, out);
+  Shape a_full = p.batch, b_full = p.batch;
+  a_full.push_back(a.size(-2)), a_full.push_back(a.size(-1));
+  b_full.push_back(b.size(-2)), b_full.push_back(b.size(-1));
+  const Tensor x = expand(a, a_full), y = expand(b, b_full);
+  const std::int64_t count = p.batch.numel();
+  if (p.batch.dim() == 1 && p.out.numel() > 0 && a.size(-1) > 0) {
+    Gemm g{};
+    g.m = a.size(-2), g.n = b.size(-1), g.k = a.size(-1);
+    g.a = matrix(x), g.b = matrix(y), g.out = {out.raw_data(), g.n, 1};
+    g.batch = count, g.a_step = x.strides()[0], g.b_step = y.strides()[0], g.out_step = g.m * g.n;
+    return kernels(out.device()).gemm(g, out.dtype());
+  }
+  const Tensor flat = view(out, {count, a.size(-2), b.size(-1)});
+  Shape index = p.batch;
+  for (std::int64_t& i : index) i = 0;
+  for (std::int64_t problem = 0; problem < count; ++problem) {
+    Tensor left = x, right = y;
+    for (std::int64_t i : index) left = select(left, 0, i), right = select(right, 0, i);
+    run(left, right, select(flat, 0, problem));
+    for (int d = index.dim() - 1; d >= 0 && ++index[at(d)] == p.batch[at(d)]; --d) index[at(d)] = 0;
+  }
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (a.dim() == 2 && b.dim() == 2) {
+    require_same("matmul", a, b);
+    require_float("matmul", a);
+    LOCKSTEP_CHECK(a.shape()[1] == b.shape()[0], "matmul: inner sizes differ: a is {}, b is {}", describe(a),
+                   describe(b));
+    Tensor out = empty({a.shape()[0], b.shape()[1]}, a.options());
+    run(readable(a) ? a : contiguous(a), readable(b) ? b : contiguous(b), out);
+    return out;
+  }
+  const Operands p = prepare(a, b);
+  Tensor out = empty(p.out, a.options());
+  run_batched(p, out);
+  return out;
+}
+
+void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const Operands p = prepare(a, b);
+  require_same("matmul", a, out);
+  LOCKSTEP_CHECK(out.shape() == p.out && out.is_contiguous(), "matmul: the result has shape {}, the place for it is {}",
+                 p.out.to_string(), describe(out));
+  run_batched(p, out);
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require_same("linear", x, weight);
+  require_float("linear", x);
+  LOCKSTEP_CHECK(weight.dim() == 2, "linear: weight must be (out, in), got {}", describe(weight));
+  LOCKSTEP_CHECK(x.dim() >= 1 && x.shape().back() == weight.shape()[1],
+                 "linear: inner sizes differ: x is {}, weight is {}", describe(x), describe(weight));
+  if (bias.defined()) {
+    require_same("linear", x, bias);
+    LOCKSTEP_CHECK(bias.dim() == 1 && bias.shape()[0] == weight.shape()[0], "linear: bias is {}, weight is {}",
+                   describe(bias), describe(weight));
+  }
+  Shape shape = x.shape();
+  shape[shape.size() - 1] = weight.shape()[0];
+  Tensor out = empty(shape, x.options());
+  Gemm g{};
+  g.k = weight.shape()[1];
+  g.n = weight.shape()[0];
+  g.m = 1;
+  for (std::size_t d = 0; d + 1 < x.shape().size(); ++d) g.m *= x.shape()[d];
+  if (out.numel() == 0) return out;
+  if (g.k == 0) {
+    if (bias.defined())
+      copy(bias, out);
+    else
+      fill(out, 0);
+    return out;
+  }
+  // Leading dimensions of x are one batch of rows; the weight is read as its transpose.
+  const Tensor rows = x.dim() == 2 && readable(x) ? x : reshape(contiguous(x), {g.m, g.k});
+  const Tensor w = readable(weight) ? weight : contiguous(weight);
+  const Tensor dense_bias = bias.defined() ? contiguous(bias) : bias;
+  g.a = matrix(rows);
+  g.b = matrix(w);
+  std::swap(g.b.row, g.b.column);
+  g.out = {out.raw_data(), g.n, 1};
+  g.bias = bias.defined() ? dense_bias.raw_data() : nullptr;
+  kernels(x.device()).gemm(g, x.dtype());
+  return out;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,22 @@
+// NumPy's files: .npy holds one array, .npz is a zip archive of them. The public functions are in autograd/creation.h.
+#pragma once
+
+#include <string>
+
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+// The array of an .npy file: bool, f16, f32, f64, and integers, which come as u8, i32 (from i8, i16, u16) or i64 (from
+// u32, and u64 where the values fit). Big-endian and Fortran-ordered files too; pickled objects never.
+// Throws IoError, with file and place, for anything else.
+Tensor load_npy(const std::string& path);
+Tensor parse_npy(const ByteSource& source);
+
+// The array `name` of an .npz archive, stored or compressed; the only one where `name` is empty. Throws IoError for a
+// damaged archive, and InvalidArgument, listing what there is, where `name` does not pick one.
+Tensor load_npz(const std::string& path, const std::string& name = "");
+Tensor parse_npz(const ByteSource& source, const std::string& name = "");
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

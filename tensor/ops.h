@@ -1,0 +1,122 @@
+// Raw operations: checked, without history. autograd/functions.h has the public ones, which record and document.
+//
+// A wrapper here checks its arguments, allocates the result and calls one kernel of the device's table; it throws
+// InvalidArgument naming the operation and both operands. Functions with `out` write there and need the exact shape.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+// --- creation (creation.cpp) --------------------------------------------------------------------------------------------
+Tensor empty(const Shape& shape, const TensorOptions& options = {});
+Tensor empty_like(const Tensor& like);
+Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
+Tensor zeros(const Shape& shape, const TensorOptions& options = {});
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options = {});
+Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
+Tensor eye(std::int64_t n, const TensorOptions& options = {});
+Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options = {});  // copies
+Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = {}, std::shared_ptr<void> owner = {});
+
+// --- views (views.cpp) --------------------------------------------------------------------------------------------------
+Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
+Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
+bool can_view(const Tensor& x, const Shape& shape);
+Tensor view(const Tensor& x, const Shape& shape);
+Tensor reshape(const Tensor& x, const Shape& shape);
+Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b);
+Tensor permute(const Tensor& x, const Shape& dims);
+Tensor squeeze(const Tensor& x, std::int64_t dim);
+Tensor unsqueeze(const Tensor& x, std::int64_t dim);
+Tensor expand(const Tensor& x, const Shape& shape);
+Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step);
+
+// --- copies (copy.cpp) --------------------------------------------------------------------------------------------------
+void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
+void fill(const Tensor& x, const Scalar& value);
+Tensor to(const Tensor& x, DType dtype);
+Tensor to(const Tensor& x, Device device);
+Tensor contiguous(const Tensor& x);
+Tensor clone(const Tensor& x);
+
+// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------------
+enum class Pointwise : std::uint8_t {
+#define POINTWISE(name, functor, low, high) name,
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+};
+struct PointwiseParams {  // of the functor: slope, limits, exponent
+  double a = 0, b = 0;
+};
+const char* name(Pointwise op);
+Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params = {});  // f(x)
+Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
+                       const PointwiseParams& params);                                                    // grad f'(x)
+Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params);  // grad f''(x)
+
+// --- elementwise with several operands (elementwise.cpp) --------------------------------------------------------------------------------------------
+enum class Compare : std::uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
+Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor pow(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// a[i] = a[i] op b[i] where b broadcasts to a, which keeps its dtype.
+void add_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
+void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
+void mul_(const Tensor& a, const Tensor& b);
+void div_(const Tensor& a, const Tensor& b);
+// A 0-d tensor of the dtype that `number` takes beside `like`.
+Tensor scalar_like(const Tensor& like, const Scalar& number);
+
+// --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------
+Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out);
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::int64_t correction = 1);
+Tensor norm(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  // Euclidean
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor cumsum(const Tensor& x, std::int64_t dim, bool reverse = false);
+Tensor softmax(const Tensor& x, std::int64_t dim);
+Tensor log_softmax(const Tensor& x, std::int64_t dim);
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim);
+Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim);
+bool equal(const Tensor& a, const Tensor& b);
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+
+// --- products (matmul.cpp) -------------------------------------------------------------------------------------------------
+// 1-D to batched N-D by NumPy's rule; transposed operands are read in place.
+Tensor matmul(const Tensor& a, const Tensor& b);
+void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out);
+// x (..., in), weight (out, in), bias (out) or undefined.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+// --- printing (printing.cpp): as PyTorch, with `suffix` before the last parenthesis ---------------------------------------
+std::string to_string(const Tensor& x, const std::string& suffix = {});
+
+// --- indexing (indexing.cpp) --------------------------------------------------------------------------------------------
+Tensor cat(std::span<const Tensor> tensors, std::int64_t dim);
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+// out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]
+Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src);
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending);  // stable
+std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

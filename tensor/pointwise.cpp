@@ -1,0 +1,55 @@
+// The wrappers of pointwise.def.
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+struct Entry {
+  const char* name;
+  void (*KernelTable::*value)(const Loop<2>&, DType, const PointwiseParams&);
+  void (*KernelTable::*slope)(const Loop<4>&, DType, const PointwiseParams&);
+  void (*KernelTable::*bend)(const Loop<3>&, DType, const PointwiseParams&);
+};
+
+constexpr Entry kEntries[] = {
+#define POINTWISE(name, functor, low, high) \
+  {#name, &KernelTable::name, &KernelTable::name##_slope, &KernelTable::name##_bend},
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+};
+
+const Entry& entry(Pointwise op) { return kEntries[static_cast<std::size_t>(op)]; }
+
+// These keep integers; all others turn them into f32 first.
+bool keeps_integers(Pointwise op) { return op == Pointwise::neg || op == Pointwise::abs || op == Pointwise::relu; }
+
+}  // namespace
+
+const char* name(Pointwise op) { return entry(op).name; }
+
+Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
+  if (!x.is_floating_point() && !keeps_integers(op)) [[unlikely]]
+    return pointwise(op, to(x, kFloat32), params);
+  require_computable(entry(op).name, x);
+  Tensor out = empty_like(x);
+  (kernels(x.device()).*entry(op).value)(make_loop<2>(x.shape(), {&out, &x}), x.dtype(), params);
+  return out;
+}
+
+Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
+                       const PointwiseParams& params) {
+  require_same(entry(op).name, grad, x);
+  Tensor out = empty_like(x);
+  (kernels(x.device()).*entry(op).slope)(make_loop<4>(x.shape(), {&out, &grad, &x, &y}), x.dtype(), params);
+  return out;
+}
+
+Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
+  require_same(entry(op).name, grad, x);
+  Tensor out = empty_like(x);
+  (kernels(x.device()).*entry(op).bend)(make_loop<3>(x.shape(), {&out, &grad, &x}), x.dtype(), params);
+  return out;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

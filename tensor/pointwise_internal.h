@@ -1,0 +1,291 @@
+// The functors of pointwise.def: a value, a slope in terms of input x and output y, and, where Eigen has a vectorised
+// form, that form. Used on the host and on devices.
+//
+// To add one: the functor here, a line in pointwise.def, a documented declaration in autograd/functions.h.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "lockstep/tensor/dual_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+struct Neg {
+  static constexpr bool kIntegers = true;  // also for integer tensors, which keep their dtype
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return -x;
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T /*y*/) {
+    return T(-1);
+  }
+};
+
+struct Abs {
+  static constexpr bool kIntegers = true;
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return x < T(0) ? -x : x + T(0);
+  }  // + 0 turns -0 into 0
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0);
+  }
+};
+
+// e^x of a packet: f32 by math::exp, f64 by Eigen, with the ends that Eigen leaves out (it clamps its argument to the
+// range of finite results).
+template <class P>
+P exp_packet(const P& x) {
+  using T = typename P::Scalar;
+  if constexpr (sizeof(T) == 4) {
+    P y;
+    for (int i = 0; i < P::SizeAtCompileTime; ++i) y[i] = math::exp(x[i]);
+    return y;
+  } else {
+    P y = x.exp();
+    for (int i = 0; i < P::SizeAtCompileTime; ++i) {
+      y[i] = x[i] < -708.3964 ? 0.0 : x[i] > 709.78271289338397 ? std::numeric_limits<double>::infinity() : y[i];
+    }
+    return y;
+  }
+}
+
+struct Exp {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::exp(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return y;
+  }
+  template <class P>
+  static P packet(const P& x) requires(sizeof(x[0]) == 8) {
+    return exp_packet(x);
+  }
+};
+
+// Eigen's log takes every subnormal number for the smallest normal one: they are scaled up first.
+template <class P>
+P log_packet(const P& x) {
+  using T = typename P::Scalar;
+  constexpr int kBits = std::numeric_limits<T>::digits;
+  constexpr T kScale = static_cast<T>(std::int64_t{1} << kBits),
+              kShift = static_cast<T>(kBits * 0.69314718055994530942);
+  P scaled, shift;
+  for (int i = 0; i < P::SizeAtCompileTime; ++i) {
+    const bool subnormal = x[i] < std::numeric_limits<T>::min();
+    scaled[i] = subnormal ? x[i] * kScale : x[i];
+    shift[i] = subnormal ? kShift : T(0);
+  }
+  return scaled.log() - shift;
+}
+
+struct Log {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::log(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return T(1) / x;
+  }
+  template <class P>
+  static P packet(const P& x) {
+    return log_packet(x);
+  }
+};
+
+struct Sqrt {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::sqrt(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return T(0.5) / y;
+  }
+};
+
+struct Rsqrt {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return T(1) / math::sqrt(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T y) {
+    return T(-0.5) * y / x;
+  }
+};
+
+struct Sin {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::sin(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return math::cos(x);
+  }
+  template <class P>
+  static auto packet(const P& x) {
+    return x.sin();
+  }
+};
+
+struct Cos {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::cos(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return -math::sin(x);
+  }
+  template <class P>
+  static auto packet(const P& x) {
+    return x.cos();
+  }
+};
+
+struct Tanh {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::tanh(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return T(1) - y * y;
+  }
+  template <class P>
+  static auto packet(const P& x) {
+    return x.tanh();
+  }
+};
+
+struct Sigmoid {  // 1 / (1 + e^-x): where e^-x overflows, 1 / infinity is the right 0
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return T(1) / (T(1) + math::exp(-x));
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return y * (T(1) - y);
+  }
+  template <class P>
+  static P packet(const P& x) requires(sizeof(x[0]) == 8) {
+    return 1.0 / (1.0 + exp_packet(P(-x)));
+  }
+};
+
+struct Relu {
+  static constexpr bool kIntegers = true;
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return x < T(0) ? T(0) : x;
+  }  // NaN stays
+  template <class T>
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return y <= T(0) ? T(0) : T(1);
+  }
+};
+
+struct LeakyRelu {
+  double negative;
+  template <class T>
+  HOST_DEVICE T value(T x) const {
+    return x > T(0) ? x : x * T(negative);
+  }
+  template <class T>
+  HOST_DEVICE T slope(T x, T /*y*/) const {
+    return x > T(0) ? T(1) : T(negative);
+  }
+};
+
+struct Gelu {  // x Phi(x), Phi the normal distribution function
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return x * phi(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return phi(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
+  }
+  template <class T>
+  HOST_DEVICE static T phi(T x) {
+    return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752440)));
+  }
+};
+
+struct Silu {  // x sigmoid(x)
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return x * Sigmoid::value(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    const T s = Sigmoid::value(x);
+    return s * (T(1) + x * (T(1) - s));
+  }
+  template <class P>
+  static P packet(const P& x) requires(sizeof(x[0]) == 8) {
+    return x * Sigmoid::packet(x);
+  }
+};
+
+struct Softplus {  // log(1 + e^x), written so that large |x| neither overflow nor lose the tail
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return (x > T(0) ? x : T(0)) + math::log1p(math::exp(x > T(0) ? -x : x));
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return Sigmoid::value(x);
+  }
+};
+
+struct Erf {
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return math::erf(x);
+  }
+  template <class T>
+  HOST_DEVICE static T slope(T x, T /*y*/) {
+    return T(1.12837916709551257390) * math::exp(-x * x);
+  }
+};
+
+struct Clamp {
+  double low, high;
+  template <class T>
+  HOST_DEVICE T value(T x) const {
+    return x < T(low) ? T(low) : x > T(high) ? T(high) : x;
+  }
+  template <class T>
+  HOST_DEVICE T slope(T x, T /*y*/) const {
+    return x >= T(low) && x <= T(high) ? T(1) : T(0);
+  }
+};
+
+struct PowScalar {
+  double exponent;
+  template <class T>
+  HOST_DEVICE T value(T x) const {
+    return raise(x, exponent);
+  }
+  template <class T>
+  HOST_DEVICE T slope(T x, T /*y*/) const {
+    return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);
+  }
+  static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
+  static double raise(double x, double p) { return math::pow(x, p); }
+  template <class T>
+  HOST_DEVICE static Dual<T> raise(Dual<T> x, double p) {
+    return math::pow(x, static_cast<T>(p));
+  }
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,144 @@
+#include "lockstep/tensor/random.h"
+
+#include <atomic>
+#include <limits>
+
+#include "lockstep/tensor/random_ops.h"
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+namespace random {
+
+namespace {
+constinit std::atomic<std::uint64_t> seed{0};
+constinit std::atomic<std::uint64_t> counters[kMaxShards][kStreamCount]{};
+constinit thread_local int shard = 0;
+}  // namespace
+
+Position reserve(Stream stream, std::uint64_t blocks) {
+  const auto purpose = static_cast<std::uint64_t>(stream);
+  const std::uint64_t offset = counters[shard][purpose].fetch_add(blocks, std::memory_order_relaxed);
+  return {seed.load(std::memory_order_relaxed), static_cast<std::uint64_t>(shard) << 8 | purpose, offset};
+}
+
+std::vector<std::uint64_t> state() {
+  std::vector<std::uint64_t> out{seed.load()};
+  for (std::uint64_t s = 0; s < kMaxShards; ++s) {
+    for (std::uint64_t stream = 0; stream < kStreamCount; ++stream) {
+      const std::uint64_t offset = counters[s][stream].load();
+      if (offset) out.insert(out.end(), {s, stream, offset});
+    }
+  }
+  return out;
+}
+
+void set_state(std::span<const std::uint64_t> state) {
+  LOCKSTEP_CHECK(state.size() % 3 == 1,
+                 "random::set_state: {} numbers are not a state; use what random::state returned", state.size());
+  for (std::size_t i = 1; i < state.size(); i += 3) {
+    LOCKSTEP_CHECK(state[i] < kMaxShards && state[i + 1] < kStreamCount,
+                   "random::set_state: shard {}, stream {} do not exist", state[i], state[i + 1]);
+  }
+  manual_seed(state[0]);
+  for (std::size_t i = 1; i < state.size(); i += 3) counters[state[i]][state[i + 1]].store(state[i + 2]);
+}
+
+int current_shard() { return shard; }
+
+ShardGuard::ShardGuard(int current) : previous_(shard) {
+  LOCKSTEP_CHECK(current >= 0 && current < kMaxShards, "shard {} is outside [0, {})", current, kMaxShards);
+  shard = current;
+}
+ShardGuard::~ShardGuard() { shard = previous_; }
+
+}  // namespace random
+
+void manual_seed(std::uint64_t seed) {
+  random::seed.store(seed);
+  for (auto& streams : random::counters) {
+    for (auto& counter : streams) counter.store(0);
+  }
+}
+
+namespace raw {
+
+__extension__ using Wide = unsigned __int128;
+
+namespace {
+
+Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& options) {
+  Tensor out = empty(shape, options);
+  require_float(op, out);
+  return out;
+}
+
+// Counter blocks for `count` elements: a block has four f32 or two f64.
+random::Position reserve(const Tensor& out, random::Stream stream) {
+  const std::int64_t each = out.dtype() == kFloat64 ? 2 : 4;
+  return random::reserve(stream, static_cast<std::uint64_t>((out.numel() + each - 1) / each));
+}
+
+}  // namespace
+
+Tensor uniform(const Shape& shape, double low, double high, random::Stream stream, const TensorOptions& options) {
+  Tensor out = float_tensor("rand", shape, options);
+  if (out.numel() > 0)
+    kernels(out.device()).uniform(out.raw_data(), out.numel(), out.dtype(), reserve(out, stream), low, high);
+  return out;
+}
+
+Tensor normal(const Shape& shape, random::Stream stream, const TensorOptions& options) {
+  Tensor out = float_tensor("randn", shape, options);
+  if (out.numel() > 0) kernels(out.device()).normal(out.raw_data(), out.numel(), out.dtype(), reserve(out, stream));
+  return out;
+}
+
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options) {
+  LOCKSTEP_CHECK(keep >= 0 && keep <= 1, "dropout: the probability to keep is {}, outside [0, 1]", keep);
+  Tensor out = float_tensor("dropout", shape, options);
+  const auto blocks = static_cast<std::uint64_t>((out.numel() + 3) / 4);
+  if (out.numel() > 0)
+    kernels(out.device())
+        .dropout_mask(out.raw_data(), out.numel(), out.dtype(), random::reserve(random::Stream::kDropout, blocks),
+                      keep);
+  return out;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
+  LOCKSTEP_CHECK(low < high, "randint: no integer in [{}, {})", low, high);
+  // 64 bits an element; high * (range / 2^64) is uniform to one part in 2^64 / range.
+  Tensor values = empty(shape, {.dtype = kInt64});
+  const std::int64_t count = values.numel();
+  Tensor bits = empty({count * 2}, {.dtype = kInt32});
+  const auto blocks = static_cast<std::uint64_t>((count * 2 + 3) / 4);
+  auto* words = static_cast<std::uint32_t*>(bits.raw_data());
+  if (count > 0) kernels({}).random_bits(words, count * 2, random::reserve(random::Stream::kUser, blocks));
+  const auto range = static_cast<Wide>(static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint64_t word = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
+    values.data<std::int64_t>()[i] =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
+  }
+  return to(to(values, options.dtype.value_or(kInt64)), options.device);
+}
+
+Tensor randperm(std::int64_t n, const TensorOptions& options) {
+  LOCKSTEP_CHECK(n >= 0, "randperm: n is {}", n);
+  Tensor values = arange(0, n, 1);
+  Tensor bits = empty({n * 2}, {.dtype = kInt32});
+  auto* words = static_cast<std::uint32_t*>(bits.raw_data());
+  if (n > 0)
+    kernels({}).random_bits(words, n * 2,
+                            random::reserve(random::Stream::kPermutation, static_cast<std::uint64_t>((n * 2 + 3) / 4)));
+  auto* permutation = values.data<std::int64_t>();
+  for (std::int64_t i = 0; i + 1 < n; ++i) {  // Fisher-Yates
+    const std::uint64_t word = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
+    const auto left = static_cast<Wide>(n - i);
+    std::swap(permutation[i], permutation[i + static_cast<std::int64_t>(left * word >> 64)]);
+  }
+  return to(to(values, options.dtype.value_or(kInt64)), options.device);
+}
+
+}  // namespace raw
+}  // namespace lockstep::inline LOCKSTEP_ABI

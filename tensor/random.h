@@ -1,0 +1,53 @@
+// Counter-based random numbers: Philox4x32-10 as cuRAND defines it, so that one seed gives one stream on every device.
+//
+// A stream is (seed, shard, purpose, counter). Initialisation, permutations and user calls have streams of their own,
+// and the shard is the calling thread's current one, so that what a shard draws does not depend on who runs it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// Sets the seed and starts every stream again.
+void manual_seed(std::uint64_t seed);
+
+namespace random {
+
+enum class Stream : std::uint8_t { kUser, kInit, kPermutation, kDropout };
+inline constexpr int kStreamCount = 4;
+
+// Where a draw starts: pass it to a kernel, element i uses counter block i / 4, word i % 4.
+struct Position {
+  std::uint64_t seed;    // the key
+  std::uint64_t stream;  // upper half of the counter: shard and purpose
+  std::uint64_t offset;  // lower half of the counter: the first block
+};
+
+// Reserves `blocks` counter blocks (of four 32-bit words) of the current shard's stream.
+Position reserve(Stream stream, std::uint64_t blocks);
+
+// Everything needed to go on with the same numbers: the seed, then shard, stream and offset of every stream that drew.
+std::vector<std::uint64_t> state();
+// Throws InvalidArgument for a list that `state` did not make.
+void set_state(std::span<const std::uint64_t> state);
+
+inline constexpr int kMaxShards = 1024;
+// The calling thread's shard, 0 unless a ShardGuard says otherwise.
+int current_shard();
+class ShardGuard {
+ public:
+  explicit ShardGuard(int shard);
+  ~ShardGuard();
+  ShardGuard(const ShardGuard&) = delete;
+  ShardGuard& operator=(const ShardGuard&) = delete;
+
+ private:
+  int previous_;
+};
+
+}  // namespace random
+}  // namespace lockstep::inline LOCKSTEP_ABI

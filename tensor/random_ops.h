@@ -1,0 +1,16 @@
+// Raw random tensors: each draws from the calling thread's current shard (random.h).
+#pragma once
+
+#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+Tensor uniform(const Shape& shape, double low, double high, random::Stream stream, const TensorOptions& options = {});
+Tensor normal(const Shape& shape, random::Stream stream, const TensorOptions& options = {});
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options = {});
+Tensor randperm(std::int64_t n, const TensorOptions& options = {});
+// 1 / keep with probability `keep`, otherwise 0.
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options = {});
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

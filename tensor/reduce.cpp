@@ -1,0 +1,226 @@
+// Reductions and operations along a dimension. Inputs are brought to (outer, n, inner) first, so that the order of
+// additions depends on the shape and the dimensions alone, not on strides.
+#include <cmath>
+
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+
+// x laid out so that the reduced dimensions are one block, and the shape of the result.
+struct Plan {
+  Tensor input;
+  Rows rows;
+  Shape shape;
+};
+
+unsigned dims_mask(const char* op, const Tensor& x, const Shape& dims) {
+  if (dims.empty()) return (1u << x.dim()) - 1u;
+  unsigned mask = 0;
+  for (std::int64_t dim : dims) {
+    const unsigned bit = 1u << wrap_dim(op, dim, x.dim());
+    LOCKSTEP_CHECK(!(mask & bit), "{}: a dimension stands twice in {}", op, dims.to_string());
+    mask |= bit;
+  }
+  return mask;
+}
+
+Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
+  require_computable(op, x);
+  const unsigned mask = dims_mask(op, x, dims);
+  Plan out;
+  Shape order, reduced;
+  bool block_ended = false, block = true, started = false;
+  for (int d = 0; d < x.dim(); ++d) {
+    const std::int64_t size = x.shape()[at(d)];
+    if (mask >> d & 1u) {
+      block = block && !block_ended;
+      started = true;
+      reduced.push_back(d);
+      out.rows.n *= size;
+      if (keepdim) out.shape.push_back(1);
+    } else {
+      block_ended = block_ended || started;
+      order.push_back(d);
+      (started ? out.rows.inner : out.rows.outer) *= size;
+      out.shape.push_back(size);
+    }
+  }
+  if (block) {
+    out.input = contiguous(x);
+  } else {  // reduced dimensions apart from each other: moved to the end
+    for (std::int64_t d : reduced) order.push_back(d);
+    out.input = contiguous(permute(x, order));
+    out.rows.outer *= out.rows.inner;
+    out.rows.inner = 1;
+  }
+  return out;
+}
+
+void require_elements(const char* op, const Tensor& x, const Plan& p) {
+  LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: nothing to choose from in {}", op, describe(x));
+}
+
+using ExtremeKernel = void (*KernelTable::*)(const void*, void*, const Rows&, DType);
+
+Tensor extreme(const char* op, const Tensor& x, const Shape& dims, bool keepdim, ExtremeKernel kernel) {
+  const Plan p = plan(op, x, dims, keepdim);
+  require_elements(op, x, p);
+  Tensor out = empty(p.shape, x.options());
+  if (out.numel() > 0) (kernels(x.device()).*kernel)(p.input.raw_data(), out.raw_data(), p.rows, x.dtype());
+  return out;
+}
+
+using PositionKernel = void (*KernelTable::*)(const void*, std::int64_t*, const Rows&, DType);
+
+Tensor position(const char* op, const Tensor& x, std::int64_t dim, bool keepdim, PositionKernel kernel) {
+  const Plan p = plan(op, x, {dim}, keepdim);
+  require_elements(op, x, p);
+  Tensor out = empty(p.shape, {.dtype = kInt64, .device = x.device()});
+  if (out.numel() > 0) (kernels(x.device()).*kernel)(p.input.raw_data(), out.data<std::int64_t>(), p.rows, x.dtype());
+  return out;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
+  const Tensor input = x.is_floating_point() ? x : to(x, kInt64);
+  const Plan p = plan("sum", input, dims, keepdim);
+  Tensor out = empty(p.shape, input.options());
+  if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, input.dtype(), 1.0);
+  return out;
+}
+
+void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out) {
+  require_same("sum", x, out);
+  const Plan p = plan("sum", x, dims, keepdim);
+  LOCKSTEP_CHECK(p.shape == out.shape() && out.is_contiguous(), "sum: the result has shape {}, the place for it is {}",
+                 p.shape.to_string(), describe(out));
+  if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
+}
+
+Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_float("mean", x);
+  const Plan p = plan("mean", x, dims, keepdim);
+  Tensor out = empty(p.shape, x.options());
+  // The mean of nothing is 0 * infinity: NaN, as in PyTorch.
+  if (out.numel() > 0)
+    kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0 / static_cast<double>(p.rows.n));
+  return out;
+}
+
+Tensor max(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme("max", x, dims, keepdim, &KernelTable::max);
+}
+Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme("min", x, dims, keepdim, &KernelTable::min);
+}
+
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return position("argmax", x, dim, keepdim, &KernelTable::argmax);
+}
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return position("argmin", x, dim, keepdim, &KernelTable::argmin);
+}
+
+Tensor var(const Tensor& x, const Shape& dims, bool keepdim, std::int64_t correction) {
+  require_float("var", x);
+  const Plan p = plan("var", x, dims, keepdim);
+  Tensor center = empty(p.shape, x.options()), out = empty(p.shape, x.options());
+  if (out.numel() == 0) return out;
+  const KernelTable& table = kernels(x.device());
+  table.sum(p.input.raw_data(), center.raw_data(), p.rows, x.dtype(), 1.0 / static_cast<double>(p.rows.n));
+  const double divisor = static_cast<double>(std::max<std::int64_t>(p.rows.n - correction, 0));
+  table.sum_squares(p.input.raw_data(), center.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0 / divisor);
+  return out;
+}
+
+Tensor norm(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_float("norm", x);
+  const Plan p = plan("norm", x, dims, keepdim);
+  Tensor out = empty(p.shape, x.options());
+  if (out.numel() == 0) return out;
+  kernels(x.device()).sum_squares(p.input.raw_data(), nullptr, out.raw_data(), p.rows, x.dtype(), 1.0);
+  kernels(x.device()).sqrt(make_loop<2>(out.shape(), {&out, &out}), x.dtype(), {});
+  return out;
+}
+
+Tensor cumsum(const Tensor& x, std::int64_t dim, bool reverse) {
+  require_computable("cumsum", x);
+  const Tensor input = contiguous(x.is_floating_point() ? x : to(x, kInt64));
+  Tensor out = empty_like(input);
+  const int d = wrap_dim("cumsum", dim, x.dim());
+  if (out.numel() > 0)
+    kernels(x.device()).cumsum(input.raw_data(), out.raw_data(), rows_along(input, d), input.dtype(), reverse);
+  return out;
+}
+
+namespace {
+
+Tensor softmax(const char* op, const Tensor& x, std::int64_t dim, bool log) {
+  require_float(op, x);
+  const Tensor input = contiguous(x);
+  Tensor out = empty_like(input);
+  const int d = wrap_dim(op, dim, x.dim());
+  if (out.numel() > 0)
+    kernels(x.device()).softmax(input.raw_data(), out.raw_data(), rows_along(input, d), x.dtype(), log);
+  return out;
+}
+
+Tensor softmax_backward(const char* op, const Tensor& grad, const Tensor& y, std::int64_t dim, bool log) {
+  require_same(op, grad, y);
+  const Tensor g = contiguous(grad), values = contiguous(y);
+  Tensor out = empty_like(values);
+  const int d = wrap_dim(op, dim, y.dim());
+  if (out.numel() > 0)
+    kernels(y.device())
+        .softmax_backward(g.raw_data(), values.raw_data(), out.raw_data(), rows_along(y, d), y.dtype(), log);
+  return out;
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, std::int64_t dim) { return softmax("softmax", x, dim, false); }
+Tensor log_softmax(const Tensor& x, std::int64_t dim) { return softmax("log_softmax", x, dim, true); }
+Tensor softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim) {
+  return softmax_backward("softmax", grad, y, dim, false);
+}
+Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim) {
+  return softmax_backward("log_softmax", grad, y, dim, true);
+}
+
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  require_float("logsumexp", x);
+  const Tensor highest = max(x, dims, true);
+  // An infinite maximum is the result itself; shifting by it would make NaN.
+  const Tensor finite = compare(Compare::kLess, pointwise(Pointwise::abs, highest), full({}, INFINITY, x.options()));
+  const Tensor shift = where(finite, highest, zeros({}, x.options()));
+  const Tensor total = sum(pointwise(Pointwise::exp, sub(x, shift)), dims, true);
+  const Tensor out = add(pointwise(Pointwise::log, total), shift);
+  return keepdim ? out : reshape(out, plan("logsumexp", x, dims, false).shape);
+}
+
+bool equal(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  if (a.numel() == 0) return true;
+  if (a.dtype() == kFloat16 || a.dtype() == kBFloat16) return equal(to(a, kFloat32), to(b, kFloat32));
+  const Tensor same = compare(Compare::kEqual, a, b);
+  return min(same).item().to_double() != 0;
+}
+
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+  require_same_device("allclose", a, b);
+  const Tensor x = to(a, kFloat64), y = to(b, kFloat64);
+  if (broadcast("allclose", a, b).numel() == 0) return true;
+  const Tensor difference = pointwise(Pointwise::abs, sub(x, y));
+  const Tensor bound = add(mul(pointwise(Pointwise::abs, y), full({}, rtol, y.options())), full({}, atol, y.options()));
+  // Equal infinities are close although their difference is NaN.
+  const Tensor close = compare(Compare::kLessEqual, difference, bound), same = compare(Compare::kEqual, x, y);
+  const Tensor finite = compare(Compare::kLess, bound, full({}, INFINITY, y.options()));
+  return min(maximum(mul(close, finite), same)).item().to_double() != 0;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,80 @@
+// Shared ownership by a count inside the object: one word a handle, one allocation an object.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// Base of objects held by Ref. T::destroy(const T*) is called when the last Ref goes.
+template <class T>
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+  void add_ref() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  // True for the caller that dropped the last reference and so has to destroy the object.
+  bool drop_ref() const {
+    // The sole owner needs no locked instruction: nobody else can be adding a reference.
+    if (count_.load(std::memory_order_acquire) == 1) return true;
+    return count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  std::uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
+
+ protected:
+  ~RefCounted() = default;
+
+ private:
+  mutable std::atomic<std::uint32_t> count_{1};
+};
+
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  // Takes over the reference that the object was born with.
+  static Ref adopt(T* object) {
+    Ref ref;
+    ref.object_ = object;
+    return ref;
+  }
+  // Adds a reference to an object that others own.
+  static Ref share(T* object) {
+    if (object) object->add_ref();
+    return adopt(object);
+  }
+  Ref(const Ref& other) : object_(other.object_) {
+    if (object_) object_->add_ref();
+  }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(const Ref& other) {
+    Ref(other).swap(*this);
+    return *this;
+  }
+  Ref& operator=(Ref&& other) noexcept {
+    Ref(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Ref() {
+    if (object_ && object_->drop_ref()) T::destroy(object_);
+  }
+
+  void swap(Ref& other) noexcept { std::swap(object_, other.object_); }
+  void reset() { Ref().swap(*this); }
+  T* release() { return std::exchange(object_, nullptr); }
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,44 @@
+// A C++ number passed where a tensor could stand. It keeps its category, so that promotion follows PyTorch: an i64
+// tensor times 2 stays i64, times 2.5 becomes f32.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "lockstep/tensor/dtype.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+class Scalar {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> Scalar(T value) {  // NOLINT: implicit on purpose
+    if constexpr (std::is_floating_point_v<T>) {
+      kind_ = Kind::kFloat;
+      float_ = static_cast<double>(value);
+      integer_ = 0;
+    } else {
+      kind_ = std::is_same_v<T, bool> ? Kind::kBool : Kind::kInteger;
+      integer_ = static_cast<std::int64_t>(value);
+      float_ = static_cast<double>(value);
+    }
+  }
+
+  bool is_floating_point() const { return kind_ == Kind::kFloat; }
+  bool is_bool() const { return kind_ == Kind::kBool; }
+  double to_double() const { return float_; }
+  std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }
+  // f32, i64 or bool: the dtype a 0-d tensor made from this number has.
+  DType dtype() const { return kind_ == Kind::kFloat ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }
+
+ private:
+  enum class Kind : std::uint8_t { kBool, kInteger, kFloat };
+  double float_;
+  std::int64_t integer_;
+  Kind kind_;
+};
+
+// The dtype of `tensor op number`: the number counts only where its category is the higher one.
+DType promote(DType tensor, const Scalar& number);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

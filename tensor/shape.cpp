@@ -1,0 +1,83 @@
+#include "lockstep/tensor/shape.h"
+
+#include <algorithm>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+Shape::Shape(const std::int64_t* sizes, std::size_t count) {
+  LOCKSTEP_CHECK(count <= kMaxDims, "shape: {} dimensions, at most {} are supported", count, kMaxDims);
+  std::copy_n(sizes, count, sizes_);
+  dim_ = static_cast<std::int32_t>(count);
+}
+
+void Shape::push_back(std::int64_t size) {
+  LOCKSTEP_CHECK(dim_ < kMaxDims, "shape: more than {} dimensions", kMaxDims);
+  sizes_[dim_++] = size;
+}
+
+void Shape::insert(int position, std::int64_t size) {
+  push_back(size);
+  std::rotate(sizes_ + position, sizes_ + dim_ - 1, sizes_ + dim_);
+}
+
+void Shape::erase(int position) {
+  std::copy(sizes_ + position + 1, sizes_ + dim_, sizes_ + position);
+  --dim_;
+}
+
+std::string Shape::to_string() const { return fmt::format("({})", fmt::join(begin(), end(), ", ")); }
+
+Strides contiguous_strides(const Shape& shape) {
+  Strides strides = shape;
+  std::int64_t step = 1;
+  for (int i = shape.dim() - 1; i >= 0; --i) {
+    strides[static_cast<std::size_t>(i)] = step;
+    step *= std::max<std::int64_t>(shape[static_cast<std::size_t>(i)], 1);
+  }
+  return strides;
+}
+
+std::int64_t checked_numel(const char* op, const Shape& shape) {
+  std::int64_t product = 1;
+  bool negative = false, too_many = false;
+  for (std::int64_t size : shape) {
+    negative |= size < 0;
+    too_many |= __builtin_mul_overflow(product, size, &product);
+  }
+  LOCKSTEP_CHECK(!negative, "{}: shape {} has a negative size", op, shape.to_string());
+  // A size of 0 hides what stands before it; no tensor of ours addresses more than 2^59 elements of 8 bytes.
+  LOCKSTEP_CHECK(!too_many && product < std::int64_t{1} << 59, "{}: shape {} has too many elements", op,
+                 shape.to_string());
+  return product;
+}
+
+int wrap_dim(const char* op, std::int64_t dim, int dims) {
+  const int limit = std::max(dims, 1);  // a 0-d tensor accepts 0 and -1, as in PyTorch
+  LOCKSTEP_CHECK(dim >= -limit && dim < limit, "{}: dimension {} is outside [{}, {}) of a {}-d tensor", op, dim, -limit,
+                 limit, dims);
+  return static_cast<int>(dim < 0 ? dim + limit : dim);
+}
+
+bool try_broadcast(const Shape& a, const Shape& b, Shape* out) {
+  const Shape& longer = a.dim() >= b.dim() ? a : b;
+  const Shape& shorter = a.dim() >= b.dim() ? b : a;
+  Shape result = longer;
+  const std::size_t lead = longer.size() - shorter.size();
+  for (std::size_t i = 0; i < shorter.size(); ++i) {
+    const std::int64_t x = longer[lead + i], y = shorter[i];
+    if (x != y && x != 1 && y != 1) return false;
+    result[lead + i] = x == 1 ? y : x;
+  }
+  *out = result;
+  return true;
+}
+
+Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
+  Shape out;
+  LOCKSTEP_CHECK(try_broadcast(a, b, &out), "{}: shapes {} and {} do not broadcast", op, a.to_string(), b.to_string());
+  return out;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

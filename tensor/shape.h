@@ -1,0 +1,88 @@
+// Shapes and strides: up to eight sizes held in place, so that a Tensor's geometry never allocates.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+inline constexpr int kMaxDims = 8;
+
+class Shape {
+ public:
+  Shape() = default;
+  // One dimension: zeros(3), x.view(-1), x.sum(0).
+  template <std::integral I>
+  requires(!std::same_as<I, bool>) Shape(I size) : dim_(1) {  // NOLINT: implicit on purpose
+    sizes_[0] = static_cast<std::int64_t>(size);
+  }
+  Shape(std::initializer_list<std::int64_t> sizes) : Shape(sizes.begin(), sizes.size()) {}
+  Shape(const std::vector<std::int64_t>& sizes) : Shape(sizes.data(), sizes.size()) {}
+  Shape(std::span<const std::int64_t> sizes) : Shape(sizes.data(), sizes.size()) {}
+
+  int dim() const { return dim_; }
+  std::size_t size() const { return static_cast<std::size_t>(dim_); }
+  bool empty() const { return dim_ == 0; }
+
+  std::int64_t operator[](std::size_t dim) const { return sizes_[dim]; }
+  std::int64_t& operator[](std::size_t dim) { return sizes_[dim]; }
+  const std::int64_t* begin() const { return sizes_; }
+  const std::int64_t* end() const { return sizes_ + dim_; }
+  std::int64_t* begin() { return sizes_; }
+  std::int64_t* end() { return sizes_ + dim_; }
+  std::int64_t front() const { return sizes_[0]; }
+  std::int64_t back() const { return sizes_[dim_ - 1]; }
+
+  // Throws InvalidArgument beyond kMaxDims.
+  void push_back(std::int64_t size);
+  void insert(int position, std::int64_t size);
+  void erase(int position);
+
+  // Product of the sizes (1 for a 0-d shape). Shapes of tensors are checked against overflow when they are made.
+  std::int64_t numel() const {
+    std::int64_t product = 1;
+    for (int i = 0; i < dim_; ++i) product *= sizes_[i];
+    return product;
+  }
+
+  // "(2, 3)", "(5,)" is written "(5)", 0-d is "()".
+  std::string to_string() const;
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    if (a.dim_ != b.dim_) return false;
+    for (int i = 0; i < a.dim_; ++i) {
+      if (a.sizes_[i] != b.sizes_[i]) return false;
+    }
+    return true;
+  }
+
+ private:
+  Shape(const std::int64_t* sizes, std::size_t count);
+
+  std::int64_t sizes_[kMaxDims] = {};
+  std::int32_t dim_ = 0;
+};
+
+using Strides = Shape;  // in elements
+
+// Row-major strides of a shape.
+Strides contiguous_strides(const Shape& shape);
+
+// The product of the sizes; throws InvalidArgument, naming `op`, for a negative size or a product past 2^59.
+std::int64_t checked_numel(const char* op, const Shape& shape);
+
+// `dim` counted from the end where negative; throws InvalidArgument, naming `op`, outside [-dims, dims).
+int wrap_dim(const char* op, std::int64_t dim, int dims);
+
+// The shape both broadcast to by NumPy's rule; false where they do not fit.
+bool try_broadcast(const Shape& a, const Shape& b, Shape* out);
+// The same; throws InvalidArgument naming `op` where they do not fit.
+Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

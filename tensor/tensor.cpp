@@ -1,0 +1,89 @@
+#include "lockstep/tensor/tensor.h"
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+namespace {
+bool has_contiguous_strides(const Shape& shape, const Strides& strides) {
+  std::int64_t expected = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 1) continue;
+    if (strides[i] != expected) return shape.numel() == 0;
+    expected *= shape[i];
+  }
+  return true;
+}
+}  // namespace
+
+TensorImpl::TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides,
+                       DType dtype)
+    : storage(std::move(storage)),
+      data(static_cast<std::byte*>(this->storage->data()) + offset * static_cast<std::int64_t>(item_size(dtype))),
+      numel(shape.numel()), shape(shape), strides(strides), dtype(dtype),
+      contiguous(has_contiguous_strides(shape, strides)) {}
+
+TensorImpl::TensorImpl(Ref<Storage> from, const Shape& shape, std::int64_t numel, DType dtype)
+    : storage(std::move(from)), data(static_cast<std::byte*>(storage->data())), numel(numel), shape(shape),
+      strides(contiguous_strides(shape)), dtype(dtype), contiguous(true) {}
+
+void Tensor::throw_undefined() {
+  throw InvalidArgument("tensor: an undefined tensor was used; assign it before, and test with defined()");
+}
+
+std::int64_t Tensor::size(std::int64_t dim) const {
+  return shape()[static_cast<std::size_t>(wrap_dim("size", dim, this->dim()))];
+}
+
+std::int64_t Tensor::stride(std::int64_t dim) const {
+  return strides()[static_cast<std::size_t>(wrap_dim("stride", dim, this->dim()))];
+}
+
+Scalar Tensor::item() const {
+  LOCKSTEP_CHECK(numel() == 1, "item: the tensor has {} elements, not one: {}", numel(), describe(*this));
+  const void* from = raw_data();
+  switch (dtype()) {
+    case kBool:
+      return *static_cast<const bool*>(from);
+    case kUInt8:
+      return *static_cast<const std::uint8_t*>(from);
+    case kInt32:
+      return *static_cast<const std::int32_t*>(from);
+    case kInt64:
+      return *static_cast<const std::int64_t*>(from);
+    case kFloat16:
+      return to_float(*static_cast<const Half*>(from));
+    case kBFloat16:
+      return to_float(*static_cast<const BFloat16*>(from));
+    case kFloat32:
+      return *static_cast<const float*>(from);
+    case kFloat64:
+      return *static_cast<const double*>(from);
+  }
+  return 0;
+}
+
+void* Tensor::checked_data(DType dtype) const {
+  LOCKSTEP_CHECK(dtype == this->dtype(), "data: asked for {}, the tensor is {}", name(dtype), describe(*this));
+  return raw_data();
+}
+
+void* Tensor::checked_span(DType dtype) const {
+  LOCKSTEP_CHECK(dtype == this->dtype(), "span: asked for {}, the tensor is {}", name(dtype), describe(*this));
+  LOCKSTEP_CHECK(is_contiguous() && device().is_cpu(),
+                 "span: {} is not contiguous memory of the CPU; call contiguous() or to(\"cpu\")", describe(*this));
+  return raw_data();
+}
+
+Tensor Tensor::host_copy(DType dtype) const {
+  return raw::contiguous(raw::to(device().is_cpu() ? *this : raw::to(*this, Device()), dtype));
+}
+
+std::string describe(const Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return fmt::format("{} {} {}", tensor.shape().to_string(), name(tensor.dtype()), tensor.device().to_string());
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,225 @@
+// Tensor: a cheap handle on shared storage, with a shape, strides, a dtype and a device.
+//
+// Copying a Tensor copies the handle; views (`transpose`, `slice`, `t[i]`, ...) share the storage; `clone` copies the
+// elements. Members that change elements end in `_`, are const (the handle does not change), and throw InvalidArgument
+// on a tensor that requires grad while grad mode is on. Operations with several operands are free functions
+// (autograd/functions.h). One thread at a time may change a tensor; any number may read it.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/callback.h"
+#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/dtype.h"
+#include "lockstep/tensor/ref.h"
+#include "lockstep/tensor/scalar.h"
+#include "lockstep/tensor/shape.h"
+#include "lockstep/tensor/storage.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+class Tensor;
+
+// What autograd keeps with a tensor: history or gradient. tensor/ owns it and does not look inside.
+struct AutogradSlot {
+  virtual ~AutogradSlot() = default;
+};
+
+// How to create a tensor. An empty dtype means the function's own default (f32 for most, i64 for integers).
+struct TensorOptions {
+  std::optional<DType> dtype = std::nullopt;
+  Device device = {};
+  bool requires_grad = false;
+};
+
+// How to run backward from a tensor.
+struct BackwardOptions {
+  bool retain_graph = false;  // keep what the graph saved, to run it again
+  bool create_graph = false;  // record backward itself, for second derivatives (implies retain_graph)
+};
+
+// Removes a hook. It may outlive the tensor; dropping it leaves the hook in place.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  explicit HookHandle(Callback<void()> remove) : remove_(std::move(remove)) {}
+  void remove() {
+    if (remove_) std::exchange(remove_, {})();
+  }
+
+ private:
+  Callback<void()> remove_;
+};
+
+// The state behind a handle. Geometry never changes after construction.
+struct TensorImpl final : RefCounted<TensorImpl> {
+  TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides, DType dtype);
+  // Row-major from the start of the storage; `numel` is the product of the sizes.
+  TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype);
+  static void destroy(const TensorImpl* impl) { delete impl; }
+
+  Ref<Storage> storage;
+  std::byte* data;  // of the first element
+  std::int64_t numel;
+  Shape shape;
+  Strides strides;  // in elements
+  DType dtype;
+  bool contiguous;  // row-major without gaps
+  std::unique_ptr<AutogradSlot> autograd;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: defined() is false, and using it in an operation is an error
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  // --- asking -------------------------------------------------------------------------------------------------------
+  bool defined() const { return static_cast<bool>(impl_); }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  std::int64_t size(std::int64_t dim) const;
+  std::int64_t stride(std::int64_t dim) const;
+  int dim() const { return impl().shape.dim(); }
+  std::int64_t numel() const { return impl().numel; }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->device(); }
+  TensorOptions options() const { return {.dtype = dtype(), .device = device()}; }
+  bool is_contiguous() const { return impl().contiguous; }
+  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }
+
+  // The only element, converted. Throws InvalidArgument unless numel() is 1.
+  template <class T>
+  T item() const {
+    const Scalar value = item();
+    if constexpr (std::is_floating_point_v<T>)
+      return static_cast<T>(value.to_double());
+    else if constexpr (std::is_same_v<T, bool>)
+      return value.to_double() != 0;
+    else
+      return static_cast<T>(value.to_int64());
+  }
+  Scalar item() const;
+
+  // Address of the first element. Throws InvalidArgument where T is not the tensor's dtype.
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(checked_data(dtype_of<T>));
+  }
+  // The elements in order. Throws InvalidArgument where T is not the dtype, or the tensor is not contiguous or not on the CPU.
+  template <class T>
+  std::span<T> span() const {
+    return {static_cast<T*>(checked_span(dtype_of<T>)), static_cast<std::size_t>(numel())};
+  }
+  // A copy of the elements in row-major order, converted to T.
+  template <class T>
+  std::vector<T> to_vector() const {
+    const Tensor dense = host_copy(dtype_of<T>);
+    const T* first = static_cast<const T*>(dense.raw_data());
+    return std::vector<T>(first, first + numel());
+  }
+  // PyTorch's way of printing: "tensor([[1., 2.]])".
+  std::string to_string() const;
+
+  // --- views: they share storage, and gradients flow through them -----------------------------------------------------
+  // One size may be -1. `view` throws where the elements would have to move; `reshape` copies then.
+  Tensor view(const Shape& shape) const;
+  Tensor reshape(const Shape& shape) const;
+  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;
+  Tensor permute(const Shape& dims) const;
+  Tensor t() const;  // 2-D: transpose(0, 1); 0-D and 1-D: itself
+  Tensor squeeze() const;
+  Tensor squeeze(std::int64_t dim) const;
+  Tensor unsqueeze(std::int64_t dim) const;
+  // Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions come in front.
+  Tensor expand(const Shape& shape) const;
+  Tensor select(std::int64_t dim, std::int64_t index) const;
+  // Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
+  Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
+  Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
+  Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
+  Tensor operator[](std::int64_t index) const;  // select(0, index)
+
+  // --- moving: the tensor itself where nothing changes, otherwise a copy ------------------------------------------------
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+  Tensor to(const char* device) const { return to(Device(device)); }
+  Tensor contiguous() const;
+  Tensor clone() const;   // always a copy, contiguous
+  Tensor detach() const;  // shares storage, without history
+
+  // --- in place -------------------------------------------------------------------------------------------------------
+  const Tensor& fill_(const Scalar& value) const;
+  const Tensor& zero_() const;
+  const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices
+  const Tensor& add_(const Tensor& other, const Scalar& alpha = 1) const;
+  const Tensor& add_(const Scalar& other) const;
+  const Tensor& sub_(const Tensor& other, const Scalar& alpha = 1) const;
+  const Tensor& mul_(const Tensor& other) const;
+  const Tensor& mul_(const Scalar& other) const;
+  const Tensor& div_(const Tensor& other) const;
+  const Tensor& div_(const Scalar& other) const;
+
+  // --- reductions (see the free functions) -------------------------------------------------------------------------------
+  Tensor sum() const;
+  Tensor sum(const Shape& dims, bool keepdim = false) const;
+  Tensor mean() const;
+  Tensor mean(const Shape& dims, bool keepdim = false) const;
+  Tensor max() const;
+  Tensor max(const Shape& dims, bool keepdim = false) const;
+  Tensor min() const;
+  Tensor min(const Shape& dims, bool keepdim = false) const;
+  Tensor var() const;
+  Tensor var(const Shape& dims, bool keepdim = false) const;
+  Tensor norm() const;
+  Tensor norm(const Shape& dims, bool keepdim = false) const;
+  Tensor argmax(std::int64_t dim, bool keepdim = false) const;
+  Tensor argmin(std::int64_t dim, bool keepdim = false) const;
+
+  // --- autograd -----------------------------------------------------------------------------------------------------
+  bool requires_grad() const;
+  // Only a leaf may be changed; only floating-point tensors can require grad. Returns the tensor.
+  const Tensor& requires_grad_(bool value = true) const;
+  bool is_leaf() const;
+  // The gradient that backward accumulated; undefined where there is none.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad) const;
+  // Runs backward from this tensor. Without a gradient it must have one element, whose gradient is 1.
+  void backward() const;
+  void backward(const Tensor& gradient, const BackwardOptions& options = {}) const;
+  void backward(const BackwardOptions& options) const;
+  // Runs when this tensor's gradient is complete; what the hook returns, if defined, replaces the gradient.
+  HookHandle register_hook(Callback<Tensor(const Tensor&)> hook) const;
+
+  // --- for the library itself -------------------------------------------------------------------------------------------
+  TensorImpl& impl() const {
+    if (!impl_) [[unlikely]]
+      throw_undefined();
+    return *impl_;
+  }
+  const Ref<TensorImpl>& ref() const { return impl_; }
+  void* raw_data() const { return impl().data; }
+  std::uint32_t version() const { return impl().storage->version(); }
+
+ private:
+  [[noreturn]] static void throw_undefined();
+  void* checked_data(DType dtype) const;
+  void* checked_span(DType dtype) const;
+  Tensor host_copy(DType dtype) const;
+
+  Ref<TensorImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
+
+// "(2, 3) f32 cpu": how messages describe an operand.
+std::string describe(const Tensor& tensor);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,20 @@
+// The CPU pool: a few threads that share the work of one large operation. Results never depend on their number.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// Threads that one operation may use, the caller's included. At first: LOCKSTEP_NUM_THREADS, or else the cores this
+// process may run on.
+int num_threads();
+// Throws InvalidArgument below 1.
+void set_num_threads(int count);
+
+// Calls body(context, chunk) once for each chunk in [0, chunks), on the pool and the calling thread, and waits.
+// Runs in turn on the calling thread where the pool is busy, or inside another parallel_for. `body` must not throw.
+void parallel_for(std::int64_t chunks, void (*body)(void* context, std::int64_t chunk), void* context);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

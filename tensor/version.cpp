@@ -1,0 +1,9 @@
+#include "lockstep/version.h"
+
+extern "C" const char LOCKSTEP_LINK_GUARD = 0;
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+const char* version() { return LOCKSTEP_VERSION; }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,178 @@
+// Views: new geometry on the same storage.
+#include <algorithm>
+
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+
+Tensor make_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
+  const TensorImpl& impl = x.impl();
+  const auto size = static_cast<std::int64_t>(item_size(impl.dtype));
+  const std::int64_t start = (impl.data - static_cast<std::byte*>(impl.storage->data())) / size;
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, start + offset, shape, strides, impl.dtype)));
+}
+
+// `shape` with its -1 replaced by what is left over.
+Shape infer(const char* op, const Tensor& x, Shape shape) {
+  std::int64_t known = 1;
+  int open = -1;
+  for (int i = 0; i < shape.dim(); ++i) {
+    if (shape[at(i)] == -1 && open < 0)
+      open = i;
+    else
+      known *= shape[at(i)];
+  }
+  if (open >= 0 && known > 0 && x.numel() % known == 0) shape[at(open)] = x.numel() / known;
+  LOCKSTEP_CHECK(std::ranges::all_of(shape, [](std::int64_t s) { return s >= 0; }) && shape.numel() == x.numel(),
+                 "{}: {} has {} elements, which shape {} does not hold", op, describe(x), x.numel(), shape.to_string());
+  return shape;
+}
+
+// Strides that give x the (complete) shape without moving elements; false where there are none. Walks both shapes from
+// the back: each run of x's dimensions that is contiguous in itself must be a product of new dimensions.
+bool view_strides(const Tensor& x, const Shape& shape, Strides& strides) {
+  strides = contiguous_strides(shape);
+  if (x.is_contiguous() || x.numel() == 0) return true;
+  int next = shape.dim() - 1;
+  std::int64_t base = x.strides()[at(x.dim() - 1)], run = 1, covered = 1;
+  for (int d = x.dim() - 1; d >= 0; --d) {
+    run *= x.shape()[at(d)];
+    const bool ends = d == 0 || (x.shape()[at(d - 1)] != 1 && x.strides()[at(d - 1)] != run * base);
+    if (!ends) continue;
+    while (next >= 0 && (covered < run || shape[at(next)] == 1)) {
+      strides[at(next)] = covered * base;
+      covered *= shape[at(next--)];
+    }
+    if (covered != run) return false;
+    if (d > 0) {
+      base = x.strides()[at(d - 1)];
+      run = covered = 1;
+    }
+  }
+  return next == -1;
+}
+
+}  // namespace
+
+Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
+  return make_view(x, shape, strides, offset);
+}
+
+Tensor alias(const Tensor& x) { return make_view(x, x.shape(), x.strides(), 0); }
+
+bool can_view(const Tensor& x, const Shape& shape) {
+  Strides strides;
+  return view_strides(x, infer("view", x, shape), strides);
+}
+
+Tensor view(const Tensor& x, const Shape& shape) {
+  const Shape full = infer("view", x, shape);
+  Strides strides;
+  LOCKSTEP_CHECK(view_strides(x, full, strides),
+                 "view: elements of {} with strides {} would have to move for shape {}; use reshape", describe(x),
+                 x.strides().to_string(), full.to_string());
+  return make_view(x, full, strides, 0);
+}
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  const Shape full = infer("reshape", x, shape);
+  Strides strides;
+  if (view_strides(x, full, strides)) return make_view(x, full, strides, 0);
+  return make_view(contiguous(x), full, contiguous_strides(full), 0);
+}
+
+Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b) {
+  const int a = wrap_dim("transpose", dim_a, x.dim()), b = wrap_dim("transpose", dim_b, x.dim());
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  std::swap(shape[at(a)], shape[at(b)]);
+  std::swap(strides[at(a)], strides[at(b)]);
+  return make_view(x, shape, strides, 0);
+}
+
+Tensor permute(const Tensor& x, const Shape& dims) {
+  LOCKSTEP_CHECK(dims.dim() == x.dim(), "permute: {} dimensions given for {}", dims.dim(), describe(x));
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  unsigned seen = 0;
+  for (int i = 0; i < x.dim(); ++i) {
+    const int from = wrap_dim("permute", dims[at(i)], x.dim());
+    LOCKSTEP_CHECK(!(seen >> from & 1u), "permute: dimension {} twice in {}", from, dims.to_string());
+    seen |= 1u << from;
+    shape[at(i)] = x.shape()[at(from)];
+    strides[at(i)] = x.strides()[at(from)];
+  }
+  return make_view(x, shape, strides, 0);
+}
+
+Tensor squeeze(const Tensor& x, std::int64_t dim) {
+  const int d = wrap_dim("squeeze", dim, x.dim());
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  if (x.dim() > 0 && shape[at(d)] == 1) {
+    shape.erase(d);
+    strides.erase(d);
+  }
+  return make_view(x, shape, strides, 0);
+}
+
+Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
+  const int d = wrap_dim("unsqueeze", dim, x.dim() + 1);
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  const std::int64_t step = d < x.dim() ? shape[at(d)] * strides[at(d)] : 1;
+  shape.insert(d, 1);
+  strides.insert(d, step);
+  return make_view(x, shape, strides, 0);
+}
+
+Tensor expand(const Tensor& x, const Shape& shape) {
+  LOCKSTEP_CHECK(shape.dim() >= x.dim(), "expand: shape {} has fewer dimensions than {}", shape.to_string(),
+                 describe(x));
+  Shape out = shape;
+  Strides strides = shape;
+  const int lead = shape.dim() - x.dim();
+  for (int i = 0; i < shape.dim(); ++i) {
+    const std::int64_t own = i < lead ? 1 : x.shape()[at(i - lead)];
+    if (i >= lead && shape[at(i)] == -1) out[at(i)] = own;
+    LOCKSTEP_CHECK(out[at(i)] >= 0 && (own == 1 || own == out[at(i)]), "expand: {} does not expand to {}", describe(x),
+                   shape.to_string());
+    strides[at(i)] = own == 1 && out[at(i)] != 1 ? 0 : (i < lead ? 0 : x.strides()[at(i - lead)]);
+  }
+  return make_view(x, out, strides, 0);
+}
+
+Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
+  LOCKSTEP_CHECK(x.dim() > 0, "select: a 0-d tensor has nothing to select from");
+  const int d = wrap_dim("select", dim, x.dim());
+  const std::int64_t size = x.shape()[at(d)];
+  LOCKSTEP_CHECK(index >= -size && index < size, "select: index {} is outside [{}, {}) of dimension {} of {}", index,
+                 -size, size, d, describe(x));
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  const std::int64_t offset = (index < 0 ? index + size : index) * strides[at(d)];
+  shape.erase(d);
+  strides.erase(d);
+  return make_view(x, shape, strides, offset);
+}
+
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) {
+  LOCKSTEP_CHECK(x.dim() > 0, "slice: a 0-d tensor has nothing to slice");
+  LOCKSTEP_CHECK(step > 0, "slice: step {}; it must be positive", step);
+  const int d = wrap_dim("slice", dim, x.dim());
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  const std::int64_t size = shape[at(d)];
+  const auto clip = [size](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + size : i, 0, size); };
+  const std::int64_t first = clip(start), last = std::max(clip(end), first);
+  shape[at(d)] = (last - first + step - 1) / step;
+  const std::int64_t offset = shape[at(d)] == 0 ? 0 : first * strides[at(d)];
+  strides[at(d)] *= step;
+  return make_view(x, shape, strides, offset);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,121 @@
+// What the raw wrappers share: operand checks, loops over broadcast operands, rows along a dimension.
+#pragma once
+
+#include <array>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/kernels_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+// Throws InvalidArgument unless both tensors live on one device.
+inline void require_same_device(const char* op, const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.device() == b.device(), "{}: operands on different devices: {} and {}; move one with to(device)", op,
+                 describe(a), describe(b));
+}
+
+// Throws InvalidArgument unless both tensors have one dtype and live on one device.
+inline void require_same(const char* op, const Tensor& a, const Tensor& b) {
+  require_same_device(op, a, b);
+  LOCKSTEP_CHECK(a.dtype() == b.dtype(), "{}: operands of different dtypes: {} and {}; convert one with to(dtype)", op,
+                 describe(a), describe(b));
+}
+
+// Throws InvalidArgument for f16 and bf16, which are storage only.
+inline void require_computable(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dtype() != kFloat16 && x.dtype() != kBFloat16,
+                 "{}: {} is a storage format; compute in f32: x.to(kFloat32)", op, describe(x));
+}
+
+// Throws InvalidArgument unless x is f32 or f64.
+inline void require_float(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "{}: needs f32 or f64, got {}", op, describe(x));
+}
+
+// The shape of a result of both; throws InvalidArgument where there is none.
+inline Shape broadcast(const char* op, const Tensor& a, const Tensor& b) {
+  Shape out;
+  LOCKSTEP_CHECK(try_broadcast(a.shape(), b.shape(), &out), "{}: shapes do not broadcast: {} and {}", op, describe(a),
+                 describe(b));
+  return out;
+}
+
+// Throws InvalidArgument unless `from` broadcasts to the shape of `to`.
+inline void require_broadcast_to(const char* op, const Tensor& from, const Tensor& to) {
+  Shape out;
+  LOCKSTEP_CHECK(try_broadcast(from.shape(), to.shape(), &out) && out == to.shape(), "{}: {} does not broadcast to {}",
+                 op, describe(from), describe(to));
+}
+
+// `read` itself, or a copy where it shares memory with `written` in another arrangement (a shifted or transposed view):
+// there, writing one element would change another that is still to be read.
+inline Tensor apart(const Tensor& read, const Tensor& written) {
+  if (read.impl().storage != written.impl().storage) return read;
+  if (read.raw_data() == written.raw_data() && read.shape() == written.shape() && read.strides() == written.strides())
+    return read;
+  const auto end = [](const Tensor& x) {
+    std::int64_t last = 0;
+    for (std::size_t d = 0; d < x.shape().size(); ++d) last += (x.shape()[d] - 1) * x.strides()[d];
+    return x.impl().data + (last + 1) * static_cast<std::int64_t>(item_size(x.dtype()));
+  };
+  return read.impl().data < end(written) && written.impl().data < end(read) ? clone(read) : read;
+}
+
+// The loop nest over `operands` (the output first), all broadcast to `shape`, with mergeable dimensions merged.
+template <int N>
+Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operands) {
+  Loop<N> loop;
+  loop.numel = 1;
+  bool simple = true;
+  for (int k = 0; k < N; ++k) {
+    const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
+    loop.data[k] = impl.data;
+    simple = simple && impl.contiguous && impl.shape == shape;
+  }
+  for (std::int64_t size : shape) loop.numel *= size;
+  if (simple) {
+    loop.dims = 1;
+    loop.shape[0] = loop.numel;
+    for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
+    return loop;
+  }
+  for (int d = 0; d < shape.dim(); ++d) {
+    const std::int64_t size = shape[static_cast<std::size_t>(d)];
+    if (size == 1) continue;
+    std::int64_t strides[N];
+    bool merge = loop.dims > 0;
+    for (int k = 0; k < N; ++k) {
+      const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
+      const int own = d - (shape.dim() - impl.shape.dim());
+      const auto at = static_cast<std::size_t>(own);
+      strides[k] = own < 0 || impl.shape[at] == 1 ? 0 : impl.strides[at];
+      merge = merge && loop.strides[k][loop.dims - 1] == strides[k] * size;
+    }
+    const int to = merge ? loop.dims - 1 : loop.dims++;
+    loop.shape[to] = merge ? loop.shape[to] * size : size;
+    for (int k = 0; k < N; ++k) loop.strides[k][to] = strides[k];
+  }
+  if (loop.dims == 0) {
+    loop.dims = 1;
+    loop.shape[0] = 1;
+    for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
+  }
+  return loop;
+}
+
+// x seen as (outer, size of dim, inner).
+inline Rows rows_along(const Tensor& x, int dim) {
+  Rows rows;
+  for (int i = 0; i < x.dim(); ++i) {
+    const std::int64_t size = x.shape()[static_cast<std::size_t>(i)];
+    if (i < dim)
+      rows.outer *= size;
+    else if (i == dim)
+      rows.n = size;
+    else
+      rows.inner *= size;
+  }
+  return rows;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

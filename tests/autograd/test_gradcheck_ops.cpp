@@ -1,0 +1,254 @@
+// Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does not
+// generate, and for the members that record. The last test compares the tables with the names in the headers.
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <set>
+
+#include "tests/support/testing.h"
+
+namespace {
+
+using ls::Shape;
+using Inputs = std::vector<ls::Tensor>;
+
+std::set<std::string>& checked() {
+  static std::set<std::string> names;
+  return names;
+}
+
+const ls::TensorOptions leaf = {.dtype = ls::kFloat64, .requires_grad = true};
+
+// Checks `function` at leaves of the given shapes with elements between low and high, `op` being what it is about.
+void check(const std::string& op, const std::vector<Shape>& shapes,
+           const std::function<ls::Tensor(const Inputs&)>& function, double low = -1, double high = 1) {
+  checked().insert(op);
+  Inputs inputs;
+  std::string text = op;
+  for (const Shape& shape : shapes) {
+    inputs.push_back(numbers_between(low, high, shape, leaf, static_cast<std::uint32_t>(inputs.size()) + 1));
+    text += " " + shape.to_string();
+  }
+  INFO(text);
+  CHECK_NOTHROW((void)ls::autograd::gradcheck([&](const Inputs& in) { return function(in); }, inputs,
+                                              {.second_order = true, .throw_on_error = true}));
+}
+
+// An expression of one input with a curved surface, so that second derivatives are not all 0.
+ls::Tensor curved(const ls::Tensor& x) { return x * x * x + x * 0.5; }
+
+void check_binaries() {
+  const std::vector<std::pair<Shape, Shape>> pairs = {{{2, 3}, {2, 3}},   {{2, 3}, {3}}, {{3}, {2, 3}},
+                                                      {{2, 1}, {1, 3}},   {{}, {2, 2}},  {{2, 2}, {}},
+                                                      {{2, 1, 3}, {4, 1}}};
+  for (const auto& [a, b] : pairs) {
+    const std::vector<Shape> shapes = {a, b};
+    check("add", shapes, [](const Inputs& in) { return curved(ls::add(in[0], in[1])); });
+    check("add", shapes, [](const Inputs& in) { return curved(ls::add(in[0], in[1], 0.3)); });
+    check("sub", shapes, [](const Inputs& in) { return curved(ls::sub(in[0], in[1], 0.7)); });
+    check("mul", shapes, [](const Inputs& in) { return ls::mul(in[0], in[1]); });
+    check(
+        "div", shapes, [](const Inputs& in) { return ls::div(in[0], in[1]); }, 0.5, 2);
+    check(
+        "pow", shapes, [](const Inputs& in) { return ls::pow(in[0], in[1]); }, 0.5, 2);
+    check("maximum", shapes, [](const Inputs& in) { return curved(ls::maximum(in[0], in[1])); });
+    check("minimum", shapes, [](const Inputs& in) { return curved(ls::minimum(in[0], in[1])); });
+    check("where", shapes,
+          [](const Inputs& in) { return ls::where(in[0].detach() > in[1].detach(), curved(in[0]), curved(in[1])); });
+  }
+  check("operators", {{3}},
+        [](const Inputs& in) { return (1.5 - in[0]) * (2 + in[0]) / 3 + 2 / (in[0] + 3) - (-in[0]) * in[0] * 0.5; });
+  check(
+      "pow", {{4}}, [](const Inputs& in) { return ls::pow(in[0], 3) + ls::pow(in[0], 2) + ls::pow(in[0], 1.5); }, 0.5,
+      2);
+  check("where", {{2, 3}}, [](const Inputs& in) {
+    return ls::where(in[0].detach() > 0, curved(in[0]), 2.0) + ls::where(in[0].detach() > 0.3, 1.0, curved(in[0]));
+  });
+  check("masked_fill", {{2, 3}},
+        [](const Inputs& in) { return curved(ls::masked_fill(in[0], in[0].detach()[0] > 0, 0.5)); });
+}
+
+void check_reductions() {
+  const std::vector<Shape> dim_sets = {{}, {0}, {1}, {-1}, {0, 2}, {0, 1}, {1, 2}, {2, 0, 1}};
+  for (const Shape& dims : dim_sets) {
+    for (const bool keep : {false, true}) {
+      const auto reduce = [&](const std::string& op, auto function) {
+        check(op, {{2, 3, 2}}, [&](const Inputs& in) { return function(curved(in[0])); });
+      };
+      reduce("sum", [&](const ls::Tensor& x) { return curved(ls::sum(x, dims, keep)); });
+      reduce("mean", [&](const ls::Tensor& x) { return curved(ls::mean(x, dims, keep)); });
+      reduce("max", [&](const ls::Tensor& x) { return ls::max(x, dims, keep); });
+      reduce("min", [&](const ls::Tensor& x) { return ls::min(x, dims, keep); });
+      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, keep); });
+      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, keep, 0); });
+      reduce("norm", [&](const ls::Tensor& x) { return ls::norm(x, dims, keep); });
+      reduce("logsumexp", [&](const ls::Tensor& x) { return ls::logsumexp(x, dims, keep); });
+    }
+  }
+  const auto all = [](const std::string& op, ls::Tensor (*function)(const ls::Tensor&)) {
+    check(op, {{2, 3}}, [=](const Inputs& in) { return curved(function(curved(in[0]))); });
+  };
+  all("sum", ls::sum), all("mean", ls::mean), all("max", ls::max), all("min", ls::min), all("var", ls::var),
+      all("norm", ls::norm);
+  check("sum", {{}}, [](const Inputs& in) { return curved(ls::sum(in[0], {0})); });
+  for (std::int64_t dim : {0, 1, -1}) {
+    check("logsumexp", {{2, 3}}, [=](const Inputs& in) { return ls::logsumexp(in[0], dim); });
+    check("cumsum", {{2, 3, 2}}, [=](const Inputs& in) { return curved(ls::cumsum(in[0], dim)); });
+    check("softmax", {{2, 3, 2}}, [=](const Inputs& in) { return ls::softmax(in[0], dim); });
+    check("log_softmax", {{2, 3, 2}}, [=](const Inputs& in) { return ls::log_softmax(in[0], dim); });
+  }
+}
+
+void check_products() {
+  const std::vector<std::pair<Shape, Shape>> pairs = {{{3}, {3}},
+                                                      {{3}, {3, 2}},
+                                                      {{2, 3}, {3}},
+                                                      {{2, 3}, {3, 2}},
+                                                      {{4, 2, 3}, {3}},
+                                                      {{3}, {4, 3, 2}},
+                                                      {{4, 2, 3}, {3, 2}},
+                                                      {{2, 3}, {4, 3, 2}},
+                                                      {{2, 2, 3}, {2, 3, 2}},
+                                                      {{1, 2, 3}, {2, 3, 2}},
+                                                      {{2, 1, 2, 3}, {2, 3, 2}},
+                                                      {{2, 2, 2, 3}, {1, 2, 3, 1}}};
+  for (const auto& [a, b] : pairs) {
+    check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+    if (a.dim() < 2 || b.dim() < 2) continue;
+    Shape a_turned = a, b_turned = b;
+    std::swap(a_turned[a.size() - 1], a_turned[a.size() - 2]);
+    std::swap(b_turned[b.size() - 1], b_turned[b.size() - 2]);
+    check("matmul", {a_turned, b_turned},
+          [](const Inputs& in) { return ls::matmul(in[0].transpose(-1, -2), in[1].transpose(-1, -2)); });
+  }
+  for (const Shape& x : {Shape{3}, Shape{4, 3}, Shape{2, 4, 3}}) {
+    check("linear", {x, {2, 3}}, [](const Inputs& in) { return ls::linear(in[0], in[1]); });
+    check("linear", {x, {2, 3}, {2}}, [](const Inputs& in) { return curved(ls::linear(in[0], in[1], in[2])); });
+  }
+  check("linear", {{4, 3}, {3, 2}, {2}}, [](const Inputs& in) { return ls::linear(in[0], in[1].t(), in[2]); });
+}
+
+void check_indexing() {
+  for (std::int64_t dim : {0, 1, -1}) {
+    check("cat", {{2, 3}, {2, 3}, {2, 3}}, [=](const Inputs& in) {
+      return curved(ls::cat({in[0], in[1], in[0], in[2]}, dim));
+    });
+    check("stack", {{2, 3}, {2, 3}}, [=](const Inputs& in) { return curved(ls::stack({in[0], in[1]}, dim)); });
+    check("split", {{4, 5}}, [=](const Inputs& in) {
+      const auto parts = ls::split(in[0], 2, dim);
+      return curved(parts[0]) * 2 + parts[1] * parts[0];
+    });
+    check("chunk", {{4, 5}}, [=](const Inputs& in) { return curved(ls::chunk(in[0], 3, dim).back()); });
+    check("index_select", {{3, 4}}, [=](const Inputs& in) {
+      return curved(ls::index_select(in[0], dim, ls::tensor({2, 0, 2})));
+    });
+    check("gather", {{3, 4}}, [=](const Inputs& in) {
+      return curved(ls::gather(in[0], dim, ls::tensor({{0, 2}, {1, 1}, {2, 0}})));
+    });
+    check("scatter_add", {{3, 4}, {3, 2}}, [=](const Inputs& in) {
+      return curved(ls::scatter_add(in[0], dim, ls::tensor({{0, 2}, {1, 1}, {2, 0}}), in[1]));
+    });
+    check("scatter_add", {{3, 4}, {3, 3}}, [=](const Inputs& in) {
+      return curved(ls::scatter_add(in[0], dim, ls::tensor({{0, 2}, {2, 1}}), curved(in[1])));
+    });
+    for (const bool flag : {false, true}) {
+      check("sort", {{3, 4}}, [=](const Inputs& in) { return curved(ls::sort(in[0], dim, flag).first); });
+      check("topk", {{3, 4}}, [=](const Inputs& in) { return curved(ls::topk(in[0], 2, dim, flag).first); });
+    }
+  }
+}
+
+void check_members() {
+  check("view", {{2, 6}}, [](const Inputs& in) { return curved(in[0].view({3, -1})); });
+  check("reshape", {{2, 6}}, [](const Inputs& in) { return curved(in[0].t().reshape({3, 4})); });
+  check("transpose", {{2, 3, 2}}, [](const Inputs& in) { return curved(in[0].transpose(0, -2)); });
+  check("permute", {{2, 3, 4}}, [](const Inputs& in) { return curved(in[0].permute({2, -3, 1})); });
+  check("t", {{2, 3}}, [](const Inputs& in) { return curved(in[0].t()); });
+  check("squeeze", {{1, 3, 1}},
+        [](const Inputs& in) { return curved(in[0].squeeze()) + curved(in[0].squeeze(0).squeeze(-1)); });
+  check("unsqueeze", {{3}}, [](const Inputs& in) { return curved(in[0].unsqueeze(-1)) * in[0].unsqueeze(0); });
+  check("expand", {{2, 1}}, [](const Inputs& in) { return curved(in[0].expand({3, -1, 2})); });
+  check("select", {{3, 2}}, [](const Inputs& in) { return curved(in[0].select(1, -1)) + curved(in[0].select(-1, 0)); });
+  check("slice", {{5, 4}}, [](const Inputs& in) { return curved(in[0].slice(0, -4, 5, 2).slice(-1, 1, 100)); });
+  check("narrow", {{5, 2}}, [](const Inputs& in) { return curved(in[0].narrow(0, -3, 2)); });
+  check("flatten", {{2, 3, 2}},
+        [](const Inputs& in) { return curved(in[0].flatten(1)) + curved(in[0].transpose(0, 2).flatten(-2, -1)); });
+  check("operator[]", {{3, 2}}, [](const Inputs& in) { return curved(in[0][1]) * in[0][-1]; });
+  check("clone", {{3}}, [](const Inputs& in) { return curved(in[0].clone()); });
+  check("contiguous", {{2, 3}}, [](const Inputs& in) { return curved(in[0].t().contiguous()); });
+  check("to", {{3}}, [](const Inputs& in) { return curved(in[0].to("cpu:1")).to("cpu"); });
+}
+
+}  // namespace
+
+TEST_CASE("operations with two operands have correct first and second derivatives, broadcasting included") {
+  check_binaries();
+}
+TEST_CASE(
+    "reductions over every set of dimensions, with and without keepdim, have correct first and second derivatives") {
+  check_reductions();
+}
+TEST_CASE("products of every combination of shapes have correct first and second derivatives") { check_products(); }
+TEST_CASE("joining, cutting, indexing and sorting have correct first and second derivatives") { check_indexing(); }
+TEST_CASE("views and moves have correct first and second derivatives") { check_members(); }
+
+TEST_CASE("a conversion of dtype passes the gradient back in the dtype it came in") {
+  const ls::Tensor x = ls::tensor({0.5, 2.0}, {.requires_grad = true});
+  const ls::Tensor y = x.to(ls::kFloat64);
+  ls::sum(y * y).backward();
+  CHECK(x.grad().dtype() == ls::kFloat32);
+  CHECK(x.grad().to_vector<double>() == std::vector<double>{1, 4});
+  CHECK(!x.to(ls::kInt64).requires_grad());
+  const ls::Tensor half = x.to(ls::kFloat16);
+  CHECK(half.requires_grad());
+  x.set_grad({});
+  ls::sum(half.to(ls::kFloat32) * 3).backward();
+  CHECK(x.grad().to_vector<double>() == std::vector<double>{3, 3});
+  const ls::Tensor twice = ls::autograd::grad(ls::sum(ls::pow(x.to(ls::kFloat64), 3)), x, {.create_graph = true});
+  CHECK(ls::autograd::grad(ls::sum(twice), x).to_vector<double>() == std::vector<double>{3, 12});
+}
+
+TEST_CASE("operands of two dtypes get their gradients each in its own") {
+  const ls::Tensor a = ls::tensor({2.0}, {.requires_grad = true}),
+                   b = ls::tensor({3.0}, {.dtype = ls::kFloat64, .requires_grad = true});
+  ls::sum(a * b + a / b + ls::maximum(a, b) + ls::where(ls::tensor({true}), a, b)).backward();
+  CHECK(a.grad().dtype() == ls::kFloat32);
+  CHECK(b.grad().dtype() == ls::kFloat64);
+  const ls::Tensor c = ls::ones({2}, {.requires_grad = true});
+  ls::sum(ls::cat({c, ls::ones({1}, {.dtype = ls::kFloat64})})).backward();
+  CHECK(c.grad().dtype() == ls::kFloat32);
+}
+
+TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
+  const ls::Tensor empty = ls::zeros({0, 3}, {.requires_grad = true}), w = ls::ones({2, 3}, {.requires_grad = true});
+  ls::sum(ls::linear(empty, w)).backward();
+  CHECK(empty.grad().shape() == ls::Shape{0, 3});
+  CHECK(w.grad().to_vector<double>() == std::vector<double>(6, 0));
+  const ls::Tensor none = ls::zeros({2, 0}, {.requires_grad = true}), v = ls::zeros({3, 0}, {.requires_grad = true});
+  ls::sum(ls::linear(none, v)).backward();
+  CHECK(v.grad().shape() == ls::Shape{3, 0});
+  const ls::Tensor scalar = ls::tensor(2.0, {.requires_grad = true});
+  ls::exp(scalar).backward();
+  CHECK(scalar.grad().dim() == 0);
+}
+
+TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
+  check_binaries(), check_reductions(), check_products(), check_indexing();
+  std::set<std::string> known = checked();
+#define POINTWISE(name, functor, low, high) known.insert(#name);
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+  known.insert({"equal", "allclose", "argmax", "argmin"});
+  std::ifstream header(LOCKSTEP_GOLDEN_DIR "/../../autograd/functions.h");
+  REQUIRE(header.good());
+  const std::regex declaration(
+      R"(^(?:inline )?(?:Tensor|bool|std::vector<Tensor>|std::pair<Tensor, Tensor>) (\w+)\(.*)");
+  std::smatch match;
+  int found = 0;
+  for (std::string line; std::getline(header, line);) {
+    if (!std::regex_match(line, match, declaration) || match[1] == "operator") continue;
+    ++found;
+    CHECK_MESSAGE(known.contains(match[1]), match[1].str() << " has no gradient check");
+  }
+  CHECK(found > 50);
+}

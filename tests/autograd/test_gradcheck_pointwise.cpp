@@ -1,0 +1,73 @@
+// Gradient checks of first and second order for every function of pointwise.def: a new line there is checked by itself.
+#include "tests/support/testing.h"
+
+namespace {
+
+using Inputs = std::vector<ls::Tensor>;
+using Function = ls::Callback<ls::Tensor(const Inputs&)>;
+
+const ls::autograd::GradcheckOptions thorough = {.second_order = true, .throw_on_error = true};
+
+// Numbers over the domain, away from 0 and 1, where some functions have a kink.
+ls::Tensor points(double low, double high) {
+  const ls::NoGradGuard no_grad;
+  ls::Tensor x = ls::linspace(low + 0.01, high - 0.013, 14, {.dtype = ls::kFloat64});
+  x = ls::where(ls::abs(x) < 0.05, x + 0.1, x);
+  return ls::where(ls::abs(ls::abs(x) - 1.5) < 0.05, x + 0.1, x).view({2, 7}).requires_grad_();
+}
+
+void check(const char* name, const Function& function, double low, double high) {
+  INFO(name);
+  CHECK_NOTHROW((void)ls::autograd::gradcheck(function, {points(low, high)}, thorough));
+}
+
+// Functions with parameters get some that exercise both branches. One without an entry here does not compile.
+ls::Tensor with_leaky_relu(const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); }
+ls::Tensor with_clamp(const ls::Tensor& x) { return ls::clamp(x, -1.5, 1.5); }
+ls::Tensor with_pow_scalar(const ls::Tensor& x) {
+  return ls::pow(x, 2.5) + ls::pow(x, -1) + ls::pow(x, 3) + ls::pow(x, 0.5) + ls::pow(x, 0) + ls::pow(x, 1);
+}
+
+}  // namespace
+
+TEST_CASE("every pointwise function has the gradient and the second derivative of its value") {
+#define POINTWISE(name, functor, low, high) \
+  check(                                    \
+      #name, [](const Inputs& in) { return ls::name(in[0]); }, low, high);
+#define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
+  check(                                                    \
+      #name, [](const Inputs& in) { return with_##name(in[0]); }, low, high);
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+}
+
+TEST_CASE("every pointwise function of a strided view has the gradient of its value") {
+#define POINTWISE(name, functor, low, high) \
+  check(                                    \
+      #name, [](const Inputs& in) { return ls::name(in[0].t()); }, low, high);
+#define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
+  check(                                                    \
+      #name, [](const Inputs& in) { return with_##name(in[0].t()); }, low, high);
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+}
+
+TEST_CASE("a third derivative of a pointwise function is refused, by name") {
+  const ls::Tensor x = ls::tensor({0.5}, {.dtype = ls::kFloat64, .requires_grad = true});
+  ls::Tensor y = ls::tanh(x);
+  for (int i = 0; i < 2; ++i) y = ls::autograd::grad(y, x, {.create_graph = true});
+  CHECK(contains(error_of([&] { ls::autograd::grad(y, x); }), "tanh: third derivatives"));
+}
+
+TEST_CASE("the gradient at a kink is PyTorch's: 0 at 0 for relu and abs, 1 on the limits of clamp") {
+  const auto slope = [](const ls::Tensor& x, auto function) {
+    ls::sum(function(x)).backward();
+    return x.grad().to_vector<double>();
+  };
+  const auto leaf = [](double value) { return ls::tensor({value}, {.requires_grad = true}); };
+  CHECK(slope(leaf(0), [](const ls::Tensor& x) { return ls::relu(x); })[0] == 0);
+  CHECK(slope(leaf(0), [](const ls::Tensor& x) { return ls::abs(x); })[0] == 0);
+  CHECK(slope(leaf(1), [](const ls::Tensor& x) { return ls::clamp(x, -1, 1); })[0] == 1);
+  CHECK(slope(leaf(-1), [](const ls::Tensor& x) { return ls::clamp(x, -1, 1); })[0] == 1);
+  CHECK(slope(leaf(0), [](const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); })[0] == 0.2f);
+}

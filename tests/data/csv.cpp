@@ -1,0 +1,205 @@
+#include <cmath>
+#include <limits>
+
+#include "support.h"
+
+using namespace ls::data;
+
+namespace {
+
+CsvDataset parse(const std::string& text, const CsvOptions& options = {.target = "y"}) {
+  return CsvDataset::parse(bytes_of(text), "f.csv", options);
+}
+
+std::string io_error(const std::string& text, const CsvOptions& options = {.target = "y"}) {
+  return error_of<ls::IoError>([&] { parse(text, options); });
+}
+
+std::string argument_error(const std::string& text, const CsvOptions& options) {
+  return error_of([&] { parse(text, options); });
+}
+
+using Names = std::vector<std::string>;
+using Floats = std::vector<float>;
+
+}  // namespace
+
+TEST_CASE("the columns but the target's are features, wherever the target stands") {
+  const CsvDataset set = parse("a,y,b\n1,2,3\n4,5,6\n");
+  CHECK(set.features() == Names{"a", "b"});
+  CHECK(set.size() == 2);
+  CHECK(set.data().shape() == ls::Shape{2, 2});
+  CHECK(set.target().shape() == ls::Shape{2, 1});
+  CHECK(set.data().to_vector<float>() == Floats{1, 3, 4, 6});
+  CHECK(set.target().to_vector<float>() == Floats{2, 5});
+  CHECK(set.mean().empty());
+  const Example batch = set.get_batch(Rows{1, 0});
+  CHECK(batch.target.shape() == ls::Shape{2, 1});
+  CHECK(batch.input.dtype() == ls::kFloat32);
+}
+
+TEST_CASE("CRLF, quotes, blanks, a byte order mark, a missing last line end and blank lines at the end are all read") {
+  const Floats expected{1, -2.5f, 3e2f, 0.5f};
+  for (const char* text :
+       {"a,b,y\r\n1,-2.5,0\r\n3e2,.5,0\r\n", "\xef\xbb\xbf\"a\",\"b\",\"y\"\n\"1\",\"-2.5\",\"0\"\n 3e2 ,+0.5\t,0",
+        "a,b,y\n1,-2.5,0\n3e2,0.5,0\n\n\r\n  \n", "a,b,y\r\n1,-2.5,0\r\n3e2,0.5,0\r"}) {
+    CAPTURE(text);
+    const CsvDataset set = parse(text);
+    CHECK(set.data().to_vector<float>() == expected);
+    CHECK(set.features() == Names{"a", "b"});
+  }
+}
+
+TEST_CASE("quoted names may hold delimiters, quotes and line ends, and lines are still counted right") {
+  const std::string text = "\"x,\"\"1\"\"\",\"two\nlines\",y\n1,2,3\n";
+  CHECK(parse(text).features() == Names{"x,\"1\"", "two\nlines"});
+  CHECK(contains(io_error(text + "1,b,3\n"), "f.csv:4:3: column \"two\\x0alines\": expected a number, found \"b\""));
+}
+
+TEST_CASE("without a header columns are numbered, and another delimiter can be asked for") {
+  const CsvDataset set = parse("1;2;3\n4;5;6\n", {.target = "0", .header = false, .delimiter = ';'});
+  CHECK(set.features() == Names{"1", "2"});
+  CHECK(set.data().to_vector<float>() == Floats{2, 3, 5, 6});
+  CHECK(set.target().to_vector<float>() == Floats{1, 4});
+}
+
+TEST_CASE("standardised features have mean 0 and deviation 1 over the rows they are fitted on") {
+  const CsvDataset set =
+      parse("a,b,y\n1,1e6,7\n3,1000002,8\n100,1e9,9\n", {.target = "y", .standardize = true, .fit_rows = {1, 0, 1}});
+  CHECK(set.mean() == std::vector<double>{2, 1000001});
+  CHECK(set.deviation() == std::vector<double>{1, 1});
+  CHECK(set.data().to_vector<float>() == Floats{-1, -1, 1, 1, 98, 998999999.0f});
+  CHECK(set.target().to_vector<float>() == Floats{7, 8, 9});
+}
+
+TEST_CASE("without fit_rows all rows are fitted, and the deviation divides by their number") {
+  const CsvDataset set = parse("a,y\n2,0\n4,0\n4,0\n4,0\n5,0\n5,0\n7,0\n9,0\n", {.target = "y", .standardize = true});
+  CHECK(set.mean()[0] == 5);
+  CHECK(set.deviation()[0] == 2);
+}
+
+TEST_CASE("a constant column becomes zeros, not rounding noise") {
+  std::string text = "a,y\n";
+  for (int i = 0; i < 10; ++i) text += "0.1,1\n";
+  const CsvDataset set = parse(text, {.target = "y", .standardize = true});
+  CHECK(set.deviation()[0] == 1);
+  CHECK(set.mean()[0] == 0.1);
+  CHECK(set.data().to_vector<float>() == Floats(10, 0.0f));
+}
+
+TEST_CASE("a large mean does not cost a column its digits") {
+  const CsvDataset set = parse("a,y\n1600000000.25,0\n1600000000.75,0\n", {.target = "y", .standardize = true});
+  CHECK(set.data().to_vector<float>() == Floats{-1, 1});
+}
+
+TEST_CASE("another file is treated like the first with its mean and deviation") {
+  const CsvDataset train = parse("a,b,y\n1,5,0\n3,5,0\n", {.target = "y", .standardize = true});
+  const CsvDataset test = parse(
+      "a,b,y\n5,6,0\n", {.target = "y", .standardize = true, .mean = train.mean(), .deviation = train.deviation()});
+  CHECK(test.data().to_vector<float>() == Floats{3, 1});
+}
+
+TEST_CASE("the WDBC data are 569 rows of 30 features, 357 of them benign") {
+  const CsvDataset set(LOCKSTEP_SAMPLE_DATA_DIR "/wdbc.csv", {.target = "benign", .standardize = true});
+  CHECK(set.data().shape() == ls::Shape{569, 30});
+  CHECK(set.features().front() == "mean_radius");
+  CHECK(ls::sum(set.target()).item<int>() == 357);
+  CHECK(set.mean()[0] == doctest::Approx(14.1272917));
+  CHECK(set.deviation()[0] == doctest::Approx(3.520950761));  // divided by n, not n - 1
+}
+
+TEST_CASE("what is not a number is shown with file, line and column") {
+  CHECK(contains(io_error("a,b,y\n1,2,3\n1,x y,3\n"), "f.csv:3:3: column \"b\": expected a number, found \"x y\""));
+  CHECK(contains(io_error("a,y\r\n\"1,5\",2\r\n"), "f.csv:2:1: column \"a\": expected a number, found \"1,5\""));
+  for (const char* bad : {"", " ", "1e", "0x10", "1.2.3", "--1", "+-1", "+", "1 2", "\"1\"\"2\"", "one", "1_000"}) {
+    CAPTURE(bad);
+    CHECK(contains(io_error("a,y\n" + std::string(bad) + ",1\n"), "f.csv:2:1: column \"a\": expected a number"));
+  }
+  CHECK(contains(io_error(std::string("a,y\n1\0,1\n", 9)), "found \"1\\x00\""));
+  CHECK(contains(io_error("a,y\n" + std::string(1000, 'z') + ",1\n"), std::string(40, 'z') + "\"..."));
+}
+
+TEST_CASE("numbers that f32 cannot hold are refused: infinities, NaN, overflow") {
+  for (const char* bad : {"inf", "-inf", "nan", "NaN", "1e39", "-1e300", "1e999"}) {
+    CAPTURE(bad);
+    CHECK(contains(io_error("a,y\n1,2\n" + std::string(bad) + ",1\n"),
+                   "f.csv:3:1: column \"a\": expected a finite number"));
+  }
+  const std::string far = "a,y\n0,1\n1e-30,1\n1e38,1\n";
+  CHECK(contains(io_error(far, {.target = "y", .standardize = true, .fit_rows = {0, 1}}),
+                 "f.csv:4: column \"a\": 1e+38 is too far"));
+}
+
+TEST_CASE("lines with too few or too many fields are refused") {
+  CHECK(contains(io_error("a,b,y\n1,2\n"), "f.csv:2:4: the line has 2 fields, 3 are expected"));
+  CHECK(contains(io_error("a,b,y\n1,2,3,4\n"), "f.csv:2:7: more fields than the 3 columns: \"4\""));
+  CHECK(contains(io_error("a,b,y\n1,2,3,\n"), "f.csv:2:7: more fields"));
+  CHECK(contains(io_error("a,b,y\n1,2,3\n\n1,2,3\n"), "f.csv:3:1: column \"a\": expected a number, found \"\""));
+}
+
+TEST_CASE("broken quotes are refused") {
+  CHECK(contains(io_error("a,y\n\"1,2\n3,4\n"), "f.csv:2:1: a quoted field without an end"));
+  CHECK(contains(io_error("a,y\n1,\"2\"3\n"),
+                 "f.csv:2:6: expected ',' or the end of the line after a quoted field, found \"3\""));
+  CHECK(contains(io_error("\"a,y\n"), "f.csv:1:1: a quoted field without an end"));
+}
+
+TEST_CASE("a file without a table is refused") {
+  CHECK(io_error("") == "f.csv: the file is empty");
+  CHECK(io_error(" \r\n\n") == "f.csv: the file is empty");
+  CHECK(io_error("\xef\xbb\xbf") == "f.csv: the file is empty");
+  CHECK(io_error("a,y\n") == "f.csv: there are no rows after the header");
+  CHECK(contains(io_error("y\n1\n"), "f.csv:1: one column, \"y\""));
+  CHECK(contains(io_error("y,a,y\n1,2,3\n"), "two columns have the target's name"));
+}
+
+TEST_CASE("arguments that do not fit the file are named") {
+  const std::string text = "a,b,y\n1,2,3\n4,5,6\n";
+  CHECK(contains(argument_error(text, {.target = "z"}),
+                 "f.csv: .target is \"z\", but the columns are \"a\", \"b\", \"y\""));
+  CHECK(contains(argument_error(text, {}), ".target is \"\""));
+  CHECK(contains(argument_error(text, {.target = "y", .fit_rows = {0}}), "need .standardize"));
+  CHECK(contains(argument_error(text, {.target = "y", .standardize = true, .fit_rows = {2}}),
+                 "index 2 is outside [0, 2)"));
+  CHECK(contains(argument_error(text, {.target = "y", .standardize = true, .mean = {1, 2}}),
+                 ".mean together with .deviation"));
+  CHECK(contains(argument_error(text, {.target = "y", .standardize = true, .mean = {1}, .deviation = {1}}),
+                 "there are 2 features"));
+  CHECK(contains(argument_error(text, {.target = "y", .standardize = true, .mean = {1, 2}, .deviation = {1, 0}}),
+                 "deviation 0"));
+  CHECK(contains(argument_error(text, {.target = "y", .delimiter = '"'}), ".delimiter"));
+  std::string wide = "column0";
+  for (int i = 1; i < 1000; ++i) wide += ",column" + std::to_string(i);
+  CHECK(contains(argument_error(wide + "\n", {.target = "z"}), "and 99"));
+}
+
+TEST_CASE("a file that cannot be read says why") {
+  CHECK(contains(error_of<ls::IoError>([] { CsvDataset("no/such.csv", {.target = "y"}); }),
+                 "no/such.csv: cannot open: No such file"));
+  CHECK(contains(error_of<ls::IoError>([] { CsvDataset("/tmp", {.target = "y"}); }),
+                 "is a directory, not a regular file"));
+  const CsvDataset set(write_file("read.csv", "a,y\n1,2\n"), {.target = "y"});
+  CHECK(set.size() == 1);
+}
+
+TEST_CASE("a CSV file cut off anywhere or with any byte changed gives a table or an IoError") {
+  const std::string whole = "a,\"b\",y\r\n1,\"2\",3\r\n4,5,6\r\n";
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    try {
+      parse(whole.substr(0, length));
+    } catch (const ls::IoError&) {
+    } catch (const ls::InvalidArgument&) {  // the target's name is gone
+    }
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (int byte = 0; byte < 256; ++byte) {
+      std::string changed = whole;
+      changed[at] = static_cast<char>(byte);
+      try {
+        parse(changed);
+      } catch (const ls::IoError&) {
+      } catch (const ls::InvalidArgument&) {
+      }
+    }
+  }
+}

@@ -1,0 +1,157 @@
+#include <cstdio>
+#include <numeric>
+
+#include "support.h"
+
+using namespace ls::data;
+
+namespace {
+
+Rows all_ranks(std::int64_t n, std::int64_t replicas, const DistributedSamplerOptions& options) {
+  Rows rows;
+  for (std::int64_t rank = 0; rank < replicas; ++rank) {
+    const Rows mine = DistributedSampler(n, replicas, rank, options).indices(0);
+    rows.insert(rows.end(), mine.begin(), mine.end());
+  }
+  return rows;
+}
+
+Rows first(const Rows& rows, std::int64_t count) { return {rows.begin(), rows.begin() + count}; }
+
+}  // namespace
+
+TEST_CASE("a permutation is torch.randperm of the same size and seed, index for index") {
+  int compared = 0;
+  for (const auto& entry : golden("samplers")) {
+    const auto& key = entry.first;
+    const ls::Tensor& expected = entry.second;
+    long long n = 0, seed = 0;
+    if (std::sscanf(key.c_str(), "randperm/n=%lld,seed=%lld", &n, &seed) != 2) continue;
+    INFO(key);
+    CHECK(permutation(n, seed) == expected.to_vector<std::int64_t>());
+    ++compared;
+  }
+  CHECK(compared >= 10);
+}
+
+TEST_CASE("DistributedSampler deals every rank the indices that PyTorch's deals it") {
+  int compared = 0;
+  for (const auto& entry : golden("samplers")) {
+    const auto& key = entry.first;
+    const ls::Tensor& expected = entry.second;
+    long long n = 0, replicas = 0, seed = 0, epoch = 0;
+    int shuffle = 0, drop_last = 0;
+    if (std::sscanf(key.c_str(), "distributed/n=%lld,replicas=%lld,shuffle=%d,drop_last=%d,seed=%lld,epoch=%lld", &n,
+                    &replicas, &shuffle, &drop_last, &seed, &epoch) != 6) {
+      continue;
+    }
+    INFO(key);
+    for (std::int64_t rank = 0; rank < replicas; ++rank) {
+      DistributedSampler sampler(n, replicas, rank,
+                                 {.shuffle = shuffle != 0, .seed = seed, .drop_last = drop_last != 0});
+      sampler.set_epoch(epoch);
+      const Rows mine = sampler.next_epoch();
+      CHECK(mine == expected[rank].to_vector<std::int64_t>());
+      CHECK(static_cast<std::int64_t>(mine.size()) == sampler.size());
+    }
+    ++compared;
+  }
+  CHECK(compared >= 50);
+}
+
+TEST_CASE("an exact DistributedSampler deals every row once, and ranks differ by one row at most") {
+  for (const std::int64_t n : {0, 1, 3, 8, 10, 37}) {
+    for (const std::int64_t replicas : {1, 2, 3, 8}) {
+      Rows rows = all_ranks(n, replicas, {.exact = true});
+      std::sort(rows.begin(), rows.end());
+      Rows expected(static_cast<std::size_t>(n));
+      std::iota(expected.begin(), expected.end(), 0);
+      CHECK(rows == expected);
+      for (std::int64_t rank = 0; rank < replicas; ++rank) {
+        const std::int64_t size = DistributedSampler(n, replicas, rank, {.exact = true}).size();
+        CHECK((size == n / replicas || size == n / replicas + 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("an exact DistributedSampler deals its rows in the order of the padded one") {
+  const Rows padded = DistributedSampler(10, 4, 1, {.seed = 3}).indices(2);
+  const Rows exact = DistributedSampler(10, 4, 1, {.seed = 3, .exact = true}).indices(2);
+  CHECK(exact == first(padded, static_cast<std::int64_t>(exact.size())));
+}
+
+TEST_CASE("the epoch advances by itself, and set_epoch decides the next one") {
+  RandomSampler sampler(20, {.seed = 5});
+  const Rows zero = sampler.next_epoch(), one = sampler.next_epoch();
+  CHECK(zero == permutation(20, 5));
+  CHECK(one == permutation(20, 6));
+  CHECK(sampler.epoch() == 2);
+  sampler.set_epoch(1);
+  CHECK(sampler.next_epoch() == one);
+  CHECK(sampler.epoch() == 2);
+}
+
+TEST_CASE("SequentialSampler gives 0 to n-1 in every epoch") {
+  SequentialSampler sampler(4);
+  CHECK(sampler.next_epoch() == Rows{0, 1, 2, 3});
+  CHECK(sampler.next_epoch() == Rows{0, 1, 2, 3});
+}
+
+TEST_CASE("each shard of a batch has the rows that DistributedSampler deals it, whoever holds it") {
+  for (const bool drop_last : {false, true}) {
+    for (const std::int64_t n : {0, 3, 100, 103}) {
+      const std::int64_t shards = 4, batch_size = 6;
+      for (const std::int64_t held : {1, 2, 4}) {
+        for (std::int64_t begin = 0; begin < shards; begin += held) {
+          const ShardedBatchSampler sampler(n, {.shards = shards,
+                                                .first = begin,
+                                                .count = held,
+                                                .batch_size = batch_size,
+                                                .shuffle = true,
+                                                .seed = 9,
+                                                .drop_last = drop_last});
+          std::vector<Rows> dealt(static_cast<std::size_t>(held));
+          const BatchPlan plan = sampler.batches(3);
+          CHECK(plan.size() == sampler.size());
+          for (std::int64_t b = 0; b < plan.size(); ++b) {
+            const auto each = plan[b].size() / static_cast<std::size_t>(held);
+            CHECK(plan[b].size() == each * static_cast<std::size_t>(held));
+            if (drop_last || b + 1 < plan.size()) CHECK(each == batch_size);
+            for (std::size_t s = 0; s < dealt.size(); ++s) {
+              const auto part = plan[b].subspan(s * each, each);
+              dealt[s].insert(dealt[s].end(), part.begin(), part.end());
+            }
+          }
+          for (std::int64_t s = 0; s < held; ++s) {
+            const Rows expected =
+                DistributedSampler(n, shards, begin + s, {.seed = 9, .drop_last = drop_last}).indices(3);
+            const Rows& mine = dealt[static_cast<std::size_t>(s)];
+            CHECK(mine == first(expected, static_cast<std::int64_t>(mine.size())));
+            CHECK(expected.size() - mine.size() < (drop_last ? batch_size : 1));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a ShardedBatchSampler without a count holds all shards from the first on") {
+  const ShardedBatchSampler all(8, {.shards = 4, .first = 1, .batch_size = 2, .shuffle = false});
+  const BatchPlan plan = all.batches(0);
+  REQUIRE(plan.size() == 1);
+  CHECK(Rows(plan[0].begin(), plan[0].end()) == Rows{1, 5, 2, 6, 3, 7});
+}
+
+TEST_CASE("a sampler names the argument that does not fit") {
+  CHECK(contains(error_of([] { DistributedSampler(10, 2, 2); }), "rank 2 is not one of 2 replicas"));
+  CHECK(contains(error_of([] { DistributedSampler(10, 2, -1); }), "rank -1 is not one of 2 replicas"));
+  CHECK(contains(error_of([] { DistributedSampler(10, 0, 0); }), "0 replicas"));
+  CHECK(contains(error_of([] { DistributedSampler(-1, 1, 0); }), "number of examples is -1"));
+  CHECK(contains(error_of([] { DistributedSampler(10, 2, 0, {.drop_last = true, .exact = true}); }), ".exact"));
+  CHECK(contains(error_of([] { RandomSampler(-3); }), "RandomSampler: the number of examples is -3"));
+  CHECK(contains(error_of([] { SequentialSampler(3).set_epoch(-1); }), "epoch is -1"));
+  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.shards = 2, .first = 1, .count = 2}); }), ".count 2"));
+  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.shards = 2, .first = 2}); }), ".first 2"));
+  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.batch_size = 0}); }), ".batch_size is 0"));
+}

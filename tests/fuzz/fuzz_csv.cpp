@@ -1,0 +1,35 @@
+// Any text: a table of finite numbers, or an error with a short text, and nothing else.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "lockstep/data/readers.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+void parse(std::span<const std::byte> text, const ls::data::CsvOptions& options) {
+  try {
+    const auto set = ls::data::CsvDataset::parse(text, "fuzz", options);
+    if (set.size() < 1 || set.data().size(1) != static_cast<std::int64_t>(set.features().size())) std::abort();
+    for (const float value : set.data().span<float>()) {
+      if (!std::isfinite(value)) std::abort();
+    }
+  } catch (const ls::IoError& error) {
+    if (std::string(error.what()).size() > 400) std::abort();
+  } catch (const ls::InvalidArgument& error) {  // no such target
+    if (std::string(error.what()).size() > 400) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto text = std::as_bytes(std::span(data, size));
+  parse(text, {.target = "y", .standardize = true});
+  parse(text, {.target = "0", .header = false});
+  return 0;
+}

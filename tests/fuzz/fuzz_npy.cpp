@@ -1,0 +1,20 @@
+// Any bytes: an array no larger than the file, or an error with a short text, and nothing else.
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "lockstep/tensor/npy.h"
+
+namespace ls = lockstep;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const ls::Tensor tensor = ls::raw::parse_npy(ls::MemorySource(std::as_bytes(std::span(data, size)), "fuzz"));
+    if (static_cast<std::size_t>(tensor.numel()) > size) std::abort();
+    for (const double value : tensor.to_vector<double>()) static_cast<void>(static_cast<volatile double>(value));
+  } catch (const ls::IoError& error) {
+    if (std::string(error.what()).size() > 400) std::abort();
+  }
+  return 0;
+}

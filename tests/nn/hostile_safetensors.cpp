@@ -1,0 +1,200 @@
+// Every rule of the format, one file that breaks it each, and the text that names the place.
+#include "support.h"
+
+#include <cstring>
+
+namespace {
+
+std::string file(const std::string& header, std::size_t payload) {
+  const auto length = static_cast<std::uint64_t>(header.size());
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &length, 8);
+  return bytes + header + std::string(payload, '\0');
+}
+
+std::string with_length(std::uint64_t length, const std::string& rest) {
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &length, 8);
+  return bytes + rest;
+}
+
+ls::StateDict parse(const std::string& bytes) {
+  return ls::parse_safetensors(std::as_bytes(std::span(bytes)), "f", nullptr);
+}
+
+std::string error(const std::string& bytes) {
+  return error_of<ls::IoError>([&] { parse(bytes); });
+}
+
+// The header of one tensor "w" with the given fields.
+std::string one(const std::string& fields) { return "{\"w\":{" + fields + "}}"; }
+const std::string kGood = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
+
+}  // namespace
+
+TEST_CASE("what the format allows is read") {
+  CHECK(parse(file("{}", 0)).empty());
+  CHECK(parse(file("{}     ", 0)).empty());
+  CHECK(parse(file(R"({"__metadata__":{}})", 0)).empty());
+  CHECK(parse(file(one(kGood), 8)).at("w").shape() == ls::Shape{2});
+  CHECK(parse(file(one(R"("data_offsets":[0,8],"shape":[],"dtype":"F64")"), 8)).at("w").dim() == 0);
+  CHECK(parse(file(one(R"("dtype":"F32","shape":[0,1000000000000],"data_offsets":[0,0])"), 0)).at("w").numel() == 0);
+  const std::string two =
+      R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+      R"("é":{"dtype":"BOOL","shape":[0],"data_offsets":[8,8]}})";
+  const ls::StateDict dict = parse(file(two, 9));  // the header's order is free, and offsets need no alignment
+  CHECK(dict.size() == 3);
+  CHECK(dict.begin()->first == "a");
+  CHECK(
+      parse(
+          file(
+              R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"y":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})",
+              9))
+          .at("y")
+          .item<double>() == 0);
+}
+
+TEST_CASE("lengths that do not fit the file are refused before anything is allocated") {
+  CHECK(error("") == "f: 0 bytes, a safetensors file has at least 8");
+  CHECK(error("1234567") == "f: 7 bytes, a safetensors file has at least 8");
+  CHECK(error(with_length(100'000'001, "{}")) == "f: byte 0: the header has 100000001 bytes, the limit is 100000000");
+  CHECK(error(with_length(UINT64_MAX, "{}")) ==
+        "f: byte 0: the header has 18446744073709551615 bytes, the limit is 100000000");
+  CHECK(error(with_length(99'999'999, "{}")) ==
+        "f: byte 0: the header has 99999999 bytes, 2 follow: the file is truncated");
+  CHECK(error(with_length(0, "")) == "f: byte 8: the header does not begin with '{'");
+}
+
+TEST_CASE("a header that is not JSON in UTF-8 is refused with the byte") {
+  CHECK(error(file(" {}", 0)) == "f: byte 8: the header does not begin with '{'");
+  CHECK(error(file("[]", 0)) == "f: byte 8: the header does not begin with '{'");
+  CHECK(error(file("\xef\xbb\xbf{}", 0)) == "f: byte 8: the header does not begin with '{'");
+  CHECK(error(file("{", 0)) == "f: byte 10: the header is not valid JSON in UTF-8 here");
+  CHECK(error(file("{}{}", 0)) == "f: byte 11: the header is not valid JSON in UTF-8 here");
+  CHECK(contains(error(file("{\"a\xff\":1}", 0)), "the header is not valid JSON in UTF-8 here"));
+  CHECK(contains(error(file("{\"a\xc0\xaf\":1}", 0)), "not valid JSON"));
+  CHECK(error(file(std::string("{}\0garbage", 10), 0)) == "f: byte 10: a zero byte in the header");
+  CHECK(contains(error(file("{\"" + std::string(100'000, 'x'), 0)), "not valid JSON"));
+}
+
+TEST_CASE("nesting, of any depth, is refused where it starts") {
+  CHECK(error(file("{\"a\":" + std::string(1'000'000, '['), 0)) ==
+        "f: header: \"a\": found an array, expected an object");
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
+  CHECK(error(file(objects, 0)) == "f: header: tensor \"a\": unknown field \"a\"; expected dtype, shape, data_offsets");
+}
+
+TEST_CASE("names and keys that appear twice are refused") {
+  CHECK(error(file("{\"w\":{" + kGood + "},\"w\":{" + kGood + "}}", 8)) == "f: header: tensor \"w\" appears twice");
+  CHECK(error(file(R"({"__metadata__":{},"__metadata__":{}})", 0)) ==
+        "f: header: \"__metadata__\": the key appears twice");
+  CHECK(error(file(R"({"__metadata__":{"k":"1","k":"2"}})", 0)) ==
+        "f: header: __metadata__: \"k\": a key appears twice");
+  CHECK(error(file(one(R"("dtype":"F32","dtype":"F64","shape":[2],"data_offsets":[0,8])"), 8)) ==
+        "f: header: tensor \"w\": dtype appears twice");
+}
+
+TEST_CASE("values of the wrong kind are refused with what was found and expected") {
+  CHECK(error(file(R"({"w":1})", 0)) == "f: header: \"w\": found a number, expected an object");
+  CHECK(error(file(R"({"w":"F32"})", 0)) == "f: header: \"w\": found a string, expected an object");
+  CHECK(error(file(R"({"__metadata__":{"k":1}})", 0)) ==
+        "f: header: __metadata__: \"k\": found a number, expected a string");
+  CHECK(error(file(R"({"__metadata__":{"k":{}}})", 0)) ==
+        "f: header: __metadata__: \"k\": found an object, expected a string");
+  CHECK(error(file(R"({"__metadata__":null})", 0)) == "f: header: \"__metadata__\": found null, expected an object");
+  CHECK(error(file(one(R"("dtype":1)"), 0)) == "f: header: tensor \"w\": dtype: found a number, expected a string");
+  CHECK(error(file(one(R"("shape":true)"), 0)) ==
+        "f: header: tensor \"w\": shape: found true or false, expected an array");
+  CHECK(error(file(one(R"("shape":[-1])"), 0)) ==
+        "f: header: tensor \"w\": shape: found a negative number, expected a whole number from 0 up");
+  CHECK(
+      contains(error(file(one(R"("shape":[2.0])"), 0)), "shape: found a number that is not a whole one, or too large"));
+  CHECK(contains(error(file(one(R"("shape":[1e400])"), 0)), "f: byte"));
+  CHECK(contains(error(file(one(R"("shape":[18446744073709551616])"), 0)), "not a whole one, or too large"));
+  CHECK(error(file(one(R"("shape":[9223372036854775808])"), 0)) ==
+        "f: header: tensor \"w\": size 9223372036854775808 is too large");
+  CHECK(error(file(one(R"("shape":[[1]])"), 0)) ==
+        "f: header: tensor \"w\": shape: found an array, expected a whole number from 0 up");
+  CHECK(error(file(one(R"("shape":["1"])"), 0)) ==
+        "f: header: tensor \"w\": shape: found a string, expected a whole number from 0 up");
+  CHECK(error(file(one(R"("data_offsets":[0])"), 0)) ==
+        "f: header: tensor \"w\": data_offsets has 1 numbers, expected 2");
+  CHECK(error(file(one(R"("data_offsets":[0,1,2])"), 0)) ==
+        "f: header: tensor \"w\": data_offsets has more than two numbers");
+}
+
+TEST_CASE("a field that is missing or unknown is named") {
+  CHECK(error(file(one(""), 0)) == "f: header: tensor \"w\": dtype is missing");
+  CHECK(error(file(one(R"("dtype":"F32","data_offsets":[0,8])"), 8)) == "f: header: tensor \"w\": shape is missing");
+  CHECK(error(file(one(R"("dtype":"F32","shape":[2])"), 8)) == "f: header: tensor \"w\": data_offsets is missing");
+  CHECK(contains(error(file(one(kGood + R"(,"extra":1)"), 8)), "tensor \"w\": unknown field \"extra\""));
+}
+
+TEST_CASE("element types we lack are named with the tensor, and made-up ones too") {
+  for (const char* dtype :
+       {"I8", "I16", "U16", "U32", "U64", "C64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3"}) {
+    const std::string text =
+        error(file(one("\"dtype\":\"" + std::string(dtype) + R"(","shape":[2],"data_offsets":[0,8])"), 8));
+    CHECK(text == "f: header: tensor \"w\": dtype " + std::string(dtype) +
+                      " is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL");
+  }
+  CHECK(error(file(one(R"("dtype":"f32","shape":[2],"data_offsets":[0,8])"), 8)) ==
+        "f: header: tensor \"w\": unknown dtype \"f32\"");
+}
+
+TEST_CASE("shapes must fit the offsets, and products must not overflow") {
+  const auto shape = [](const std::string& sizes, std::uint64_t end) {
+    return one(R"("dtype":"F32","shape":[)" + sizes + R"(],"data_offsets":[0,)" + std::to_string(end) + "]");
+  };
+  CHECK(error(file(shape("3", 8), 8)) == "f: header: tensor \"w\": 12 bytes for shape (3) f32, the offsets give 8");
+  CHECK(error(file(shape("4611686018427387904,4", 0), 0)) ==
+        "f: header: tensor \"w\": shape (4611686018427387904, 4) is too large for any memory");
+  CHECK(contains(error(file(shape("4294967296,4294967296", 0), 0)), "is too large for any memory"));
+  CHECK(contains(error(file(shape("0,4294967296,4294967296", 0), 0)), "is too large for any memory"));
+  CHECK(contains(error(file(shape("1,1,1,1,1,1,1,1,1", 4), 4)), "more than 8 dimensions"));
+  CHECK(error(file(one(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), 8)) ==
+        "f: header: tensor \"w\": data_offsets go backwards: [8, 0]");
+  CHECK(contains(error(file(one(R"("dtype":"F32","shape":[2],"data_offsets":[18446744073709551615,7])"), 8)),
+                 "go backwards"));
+}
+
+TEST_CASE("the tensors cover the payload without holes, overlaps or rest") {
+  const auto two = [](const std::string& a, const std::string& b) {
+    return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[)" + a +
+           R"(]},"b":{"dtype":"U8","shape":[4],"data_offsets":[)" + b + "]}}";
+  };
+  CHECK(parse(file(two("4,8", "0,4"), 8)).size() == 2);
+  CHECK(error(file(two("1,5", "5,9"), 9)) ==
+        "f: header: tensor \"a\": begins at 1, expected 0, where the one before it ends");
+  CHECK(error(file(two("0,4", "5,9"), 9)) ==
+        "f: header: tensor \"b\": begins at 5, expected 4, where the one before it ends");
+  CHECK(error(file(two("0,4", "3,7"), 7)) ==
+        "f: header: tensor \"b\": begins at 3, expected 4, where the one before it ends");
+  CHECK(error(file(two("0,4", "0,4"), 4)) ==
+        "f: header: tensor \"b\": begins at 0, expected 4, where the one before it ends");
+  CHECK(error(file(two("0,4", "4,8"), 7)) == "f: the tensors take 8 bytes, 7 follow the header: the file is truncated");
+  CHECK(error(file(two("0,4", "4,8"), 9)) == "f: the tensors take 8 bytes, 9 follow the header: the file is too long");
+  CHECK(error(file("{}", 1)) == "f: the tensors take 0 bytes, 1 follow the header: the file is too long");
+}
+
+TEST_CASE("a claimed size far past the file allocates nothing") {
+  const std::uint64_t before = static_cast<std::uint64_t>(ls::allocator_stats().peak_bytes);
+  const std::string text =
+      error(file(one(R"("dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776])"), 8));
+  CHECK(text == "f: the tensors take 1099511627776 bytes, 8 follow the header: the file is truncated");
+  CHECK(static_cast<std::uint64_t>(ls::allocator_stats().peak_bytes) == before);
+}
+
+TEST_CASE("a bool that is neither 0 nor 1 is refused") {
+  std::string bytes = file(one(R"("dtype":"BOOL","shape":[3],"data_offsets":[0,3])"), 3);
+  bytes.back() = 2;
+  CHECK(error(bytes) == "f: tensor \"w\": element 2 is the byte 2, a bool is 0 or 1");
+}
+
+TEST_CASE("a checksum that is not one is a mismatch, and names from the file are escaped and cut in messages") {
+  CHECK(contains(error(file(R"({"__metadata__":{"lockstep.xxh3":"no"}})", 0)), "the header says \"no\""));
+  const std::string text = error(file("{\"" + std::string(1000, 'n') + "\\n\":1}", 0));
+  CHECK(text.size() < 200);
+  CHECK(error(file("{\"a\\n\\u0007\":1}", 0)).find('\n') == std::string::npos);
+}

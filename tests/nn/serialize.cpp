@@ -1,0 +1,186 @@
+#include "support.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/nn/safetensors_internal.h"
+#include "lockstep/tensor/file.h"
+
+namespace {
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ls::StateDict parse(const std::string& bytes, ls::Metadata* metadata = nullptr) {
+  return ls::parse_safetensors(std::as_bytes(std::span(bytes)), "memory", metadata);
+}
+
+// One tensor of every dtype, 0-d and empty ones, and views.
+ls::StateDict everything() {
+  ls::manual_seed(8);
+  ls::StateDict dict;
+  for (const ls::DType dtype :
+       {ls::kBool, ls::kUInt8, ls::kInt32, ls::kInt64, ls::kFloat16, ls::kBFloat16, ls::kFloat32, ls::kFloat64}) {
+    dict.insert(std::string("values.") + ls::name(dtype), ls::randint(0, 2, {3, 5}).to(dtype));
+  }
+  dict.insert("odd", ls::tensor({7}, {.dtype = ls::kUInt8}));
+  dict.insert("scalar", ls::tensor(2.5));
+  dict.insert("empty", ls::zeros({0, 3}));
+  dict.insert("transposed", ls::randn({3, 4}).t());
+  dict.insert("repeated", ls::tensor({1.0, 2.0}).expand({3, 2}));
+  dict.insert("slice", ls::randn({10}).slice(0, 1, 9, 3));
+  dict.insert("elsewhere", ls::randn({2}).to("cpu:1"));
+  dict.insert("naïve \"name\"\n", ls::full({2}, -0.0));
+  return dict;
+}
+
+int failing_call = -1, calls_made = 0;
+template <class R>
+bool fails(R) {
+  if (calls_made++ != failing_call) return false;
+  errno = ENOSPC;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every dtype, views, 0-d and empty tensors come back with the same bits") {
+  const ls::StateDict dict = everything();
+  ls::save(dict, "everything.safetensors", {{"format", "pt"}, {"note", "a \"quoted\"\ttext, é"}});
+  ls::Metadata metadata;
+  const ls::StateDict back = ls::load("everything.safetensors", &metadata);
+  CHECK(metadata == ls::Metadata{{"format", "pt"}, {"note", "a \"quoted\"\ttext, é"}});
+  REQUIRE(back.size() == dict.size());
+  for (const auto& entry : dict) {
+    const auto& name = entry.first;
+    const auto& tensor = entry.second;
+    INFO(name);
+    const ls::Tensor& read = back.at(name);
+    CHECK(read.dtype() == tensor.dtype());
+    CHECK(read.shape() == tensor.shape());
+    CHECK(read.is_contiguous());
+    CHECK(read.to(ls::kFloat64).to_vector<double>() == tensor.to(ls::Device()).to(ls::kFloat64).to_vector<double>());
+  }
+  ls::save(back, "again.safetensors", metadata);
+  CHECK(bytes_of("again.safetensors") == bytes_of("everything.safetensors"));
+}
+
+TEST_CASE("the writer follows the format's own: padded header, large alignments first, then names") {
+  ls::save({{"b", ls::tensor({1, 2})},
+            {"u", ls::tensor({3}, {.dtype = ls::kUInt8})},
+            {"z", ls::tensor({1.0})},
+            {"a", ls::tensor({1.0}, {.dtype = ls::kFloat64})},
+            {"c", ls::tensor({2.0})}},
+           "order.safetensors");
+  const std::string bytes = bytes_of("order.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  CHECK(header % 8 == 0);
+  const std::string json = bytes.substr(8, header);
+  CHECK(json.starts_with("{\"__metadata__\":{\"lockstep.xxh3\":\""));
+  CHECK(json.substr(0, json.find_last_not_of(' ') + 1)
+            .ends_with("\"b\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},\"a\":{\"dtype\":\"F64\","
+                       "\"shape\":[1],\"data_offsets\":[16,24]},"
+                       "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]},\"z\":{\"dtype\":\"F32\","
+                       "\"shape\":[1],\"data_offsets\":[28,32]},"
+                       "\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[32,33]}}"));
+  CHECK(bytes.size() == 8 + header + 33);
+}
+
+TEST_CASE("Python's checker accepts our files and finds the values of PyTorch's in them") {
+  if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0) {
+    MESSAGE("skipped: no python3 with numpy");
+    return;
+  }
+  ls::save(golden("model_from_torch"), "ours.safetensors");
+  CHECK(std::system("python3 " LOCKSTEP_GOLDEN_DIR "/check_ours.py ours.safetensors " LOCKSTEP_GOLDEN_DIR
+                    "/model_from_torch.safetensors") == 0);
+  ls::save(everything(), "everything.safetensors");
+  CHECK(std::system("python3 " LOCKSTEP_GOLDEN_DIR "/check_ours.py everything.safetensors") == 0);
+  ls::save({}, "nothing.safetensors");
+  CHECK(std::system("python3 " LOCKSTEP_GOLDEN_DIR "/check_ours.py nothing.safetensors") == 0);
+}
+
+TEST_CASE("a changed payload byte is found by the checksum, and files without one are read") {
+  ls::save({{"w", ls::ones({100})}}, "checked.safetensors");
+  std::string bytes = bytes_of("checked.safetensors");
+  bytes[bytes.size() - 150] ^= 1;
+  const std::string text = error_of<ls::IoError>([&] { parse(bytes); });
+  CHECK_MESSAGE(contains(text, "memory: the payload's checksum is"), text);
+  const ls::StateDict torch = golden("model_from_torch");
+  CHECK(torch.at("fc1.weight").shape() == ls::Shape{8, 4});
+}
+
+TEST_CASE("the loaded metadata does not hold the checksum, so it can be saved again") {
+  ls::save({{"w", ls::ones({2})}}, "metadata.safetensors", {{"step", "12"}});
+  ls::Metadata metadata;
+  parse(bytes_of("metadata.safetensors"), &metadata);
+  CHECK(metadata == ls::Metadata{{"step", "12"}});
+}
+
+TEST_CASE("what cannot be saved is refused by name, and the old file stays") {
+  ls::save({{"w", ls::ones({2})}}, "kept.safetensors");
+  const std::string before = bytes_of("kept.safetensors");
+  CHECK(error_of([] {
+          ls::save({{"w", ls::Tensor()}}, "kept.safetensors");
+        }) == "save: the entry \"w\" is an undefined tensor");
+  CHECK(error_of([] {
+          ls::save({{"__metadata__", ls::ones({1})}}, "kept.safetensors");
+        }) == "save: the name \"__metadata__\" is reserved by the format");
+  CHECK(error_of([] { ls::save({{"a\xff", ls::ones({1})}}, "kept.safetensors"); }).ends_with("is not UTF-8"));
+  CHECK(contains(error_of<ls::IoError>([] { ls::save({}, "no/such/folder/x.safetensors"); }), "no/such/folder"));
+  CHECK(bytes_of("kept.safetensors") == before);
+}
+
+TEST_CASE("a save that fails at any system call leaves the old file whole") {
+  const std::string path = "fault.safetensors";
+  ls::save({{"w", ls::zeros({1000})}}, path);
+  const std::string before = bytes_of(path);
+  static const ls::FileSystemCalls real = ls::FileSystemCalls::real();
+  ls::FileSystemCalls faulty = real;
+  faulty.open = [](const char* p, int flags, mode_t mode) { return fails(0) ? -1 : real.open(p, flags, mode); };
+  faulty.write = [](int fd, const void* data, std::size_t size) {
+    return fails(0) ? ssize_t{-1} : real.write(fd, data, size);
+  };
+  faulty.fsync = [](int fd) { return fails(0) ? -1 : real.fsync(fd); };
+  faulty.rename = [](const char* from, const char* to) { return fails(0) ? -1 : real.rename(from, to); };
+  int failures = 0;
+  for (failing_call = 0;; ++failing_call) {
+    calls_made = 0;
+    bool failed = false;
+    try {
+      ls::AtomicFile file(path, faulty);
+      nn::safetensors::write({{"w", ls::ones({1000})}}, {}, file);
+      file.commit();
+    } catch (const ls::IoError&) {
+      failed = true;
+    }
+    const bool whole = bytes_of(path) == before || ls::equal(ls::load(path).at("w"), ls::ones({1000}));
+    CHECK(whole);
+    if (!failed && calls_made <= failing_call) break;
+    failures += failed;
+  }
+  CHECK(failures >= 4);
+  CHECK(ls::equal(ls::load(path).at("w"), ls::ones({1000})));
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("."))
+    files += entry.path().string().find("fault") != std::string::npos;
+  CHECK(files == 1);  // no temporary file is left
+}
+
+TEST_CASE("loading what is not a safetensors file says what it is") {
+  CHECK(contains(error_of<ls::IoError>([] { ls::load("does_not_exist.safetensors"); }), "does_not_exist.safetensors"));
+  CHECK(contains(error_of<ls::IoError>([] { ls::load("."); }), "."));
+  for (const std::string& magic : {std::string("PK\x03\x04", 4), std::string("\x80\x02\x8a\x0a", 4)}) {
+    const std::string text = error_of<ls::IoError>([&] { parse(magic + "rest of it"); });
+    CHECK_MESSAGE((contains(text, "PyTorch pickle") && contains(text, "save_file(torch.load(")), text);
+  }
+}

@@ -1,0 +1,147 @@
+// save_checkpoint and load_checkpoint.
+#include <cstdio>
+#include <fstream>
+#include <optional>
+
+#include "tests/optim/support.h"
+
+namespace {
+
+struct Net : ls::nn::Module {
+  ls::nn::Sequential& body;
+  explicit Net(std::int64_t hidden = 16)
+      : body(add<ls::nn::Sequential>("body", ls::nn::Linear(4, hidden), ls::nn::GELU(), ls::nn::Dropout(0.3),
+                                     ls::nn::Linear(hidden, 2))) {}
+  ls::Tensor forward(const ls::Tensor& x) const override { return body(x); }
+};
+
+struct Trainer {
+  Net net;
+  ls::optim::AdamW optimizer{net.parameters(), {.lr = 1e-2}};
+  ls::optim::CosineAnnealingLR schedule{optimizer, {.t_max = 20}};
+  explicit Trainer(std::int64_t hidden = 16) : net(hidden) {}
+
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const ls::Tensor x = ls::randn({8, 4});  // drawn here, so that the random streams have to go on too
+      optimizer.zero_grad();
+      ls::mean(net(x) * net(x)).backward();
+      optimizer.step();
+      schedule.step();
+    }
+  }
+  ls::CheckpointParts parts() { return {.model = &net, .optimizer = &optimizer, .scheduler = &schedule}; }
+};
+
+// Everything that a load may change, in one hash-like list.
+struct Everything {
+  std::uint64_t parameters;
+  ls::StateDict optimizer, schedule;
+  std::vector<std::uint64_t> random;
+  explicit Everything(Trainer& t)
+      : parameters(ls::nn::parameter_hash(t.net)), optimizer(t.optimizer.state_dict()),
+        schedule(t.schedule.state_dict()), random(ls::random::state()) {}
+  bool operator==(const Everything& other) const {
+    return parameters == other.parameters && same_bits(optimizer, other.optimizer) &&
+           same_bits(schedule, other.schedule) && random == other.random;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run that was saved, and loaded into fresh objects, ends with the bits of one that never stopped") {
+  ls::manual_seed(5);
+  Trainer a;
+  a.train(10);
+  ls::save_checkpoint("resume.safetensors", a.parts());
+  a.train(10);
+  const Everything whole(a);
+
+  ls::manual_seed(99);
+  Trainer b;
+  b.train(3);
+  ls::load_checkpoint("resume.safetensors", b.parts());
+  b.train(10);
+  CHECK(Everything(b) == whole);
+}
+
+TEST_CASE("a rate that was set by hand survives a checkpoint") {
+  Trainer a, b;
+  a.schedule.step();
+  a.optimizer.set_lr(0.75);
+  ls::save_checkpoint("rate.safetensors", a.parts());
+  ls::load_checkpoint("rate.safetensors", b.parts());
+  CHECK(b.optimizer.lr() == 0.75);
+}
+
+TEST_CASE("the trainer's own tensors and texts travel along") {
+  Trainer a;
+  ls::StateDict extra = {{"epoch", ls::tensor(std::int64_t{7})}}, loaded;
+  ls::Metadata metadata = {{"name", "first try"}}, text;
+  ls::save_checkpoint("extra.safetensors", {.model = &a.net, .extra = &extra, .metadata = &metadata});
+  ls::load_checkpoint("extra.safetensors", {.extra = &loaded, .metadata = &text});
+  CHECK(loaded.size() == 1);
+  CHECK(loaded.at("epoch").item<std::int64_t>() == 7);
+  CHECK(text.at("name") == "first try");
+}
+
+TEST_CASE("a checkpoint of another model is refused with file and key, and changes nothing") {
+  Trainer small(8), large(16);
+  small.train(2);
+  ls::save_checkpoint("small.safetensors", small.parts());
+  large.train(1);
+  const Everything before(large);
+  const auto refused = [&](const ls::CheckpointParts& parts) {
+    const std::string message = invalid([&] { ls::load_checkpoint("small.safetensors", parts); });
+    CHECK(Everything(large) == before);
+    CHECK(contains(message, "small.safetensors"));
+    return message;
+  };
+  CHECK(contains(refused({.model = &large.net}), "body.0"));
+  CHECK(contains(refused({.optimizer = &large.optimizer}), "state.0.exp_avg"));
+  refused(large.parts());
+}
+
+TEST_CASE("a part that the checkpoint lacks is an error that names it, and changes nothing") {
+  Trainer a, b;
+  ls::save_checkpoint("model_only.safetensors", {.model = &a.net});
+  const Everything before(b);
+  const std::string message = invalid([&] { ls::load_checkpoint("model_only.safetensors", b.parts()); });
+  CHECK(contains(message, "\"optimizer.\""));
+  CHECK(Everything(b) == before);
+  ls::load_checkpoint("model_only.safetensors", {.model = &b.net});
+  CHECK(ls::nn::parameter_hash(a.net) == ls::nn::parameter_hash(b.net));
+}
+
+TEST_CASE("a file of tensors that is no checkpoint is named as that") {
+  Trainer a;
+  ls::save(a.net.state_dict(), "weights.safetensors");
+  CHECK(contains(invalid([&] { ls::load_checkpoint("weights.safetensors", a.parts()); }), "not a checkpoint"));
+}
+
+TEST_CASE("a broken random state is refused, and changes nothing") {
+  Trainer a, b;
+  ls::save_checkpoint("random.safetensors", a.parts());
+  ls::Metadata metadata;
+  const ls::StateDict dict = ls::load("random.safetensors", &metadata);
+  ls::StateDict broken;
+  for (const auto& [name, tensor] : dict) broken.insert(name, name == "random.state" ? tensor.slice(0, 0, 0) : tensor);
+  ls::save(broken, "broken.safetensors", {{"lockstep_checkpoint", "1"}});
+  const Everything before(b);
+  CHECK(contains(invalid([&] { ls::load_checkpoint("broken.safetensors", b.parts()); }), "broken.safetensors"));
+  CHECK(Everything(b) == before);
+}
+
+TEST_CASE("a truncated checkpoint is an IoError, and changes nothing") {
+  Trainer a;
+  a.train(1);
+  ls::save_checkpoint("whole.safetensors", a.parts());
+  std::ifstream in("whole.safetensors", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const Everything before(a);
+  for (std::size_t length : {std::size_t{0}, std::size_t{7}, bytes.size() / 3, bytes.size() - 1}) {
+    std::ofstream("cut.safetensors", std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(length));
+    CHECK_THROWS_AS(ls::load_checkpoint("cut.safetensors", a.parts()), ls::IoError);
+    CHECK(Everything(a) == before);
+  }
+}

@@ -1,0 +1,110 @@
+// What a step does to parameters, gradients, versions and devices; closed forms.
+#include "tests/optim/support.h"
+
+TEST_CASE("plain SGD subtracts lr times the gradient") {
+  const auto p = parameter({1, 2, 3});
+  ls::optim::SGD optimizer({p}, {.lr = 0.5});
+  set_grad(p, {2, -4, 0});
+  optimizer.step();
+  CHECK(values(p) == std::vector<double>{0, 4, 3});
+}
+
+TEST_CASE("a constant gradient through momentum moves a parameter by the geometric series") {
+  const auto p = parameter({0});
+  ls::optim::SGD optimizer({p}, {.lr = 1, .momentum = 0.5});
+  double velocity = 0, expected = 0;
+  for (int i = 0; i < 5; ++i) {
+    set_grad(p, {1});
+    optimizer.step();
+    velocity = 0.5 * velocity + 1;
+    expected -= velocity;
+    CHECK(values(p)[0] == expected);
+  }
+}
+
+TEST_CASE("Adam's first step is lr times the gradient's sign, whatever its size") {
+  const auto p = parameter({1, 1});
+  ls::optim::Adam optimizer({p}, {.lr = 0.25, .eps = 0});
+  set_grad(p, {1e-3, -1e3});
+  optimizer.step();
+  CHECK(values(p)[0] == doctest::Approx(0.75));
+  CHECK(values(p)[1] == doctest::Approx(1.25));
+}
+
+TEST_CASE("a parameter without gradient, and its momentum, stay as they are") {
+  const auto a = parameter({1}), b = parameter({1});
+  ls::optim::SGD optimizer({a, b}, {.lr = 0.5, .momentum = 0.5, .weight_decay = 0.5});
+  set_grad(a, {0});
+  optimizer.step();
+  CHECK(values(b)[0] == 1);
+  CHECK(!optimizer.state_dict().contains("state.1.momentum_buffer"));
+}
+
+TEST_CASE("zero_grad leaves gradients undefined") {
+  const auto p = parameter({1});
+  ls::optim::SGD optimizer({p});
+  set_grad(p, {1});
+  optimizer.zero_grad();
+  CHECK(!p->grad().defined());
+}
+
+TEST_CASE("a step is written into the parameter's memory and counts as a change of it") {
+  const auto p = parameter({1});
+  ls::optim::AdamW optimizer({p});
+  set_grad(p, {1});
+  const void* memory = p->raw_data();
+  const auto version = p->version();
+  optimizer.step();
+  CHECK(p->raw_data() == memory);
+  CHECK(p->version() > version);
+}
+
+TEST_CASE("steps allocate nothing once the state is there") {
+  const auto p = parameter({1, 2, 3});
+  ls::optim::AdamW adamw({p});
+  ls::optim::SGD sgd({p}, {.momentum = 0.9});
+  set_grad(p, {1, 1, 1});
+  adamw.step();
+  sgd.step();
+  const auto before = ls::allocator_stats().allocations;
+  for (int i = 0; i < 10; ++i) {
+    adamw.step();
+    sgd.step();
+  }
+  CHECK(ls::allocator_stats().allocations == before);
+}
+
+TEST_CASE("a graph that saved a parameter before the step says so when it runs backward after it") {
+  const auto p = parameter({3});
+  ls::optim::SGD optimizer({p}, {.lr = 0.1});
+  const ls::Tensor y = ls::sum(*p * *p);
+  set_grad(p, {1});
+  optimizer.step();
+  CHECK_THROWS_AS(y.backward(), ls::InvalidArgument);
+}
+
+TEST_CASE("the state follows a parameter that moves to another device and dtype") {
+  ls::nn::Linear layer(2, 1);
+  ls::optim::SGD optimizer(layer.parameters(), {.lr = 0.5, .momentum = 0.5});
+  const auto step = [&] {
+    const ls::TensorOptions options = layer.weight->options();
+    optimizer.zero_grad();
+    ls::sum(layer(ls::ones({1, 2}, options))).backward();
+    optimizer.step();
+  };
+  step();
+  layer.to("cpu:1");
+  layer.to(ls::kFloat64);
+  step();
+  const ls::Tensor buffer = optimizer.state_dict().at("state.0.momentum_buffer");
+  CHECK(buffer.device() == ls::Device("cpu:1"));
+  CHECK(buffer.dtype() == ls::kFloat64);
+  CHECK(values(buffer.to("cpu")) == std::vector<double>{1.5, 1.5});
+}
+
+TEST_CASE("f16 cannot be trained, and the message shows the parameter") {
+  const auto p = parameter({1}, ls::kFloat16);
+  p->set_grad(ls::ones({1}, {.dtype = ls::kFloat16}));
+  ls::optim::SGD optimizer({p});
+  CHECK(contains(invalid([&] { optimizer.step(); }), "(1) f16 cpu"));
+}

@@ -1,0 +1,46 @@
+// Parameters with known gradients, for tests of optimizers.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <lockstep/lockstep.h>
+
+#include <string>
+#include <vector>
+
+namespace ls = lockstep;
+
+// A parameter of its own, not of a module.
+inline ls::nn::Parameter parameter(const std::vector<double>& values, ls::DType dtype = ls::kFloat64) {
+  return ls::nn::Parameter(ls::tensor(values, {.dtype = dtype}));
+}
+
+inline void set_grad(const ls::nn::Parameter& p, const std::vector<double>& values) {
+  p->set_grad(ls::tensor(values, {.dtype = p->dtype()}));
+}
+
+inline std::vector<double> values(const ls::Tensor& t) { return t.detach().to_vector<double>(); }
+
+// The message of the InvalidArgument that `function` throws; empty where it throws none.
+template <class F>
+std::string invalid(F function) {
+  try {
+    function();
+  } catch (const ls::InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Equal keys in the same order, equal dtypes, shapes and bits.
+inline bool same_bits(const ls::StateDict& a, const ls::StateDict& b) {
+  if (a.size() != b.size()) return false;
+  auto other = b.begin();
+  for (const auto& [name, tensor] : a) {
+    if (name != other->first || tensor.dtype() != other->second.dtype() || !ls::equal(tensor, other->second))
+      return false;
+    ++other;
+  }
+  return true;
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Every #include line follows layers.txt, and third-party headers stay where they belong.
+set -euo pipefail
+cd "$SOURCE"
+modules=$(sed -n 's/^\([a-z]*\):.*/\1/p' tests/project/layers.txt)
+failed=0
+complain() { echo "$*"; failed=1; }
+
+# Prints "file:line:header" for all includes under the folders given.
+includes() {
+  find "$@" -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort | xargs -r \
+    grep -HnoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"][^>"]+' /dev/null | sed -E 's/:[[:space:]]*#[^<"]*[<"]/:/'
+}
+
+checked=0
+for module in $modules; do
+  [ -d "$module" ] || continue
+  allowed=$(sed -n "s/^$module: *//p" tests/project/layers.txt)
+  while IFS=: read -r file line header; do
+    checked=$((checked + 1))
+    case $header in
+      lockstep/version.h) continue ;;
+      lockstep/lockstep.h) complain "$file:$line: library code includes what it uses, not the umbrella" ;;
+      lockstep/*/*)
+        target=${header#lockstep/}; target=${target%%/*}
+        [[ " $allowed " == *" $target "* ]] || complain "$file:$line: $module may not include $target ($header)" ;;
+      Eigen/*|unsupported/Eigen/*|dnnl*|oneapi/*|omp.h)
+        [[ $file == tensor/cpu/* ]] || complain "$file:$line: $header belongs to tensor/cpu only" ;;
+      cuda*|cublas*|cudnn*|cub/*|thrust/*)
+        [[ $file == tensor/cuda/* ]] || complain "$file:$line: $header belongs to tensor/cuda only" ;;
+      nccl*)
+        [[ $file == parallel/backends/nccl* ]] || complain "$file:$line: $header belongs to parallel/backends/nccl only" ;;
+      CLI/*) complain "$file:$line: the library has no command line" ;;
+      iostream) complain "$file:$line: the library never prints" ;;
+    esac
+    case $header in
+      lockstep/tensor/cpu/*|lockstep/tensor/cuda/*)
+        [[ $file == tensor/* ]] || complain "$file:$line: $header is private to tensor/" ;;
+    esac
+    case $file in *_internal.h|*.cpp|tensor/cpu/*|tensor/cuda/*) continue ;; esac
+    case $header in
+      *_internal.h) complain "$file:$line: a public header may not include the private $header" ;;
+    esac
+  done < <(includes "$module")
+done
+[ "$checked" -gt 0 ] || complain "no #include line was found: is SOURCE right?"
+echo "$checked includes checked"
+exit $failed

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The contract programs build and run against the installed package with find_package.
+source "$(dirname "$0")/package_env.sh"
+cat >CMakeLists.txt <<'CODE'
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES CXX)
+find_package(lockstep 0.1 REQUIRED)
+file(GLOB programs *.cpp)
+foreach(program IN LISTS programs)
+  cmake_path(GET program STEM name)
+  add_executable(${name} ${program})
+  target_link_libraries(${name} PRIVATE lockstep::lockstep)
+endforeach()
+CODE
+"$CMAKE" -S . -B out -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release >configure.log ||
+  { cat configure.log; exit 1; }
+"$CMAKE" --build out -j2 >build.log || { cat build.log; exit 1; }
+run_programs cmake out/

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The library's writable variables, process-wide and thread-local, are those that process_state.txt lists with a reason.
+set -euo pipefail
+mkdir -p "$SCRATCH" && cd "$SCRATCH"
+list=$SOURCE/tests/project/process_state.txt
+
+# objdump -tC prints, per object, lines of address, seven flags, section, size, name. State is what stands in .data, .bss,
+# .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
+# routine, section names. Names lose the version and the instruction-set level.
+xargs -d "\n" objdump -tC <"$OBJECTS" | sed -E '
+  s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
+  / \.data\.rel\.ro/ d
+  s/^[0-9a-f]+ .{7} \.t(data|bss)[^[:space:]]*[[:space:]]+[0-9a-f]+ +(\.hidden )?/thread /; t names
+  s/^[0-9a-f]+ .{7} \.(data|bss)[^[:space:]]*[[:space:]]+[0-9a-f]+ +(\.hidden )?/process /; t names
+  d
+  : names
+  /^[a-z]+ (\.|DW\.ref\.|__tls_guard$|guard variable for |vtable |typeinfo |VTT )/ d
+  s/v[0-9]+_[0-9]+:://g; s/\[abi:cxx11\]//g; s/cpu::(native|v[234])::/cpu::/g; s/Eigen_(native|v[234])::/Eigen::/g
+  : keep' |
+  awk '$1 == "file" {file = $2; next} {kind = $1; sub(/^[a-z]+ /, ""); print kind, file, $0}' | sort -u >found
+
+sed -nE 's/^([^#].*[^ ])  # .+/\1/p' "$list" | sort -u >allowed
+malformed=$(sed -E '/^(#|$)/d; /  # [^ ]/d' "$list")
+new=$(comm -23 found allowed)
+gone=$(comm -13 found allowed)
+[ -z "$gone" ] || printf 'listed, but not in this configuration:\n%s\n' "$gone"
+[ -z "$malformed" ] || printf 'lines without a reason:\n%s\n' "$malformed"
+[ -z "$new" ] || printf 'state that process_state.txt does not list:\n%s\n' "$new"
+echo "$(wc -l <found) variables"
+[ -z "$new$malformed" ]

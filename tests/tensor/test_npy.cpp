@@ -1,0 +1,222 @@
+// NumPy's files. tests/fuzz/corpus/npy and npz hold files that NumPy wrote.
+#include <zlib.h>
+
+#include <fstream>
+#include <limits>
+
+#include "lockstep/tensor/npy.h"
+
+#include "../support/testing.h"
+
+namespace {
+
+const std::string kCorpus = LOCKSTEP_GOLDEN_DIR "/../fuzz/corpus/";
+
+std::string little(std::uint64_t value, int bytes) {
+  std::string out;
+  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i & 0xff);
+  return out;
+}
+
+std::string npy(const std::string& header, const std::string& data, char version = 1) {
+  return std::string("\x93NUMPY") + version + '\0' + little(header.size(), version == 1 ? 2 : 4) + header + data;
+}
+
+std::string npy_of(const std::string& descr, const std::string& shape, const std::string& data,
+                   const char* fortran = "False") {
+  return npy("{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n", data);
+}
+
+ls::Tensor parse(const std::string& bytes) {
+  return ls::raw::parse_npy(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npy"));
+}
+ls::Tensor parse_npz(const std::string& bytes, const std::string& name = "") {
+  return ls::raw::parse_npz(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npz"), name);
+}
+std::string npy_error(const std::string& bytes) {
+  return error_of<ls::IoError>([&] { parse(bytes); });
+}
+std::string npz_error(const std::string& bytes) {
+  return error_of<ls::IoError>([&] { parse_npz(bytes, "x"); });
+}
+
+std::string file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  REQUIRE(in);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A zip archive of one stored file, with sizes and offset moved to a zip64 field if asked.
+std::string zip(const std::string& name, const std::string& data, bool zip64 = false) {
+  const std::uint32_t see64 = 0xffffffff;
+  const auto crc = static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+  const std::string local = little(0x04034b50, 4) + little(20, 2) + little(0, 8) + little(crc, 4) +
+                            little(data.size(), 4) + little(data.size(), 4) + little(name.size(), 2) + little(0, 2) +
+                            name + data;
+  const std::string extra = zip64 ? little(9, 2) + little(1, 2) + "z" + little(1, 2) + little(24, 2) +
+                                        little(data.size(), 8) + little(data.size(), 8) + little(0, 8)
+                                  : "";
+  const std::uint64_t size = zip64 ? see64 : data.size();
+  const std::string entry = little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(0, 8) + little(crc, 4) +
+                            little(size, 4) + little(size, 4) + little(name.size(), 2) + little(extra.size(), 2) +
+                            little(0, 2) + little(0, 8) + little(zip64 ? see64 : 0, 4) + name + extra;
+  std::string end64;
+  if (zip64) {
+    end64 = little(0x06064b50, 4) + little(44, 8) + little(45, 2) + little(45, 2) + little(0, 8) + little(1, 8) +
+            little(1, 8) + little(entry.size(), 8) + little(local.size(), 8);
+    end64 += little(0x07064b50, 4) + little(0, 4) + little(local.size() + entry.size(), 8) + little(1, 4);
+  }
+  return local + entry + end64 + little(0x06054b50, 4) + little(0, 4) + little(zip64 ? 0xffff : 1, 2) +
+         little(zip64 ? 0xffff : 1, 2) + little(zip64 ? see64 : entry.size(), 4) +
+         little(zip64 ? see64 : local.size(), 4) + little(7, 2) + "comment";
+}
+
+const std::string kThree = npy_of("|u1", "(3,)", "\x01\x02\x03");
+
+}  // namespace
+
+TEST_CASE("arrays of every NumPy dtype that has a tensor dtype are read as NumPy wrote them") {
+  struct Case {
+    const char* name;
+    ls::DType dtype;
+    std::vector<double> expected;
+  };
+  const std::vector<double> with_sign{0, -1, 2, 3, 4, 100}, without{0, 1, 2, 3, 4, 100};
+  for (const Case& c : std::vector<Case>{{"b1", ls::kBool, {0, 1, 1, 1, 1, 1}},
+                                         {"u1", ls::kUInt8, without},
+                                         {"i1", ls::kInt32, with_sign},
+                                         {"i2", ls::kInt32, with_sign},
+                                         {"u2", ls::kInt32, without},
+                                         {"i4", ls::kInt32, with_sign},
+                                         {"u4", ls::kInt64, without},
+                                         {"i8", ls::kInt64, with_sign},
+                                         {"u8", ls::kInt64, without},
+                                         {"f2", ls::kFloat16, with_sign},
+                                         {"f4", ls::kFloat32, with_sign},
+                                         {"f8", ls::kFloat64, with_sign}}) {
+    INFO(c.name);
+    const ls::Tensor t = ls::load_npy(kCorpus + "npy/" + c.name);
+    CHECK(t.shape() == ls::Shape{2, 3});
+    CHECK(t.dtype() == c.dtype);
+    CHECK(t.to_vector<double>() == c.expected);
+  }
+}
+
+TEST_CASE("big-endian, Fortran order, 0-d, empty arrays and the later versions are read") {
+  CHECK(ls::load_npy(kCorpus + "npy/big_endian").to_vector<float>() == std::vector<float>{1.5, -2});
+  const ls::Tensor fortran = ls::load_npy(kCorpus + "npy/fortran");
+  CHECK(fortran.shape() == ls::Shape{2, 3});
+  CHECK(fortran.is_contiguous());
+  CHECK(fortran.to_vector<double>() == std::vector<double>{0, 1, 2, 3, 4, 5});
+  CHECK(ls::load_npy(kCorpus + "npy/scalar").item<float>() == 2.5f);
+  CHECK(ls::load_npy(kCorpus + "npy/scalar").dim() == 0);
+  CHECK(ls::load_npy(kCorpus + "npy/empty").shape() == ls::Shape{0, 3});
+  CHECK(ls::load_npy(kCorpus + "npy/version2").to_vector<int>() == std::vector<int>{0, 1, 2});
+  CHECK(ls::load_npy(kCorpus + "npy/version3").to_vector<int>() == std::vector<int>{0, 1, 2});
+}
+
+TEST_CASE("objects, structures and complex numbers are refused with the reason") {
+  CHECK(contains(error_of<ls::IoError>([] { ls::load_npy(kCorpus + "npy/objects"); }), "never unpickled"));
+  CHECK(contains(error_of<ls::IoError>([] { ls::load_npy(kCorpus + "npy/structured"); }), "structured array"));
+  CHECK(contains(error_of<ls::IoError>([] { ls::load_npy(kCorpus + "npy/complex"); }), "dtype \"<c8\" is not one of"));
+}
+
+TEST_CASE("a bool array of other bytes than 0 and 1 becomes proper bools") {
+  const ls::Tensor t = parse(npy_of("|b1", "(3,)", std::string("\0\x02\xff", 3)));
+  CHECK(static_cast<const std::uint8_t*>(t.raw_data())[1] == 1);
+  CHECK(static_cast<const std::uint8_t*>(t.raw_data())[2] == 1);
+}
+
+TEST_CASE("a u64 value that i64 cannot hold is refused") {
+  CHECK(parse(npy_of("<u8", "(1,)", little(std::numeric_limits<std::int64_t>::max(), 8))).item<std::int64_t>() ==
+        std::numeric_limits<std::int64_t>::max());
+  CHECK(contains(npy_error(npy_of("<u8", "(1,)", little(~std::uint64_t{0}, 8))),
+                 "18446744073709551615 does not fit i64"));
+}
+
+TEST_CASE("an array longer than the buffer it passes through is read whole") {
+  std::string data;
+  for (int i = 0; i < 100000; ++i) data += little(static_cast<std::uint64_t>(i), 2);
+  const ls::Tensor t = parse(npy_of("<u2", "(100000,)", data));
+  CHECK(t[70000].item<int>() == 70000 - 65536);
+  CHECK(t[65535].item<int>() == 65535);
+}
+
+TEST_CASE("an npy file says what is wrong with it and where") {
+  CHECK(contains(npy_error(""), "f.npy: byte 0: not an npy file"));
+  CHECK(contains(npy_error("PK\x03\x04 and so on"), "not an npy file"));
+  CHECK(contains(npy_error(npy("", "", 4)), "npy version 4"));
+  CHECK(contains(npy_error(kThree.substr(0, 9)), "header length: 2 bytes needed, 1 left"));
+  CHECK(contains(npy_error(kThree.substr(0, 30)), "header length"));
+  CHECK(contains(npy_error(kThree.substr(0, kThree.size() - 1)),
+                 "shape (3) of 1 bytes each needs 3 bytes, the file has 2"));
+  CHECK(contains(npy_error(kThree + "x"), "needs 3 bytes, the file has 4"));
+  CHECK(contains(npy_error(npy("{}", "")), "descr, fortran_order or shape is missing"));
+  CHECK(contains(npy_error(npy("{'descr': '<f4', 'descr': '<f4'}", "")), "key \"descr\" is unknown or there twice"));
+  CHECK(contains(npy_error(npy("{'surprise': 1}", "")), "key \"surprise\""));
+  CHECK(contains(npy_error(npy("['descr']", "")), "expected '{', found \"['descr']\""));
+  CHECK(contains(npy_error(npy("{'descr: 1", "")), "a string without an end"));
+  CHECK(contains(npy_error(npy_of("<f4", "(1,)", "1234", "Maybe")), "expected True or False"));
+  CHECK(contains(npy_error(npy_of("<f4", "(-1,)", "")), "expected a size"));
+  CHECK(contains(npy_error(npy_of("<f4", "(99999999999999999999,)", "")), "expected a size"));
+  CHECK(contains(npy_error(npy_of("<f4", "(1,1,1,1,1,1,1,1,1)", "1234")), "more than 8 dimensions"));
+  CHECK(contains(npy_error(npy_of("<f4", "(1 1)", "1234")), "expected ','"));
+}
+
+TEST_CASE("a shape whose size overflows, or that the file does not hold, is refused before anything is allocated") {
+  CHECK(contains(npy_error(npy_of("<f8", "(4611686018427387904, 4611686018427387904)", "")), "is more than the"));
+  CHECK(contains(npy_error(npy_of("<f8", "(0, 4611686018427387904, 4611686018427387904)", "")), "is more than the"));
+  CHECK(contains(npy_error(npy_of("<f8", "(8000000000,)", "1234")), "the file has 4"));
+  CHECK(contains(npy_error(std::string("\x93NUMPY\x02\x00\xff\xff\xff\xff", 12)), "header length 4294967295"));
+}
+
+TEST_CASE("the arrays of an archive are picked by name, stored, compressed or streamed") {
+  CHECK(ls::load_npz(kCorpus + "npz/stored", "x").to_vector<float>() == std::vector<float>{0, 1, 2, 3});
+  CHECK(ls::equal(ls::load_npz(kCorpus + "npz/stored", "y"), ls::eye(2, {.dtype = ls::kFloat64})));
+  CHECK(ls::equal(ls::load_npz(kCorpus + "npz/compressed", "x"), ls::zeros({300}, {.dtype = ls::kInt32})));
+  CHECK(ls::equal(ls::load_npz(kCorpus + "npz/one"), ls::arange(5)));
+  CHECK(ls::equal(ls::load_npz(kCorpus + "npz/streamed", "only"), ls::arange(5)));
+  CHECK(parse_npz(zip("x.npy", kThree)).to_vector<int>() == std::vector<int>{1, 2, 3});
+  CHECK(parse_npz(zip("x.npy", kThree, true), "x").to_vector<int>() == std::vector<int>{1, 2, 3});
+}
+
+TEST_CASE("a name that picks no array, or none where there are several, is answered with what there is") {
+  CHECK(contains(error_of([] { ls::load_npz(kCorpus + "npz/stored", "z"); }),
+                 "0 arrays match \"z\"; there are: \"x\", \"y\""));
+  CHECK(contains(error_of([] { ls::load_npz(kCorpus + "npz/stored"); }), "2 arrays match the empty name"));
+}
+
+TEST_CASE("a damaged archive is refused") {
+  CHECK(contains(npz_error(""), "not an npz file"));
+  CHECK(contains(npz_error(kThree), "not an npz file"));
+  std::string changed = zip("x.npy", kThree);
+  changed[changed.find("\x01\x02\x03", 40)] ^= 1;
+  CHECK(contains(npz_error(changed), "its checksum is"));
+  std::string far = zip("x.npy", kThree);
+  far.replace(far.find("comment") - 6, 4, little(0xfffffff0, 4));
+  CHECK(contains(npz_error(far), "bytes needed, the file has"));
+}
+
+TEST_CASE("npy and npz files cut off anywhere or with any byte changed give a tensor or an error of ours") {
+  const auto survive = [](const std::string& bytes, bool archive) {
+    try {
+      archive ? parse_npz(bytes, "x") : parse(bytes);
+    } catch (const ls::IoError&) {
+    } catch (const ls::InvalidArgument&) {  // the name is gone
+    }
+  };
+  for (const bool archive : {false, true}) {
+    for (const std::string& whole :
+         archive ? std::vector{zip("x.npy", kThree), zip("x.npy", kThree, true), file(kCorpus + "npz/compressed")}
+                 : std::vector{kThree}) {
+      for (std::size_t length = 0; length < whole.size(); ++length) survive(whole.substr(0, length), archive);
+      for (std::size_t at = 0; at < whole.size(); ++at) {
+        for (const int byte : {0, 1, 0x20, 0x27, 0x39, 0x7f, 0x80, 0xff}) {
+          std::string changed = whole;
+          changed[at] = static_cast<char>(byte);
+          survive(changed, archive);
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,54 @@
+// Tensors print like PyTorch's, but for the prefix of dtypes.
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/testing.h"
+
+namespace {
+
+// "dtype=torch.int32" is "dtype=int32" here.
+std::string ours(std::string text) {
+  const auto at = text.find("torch.");
+  return at == std::string::npos ? text : text.erase(at, 6);
+}
+
+}  // namespace
+
+TEST_CASE("tensors print as PyTorch prints them") {
+  const auto texts = nlohmann::json::parse(std::ifstream(LOCKSTEP_GOLDEN_DIR "/printing.json"));
+  const ls::StateDict tensors = golden("printing");
+  CHECK(texts.size() == tensors.size());
+  for (const auto& entry : texts.items()) {
+    const auto& name = entry.key();
+    const auto& text = entry.value();
+    CAPTURE(name);
+    const ls::Tensor& x = tensors.at(name);
+    if (name == "requires_grad") x.requires_grad_();
+    CHECK(x.to_string() == ours(text.get<std::string>()));
+  }
+}
+
+TEST_CASE("a strided view prints like its copy") {
+  const ls::Tensor x = numbers({4, 5}).t().slice(0, 0, 5, 2);
+  CHECK(x.to_string() == x.contiguous().to_string());
+}
+
+TEST_CASE("a result of an operation prints the operation that made it") {
+  const ls::Tensor x = ls::tensor({1.0, 2.0}, {.requires_grad = true});
+  CHECK((x + x).to_string() == "tensor([2., 4.], grad_fn=<add>)");
+  CHECK(x.detach().to_string() == "tensor([1., 2.])");
+}
+
+TEST_CASE("a tensor on another device says which, and streams print") {
+  const ls::Tensor x = ls::tensor({1.0}, {.device = "cpu:2"});
+  CHECK(x.to_string() == "tensor([1.], device='cpu:2')");
+  std::ostringstream stream;
+  stream << x;
+  CHECK(stream.str() == x.to_string());
+}
+
+TEST_CASE("i64 prints every digit") {
+  CHECK(ls::tensor({9007199254740993, -1l}).to_string() == "tensor([9007199254740993,               -1])");
+}

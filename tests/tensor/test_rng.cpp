@@ -1,0 +1,234 @@
+// Random numbers: the generator's known answers, streams, state, and what is drawn from it.
+#include <set>
+#include <thread>
+
+#include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/random_ops.h"
+#include "tests/support/testing.h"
+
+namespace {
+
+namespace random = ls::random;
+using Words = std::vector<std::uint32_t>;
+
+Words words_at(const random::Position& position, std::int64_t count = 4) {
+  Words out(static_cast<std::size_t>(count));
+  ls::kernels({}).random_bits(out.data(), count, position);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the generator gives the known answers of Random123 for Philox4x32-10") {
+  CHECK(words_at({0, 0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(words_at({~0ull, ~0ull, ~0ull}) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  const random::Position pi = {.seed = 0x299f31d0a4093822, .stream = 0x0370734413198a2e, .offset = 0x85a308d3243f6a88};
+  CHECK(words_at(pi) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("element i comes from word i % 4 of block i / 4, however many are drawn and by how many threads") {
+  const random::Position start = {7, 3, 11};
+  const Words all = words_at(start, 200001);
+  for (std::uint64_t block : {0ull, 1ull, 1234ull, 49999ull}) {
+    const Words one = words_at({7, 3, 11 + block});
+    CHECK(Words(all.begin() + static_cast<std::ptrdiff_t>(4 * block),
+                all.begin() + static_cast<std::ptrdiff_t>(4 * block + 4)) == one);
+  }
+  CHECK(all.back() == words_at({7, 3, 11 + 50000})[0]);
+  const int before = ls::num_threads();
+  for (int threads : {1, 2, 3}) {
+    ls::set_num_threads(threads);
+    CHECK(words_at(start, 200001) == all);
+  }
+  ls::set_num_threads(before);
+}
+
+TEST_CASE("uniform f32 takes 24 bits of a word, f64 53 bits of two") {
+  ls::manual_seed(42);
+  const ls::Tensor a = ls::rand({6});
+  const Words words = words_at({42, 0, 0}, 8);
+  for (std::int64_t i = 0; i < 6; ++i)
+    CHECK(a[i].item<float>() == static_cast<float>(words[static_cast<std::size_t>(i)] >> 8) * 0x1p-24f);
+  ls::manual_seed(42);
+  const ls::Tensor b = ls::rand({3}, {.dtype = ls::kFloat64});
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::uint64_t both = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
+    CHECK(b[static_cast<std::int64_t>(i)].item<double>() == static_cast<double>(both >> 11) * 0x1p-53);
+  }
+}
+
+TEST_CASE("the same seed draws the same numbers and another seed others") {
+  const auto draw = [](std::uint64_t seed) {
+    ls::manual_seed(seed);
+    return ls::cat(
+        {ls::rand({5}), ls::randn({5}), ls::randint(0, 1000, {5}).to(ls::kFloat32), ls::randperm(5).to(ls::kFloat32)});
+  };
+  CHECK(same_bits(draw(1), draw(1)));
+  CHECK(!same_bits(draw(1), draw(2)));
+  CHECK(!same_bits(draw(1), draw(std::uint64_t{1} << 32 | 1)));
+  ls::manual_seed(1);
+  CHECK(!same_bits(ls::rand({8}), ls::rand({8})));
+}
+
+TEST_CASE("user draws, initialisation, permutations and dropout have streams of their own") {
+  const auto draw = [](bool disturbed) {
+    ls::manual_seed(3);
+    if (disturbed) {
+      ls::raw::normal({7}, random::Stream::kInit);
+      ls::randperm(9);
+      ls::raw::dropout_mask({7}, 0.5);
+    }
+    return ls::rand({4});
+  };
+  CHECK(same_bits(draw(false), draw(true)));
+  ls::manual_seed(3);
+  const ls::Tensor user = ls::raw::uniform({4}, 0, 1, random::Stream::kUser),
+                   init = ls::raw::uniform({4}, 0, 1, random::Stream::kInit);
+  CHECK(!same_bits(user, init));
+}
+
+TEST_CASE("what a shard draws depends on the shard and not on who runs it, when, or in which thread") {
+  ls::manual_seed(9);
+  std::vector<ls::Tensor> in_turn;
+  for (int shard = 0; shard < 4; ++shard) {
+    const random::ShardGuard guard(shard);
+    in_turn.push_back(ls::cat({ls::rand({3}), ls::raw::dropout_mask({3}, 0.5)}));
+  }
+  CHECK(!same_bits(in_turn[0], in_turn[1]));
+  ls::manual_seed(9);
+  std::vector<ls::Tensor> in_threads(4);
+  std::vector<std::thread> threads;
+  for (int shard = 3; shard >= 0; --shard) {
+    threads.emplace_back([&in_threads, shard] {
+      const random::ShardGuard guard(shard);
+      const ls::Tensor first = ls::rand({3});
+      in_threads[static_cast<std::size_t>(shard)] = ls::cat({first, ls::raw::dropout_mask({3}, 0.5)});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t shard = 0; shard < 4; ++shard) CHECK(same_bits(in_turn[shard], in_threads[shard]));
+}
+
+TEST_CASE("a shard guard restores what was before, nested too, and refuses shards that do not exist") {
+  CHECK(random::current_shard() == 0);
+  {
+    const random::ShardGuard outer(5);
+    const random::ShardGuard inner(7);
+    CHECK(random::current_shard() == 7);
+  }
+  CHECK(random::current_shard() == 0);
+  CHECK(contains(error_of([] { random::ShardGuard guard(random::kMaxShards); }), "shard 1024 is outside"));
+  CHECK(!error_of([] { random::ShardGuard guard(-1); }).empty());
+  CHECK(random::current_shard() == 0);
+}
+
+TEST_CASE("restoring a state goes on with the same numbers, in every stream and shard") {
+  ls::manual_seed(77);
+  ls::rand({5});
+  ls::randperm(3);
+  {
+    const random::ShardGuard guard(2);
+    ls::randn({6});
+  }
+  const std::vector<std::uint64_t> state = random::state();
+  const auto draw = [] {
+    const ls::Tensor user = ls::randn({5}), order = ls::randperm(6).to(ls::kFloat32);
+    const random::ShardGuard guard(2);
+    return ls::cat({user, order, ls::rand({3})});
+  };
+  const ls::Tensor first = draw();
+  ls::manual_seed(1);
+  ls::rand({100});
+  random::set_state(state);
+  CHECK(random::state() == state);
+  CHECK(same_bits(draw(), first));
+}
+
+TEST_CASE("a list that is no state is refused and changes nothing") {
+  ls::manual_seed(5);
+  ls::rand({3});
+  const auto before = random::state();
+  const auto refuse = [&](const std::vector<std::uint64_t>& list) {
+    CHECK(!error_of([&] { random::set_state(list); }).empty());
+    CHECK(random::state() == before);
+  };
+  refuse({});
+  refuse({1, 2});
+  refuse({1, 5000, 0, 3});
+  refuse({1, 0, 9, 3});
+}
+
+TEST_CASE("uniform, normal and dropout draws have the right moments and range") {
+  ls::manual_seed(2024);
+  for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
+    const std::int64_t n = 400000;
+    const double error = 5 / std::sqrt(static_cast<double>(n));  // five standard deviations of a mean of unit variance
+    const ls::Tensor u = ls::rand({n}, {.dtype = dtype}), z = ls::randn({n}, {.dtype = dtype});
+    CHECK(ls::min(u).item<double>() >= 0);
+    CHECK(ls::max(u).item<double>() < 1);
+    CHECK(std::abs(ls::mean(u).item<double>() - 0.5) < error);
+    CHECK(std::abs(ls::var(u).item<double>() - 1.0 / 12) < error);
+    CHECK(std::abs(ls::mean(z).item<double>()) < error);
+    CHECK(std::abs(ls::var(z).item<double>() - 1) < 2 * error);
+    CHECK(std::abs(ls::mean(z * z * z).item<double>()) < 4 * error);
+    CHECK(std::abs(ls::mean(ls::pow(z, 4)).item<double>() - 3) < 10 * error);
+    CHECK(std::abs(ls::mean(z.narrow(0, 1, n - 1) * z.narrow(0, 0, n - 1)).item<double>()) < error);
+    const ls::Tensor mask = ls::raw::dropout_mask({n}, 0.8, {.dtype = dtype});
+    CHECK(std::abs(ls::mean(mask).item<double>() - 1) < error);
+    CHECK(ls::max(mask).item<double>() == doctest::Approx(1.25));
+    CHECK(ls::min(mask).item<double>() == 0);
+    const ls::Tensor wide = ls::raw::uniform({n}, -3, 5, random::Stream::kInit, {.dtype = dtype});
+    CHECK(ls::min(wide).item<double>() >= -3);
+    CHECK(ls::max(wide).item<double>() <= 5);
+    CHECK(std::abs(ls::mean(wide).item<double>() - 1) < 3 * error);
+  }
+}
+
+TEST_CASE("a dropout mask of probability 1 keeps everything and of 0 nothing") {
+  CHECK(ls::min(ls::raw::dropout_mask({1000}, 1)).item<float>() == 1);
+  CHECK(ls::max(ls::raw::dropout_mask({1000}, 0)).item<float>() == 0);
+  CHECK(contains(error_of([] { ls::raw::dropout_mask({1}, 1.5); }), "1.5"));
+}
+
+TEST_CASE("randint covers its range evenly, both ends as promised, the largest range included") {
+  ls::manual_seed(1);
+  const ls::Tensor x = ls::randint(-3, 4, {70000});
+  CHECK(x.dtype() == ls::kInt64);
+  for (int value = -3; value < 4; ++value) CHECK(std::abs(ls::sum(x == value).item<double>() - 10000) < 500);
+  CHECK(ls::sum(x >= 4).item<int>() == 0);
+  CHECK(ls::randint(5, 6, {3}).to_vector<int>() == std::vector<int>{5, 5, 5});
+  CHECK(ls::randint(0, 2, {4}, {.dtype = ls::kFloat32}).dtype() == ls::kFloat32);
+  const std::int64_t low = std::numeric_limits<std::int64_t>::min(), high = std::numeric_limits<std::int64_t>::max();
+  const ls::Tensor wide = ls::randint(low, high, {1000});
+  CHECK(std::abs(ls::sum(wide < 0).item<double>() - 500) < 100);
+  CHECK(ls::randint(0, 9, {0}).numel() == 0);
+  CHECK(contains(error_of([] { ls::randint(3, 3, {1}); }), "no integer in [3, 3)"));
+}
+
+TEST_CASE("randperm is a permutation, and every order of three is equally likely") {
+  ls::manual_seed(1);
+  const std::vector<std::int64_t> order = ls::randperm(1000).to_vector<std::int64_t>();
+  CHECK(std::set<std::int64_t>(order.begin(), order.end()).size() == 1000);
+  CHECK(*std::min_element(order.begin(), order.end()) == 0);
+  CHECK(*std::max_element(order.begin(), order.end()) == 999);
+  std::vector<int> seen(27);
+  for (int i = 0; i < 6000; ++i) {
+    const auto p = ls::randperm(3).to_vector<std::int64_t>();
+    ++seen[static_cast<std::size_t>(9 * p[0] + 3 * p[1] + p[2])];
+  }
+  CHECK(std::count(seen.begin(), seen.end(), 0) == 21);
+  for (int count : seen) CHECK((count == 0 || std::abs(count - 1000) < 160));
+  CHECK(ls::randperm(0).numel() == 0);
+  CHECK(ls::randperm(1).item<int>() == 0);
+  CHECK(contains(error_of([] { ls::randperm(-1); }), "randperm"));
+}
+
+TEST_CASE("random tensors of integers, of f16 or on another virtual device do what they say") {
+  CHECK(contains(error_of([] { ls::rand({2}, {.dtype = ls::kInt64}); }), "rand: needs f32 or f64"));
+  ls::manual_seed(4);
+  const ls::Tensor here = ls::randn({5});
+  ls::manual_seed(4);
+  const ls::Tensor there = ls::randn({5}, {.device = "cpu:1"});
+  CHECK(there.device() == ls::Device("cpu:1"));
+  CHECK(same_bits(here, there.to("cpu")));
+}
