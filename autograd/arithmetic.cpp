@@ -83,7 +83,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
                 });
 }
 
-// d/da = p a^(p-1), d/dp = a^p log a; at a = 0 the latter's limit, 0, instead of NaN.
+// d/da = p a^(p-1), d/dp = a^p log a; at a = 0 the latter is 0 for p >= 0 (its limit, but for p = 0) and -inf below.
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   return record("pow", raw::pow(base, exponent), {base, exponent},
                 [a = Saved(base), p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
@@ -95,7 +95,8 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
                     gradients.push_back({});
                   }
                   if (needs[1]) {
-                    const Tensor by_p = mul(out, log(where(*a == 0.0, 1.0, *a)));
+                    const Tensor base = where(*a == 0.0, where(*p >= 0.0, 1.0, *a), *a);
+                    const Tensor by_p = mul(out, log(base));
                     gradients.push_back(sum_to(mul(grad, by_p), p->shape()));
                   } else {
                     gradients.push_back({});
@@ -106,21 +107,26 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
 
 namespace {
 
-// maximum and minimum: the chosen operand gets the gradient, equal ones share it.
-Tensor choose(const char* name, Tensor out, const Tensor& a, const Tensor& b) {
+// maximum and minimum: the chosen operand gets the gradient, equal ones share it; NaN beside a number: both get it.
+Tensor choose(const char* name, raw::Compare loses, Tensor out, const Tensor& a, const Tensor& b) {
   return record(name, std::move(out), {a, b},
-                [a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs, const Tensor& out) {
-                  const Tensor share_a = (*a == out).to(grad.dtype()), share_b = (*b == out).to(grad.dtype());
-                  const Tensor each = div(grad, add(share_a, share_b));
-                  return Gradients{needs[0] ? sum_to(mul(each, share_a), a->shape()) : Tensor(),
-                                   needs[1] ? sum_to(mul(each, share_b), b->shape()) : Tensor()};
+                [loses, a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs) {
+                  const Tensor share = where(*a == *b, mul(grad, 0.5), grad);
+                  const auto part = [&](const Tensor& own, const Tensor& other) {
+                    return sum_to(where(raw::compare(loses, own, other), 0.0, share), own.shape());
+                  };
+                  return Gradients{needs[0] ? part(*a, *b) : Tensor(), needs[1] ? part(*b, *a) : Tensor()};
                 });
 }
 
 }  // namespace
 
-Tensor maximum(const Tensor& a, const Tensor& b) { return choose("maximum", raw::maximum(a, b), a, b); }
-Tensor minimum(const Tensor& a, const Tensor& b) { return choose("minimum", raw::minimum(a, b), a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return choose("maximum", raw::Compare::kLess, raw::maximum(a, b), a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return choose("minimum", raw::Compare::kGreater, raw::minimum(a, b), a, b);
+}
 
 // --- with numbers -----------------------------------------------------------------------------------------------------------
 
@@ -128,6 +134,7 @@ Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like(a,
 Tensor sub(const Tensor& a, const Scalar& b) { return sub(a, raw::scalar_like(a, b)); }
 Tensor mul(const Tensor& a, const Scalar& b) { return mul(a, raw::scalar_like(a, b)); }
 Tensor div(const Tensor& a, const Scalar& b) { return div(a, raw::scalar_like(a, b)); }
+Tensor pow(const Scalar& base, const Tensor& exponent) { return pow(raw::scalar_like(exponent, base), exponent); }
 Tensor operator-(const Scalar& a, const Tensor& b) { return sub(raw::scalar_like(b, a), b); }
 Tensor operator/(const Scalar& a, const Tensor& b) { return div(raw::scalar_like(b, a), b); }
 

@@ -37,7 +37,10 @@ struct Stop {
   std::int32_t pending = 0;             // edges that have yet to deliver
   std::int32_t first_target = 0;        // of a node: where its edges lead, from here on in Backward::targets_
   bool useful = true;                   // a requested input lies here or further down
-  SmallVector<Tensor, 1> grads;         // for each output (a leaf counts as one), what has been added up
+  bool at_once = false;                 // of a leaf: contributions join its gradient as they arrive
+  bool several_shards = false;          // its contributions come from more than one
+  std::int32_t shard = -1;              // that of the edges found so far
+  Tensors grads;                        // for each output (a leaf counts as one), what has been added up
   std::vector<Contribution> unordered;  // with several shards in the graph: added up when all are there
   History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
 };
@@ -132,12 +135,12 @@ class Backward final : public Run {
     added.node = node;
     added.leaf = leaf;
     added.grads.resize(node ? node->outputs.size() : 1);
-    if (leaf && request_.inputs.empty()) added.leaf_history().home_given = false;  // a failed backward left it
-    if (node) {
-      unexplored_.push_back(index);
-      if (first_shard_ < 0) first_shard_ = node->shard;
-      several_shards_ = several_shards_ || node->shard != first_shard_;
+    if (leaf && request_.inputs.empty()) {
+      History& state = added.leaf_history();
+      state.home_given = false;  // a failed backward left it
+      added.at_once = state.tensor_hooks.empty() && (!state.whole_contributions || !state.grad.defined());
     }
+    if (node) unexplored_.push_back(index);
     return index;
   }
 
@@ -151,11 +154,20 @@ class Backward final : public Run {
       stop(from).first_target = static_cast<std::int32_t>(targets_.size());
       for (const Edge& edge : stop(from).node->edges) {
         const std::int32_t to = edge.wanted() ? stop_of(edge.node.get(), edge.leaf.ref().get()) : -1;
-        if (to >= 0) ++stop(to).pending;
+        if (to >= 0) count_edge(stop(to), stop(from).node->shard);
         targets_.push_back(to);
       }
     }
     return start;
+  }
+
+  // Counts an edge from a node of `shard`. Where several shards meet in a leaf their contributions are added up first, so
+  // none of them may be written to its home.
+  void count_edge(Stop& to, std::int32_t shard) {
+    ++to.pending;
+    to.several_shards = to.several_shards || (to.shard >= 0 && to.shard != shard);
+    to.shard = shard;
+    if (to.several_shards && to.leaf && request_.inputs.empty()) to.leaf_history().home_given = true;
   }
 
   // A stop is useful if a requested input is there or behind it. Older operations are never behind newer ones.
@@ -183,9 +195,9 @@ class Backward final : public Run {
   void receive(std::int32_t index, std::uint32_t output, Tensor tensor, const Origin& origin) {
     if (!tensor.defined()) return;
     Stop& to = stop(index);
-    if (several_shards_) {
+    if (to.several_shards) {
       to.unordered.push_back({origin, output, std::move(tensor)});
-    } else if (to.leaf && request_.inputs.empty() && to.leaf_history().tensor_hooks.empty()) {
+    } else if (to.at_once) {
       accumulate(to.leaf_history(), std::move(tensor));
     } else {
       Tensor& sum = to.grads[output];
@@ -222,6 +234,7 @@ class Backward final : public Run {
       capture(at.leaf, 0, grad);
       return;
     }
+    if (at.several_shards) state.home_given = false;
     if (grad.defined()) accumulate(state, std::move(grad));
     for (const LeafHook& hook : state.leaf_hooks) hook.run(*this);
   }
@@ -236,8 +249,8 @@ class Backward final : public Run {
       any = any || at.grads[i].defined();
       if (!request_.inputs.empty()) capture(&node, i, at.grads[i]);
     }
-    Gradients gradients;
-    if (any && at.useful) gradients = gradients_of(node, at);
+    Gradients gradients = any && at.useful ? gradients_of(node, at) : Gradients();
+    at.grads.clear();
     const Origin origin{node.shard, node.sequence};
     for (std::size_t i = 0; i < node.edges.size(); ++i) {
       const std::int32_t to = target(at, i);
@@ -259,12 +272,10 @@ class Backward final : public Run {
       const std::int32_t to = target(at, i);
       wanted |= std::uint64_t{to >= 0 && stop(to).useful} << i;
     }
-    Tensors grads;
-    for (Tensor& grad : at.grads) grads.push_back(std::move(grad));
     try {
       const NodeContext context(node);
-      const bool homes = request_.inputs.empty() && !several_shards_ && !grad_mode();
-      Gradients gradients = node.run(grads, Needs(node, wanted, homes));
+      const bool homes = request_.inputs.empty() && !grad_mode();
+      Gradients gradients = node.run(at.grads, Needs(node, wanted, homes));
       if (!request_.retain_graph && !request_.create_graph) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());
@@ -324,8 +335,6 @@ class Backward final : public Run {
   SmallVector<std::int32_t, 8> unexplored_;
   SmallVector<std::int32_t, 2> roots_;
   SmallVector<Ready, 8> ready_;  // a heap: the newest operation first
-  int first_shard_ = -1;
-  bool several_shards_ = false;
   std::vector<Tensor> captured_;
   std::vector<Callback<void()>> callbacks_;
 };

@@ -5,6 +5,7 @@
 // dimensions count from the end.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -25,7 +26,8 @@ Tensor div(const Tensor& a, const Tensor& b);  // true division: integers give f
 Tensor div(const Tensor& a, const Scalar& b);
 Tensor pow(const Tensor& base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Scalar& exponent);
-Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient
+Tensor pow(const Scalar& base, const Tensor& exponent);
+Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -89,6 +91,15 @@ Tensor max(const Tensor& x);  // ties share the gradient; NaN wins
 Tensor max(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor min(const Tensor& x);
 Tensor min(const Tensor& x, const Shape& dims, bool keepdim = false);
+// Of two tensors: maximum and minimum. Templates, so that the braces of max(x, {0}) are always dimensions.
+template <std::convertible_to<Tensor> T>
+Tensor max(const Tensor& a, const T& b) {
+  return maximum(a, b);
+}
+template <std::convertible_to<Tensor> T>
+Tensor min(const Tensor& a, const T& b) {
+  return minimum(a, b);
+}
 Tensor var(const Tensor& x);  // unbiased: divided by n - 1
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim = false, std::int64_t correction = 1);
 Tensor norm(const Tensor& x);  // Euclidean, gradient 0 where the norm is 0
@@ -104,6 +115,10 @@ Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
 Tensor cumsum(const Tensor& x, std::int64_t dim);
 Tensor softmax(const Tensor& x, std::int64_t dim);
 Tensor log_softmax(const Tensor& x, std::int64_t dim);
+// (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, which are
+// `shape`; weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
+Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
+                  double eps = 1e-5);
 
 // --- products -----------------------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.

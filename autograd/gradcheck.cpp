@@ -84,9 +84,12 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
     for (const Tensor& input : own) {
       if (input.requires_grad()) checked.push_back(input);
     }
+    // Off for the differences, which so take the backward that is not recorded: where an operation has two, they have to
+    // agree.
+    const bool record = grad_mode();
     const EnableGradGuard recording;
     const auto gradients = grad(std::vector<Tensor>{fn(own)}, checked,
-                                {.grad_outputs = {in.back()}, .create_graph = true, .allow_unused = true});
+                                {.grad_outputs = {in.back()}, .create_graph = record, .allow_unused = true});
     std::vector<Tensor> flat;
     for (const Tensor& each : gradients) {
       if (each.defined()) flat.push_back(each.reshape({-1}));

@@ -101,14 +101,28 @@ HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
 namespace autograd {
 
 void set_gradient_home(const Tensor& leaf, Tensor home) {
+  if (!home.defined()) {  // also of a leaf that has been frozen since
+    if (History* own = history(leaf)) {
+      own->home = Tensor();
+      own->home_given = false;
+    }
+    return;
+  }
   LOCKSTEP_CHECK(leaf.is_leaf() && leaf.requires_grad(), "set_gradient_home: {} is not a leaf that requires grad",
                  describe(leaf));
-  LOCKSTEP_CHECK(!home.defined() || (home.shape() == leaf.shape() && home.dtype() == leaf.dtype() &&
-                                     home.device() == leaf.device() && home.is_contiguous()),
+  LOCKSTEP_CHECK((home.shape() == leaf.shape() && home.dtype() == leaf.dtype() && home.device() == leaf.device() &&
+                  home.is_contiguous()),
                  "set_gradient_home: {} is no place for the gradient of {}", describe(home), describe(leaf));
   History& own = *history(leaf);
   own.home = std::move(home);
   own.home_given = false;
+}
+
+void set_whole_contributions(const Tensor& leaf, bool whole) { ensure_history(leaf).whole_contributions = whole; }
+
+Tensor gradient_home(const Tensor& leaf) {
+  const History* own = history(leaf);
+  return own ? own->home : Tensor();
 }
 
 std::uint32_t gradient_copies(const Tensor& leaf) {

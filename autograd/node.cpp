@@ -36,8 +36,9 @@ Node::Node(const char* name)
 void Node::destroy(const Node* first) {
   // What a node saved may hold the last handle on an input, and with it on the input's node, and so on down the chain.
   // So its neighbours are kept alive in `pending` until the node itself is gone, and then taken in turn.
-  std::vector<Ref<Node>> pending;
-  std::vector<const Node*> dead{first};
+  SmallVector<Ref<Node>, 8> pending;
+  SmallVector<const Node*, 8> dead;
+  dead.push_back(first);
   while (!dead.empty()) {
     Node* node = const_cast<Node*>(dead.back());
     dead.pop_back();
@@ -69,7 +70,7 @@ Tensor Node::output(std::size_t index) {
 
 History& ensure_history(const Tensor& tensor) {
   auto& slot = tensor.impl().autograd;
-  if (!slot) slot = std::make_unique<History>();
+  if (!slot) slot.reset(new History);  // make_unique would fill it with zeros first
   return static_cast<History&>(*slot);
 }
 
@@ -120,7 +121,7 @@ void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_output
     // A handle that already has a history (an operation returned its input) gets a fresh one.
     if (out.impl().autograd) out = raw::alias(out);
     History& history = ensure_history(out);
-    history.node = node;
+    history.node = i + 1 < count ? node : std::move(node);
     history.output = static_cast<std::uint32_t>(i);
   }
 }

@@ -27,7 +27,7 @@ class Gradients : public SmallVector<Tensor, 4> {
   Gradients() = default;
   template <class... T>
   requires(sizeof...(T) > 0 && (std::is_convertible_v<T&&, Tensor> && ...)) Gradients(T&&... gradients) {
-    (push_back(std::forward<T>(gradients)), ...);
+    (emplace_back(std::forward<T>(gradients)), ...);
   }
 };
 
@@ -88,7 +88,7 @@ struct OutputInfo {
   std::uint32_t version = 0;
 };
 
-class Node : public RefCounted<Node> {
+class Node : public RefCounted<Node>, public SmallObject {
  public:
   explicit Node(const char* name);
   virtual ~Node() = default;
@@ -138,7 +138,8 @@ void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_output
 template <class Backward>
 class ClosureNode final : public Node {
  public:
-  ClosureNode(const char* name, Backward backward) : Node(name), backward_(std::move(backward)) {}
+  template <class F>
+  ClosureNode(const char* name, F&& backward) : Node(name), backward_(std::in_place, std::forward<F>(backward)) {}
 
   static constexpr bool kWantsOutput = std::is_invocable_v<Backward&, const Tensor&, const Needs&, const Tensor&>;
   static constexpr bool kSingle = kWantsOutput || std::is_invocable_v<Backward&, const Tensor&, const Needs&>;

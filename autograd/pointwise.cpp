@@ -28,6 +28,7 @@ Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwisePa
 
 // grad f'(x), recorded only while a second derivative is being prepared.
 Tensor slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y, const PointwiseParams& params) {
+  if (!autograd::grad_mode()) return raw::pointwise_slope(op, grad, x, y, params);
   return record(raw::name(op), raw::pointwise_slope(op, grad, x, y, params), {grad, x},
                 [op, g = Saved(grad), x = Saved(x), y = Saved(y.defined() ? y.detach() : y), params](
                     const Tensor& gg, const Needs& needs) {

@@ -47,18 +47,26 @@ Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home) {
   return home;
 }
 
+namespace {
+
+// Leading dimensions are one batch for the parameters: (batch, features). A matrix stays as it is, uncounted; `flat` is
+// room for what is not one.
+const Tensor& rows(const Tensor& t, Tensor& flat) {
+  return t.dim() == 2 ? t : flat = t.reshape({-1, t.shape().back()});
+}
+
+}  // namespace
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return record("linear", raw::linear(x, weight, bias), {x, weight, bias},
-                [x = Saved(x, requires_grad(weight)), w = Saved(weight, requires_grad(x)), x_dim = x.dim()](
-                    const Tensor& grad, const Needs& needs) {
-                  // Leading dimensions are one batch for the parameters: (batch, out) and (batch, in).
-                  const auto rows = [x_dim](const Tensor& t) {
-                    return x_dim == 2 ? t : t.reshape({-1, t.shape().back()});
-                  };
+                [x = Saved(x, requires_grad(weight)), w = Saved(weight, requires_grad(x))](const Tensor& grad,
+                                                                                           const Needs& needs) {
+                  Tensor g, flat;
                   return Gradients{
-                      needs[0] ? matmul(grad, *w) : Tensor(),                                             // (..., in)
-                      needs[1] ? matmul(rows(grad).transpose(0, 1), rows(*x), needs.home(1)) : Tensor(),  // (out, in)
-                      needs[2] ? sum(rows(grad), {0}, false, needs.home(2)) : Tensor(),                   // (out)
+                      // (..., in), (out, in), (out)
+                      needs[0] ? matmul(grad, *w) : Tensor(),
+                      needs[1] ? matmul(rows(grad, g).transpose(0, 1), rows(*x, flat), needs.home(1)) : Tensor(),
+                      needs[2] ? sum(rows(grad, g), {0}, false, needs.home(2)) : Tensor(),
                   };
                 });
 }

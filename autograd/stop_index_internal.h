@@ -1,9 +1,10 @@
-// The engine's map from nodes and leaves to their place in a backward: open addressing on the address, without an
-// allocation for small graphs.
+// The engine's map from nodes and leaves to their place in a backward: a short list for small graphs, which nothing has to
+// prepare or to free, and open addressing on the address for larger ones.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/error.h"
@@ -14,44 +15,48 @@ class StopIndex {
  public:
   // The index stored for `key`; -1 where it is new, for the caller to replace. Valid until the next call.
   std::int32_t& at(const void* key) {
-    if (2 * (used_ + 1) > size_) grow();
-    Slot& slot = find(slots(), size_, key);
+    if (table_.empty()) {
+      for (std::size_t i = 0; i < used_; ++i) {
+        if (list_[i].key == key) return list_[i].index;
+      }
+      if (used_ < kListed) return (list_[used_++] = {key, -1}).index;
+      grow(std::vector<Slot>(list_, list_ + kListed));
+    } else if (2 * (used_ + 1) > table_.size()) {
+      grow(std::exchange(table_, {}));
+    }
+    Slot& slot = find(key);
     if (!slot.key) {
-      slot.key = key;
-      slot.index = -1;
+      slot = {key, -1};
       ++used_;
     }
     return slot.index;
   }
 
  private:
-  static constexpr std::size_t kInside = 32;  // a power of two
+  static constexpr std::size_t kListed = 16;  // a power of two
   struct Slot {
-    const void* key = nullptr;
-    std::int32_t index = -1;
+    const void* key;
+    std::int32_t index;
   };
 
-  Slot* slots() { return grown_.empty() ? inside_ : grown_.data(); }
-
-  static Slot& find(Slot* slots, std::size_t size, const void* key) {
-    const std::size_t mask = size - 1;
+  Slot& find(const void* key) {
+    const std::size_t mask = table_.size() - 1;
     std::size_t i = (reinterpret_cast<std::uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15u >> 32 & mask;
-    while (slots[i].key && slots[i].key != key) i = (i + 1) & mask;
-    return slots[i];
+    while (table_[i].key && table_[i].key != key) i = (i + 1) & mask;
+    return table_[i];
   }
 
-  void grow() {
-    std::vector<Slot> larger(4 * size_);
-    for (std::size_t i = 0; i < size_; ++i) {
-      if (slots()[i].key) find(larger.data(), larger.size(), slots()[i].key) = slots()[i];
+  // Puts what `from` holds into a table of four times its size.
+  [[gnu::noinline]] void grow(const std::vector<Slot>& from) {
+    table_.resize(4 * from.size());
+    for (const Slot& slot : from) {
+      if (slot.key) find(slot.key) = slot;
     }
-    size_ = larger.size();
-    grown_ = std::move(larger);
   }
 
-  Slot inside_[kInside];
-  std::vector<Slot> grown_;
-  std::size_t size_ = kInside, used_ = 0;
+  Slot list_[kListed];  // as long as the table is empty
+  std::vector<Slot> table_;
+  std::size_t used_ = 0;
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::autograd

@@ -202,6 +202,30 @@ LOCKSTEP_REDUCTION(norm)
 Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const { return lockstep::argmax(*this, dim, keepdim); }
 Tensor Tensor::argmin(std::int64_t dim, bool keepdim) const { return lockstep::argmin(*this, dim, keepdim); }
 
+// --- functions as members -------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::add(const Tensor& other, const Scalar& alpha) const { return lockstep::add(*this, other, alpha); }
+Tensor Tensor::add(const Scalar& other) const { return lockstep::add(*this, other); }
+Tensor Tensor::sub(const Tensor& other, const Scalar& alpha) const { return lockstep::sub(*this, other, alpha); }
+Tensor Tensor::sub(const Scalar& other) const { return lockstep::sub(*this, other); }
+Tensor Tensor::mul(const Tensor& other) const { return lockstep::mul(*this, other); }
+Tensor Tensor::mul(const Scalar& other) const { return lockstep::mul(*this, other); }
+Tensor Tensor::div(const Tensor& other) const { return lockstep::div(*this, other); }
+Tensor Tensor::div(const Scalar& other) const { return lockstep::div(*this, other); }
+Tensor Tensor::pow(const Tensor& exponent) const { return lockstep::pow(*this, exponent); }
+Tensor Tensor::pow(const Scalar& exponent) const { return lockstep::pow(*this, exponent); }
+Tensor Tensor::abs() const { return lockstep::abs(*this); }
+Tensor Tensor::exp() const { return lockstep::exp(*this); }
+Tensor Tensor::log() const { return lockstep::log(*this); }
+Tensor Tensor::sqrt() const { return lockstep::sqrt(*this); }
+Tensor Tensor::relu() const { return lockstep::relu(*this); }
+Tensor Tensor::sigmoid() const { return lockstep::sigmoid(*this); }
+Tensor Tensor::tanh() const { return lockstep::tanh(*this); }
+Tensor Tensor::clamp(double lo, double hi) const { return lockstep::clamp(*this, lo, hi); }
+Tensor Tensor::softmax(std::int64_t dim) const { return lockstep::softmax(*this, dim); }
+Tensor Tensor::log_softmax(std::int64_t dim) const { return lockstep::log_softmax(*this, dim); }
+Tensor Tensor::matmul(const Tensor& other) const { return lockstep::matmul(*this, other); }
+
 // --- printing -------------------------------------------------------------------------------------------------------------------
 
 std::string Tensor::to_string() const {

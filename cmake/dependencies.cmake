@@ -10,12 +10,11 @@ endforeach()
 if(Eigen3_VERSION VERSION_LESS 3.4)
   message(FATAL_ERROR "Lockstep needs Eigen 3.4 or later, found ${Eigen3_VERSION}")
 endif()
-find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)
-find_library(LOCKSTEP_XXHASH_LIBRARY xxhash)
-if(NOT LOCKSTEP_XXHASH_INCLUDE OR NOT LOCKSTEP_XXHASH_LIBRARY)
+find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)  # used as a header alone
+if(NOT LOCKSTEP_XXHASH_INCLUDE)
   message(FATAL_ERROR "Lockstep needs xxHash: ${LOCKSTEP_INSTALL_HINT}")
 endif()
-mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE LOCKSTEP_XXHASH_LIBRARY)
+mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
 
 # Found by header and library: oneDNN's own CMake package would ask for OpenCL too. It is built with OpenMP and we call
 # omp_set_num_threads, so that run-time library is linked by name.

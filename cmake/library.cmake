@@ -13,7 +13,7 @@ foreach(entry IN ITEMS lockstep.h ${LOCKSTEP_MODULES})
 endforeach()
 
 set(sources "")
-foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu)
+foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu parallel/backends)
   file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sources ${found})
 endforeach()
@@ -28,7 +28,8 @@ target_compile_definitions(lockstep PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_
 target_include_directories(lockstep INTERFACE
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
-target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads xxhash
+target_compile_definitions(lockstep PRIVATE XXH_INLINE_ALL=)  # xxHash as a header: one library less to load at start
+target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads
   $<BUILD_INTERFACE:Eigen3::Eigen> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(LOCKSTEP_HAS_ONEDNN)
   target_link_libraries(lockstep PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})

@@ -56,18 +56,7 @@ LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
   LOCKSTEP_CHECK(!shape.empty(), "LayerNorm: the shape to normalise over is empty");
 }
 
-Tensor LayerNorm::forward(const Tensor& x) const {
-  const int dims = shape_.dim();
-  bool fits = x.dim() >= dims;
-  for (int i = 1; fits && i <= dims; ++i) fits = x.size(-i) == shape_[static_cast<std::size_t>(dims - i)];
-  LOCKSTEP_CHECK(fits, "layer_norm: x is {}, its last sizes should be {}", describe(x), shape_.to_string());
-  Shape last;
-  for (int i = -dims; i < 0; ++i) last.push_back(i);
-  const Tensor centered = x - mean(x, last, true);
-  const Tensor variance = mean(centered * centered, last, true);
-  const Tensor y = centered * rsqrt(variance + eps_);
-  return weight.master().defined() ? y * *weight + *bias : y;
-}
+Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
 
 Embedding::Embedding(std::int64_t n, std::int64_t dim)
     : weight(add_parameter("weight", raw::normal({n, dim}, random::Stream::kInit))) {}

@@ -77,7 +77,7 @@ Buffer& Module::add_buffer(const std::string& name, const Buffer& buffer) {
 
 Tensor Module::forward(const Tensor&) const {
   throw InvalidArgument(type_name() +
-                        ": forward(const Tensor&) is not overridden; a module with other arguments is "
+                        ": forward(const Tensor&) const is not overridden; a module with other arguments is "
                         "called by its own methods");
 }
 

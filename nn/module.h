@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,11 @@ class Module {
   template <class M, class... Args>
   M& add(const std::string& name, Args&&... args) {
     check_name(name);  // before M draws random numbers
-    return static_cast<M&>(add_child(name, std::make_unique<M>(std::forward<Args>(args)...)));
+    constexpr bool fits = std::is_constructible_v<M, Args...>;
+    static_assert(fits, "add<M>(name, arguments...): M has no constructor that takes these arguments");
+    std::unique_ptr<M> child;
+    if constexpr (fits) child = std::make_unique<M>(std::forward<Args>(args)...);
+    return static_cast<M&>(add_child(name, std::move(child)));
   }
   Module& add_child(const std::string& name, std::unique_ptr<Module> child);
   // An undefined tensor stands for a parameter that is absent (a bias switched off): it is not listed.

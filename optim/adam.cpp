@@ -42,7 +42,7 @@ raw::AdamStep step_numbers(const AdamOptions& o, std::int64_t steps, bool decoup
 
 }  // namespace
 
-AdamBase::AdamBase(const char* name, bool decoupled, const std::vector<AdamGroup>& groups, const AdamOptions& defaults)
+AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults)
     : name_(name), decoupled_(decoupled) {
   check(name_, defaults);
   for (const AdamGroup& group : groups) {
@@ -92,14 +92,9 @@ std::span<const char* const> AdamBase::buffer_names() const {
   return kNames;
 }
 
-Adam::Adam(const std::vector<nn::Parameter>& params, const AdamOptions& options)
-    : AdamBase("Adam", false, {{.params = params}}, options) {}
-Adam::Adam(const std::vector<AdamGroup>& groups, const AdamOptions& defaults)
-    : AdamBase("Adam", false, groups, defaults) {}
+Adam::Adam(const Groups<AdamGroup>& params, const AdamOptions& options) : AdamBase("Adam", false, params, options) {}
 
-AdamW::AdamW(const std::vector<nn::Parameter>& params, const AdamWOptions& options)
-    : AdamBase("AdamW", true, {{.params = params}}, from(options)) {}
-AdamW::AdamW(const std::vector<AdamWGroup>& groups, const AdamWOptions& defaults)
-    : AdamBase("AdamW", true, groups, from(defaults)) {}
+AdamW::AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options)
+    : AdamBase("AdamW", true, params, from(options)) {}
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::optim

@@ -42,7 +42,7 @@ class AdamBase : public Optimizer {
   void step() override;
 
  protected:
-  AdamBase(const char* name, bool decoupled, const std::vector<AdamGroup>& groups, const AdamOptions& defaults);
+  AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults);
 
  private:
   std::vector<Option> options(std::size_t group) override;
@@ -62,15 +62,13 @@ class AdamBase : public Optimizer {
 // parameters, and for a parameter given twice.
 class Adam : public AdamBase {
  public:
-  explicit Adam(const std::vector<nn::Parameter>& params, const AdamOptions& options = {});
-  explicit Adam(const std::vector<AdamGroup>& groups, const AdamOptions& defaults = {});
+  explicit Adam(const Groups<AdamGroup>& params, const AdamOptions& options = {});
 };
 
 // weight_decay shrinks the parameter by the factor 1 - lr weight_decay, apart from the gradient. Errors as for Adam.
 class AdamW : public AdamBase {
  public:
-  explicit AdamW(const std::vector<nn::Parameter>& params, const AdamWOptions& options = {});
-  explicit AdamW(const std::vector<AdamWGroup>& groups, const AdamWOptions& defaults = {});
+  explicit AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options = {});
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::optim

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/parameter.h"
@@ -12,6 +14,23 @@
 #include "lockstep/tensor/callback.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+// What an optimizer changes: parameters, or groups of them with options of their own. Made from either by conversion, so
+// that an optimizer has one constructor, and the compiler's message for a misspelt option stays short.
+template <class Group>
+class Groups {
+ public:
+  Groups(const std::vector<nn::Parameter>& params) : groups_(1) { groups_[0].params = params; }  // NOLINT: implicit
+  Groups(std::initializer_list<nn::Parameter> params) : Groups(std::vector<nn::Parameter>(params)) {}
+  Groups(std::vector<Group> groups) : groups_(std::move(groups)) {}  // NOLINT: implicit on purpose
+  Groups(std::initializer_list<Group> groups) : groups_(groups) {}
+
+  auto begin() const { return groups_.begin(); }
+  auto end() const { return groups_.end(); }
+
+ private:
+  std::vector<Group> groups_;
+};
 
 // Changes parameters by their gradients. It shares the parameters' handles, so they stay valid when the module moves to
 // another device or loads a state; the state follows a parameter to its device and dtype at the next step.

@@ -28,13 +28,10 @@ SGDOptions merge(const SGDGroup& group, const SGDOptions& defaults) {
 
 }  // namespace
 
-SGD::SGD(const std::vector<nn::Parameter>& params, const SGDOptions& options)
-    : SGD(std::vector<SGDGroup>{{.params = params}}, options) {}
-
-SGD::SGD(const std::vector<SGDGroup>& groups, const SGDOptions& defaults) {
-  check(defaults);
-  for (const SGDGroup& group : groups) {
-    options_.push_back(merge(group, defaults));
+SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
+  check(options);
+  for (const SGDGroup& group : params) {
+    options_.push_back(merge(group, options));
     check(options_.back());
     add_group("SGD", group.params);
   }

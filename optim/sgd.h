@@ -36,8 +36,7 @@ struct SGDGroup {
 // dampening, without parameters, and for a parameter given twice.
 class SGD : public Optimizer {
  public:
-  explicit SGD(const std::vector<nn::Parameter>& params, const SGDOptions& options = {});
-  explicit SGD(const std::vector<SGDGroup>& groups, const SGDOptions& defaults = {});
+  explicit SGD(const Groups<SGDGroup>& params, const SGDOptions& options = {});
 
   void step() override;
 

@@ -2,12 +2,11 @@
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
-#include "support/options.h"
+#include "support/program.h"
 #include "support/run.h"
 
 namespace ls = lockstep;
@@ -49,28 +48,28 @@ int train(const samples::Options& options) {
 
   auto train_set = open(options.data, "train");
   auto test_set = open(options.data, "t10k");
-  ls::data::DataLoader loader(train_set, {.batch_size = options.batch, .shuffle = true, .seed = options.seed});
   ls::data::DataLoader train_in_order(train_set, {.batch_size = 1000});
   ls::data::DataLoader test_loader(test_set, {.batch_size = 1000});
 
   Mlp model;
   ls::nn::CrossEntropyLoss criterion;
   ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
+  samples::Step step(options, model);  // on one device, or as --mode says
+  ls::data::DataLoader loader = step.loader(train_set);
   // The rate falls along a cosine: large steps to get there, small ones to settle.
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
 
-  samples::Run run(options, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
     loader.skip(run.batches_done());     // a run that goes on has trained some of them before
     for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
-      ls::Tensor loss = criterion(model(x), y);
       optimizer.zero_grad();
-      loss.backward();
+      const ls::Tensor loss = step.backward(x, y, criterion);
       optimizer.step();
       schedule.step();
-      run.step_done(loss.item<double>(), x.size(0));
-      if (run.stop_requested()) return run.interrupted();
+      run.step_done(loss.item<double>(), step.rows(x));
+      if (step.stop_requested()) return run.interrupted();
     }
     run.epoch_done(evaluate(model, criterion, test_loader));
   }
@@ -80,19 +79,14 @@ int train(const samples::Options& options) {
 }
 
 int main(int argc, char** argv) {
-  ls::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
-  try {
-    return train(samples::parse(argc, argv,
-                                {.program = "fashion_mnist_mlp",
-                                 .about = "Trains a 784-512-256-10 perceptron on Fashion-MNIST",
-                                 .data = "/usr/share/datasets/fashion-mnist",
-                                 .data_flag = "--data",
-                                 .data_help = "folder with the four IDX files",
-                                 .epochs = 5,
-                                 .batch = 128,
-                                 .lr = 0.001}));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "fashion_mnist_mlp: %s\n", error.what());
-    return 1;
-  }
+  return samples::run_program(argc, argv,
+                              {.program = "fashion_mnist_mlp",
+                               .about = "Trains a 784-512-256-10 perceptron on Fashion-MNIST",
+                               .data = "/usr/share/datasets/fashion-mnist",
+                               .data_flag = "--data",
+                               .data_help = "folder with the four IDX files",
+                               .epochs = 5,
+                               .batch = 128,
+                               .lr = 0.001},
+                              train);
 }

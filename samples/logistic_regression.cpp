@@ -2,14 +2,13 @@
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "support/options.h"
+#include "support/program.h"
 #include "support/run.h"
 
 namespace ls = lockstep;
@@ -50,23 +49,22 @@ int train(const samples::Options& options) {
   auto train_set = std::make_shared<ls::data::Subset>(wdbc, train_rows);
   auto test_set = std::make_shared<ls::data::Subset>(wdbc, test_rows);
 
-  ls::data::DataLoader loader(train_set, {.batch_size = options.batch, .shuffle = true, .seed = options.seed});
-
   LogisticRegression model(wdbc->data().size(1));
   ls::nn::BCELoss criterion;
   ls::optim::SGD optimizer(model.parameters(), {.lr = options.lr});
 
-  samples::Run run(options, {.model = &model, .optimizer = &optimizer}, loader.size());
+  samples::Step step(options, model);  // on one device, or as --mode says
+  ls::data::DataLoader loader = step.loader(train_set);
+  samples::Run run(options, step, {.model = &model, .optimizer = &optimizer}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
     loader.skip(run.batches_done());     // a run that goes on has trained some of them before
     for (const auto& [x, y] : loader) {  // (batch, 30) and (batch, 1)
-      ls::Tensor loss = criterion(model(x), y);
       optimizer.zero_grad();
-      loss.backward();
+      const ls::Tensor loss = step.backward(x, y, criterion);
       optimizer.step();
-      run.step_done(loss.item<double>(), x.size(0));
-      if (run.stop_requested()) return run.interrupted();
+      run.step_done(loss.item<double>(), step.rows(x));
+      if (step.stop_requested()) return run.interrupted();
     }
     run.epoch_done(evaluate(model, criterion, *test_set));
   }
@@ -75,16 +73,11 @@ int train(const samples::Options& options) {
 }
 
 int main(int argc, char** argv) {
-  ls::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
-  try {
-    return train(samples::parse(argc, argv,
-                                {.program = "logistic_regression",
-                                 .about = "Trains logistic regression on the Wisconsin breast cancer data",
-                                 .data = default_file(),
-                                 .data_flag = "--file",
-                                 .data_help = "CSV file with a header and a column named benign"}));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "logistic_regression: %s\n", error.what());
-    return 1;
-  }
+  return samples::run_program(argc, argv,
+                              {.program = "logistic_regression",
+                               .about = "Trains logistic regression on the Wisconsin breast cancer data",
+                               .data = default_file(),
+                               .data_flag = "--file",
+                               .data_help = "CSV file with a header and a column named benign"},
+                              train);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains logistic regression on real data, from a bare clone. Arguments go to the sample (try --help).
+# Trains logistic regression on real data, in every mode, from a bare clone. Arguments go to the sample (try --help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh
@@ -7,4 +7,4 @@ if [ ! -f build/demo/build.ninja ]; then
   cmake --preset release -B build/demo -DLOCKSTEP_BUILD_TESTS=OFF
 fi
 cmake --build build/demo --target logistic_regression
-exec build/demo/samples/logistic_regression --out build/demo/runs/logistic_regression "$@"
+exec build/demo/samples/logistic_regression --mode compare --out build/demo/runs/logistic_regression "$@"

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/small_blocks.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::cpu {
 
 namespace {
 
-constexpr std::size_t kCachedFrom = 4096;  // smaller blocks are malloc's business
+constexpr std::size_t kCachedFrom = 4096;  // smaller blocks are kept by each thread (small_blocks.h) and by malloc
 constexpr int kClassesPerDoubling = 4;     // so a block is at most a quarter too large
 constexpr int kClasses = 64 * kClassesPerDoubling;
 
@@ -64,25 +65,27 @@ void count(int device_index, std::int64_t bytes) {
   }
 }
 
+// A block of `bytes`, kCachedFrom or more; null where there is none.
+void* allocate_large(std::size_t bytes) {
+  if (bytes >= std::size_t{1} << 62) return nullptr;
+  const int index = class_of(bytes);
+  if (void* cached = take_cached(index)) return cached;
+  if (void* fresh = std::malloc(class_bytes(index))) return fresh;
+  empty_cache();
+  return std::malloc(class_bytes(index));
+}
+
+[[noreturn]] void throw_no_memory(std::size_t bytes, int device_index) {
+  throw DeviceError(fmt::format("cpu: out of memory: {} bytes asked for, {} bytes live on this device", bytes,
+                                stats(device_index).allocated_bytes));
+}
+
 }  // namespace
 
 void* allocate(std::size_t bytes, int device_index) {
-  void* block = nullptr;
-  if (bytes < kCachedFrom) {
-    block = std::malloc(bytes);
-  } else if (bytes < std::size_t{1} << 62) {
-    const int index = class_of(bytes);
-    block = take_cached(index);
-    if (!block) block = std::malloc(class_bytes(index));
-    if (!block) {
-      empty_cache();
-      block = std::malloc(class_bytes(index));
-    }
-  }
-  if (!block) {
-    throw DeviceError(fmt::format("cpu: out of memory: {} bytes asked for, {} bytes live on this device", bytes,
-                                  stats(device_index).allocated_bytes));
-  }
+  void* block = bytes < kCachedFrom ? small_blocks::allocate(bytes) : allocate_large(bytes);
+  if (!block) [[unlikely]]
+    throw_no_memory(bytes, device_index);
   count(device_index, static_cast<std::int64_t>(bytes));
   return block;
 }
@@ -90,7 +93,7 @@ void* allocate(std::size_t bytes, int device_index) {
 void deallocate(void* block, std::size_t bytes, int device_index) {
   counters[device_index].allocated.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   if (bytes < kCachedFrom) {
-    std::free(block);
+    small_blocks::deallocate(block, bytes);
     return;
   }
   const int index = class_of(bytes);

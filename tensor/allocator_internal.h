@@ -1,4 +1,4 @@
-// Host memory for storages. Small blocks come from malloc; larger ones are kept in a process-wide cache of size
+// Host memory for storages. Small blocks come from small_blocks.h; larger ones are kept in a process-wide cache of size
 // classes when freed, so that a training step finds the blocks (and pages) of the step before. Not installed API:
 // users see it through Storage and allocator_stats.
 #pragma once

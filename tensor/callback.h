@@ -1,4 +1,5 @@
-// A move-only std::function without <functional>: hooks, collate functions, warning handlers.
+// Functions as values, without <functional>: Callback owns one (hooks, collate functions, warning handlers), FunctionRef
+// refers to one for the duration of a call.
 #pragma once
 
 #include <memory>
@@ -36,6 +37,25 @@ class Callback<R(Args...)> {
     F function;
   };
   std::unique_ptr<Base> target_;
+};
+
+template <class Signature>
+class FunctionRef;
+
+template <class R, class... Args>
+class FunctionRef<R(Args...)> {
+ public:
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, Args...>)
+      FunctionRef(F&& function)  // NOLINT: implicit, so that a lambda can be passed
+      : target_(const_cast<void*>(static_cast<const void*>(&function))), call_([](void* target, Args... args) -> R {
+          return (*static_cast<std::remove_reference_t<F>*>(target))(std::forward<Args>(args)...);
+        }) {}
+  R operator()(Args... args) const { return call_(target_, std::forward<Args>(args)...); }
+
+ private:
+  void* target_;
+  R (*call_)(void*, Args...);
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

@@ -29,11 +29,14 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-// Bytes of one element.
+// Bytes of one element. A table in a constant, one digit a dtype: a table in memory would be written to the stack at each
+// call, or be a symbol that all instruction-set levels share.
 constexpr std::size_t item_size(DType dtype) {
-  constexpr std::size_t kSizes[kDTypeCount] = {1, 1, 4, 8, 2, 2, 4, 8};
-  return kSizes[static_cast<std::size_t>(dtype)];
+  return static_cast<std::size_t>(0x84228411u >> (4 * static_cast<unsigned>(dtype)) & 0xf);
 }
+static_assert(item_size(kBool) == 1 && item_size(kUInt8) == 1 && item_size(kInt32) == 4 && item_size(kInt64) == 8);
+static_assert(item_size(kFloat16) == 2 && item_size(kBFloat16) == 2 && item_size(kFloat32) == 4 &&
+              item_size(kFloat64) == 8);
 
 constexpr bool is_floating_point(DType dtype) { return dtype >= DType::kFloat16; }
 constexpr bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype <= DType::kInt64; }

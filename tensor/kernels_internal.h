@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/device.h"
 #include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/losses.h"
@@ -67,5 +69,7 @@ const KernelTable& kernels(Device device);
 
 // The instruction-set level whose kernels run: "v2", "v3", "v4" or "native".
 const char* cpu_level();
+// The level and the library of products, by version: "native, oneDNN 2.6.3". Ranks that compare bits must agree on it.
+std::string cpu_description();
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

@@ -34,16 +34,11 @@ Matrix matrix(const Tensor& x) {
 
 // out (m, n) = a (m, k) b (k, n)
 void run(const Tensor& a, const Tensor& b, const Tensor& out) {
-  Gemm g{};
-  g.m = a.shape()[at(a.dim() - 2)];
-  g.k = a.shape()[at(a.dim() - 1)];
-  g.n = b.shape()[at(b.dim() - 1)];
-  if (g.m == 0 || g.n == 0) return;
-  if (g.k == 0) return fill(out, 0);
-  g.a = matrix(a);
-  g.b = matrix(b);
-  g.out = {out.raw_data(), g.n, 1};
-  kernels(out.device()).gemm(g, out.dtype());
+  const std::int64_t m = a.shape()[at(a.dim() - 2)], k = a.shape()[at(a.dim() - 1)], n = b.shape()[at(b.dim() - 1)];
+  if (m == 0 || n == 0) return;
+  if (k == 0) return fill(out, 0);
+  kernels(out.device())
+      .gemm({.m = m, .n = n, .k = k, .a = matrix(a), .b = matrix(b), .out = {out.raw_data(), n, 1}}, out.dtype());
 }
 
 // Shapes as NumPy's matmul: a vector on the left is a row, on the right a column, and its dimension goes afterwards.
@@ -73,7 +68,8 @@ Operands prepare(const Tensor& a, const Tensor& b) {
 
 // One problem per broadcast batch index; where both operands step evenly they go to the kernel in one call.
 void run_batched(const Operands& p, const Tensor& out) {
-  const Tensor a = readable(p.a) ? p.a : contiguous(p.a), b = readable(p.b) ? p.b : contiguous(p.b);
+  const Dense dense_a(p.a, readable(p.a)), dense_b(p.b, readable(p.b));
+  const Tensor &a = *dense_a, &b = *dense_b;
   if (p.batch.numel() == 0) return;
   if (a.dim() > 2 && b.dim() == 2 && a.is_contiguous()) {  // one tall product
     return run(reshape(a, {p.batch.numel() * a.size(-2), a.size(-1)}), b, out);
@@ -111,7 +107,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     LOCKSTEP_CHECK(a.shape()[1] == b.shape()[0], "matmul: inner sizes differ: a is {}, b is {}", describe(a),
                    describe(b));
     Tensor out = empty({a.shape()[0], b.shape()[1]}, a.options());
-    run(readable(a) ? a : contiguous(a), readable(b) ? b : contiguous(b), out);
+    run(*Dense(a, readable(a)), *Dense(b, readable(b)), out);
     return out;
   }
   const Operands p = prepare(a, b);
@@ -142,13 +138,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Shape shape = x.shape();
   shape[shape.size() - 1] = weight.shape()[0];
   Tensor out = empty(shape, x.options());
-  Gemm g{};
-  g.k = weight.shape()[1];
-  g.n = weight.shape()[0];
-  g.m = 1;
-  for (std::size_t d = 0; d + 1 < x.shape().size(); ++d) g.m *= x.shape()[d];
+  const std::int64_t k = weight.shape()[1], n = weight.shape()[0];
   if (out.numel() == 0) return out;
-  if (g.k == 0) {
+  if (k == 0) {
     if (bias.defined())
       copy(bias, out);
     else
@@ -156,15 +148,18 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     return out;
   }
   // Leading dimensions of x are one batch of rows; the weight is read as its transpose.
-  const Tensor rows = x.dim() == 2 && readable(x) ? x : reshape(contiguous(x), {g.m, g.k});
-  const Tensor w = readable(weight) ? weight : contiguous(weight);
-  const Tensor dense_bias = bias.defined() ? contiguous(bias) : bias;
-  g.a = matrix(rows);
-  g.b = matrix(w);
-  std::swap(g.b.row, g.b.column);
-  g.out = {out.raw_data(), g.n, 1};
-  g.bias = bias.defined() ? dense_bias.raw_data() : nullptr;
-  kernels(x.device()).gemm(g, x.dtype());
+  const Dense rows(x, x.dim() == 2 ? readable(x) : x.is_contiguous()), w(weight, readable(weight));
+  const Dense dense_bias(bias, !bias.defined() || bias.is_contiguous());
+  const Matrix own = matrix(*w);
+  kernels(x.device())
+      .gemm({.m = out.numel() / n,
+             .n = n,
+             .k = k,
+             .a = x.dim() == 2 ? matrix(*rows) : Matrix{rows->raw_data(), k, 1},
+             .b = {own.data, own.column, own.row},
+             .out = {out.raw_data(), n, 1},
+             .bias = bias.defined() ? dense_bias->raw_data() : nullptr},
+            x.dtype());
   return out;
 }
 

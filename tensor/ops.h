@@ -99,6 +99,17 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t di
 bool equal(const Tensor& a, const Tensor& b);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
+// --- layer normalisation (layer_norm.cpp): over the last dimensions, `shape`; weight and bias of that shape or undefined --
+struct Normalized {
+  Tensor out;
+  Tensor statistics;  // (2, rows): of each row the mean and 1 / sqrt(variance + eps)
+};
+Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps);
+Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics);
+// Writes the parameters' gradients; one that is undefined is left out.
+void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
+                                const Tensor& grad_weight, const Tensor& grad_bias);
+
 // --- products (matmul.cpp) -------------------------------------------------------------------------------------------------
 // 1-D to batched N-D by NumPy's rule; transposed operands are read in place.
 Tensor matmul(const Tensor& a, const Tensor& b);

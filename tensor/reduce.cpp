@@ -87,10 +87,10 @@ Tensor position(const char* op, const Tensor& x, std::int64_t dim, bool keepdim,
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
-  const Tensor input = x.is_floating_point() ? x : to(x, kInt64);
-  const Plan p = plan("sum", input, dims, keepdim);
-  Tensor out = empty(p.shape, input.options());
-  if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, input.dtype(), 1.0);
+  if (!x.is_floating_point() && x.dtype() != kInt64) return sum(to(x, kInt64), dims, keepdim);
+  const Plan p = plan("sum", x, dims, keepdim);
+  Tensor out = empty(p.shape, x.options());
+  if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
   return out;
 }
 

@@ -39,6 +39,12 @@ Strides contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+namespace {
+[[noreturn]] void throw_no_tensor(const char* op, const Shape& shape, const char* reason) {
+  throw InvalidArgument(fmt::format("{}: shape {} has {}", op, shape.to_string(), reason));
+}
+}  // namespace
+
 std::int64_t checked_numel(const char* op, const Shape& shape) {
   std::int64_t product = 1;
   bool negative = false, too_many = false;
@@ -46,10 +52,11 @@ std::int64_t checked_numel(const char* op, const Shape& shape) {
     negative |= size < 0;
     too_many |= __builtin_mul_overflow(product, size, &product);
   }
-  LOCKSTEP_CHECK(!negative, "{}: shape {} has a negative size", op, shape.to_string());
+  if (negative) [[unlikely]]
+    throw_no_tensor(op, shape, "a negative size");
   // A size of 0 hides what stands before it; no tensor of ours addresses more than 2^59 elements of 8 bytes.
-  LOCKSTEP_CHECK(!too_many && product < std::int64_t{1} << 59, "{}: shape {} has too many elements", op,
-                 shape.to_string());
+  if (too_many || product >= std::int64_t{1} << 59) [[unlikely]]
+    throw_no_tensor(op, shape, "too many elements");
   return product;
 }
 

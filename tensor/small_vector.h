@@ -30,7 +30,7 @@ class SmallVector {
     if (this != &other) *this = SmallVector(other);
     return *this;
   }
-  ~SmallVector() { clear(); }
+  ~SmallVector() { release_heap(); }
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -47,8 +47,12 @@ class SmallVector {
 
   template <class... Args>
   T& emplace_back(Args&&... args) {
-    if (size_ == capacity_) reserve(2 * capacity_);
-    return *std::construct_at(data_ + size_++, std::forward<Args>(args)...);
+    if (size_ == capacity_) [[unlikely]]
+      reserve(2 * capacity_);
+    if constexpr (sizeof...(Args) == 0)
+      return *::new (static_cast<void*>(data_ + size_++)) T;  // T() would fill it with zeros first
+    else
+      return *std::construct_at(data_ + size_++, std::forward<Args>(args)...);
   }
   void push_back(T value) { emplace_back(std::move(value)); }
   void pop_back() { std::destroy_at(data_ + --size_); }

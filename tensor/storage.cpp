@@ -10,10 +10,18 @@ namespace lockstep::inline LOCKSTEP_ABI {
 namespace {
 
 // The one place where a device that this build lacks is noticed.
+[[noreturn]] void throw_not_built(Device device) {
+  throw NotBuilt(
+      fmt::format("{}: this build of Lockstep has no CUDA; use cpu, or a build with CUDA", device.to_string()));
+}
+
+[[noreturn]] void throw_no_memory(std::size_t bytes, Device device) {
+  throw DeviceError(fmt::format("{}: out of memory: {} bytes asked for", device.to_string(), bytes));
+}
+
 void require_cpu(Device device) {
   if (!device.is_cpu()) [[unlikely]]
-    throw NotBuilt(
-        fmt::format("{}: this build of Lockstep has no CUDA; use cpu, or a build with CUDA", device.to_string()));
+    throw_not_built(device);
 }
 
 // One block holds the Storage, then the data on the next aligned address.
@@ -31,8 +39,8 @@ std::byte* align(void* address) {
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Storage) <= kHeader);
   require_cpu(device);
-  if (bytes > std::size_t{1} << 61)
-    throw DeviceError(fmt::format("{}: out of memory: {} bytes asked for", device.to_string(), bytes));
+  if (bytes > std::size_t{1} << 61) [[unlikely]]
+    throw_no_memory(bytes, device);
   void* block = cpu::allocate(block_bytes(bytes), device.index());
   std::byte* header = align(block);
   return Ref<Storage>::adopt(new (header) Storage(header + kHeader, bytes, device, block));

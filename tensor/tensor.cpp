@@ -18,16 +18,17 @@ bool has_contiguous_strides(const Shape& shape, const Strides& strides) {
 }
 }  // namespace
 
-TensorImpl::TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides,
-                       DType dtype)
-    : storage(std::move(storage)),
-      data(static_cast<std::byte*>(this->storage->data()) + offset * static_cast<std::int64_t>(item_size(dtype))),
-      numel(shape.numel()), shape(shape), strides(strides), dtype(dtype),
+TensorImpl::TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype)
+    : storage(std::move(storage)), data(first), numel(shape.numel()), shape(shape), strides(strides), dtype(dtype),
       contiguous(has_contiguous_strides(shape, strides)) {}
 
 TensorImpl::TensorImpl(Ref<Storage> from, const Shape& shape, std::int64_t numel, DType dtype)
     : storage(std::move(from)), data(static_cast<std::byte*>(storage->data())), numel(numel), shape(shape),
       strides(contiguous_strides(shape)), dtype(dtype), contiguous(true) {}
+
+TensorImpl::TensorImpl(const TensorImpl& other)
+    : RefCounted(), storage(other.storage), data(other.data), numel(other.numel), shape(other.shape),
+      strides(other.strides), dtype(other.dtype), contiguous(other.contiguous) {}
 
 void Tensor::throw_undefined() {
   throw InvalidArgument("tensor: an undefined tensor was used; assign it before, and test with defined()");

@@ -2,8 +2,8 @@
 //
 // Copying a Tensor copies the handle; views (`transpose`, `slice`, `t[i]`, ...) share the storage; `clone` copies the
 // elements. Members that change elements end in `_`, are const (the handle does not change), and throw InvalidArgument
-// on a tensor that requires grad while grad mode is on. Operations with several operands are free functions
-// (autograd/functions.h). One thread at a time may change a tensor; any number may read it.
+// on a tensor that requires grad while grad mode is on. Every operation is a free function (autograd/functions.h); the
+// common ones are members too. One thread at a time may change a tensor; any number may read it.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 #include "lockstep/tensor/ref.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
+#include "lockstep/tensor/small_blocks.h"
 #include "lockstep/tensor/storage.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
@@ -29,7 +30,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 class Tensor;
 
 // What autograd keeps with a tensor: history or gradient. tensor/ owns it and does not look inside.
-struct AutogradSlot {
+struct AutogradSlot : SmallObject {
   virtual ~AutogradSlot() = default;
 };
 
@@ -60,10 +61,13 @@ class HookHandle {
 };
 
 // The state behind a handle. Geometry never changes after construction.
-struct TensorImpl final : RefCounted<TensorImpl> {
-  TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides, DType dtype);
+struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
+  // `first`: the address of the first element, inside the storage.
+  TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype);
   // Row-major from the start of the storage; `numel` is the product of the sizes.
   TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype);
+  // The same elements, without what autograd keeps.
+  explicit TensorImpl(const TensorImpl& other);
   static void destroy(const TensorImpl* impl) { delete impl; }
 
   Ref<Storage> storage;
@@ -182,6 +186,29 @@ class Tensor {
   Tensor norm(const Shape& dims, bool keepdim = false) const;
   Tensor argmax(std::int64_t dim, bool keepdim = false) const;
   Tensor argmin(std::int64_t dim, bool keepdim = false) const;
+
+  // --- the most common functions, for code that comes from LibTorch (see the free functions) -----------------------------
+  Tensor add(const Tensor& other, const Scalar& alpha = 1) const;
+  Tensor add(const Scalar& other) const;
+  Tensor sub(const Tensor& other, const Scalar& alpha = 1) const;
+  Tensor sub(const Scalar& other) const;
+  Tensor mul(const Tensor& other) const;
+  Tensor mul(const Scalar& other) const;
+  Tensor div(const Tensor& other) const;
+  Tensor div(const Scalar& other) const;
+  Tensor pow(const Tensor& exponent) const;
+  Tensor pow(const Scalar& exponent) const;
+  Tensor abs() const;
+  Tensor exp() const;
+  Tensor log() const;
+  Tensor sqrt() const;
+  Tensor relu() const;
+  Tensor sigmoid() const;
+  Tensor tanh() const;
+  Tensor clamp(double lo, double hi) const;
+  Tensor softmax(std::int64_t dim) const;
+  Tensor log_softmax(std::int64_t dim) const;
+  Tensor matmul(const Tensor& other) const;
 
   // --- autograd -----------------------------------------------------------------------------------------------------
   bool requires_grad() const;

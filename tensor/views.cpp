@@ -11,9 +11,8 @@ std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
 
 Tensor make_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
   const TensorImpl& impl = x.impl();
-  const auto size = static_cast<std::int64_t>(item_size(impl.dtype));
-  const std::int64_t start = (impl.data - static_cast<std::byte*>(impl.storage->data())) / size;
-  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, start + offset, shape, strides, impl.dtype)));
+  std::byte* first = impl.data + offset * static_cast<std::int64_t>(item_size(impl.dtype));
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, first, shape, strides, impl.dtype)));
 }
 
 // `shape` with its -1 replaced by what is left over.
@@ -62,7 +61,7 @@ Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, s
   return make_view(x, shape, strides, offset);
 }
 
-Tensor alias(const Tensor& x) { return make_view(x, x.shape(), x.strides(), 0); }
+Tensor alias(const Tensor& x) { return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(x.impl()))); }
 
 bool can_view(const Tensor& x, const Shape& shape) {
   Strides strides;

@@ -8,17 +8,27 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::raw {
 
+// Apart from the checks, which are then small enough to be inlined.
+[[noreturn, gnu::noinline]] inline void throw_devices_differ(const char* op, const Tensor& a, const Tensor& b) {
+  throw InvalidArgument(fmt::format("{}: operands on different devices: {} and {}; move one with to(device)", op,
+                                    describe(a), describe(b)));
+}
+[[noreturn, gnu::noinline]] inline void throw_dtypes_differ(const char* op, const Tensor& a, const Tensor& b) {
+  throw InvalidArgument(fmt::format("{}: operands of different dtypes: {} and {}; convert one with to(dtype)", op,
+                                    describe(a), describe(b)));
+}
+
 // Throws InvalidArgument unless both tensors live on one device.
 inline void require_same_device(const char* op, const Tensor& a, const Tensor& b) {
-  LOCKSTEP_CHECK(a.device() == b.device(), "{}: operands on different devices: {} and {}; move one with to(device)", op,
-                 describe(a), describe(b));
+  if (a.device() != b.device()) [[unlikely]]
+    throw_devices_differ(op, a, b);
 }
 
 // Throws InvalidArgument unless both tensors have one dtype and live on one device.
 inline void require_same(const char* op, const Tensor& a, const Tensor& b) {
   require_same_device(op, a, b);
-  LOCKSTEP_CHECK(a.dtype() == b.dtype(), "{}: operands of different dtypes: {} and {}; convert one with to(dtype)", op,
-                 describe(a), describe(b));
+  if (a.dtype() != b.dtype()) [[unlikely]]
+    throw_dtypes_differ(op, a, b);
 }
 
 // Throws InvalidArgument for f16 and bf16, which are storage only.
@@ -31,6 +41,22 @@ inline void require_computable(const char* op, const Tensor& x) {
 inline void require_float(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "{}: needs f32 or f64, got {}", op, describe(x));
 }
+
+// A tensor itself where it is contiguous (or a kernel can read it as it is), otherwise a contiguous copy. Counts no
+// reference.
+class Dense {
+ public:
+  explicit Dense(const Tensor& x) : Dense(x, x.is_contiguous()) {}
+  Dense(const Tensor& x, bool as_it_is) : copy_(as_it_is ? Tensor() : clone(x)), tensor_(as_it_is ? x : copy_) {}
+  Dense(const Dense&) = delete;
+  Dense& operator=(const Dense&) = delete;
+  const Tensor& operator*() const { return tensor_; }
+  const Tensor* operator->() const { return &tensor_; }
+
+ private:
+  Tensor copy_;
+  const Tensor& tensor_;
+};
 
 // The shape of a result of both; throws InvalidArgument where there is none.
 inline Shape broadcast(const char* op, const Tensor& a, const Tensor& b) {

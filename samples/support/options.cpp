@@ -2,7 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+
+#include "support/ranks.h"
 
 namespace samples {
 namespace {
@@ -25,6 +28,19 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
+// In which mode to run where nothing is said; and what does not fit together.
+void settle_mode(Options& options, bool is_nproc_given) {
+  const bool is_rank = samples::is_rank();
+  if (options.mode.empty()) options.mode = is_rank || is_nproc_given ? "ddp" : "single";
+  if (options.nproc == 0) options.nproc = options.shards;
+  if (is_rank && options.mode != "ddp")
+    throw CLI::ValidationError("--mode", options.mode +
+                                             " is for a program that is started once, and this is a rank of "
+                                             "a launcher; take --mode ddp here");
+  if (!is_rank && is_nproc_given && options.mode != "ddp" && options.mode != "compare")
+    throw CLI::ValidationError("--nproc", "is for --mode ddp and --mode compare, and the mode is " + options.mode);
+}
+
 }  // namespace
 
 Options parse(int argc, char** argv, Options options) {
@@ -42,14 +58,28 @@ Options parse(int argc, char** argv, Options options) {
                  "auto: go on where the same command was interrupted; yes: go on or fail, also with more epochs; "
                  "no: start afresh")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
+  app.add_option("--mode", options.mode,
+                 "single: one device; shards: a step's shards in turn; dp: DataParallel, a device each; "
+                 "ddp: DistributedDataParallel, in several processes; compare: all of them (single; with --nproc: ddp)")
+      ->check(CLI::IsMember({"single", "shards", "dp", "ddp", "compare"}));
+  app.add_option("--shards", options.shards, "parts of a step, over all devices and ranks; the bits depend on it")
+      ->check(CLI::Range(1, 256));
+  const CLI::Option* nproc = app.add_option("--nproc", options.nproc, "ranks that mode ddp starts (one for each shard)")
+                                 ->check(CLI::Range(1, 256));
+  app.add_option("--loss", options.loss, "of mode dp. outside: on the gathered outputs; replica: on each device")
+      ->check(CLI::IsMember({"outside", "replica"}));
+  app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);
+    settle_mode(options, nproc->count() > 0);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
   if (options.out.empty()) options.out = "runs/" + options.program;
   if (options.save.empty()) options.save = options.out + "/checkpoint.safetensors";
-  options.command = typed_command(argc, argv);
+  const char* const typed = std::getenv(kTypedCommand);
+  options.command = typed ? typed : typed_command(argc, argv);
+  options.arguments.assign(argv + 1, argv + argc);
   return options;
 }
 

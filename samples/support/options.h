@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace samples {
 
@@ -22,8 +23,18 @@ struct Options {
   std::string save = {};        // the checkpoint; by default checkpoint.safetensors in `out`
   std::string resume = "auto";  // auto, yes or no
 
-  std::string command = {};  // what was typed, to be typed again
+  std::string mode = {};         // single, shards, dp, ddp or compare
+  std::int64_t shards = 2;       // into how many a step is cut, over all devices and ranks
+  std::int64_t nproc = 0;        // ranks that mode ddp starts; by default one for each shard
+  std::string loss = "outside";  // of dp: outside (on the gathered outputs) or replica
+  bool quiet = false;
+
+  std::string command = {};                 // what was typed, to be typed again
+  std::vector<std::string> arguments = {};  // the same without the program's name
 };
+
+// The variable in which ranks find what their user has typed to start them.
+inline constexpr const char* kTypedCommand = "LOCKSTEP_SAMPLE_COMMAND";
 
 // Fills in what the command line says. Prints and exits for --help and for a command line that is wrong.
 Options parse(int argc, char** argv, Options defaults);

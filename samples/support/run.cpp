@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <signal.h>
+
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -12,6 +15,7 @@ namespace {
 
 constexpr auto kBetweenEpochs = std::chrono::seconds(1);  // at least, from one checkpoint to the next
 constexpr auto kWithinEpoch = std::chrono::seconds(60);
+constexpr std::ptrdiff_t kTimedSteps = 1000;
 
 // Numbers of the run that are no part of model and optimizer: two small tensors in the checkpoint.
 constexpr const char* kProgress = "progress";  // i64: epoch, batches done
@@ -30,33 +34,38 @@ void make_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Run::Run(const Options& options, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch)
-    : options_(options), parts_(parts), batches_per_epoch_(batches_per_epoch) {
-  install_stop_handler();
+Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch)
+    : options_(options), step_(step), parts_(parts), batches_per_epoch_(batches_per_epoch) {
+  ls::Metadata metadata;
+  const bool goes_on = resume(metadata);
+  step.wait_for_others();  // they look at the same file, which rank 0 may move
+  if (goes_on) restore();
+  if (!step.is_main()) return;
   make_folder(options.out);
   make_folder(std::filesystem::path(options.save).parent_path());
-  if (resume()) restore();
+  if (!goes_on) move_aside(metadata);
   metrics_.emplace(joined(options.out, "metrics.jsonl"), epoch_ - 1);
+  if (options.quiet) return;
   bar_.emplace(options.epochs * batches_per_epoch, (epoch_ - 1) * batches_per_epoch + batch_);
 }
 
-// What has to be the same for a run to go on bit for bit.
+// What has to be the same for a run to go on bit for bit. Modes with the same shards are.
 std::string Run::settings(bool with_epochs) const {
-  const std::string text =
-      fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2), options_.data,
-                  options_.batch, options_.lr, options_.seed);
+  std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
+                                 options_.data, options_.batch, options_.lr, options_.seed);
+  if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
+  if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
 
-// Whether to go on with the run in the checkpoint file. Says why not, where that may surprise.
-bool Run::resume() {
+// Whether to go on with the run in the checkpoint file, whose metadata it reads.
+bool Run::resume(ls::Metadata& metadata) const {
   const bool must = options_.resume == "yes";
   if (options_.resume == "no") return false;
   if (!std::filesystem::exists(options_.save)) {
     if (must) throw ls::IoError(fmt::format("{}: there is no checkpoint to go on with", options_.save));
     return false;
   }
-  ls::Metadata metadata;
   try {
     ls::load(options_.save, &metadata);
   } catch (const ls::IoError& error) {
@@ -64,19 +73,19 @@ bool Run::resume() {
         fmt::format("{}\nNothing was changed; --resume no starts afresh and overwrites it", error.what()));
   }
   const bool same = metadata["settings"] == settings(false);
-  if (must) {
-    if (same) return true;
-    throw ls::InvalidArgument(fmt::format("{} is of a run with other settings:\n  {}\n  now: {}", options_.save,
-                                          metadata["settings"], settings(false)));
-  }
-  if (metadata["finished"] == "yes") return false;
-  if (same && metadata["settings_with_epochs"] == settings(true)) return true;
-  // An unfinished run is somebody's work: it is moved aside, not overwritten.
+  if (!must) return metadata["finished"] != "yes" && same && metadata["settings_with_epochs"] == settings(true);
+  if (same) return true;
+  throw ls::InvalidArgument(fmt::format("{} is of a run with other settings:\n  {}\n  now: {}", options_.save,
+                                        metadata["settings"], settings(false)));
+}
+
+// An unfinished run with other settings is somebody's work: it is kept, not overwritten.
+void Run::move_aside(ls::Metadata& metadata) const {
+  if (metadata.empty() || metadata["finished"] == "yes") return;
   const std::string aside = options_.save + ".previous";
   std::filesystem::rename(options_.save, aside);
   fmt::print("The checkpoint is of a run with other settings ({}); it is kept as {}.\n",
              metadata["settings_with_epochs"], aside);
-  return false;
 }
 
 void Run::restore() {
@@ -92,10 +101,12 @@ void Run::restore() {
   epoch_ = progress[0];
   batch_ = progress[1];
   rows_ = losses[0], loss_sum_ = losses[1], square_sum_ = losses[2];
-  fmt::print("Going on from {}: epoch {}, batch {}.\n", options_.save, epoch_, batch_);
+  if (step_.is_main()) fmt::print("Going on from {}: epoch {}, batch {}.\n", options_.save, epoch_, batch_);
 }
 
 void Run::save(bool finished) {
+  last_save_ = Clock::now();
+  if (!step_.is_main()) return;
   ls::StateDict extra = {{kProgress, ls::tensor(std::vector<std::int64_t>{epoch_, batch_})},
                          {kLosses, ls::tensor(std::vector<double>{rows_, loss_sum_, square_sum_})}};
   ls::Metadata metadata = {
@@ -104,7 +115,6 @@ void Run::save(bool finished) {
   parts.extra = &extra;
   parts.metadata = &metadata;
   ls::save_checkpoint(options_.save, parts);
-  last_save_ = Clock::now();
 }
 
 // The standard error of the mean: how much of a change in the loss is noise.
@@ -120,21 +130,43 @@ void Run::step_done(double loss, std::int64_t rows) {
   rows_ += weight;
   loss_sum_ += weight * loss;
   square_sum_ += weight * loss * loss;
-  bar_->step(fmt::format("epoch {:>{}}/{}", epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs),
-             mean_loss(), mean_loss_error());
-  if (Clock::now() - last_save_ >= kWithinEpoch) save();
+  const auto now = Clock::now();
+  step_seconds_.push_back(std::chrono::duration<double>(now - last_step_).count());
+  last_step_ = now;
+  if (std::ssize(step_seconds_) > 2 * kTimedSteps)
+    step_seconds_.erase(step_seconds_.begin(), step_seconds_.end() - kTimedSteps);
+  if (bar_)
+    bar_->step(fmt::format("epoch {:>{}}/{}", epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs),
+               mean_loss(), mean_loss_error());
+  if (now - last_save_ >= kWithinEpoch) save();
 }
 
-bool Run::stop_requested() const { return stop_signal() != 0; }
+// The median: a run's first steps are slower.
+double Run::steps_per_second() const {
+  if (step_seconds_.empty()) return 0;
+  std::vector<double> sorted = step_seconds_;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return 1 / *middle;
+}
 
 int Run::interrupted() {
+  const int signal = stop_signal() != 0 ? stop_signal() : SIGTERM;  // the one that came may have come to another rank
   save();
   bar_.reset();
+  if (step_.is_main()) say_how_to_go_on();
+  // A launcher stops all ranks when the first one has left, so none leaves before the checkpoint is there.
+  ignore_stop_signals();
+  step_.wait_for_others();
+  return 128 + signal;  // what a shell reports for a program that the signal ended: 130 for Ctrl-C
+}
+
+void Run::say_how_to_go_on() const {
   // The last --resume counts: "no" would throw away what was just saved.
   const char* resume = options_.resume == "no" ? " --resume auto" : "";
   fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To go on:\n  {}{}\n", epoch_, batch_,
              batches_per_epoch_, options_.save, options_.command, resume);
-  return 128 + stop_signal();  // what a shell reports for a program that the signal ended: 130 for Ctrl-C
+  std::fflush(stdout);
 }
 
 void Run::epoch_done(const Score& test) {
@@ -143,28 +175,39 @@ void Run::epoch_done(const Score& test) {
                                  epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs, mean_loss(),
                                  mean_loss_error(), test.loss, test.accuracy);
   if (seconds >= 1) line += fmt::format(", {:.1f} s", seconds);
-  bar_->print(line);
-  metrics_->write({.epoch = epoch_,
-                   .step = epoch_ * batches_per_epoch_,
-                   .lr = parts_.optimizer->lr(),
-                   .train_loss = mean_loss(),
-                   .test_loss = test.loss,
-                   .test_accuracy = test.accuracy,
-                   .seconds = seconds});
+  if (bar_) bar_->print(line);
+  if (metrics_)
+    metrics_->write({.epoch = epoch_,
+                     .step = epoch_ * batches_per_epoch_,
+                     .lr = parts_.optimizer->lr(),
+                     .train_loss = mean_loss(),
+                     .test_loss = test.loss,
+                     .test_accuracy = test.accuracy,
+                     .seconds = seconds});
   ++epoch_;
   batch_ = 0;
   rows_ = loss_sum_ = square_sum_ = 0;
-  epoch_start_ = Clock::now();
   if (Clock::now() - last_save_ >= kBetweenEpochs) save();
+  epoch_start_ = last_step_ = Clock::now();
 }
 
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
+  const Moved moved = step_.moved();
+  if (!step_.is_main()) return 0;
   save(/*finished=*/true);
   const std::string model = joined(options_.out, "model.safetensors");
   ls::save(parts_.model->state_dict(), model);
+  const std::string hash = fmt::format("{:016x}", ls::nn::parameter_hash(*parts_.model));
+  write_result(joined(options_.out, "result.json"), {.mode = options_.mode,
+                                                     .steps_per_second = steps_per_second(),
+                                                     .train = train,
+                                                     .test = test,
+                                                     .moved = moved,
+                                                     .hash = hash});
   bar_.reset();
-  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\ntry next    {}\n\n", model, options_.save,
-             metrics_->path(), try_next);
+  if (options_.quiet) return 0;
+  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\nhash        {}\ntry next    {}\n\n", model,
+             options_.save, metrics_->path(), hash, try_next);
   fmt::print("train loss {:.3f}\ntrain accuracy {:.3f}\ntest loss {:.3f}\ntest accuracy {:.3f}\n", train.loss,
              train.accuracy, test.loss, test.accuracy);
   return 0;

@@ -1,5 +1,5 @@
 // The bookkeeping of one training run: progress, metrics, checkpoints, Ctrl-C, and going on where a run was interrupted.
-// The training loop itself stays in the sample.
+// The training loop itself stays in the sample. Of several ranks all have a Run, and only rank 0's writes and prints.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -8,26 +8,23 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/metrics.h"
 #include "support/options.h"
 #include "support/progress.h"
+#include "support/result.h"
+#include "support/step.h"
 
 namespace ls = lockstep;
 
 namespace samples {
 
-// The mean loss of a model over a data set, and the share of examples it gets right.
-struct Score {
-  double loss = 0;
-  double accuracy = 0;
-};
-
 class Run {
  public:
   // Prepares the output folder. Goes on with the run in the checkpoint file where `options.resume` says so: `parts` and
   // the random numbers are then those of the moment of the interruption.
-  Run(const Options& options, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch);
+  Run(const Options& options, Step& step, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch);
 
   // The epoch to begin with, counted from 1.
   std::int64_t first_epoch() const { return epoch_; }
@@ -36,8 +33,7 @@ class Run {
   // After each optimizer step: the mean loss of a batch of `rows` examples. Saves a checkpoint where the last one is a
   // minute old.
   void step_done(double loss, std::int64_t rows);
-  bool stop_requested() const;
-  // Saves, says how to go on, and returns the exit code for main.
+  // After step.stop_requested(). Saves, says how to go on, and returns the exit code for main.
   int interrupted();
   // Prints and writes the epoch's line.
   void epoch_done(const Score& test);
@@ -46,21 +42,27 @@ class Run {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool resume();
+  bool resume(ls::Metadata& metadata) const;
+  void move_aside(ls::Metadata& metadata) const;
   void restore();
   void save(bool finished = false);
   std::string settings(bool with_epochs) const;
   double mean_loss() const { return rows_ > 0 ? loss_sum_ / rows_ : 0; }
   double mean_loss_error() const;
 
+  double steps_per_second() const;
+  void say_how_to_go_on() const;
+
   const Options& options_;
+  Step& step_;
   ls::CheckpointParts parts_;
   std::int64_t batches_per_epoch_;
 
   std::int64_t epoch_ = 1;
   std::int64_t batch_ = 0;                           // batches of this epoch that are done
   double rows_ = 0, loss_sum_ = 0, square_sum_ = 0;  // of this epoch; losses weighted by rows
-  Clock::time_point epoch_start_ = Clock::now(), last_save_ = Clock::now();
+  Clock::time_point epoch_start_ = Clock::now(), last_save_ = Clock::now(), last_step_ = Clock::now();
+  std::vector<double> step_seconds_;  // of the latest steps
 
   std::optional<MetricsFile> metrics_;
   std::optional<ProgressBar> bar_;

@@ -29,6 +29,11 @@ void install_stop_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
+void ignore_stop_signals() {
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+}
+
 int stop_signal() { return caught.load(std::memory_order_relaxed); }
 void set_cursor_hidden(bool hidden) { cursor_hidden.store(hidden); }
 

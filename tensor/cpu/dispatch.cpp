@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/cpu/onednn.h"
 #include "lockstep/tensor/kernels_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
@@ -66,12 +67,17 @@ const Level& chosen() {
 
 }  // namespace
 
+[[noreturn]] static void throw_not_built(Device device) {
+  throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA", device.to_string()));
+}
+
 const KernelTable& kernels(Device device) {
   if (!device.is_cpu()) [[unlikely]]
-    throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA", device.to_string()));
+    throw_not_built(device);
   return *chosen().table;
 }
 
 const char* cpu_level() { return chosen().name; }
+std::string cpu_description() { return fmt::format("{}, {}", cpu_level(), cpu::onednn_version()); }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

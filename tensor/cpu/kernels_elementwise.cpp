@@ -30,6 +30,9 @@ void binary(const Loop<3>& loop, DType dtype, F f) {
 
 template <class T>
 T integer_power(T base, T exponent) {
+  if constexpr (std::is_signed_v<T>) {  // 1 / base^-exponent, rounded towards 0; 0 for 0, as in PyTorch
+    if (exponent < 0) return base == 1 ? T(1) : base == -1 ? T(exponent % 2 ? -1 : 1) : T(0);
+  }
   T result = 1;
   for (; exponent > 0; exponent = static_cast<T>(exponent / 2)) {
     if (exponent % 2) result = static_cast<T>(result * base);

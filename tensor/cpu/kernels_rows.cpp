@@ -1,4 +1,5 @@
-// Operations along one dimension of (outer, n, inner): softmax and its gradient, cumulative sums, sorting.
+// Operations along one dimension of (outer, n, inner): softmax, layer normalisation and their gradients,
+// cumulative sums, sorting.
 #include "lockstep/tensor/cpu/level.h"
 
 #include <algorithm>
@@ -165,6 +166,125 @@ void softmax_backward(const void* grad, const void* y, void* out, const Rows& ro
       if (rows.inner == 1) return softmax_backward_row(g, values, to, rows.n, log);
       for (std::int64_t c = 0; c < rows.inner; ++c)
         softmax_backward_column(g + c, values + c, to + c, rows.n, rows.inner, log);
+    });
+  });
+}
+
+namespace {
+
+// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps).
+template <class T>
+void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, T* mean, T* factor, std::int64_t n,
+                    double eps) {
+  const auto count = static_cast<double>(n);
+  const T m = static_cast<T>(sum_packets(x, n, [](const Packet<T>& v) { return v; }) / count);
+  const auto square = [m](const Packet<T>& v) { return Packet<T>((v - m) * (v - m)); };
+  const T f = static_cast<T>(1 / std::sqrt(sum_packets(x, n, square) / count + eps));
+  *mean = m;
+  *factor = f;
+  for (std::int64_t i = 0; i < n; ++i) out[i] = (x[i] - m) * f;
+  if (weight) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] *= weight[i];
+  }
+  if (bias) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] += bias[i];
+  }
+}
+
+// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor.
+template <class T>
+void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T factor, T* out, std::int64_t n) {
+  constexpr int kSize = kPacketSize<T>;
+  double total = 0, total_z = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const std::int64_t end = std::min(n, begin + kSumBlock);
+    Packet<T> sums = Packet<T>::Zero(), sums_z = sums;
+    for (std::int64_t i = begin; i < end; i += kSize) {
+      const bool whole = i + kSize <= end;
+      const auto load = [&](const T* from, T padding) {
+        return whole ? load_packet(from + i) : load_tail(from + i, end - i, padding);
+      };
+      Packet<T> gw = load(g, T(0));  // the padding is 0 in both sums
+      if (weight) gw *= load(weight, T(0));
+      sums += gw;
+      sums_z += gw * ((load(x, mean) - mean) * factor);
+    }
+    total += static_cast<double>(add_lanes<T>(sums));
+    total_z += static_cast<double>(add_lanes<T>(sums_z));
+  }
+  const T shift = static_cast<T>(total / static_cast<double>(n)),
+          slope = static_cast<T>(total_z / static_cast<double>(n));
+  const auto gradient = [=](T gw, T v) { return ((gw - shift) - (v - mean) * factor * slope) * factor; };
+  if (weight) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = gradient(g[i] * weight[i], x[i]);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = gradient(g[i], x[i]);
+  }
+}
+
+constexpr std::int64_t kColumns = 64;      // of one share of the parameters' gradients
+constexpr std::int64_t kRowsBetween = 64;  // rows added up before they join the total: keeps rounding errors small
+
+// Columns [begin, begin + count) of the sums over rows of g z and g.
+template <class T>
+void layer_norm_columns(const T* g, const T* x, const T* mean, const T* factor, T* grad_weight, T* grad_bias,
+                        const Rows& rows, std::int64_t begin, std::int64_t count) {
+  double total[kColumns] = {}, total_z[kColumns] = {};
+  for (std::int64_t r = 0; r < rows.outer;) {
+    T part[kColumns] = {}, part_z[kColumns] = {};
+    for (const std::int64_t stop = std::min(rows.outer, r + kRowsBetween); r < stop; ++r) {
+      const T *gs = g + r * rows.n + begin, *xs = x + r * rows.n + begin;
+      const T m = mean[r], f = factor[r];
+      for (std::int64_t c = 0; c < count; ++c) {
+        part[c] += gs[c];
+        part_z[c] += gs[c] * ((xs[c] - m) * f);
+      }
+    }
+    for (std::int64_t c = 0; c < count; ++c) {
+      total[c] += static_cast<double>(part[c]);
+      total_z[c] += static_cast<double>(part_z[c]);
+    }
+  }
+  for (std::int64_t c = 0; c < count; ++c) {
+    if (grad_weight) grad_weight[begin + c] = static_cast<T>(total_z[c]);
+    if (grad_bias) grad_bias[begin + c] = static_cast<T>(total[c]);
+  }
+}
+
+}  // namespace
+
+void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
+                DType dtype, double eps) {
+  for_float(dtype, [&]<class T>(T) {
+    T* mean = static_cast<T*>(statistics);
+    for_rows(rows.outer, rows.n, [&](std::int64_t o) {
+      layer_norm_row(static_cast<const T*>(x) + o * rows.n, static_cast<const T*>(weight), static_cast<const T*>(bias),
+                     static_cast<T*>(out) + o * rows.n, mean + o, mean + rows.outer + o, rows.n, eps);
+    });
+  });
+}
+
+void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
+                         const Rows& rows, DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    const T* mean = static_cast<const T*>(statistics);
+    for_rows(rows.outer, rows.n, [&](std::int64_t o) {
+      layer_norm_backward_row(static_cast<const T*>(grad) + o * rows.n, static_cast<const T*>(x) + o * rows.n,
+                              static_cast<const T*>(weight), mean[o], mean[rows.outer + o],
+                              static_cast<T*>(out) + o * rows.n, rows.n);
+    });
+  });
+}
+
+void layer_norm_backward_affine(const void* grad, const void* x, const void* statistics, void* grad_weight,
+                                void* grad_bias, const Rows& rows, DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    const T* mean = static_cast<const T*>(statistics);
+    for_rows((rows.n + kColumns - 1) / kColumns, rows.outer * kColumns, [&](std::int64_t piece) {
+      const std::int64_t begin = piece * kColumns;
+      layer_norm_columns(static_cast<const T*>(grad), static_cast<const T*>(x), mean, mean + rows.outer,
+                         static_cast<T*>(grad_weight), static_cast<T*>(grad_bias), rows, begin,
+                         std::min(kColumns, rows.n - begin));
     });
   });
 }

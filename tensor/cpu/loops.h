@@ -35,6 +35,8 @@ struct Cursor {
   bool dense;
   alignas(64) T tile[kTile];
 
+  Cursor() {}  // leaves the tile as it is: a tuple would otherwise fill it with zeros
+
   void enter(T* start, std::int64_t step, std::int64_t length) {
     row = start;
     stride = step;
@@ -85,6 +87,10 @@ template <class Out, class... In, int N, class F>
 void run_range(const Loop<N>& loop, std::int64_t begin, std::int64_t end, F& body) {
   const int inner = loop.dims - 1;
   std::int64_t index[kMaxDims], offsets[N] = {};
+  if (inner == 0) {  // the usual case: one row
+    return run_row(loop, offsets, begin, end - begin, body, std::index_sequence_for<In...>{},
+                   static_cast<Out*>(nullptr), static_cast<In*>(nullptr)...);
+  }
   std::int64_t rest = begin;
   for (int d = inner; d >= 0; --d) {
     index[d] = rest == 0 ? 0 : rest % loop.shape[d];  // the usual case spares the division

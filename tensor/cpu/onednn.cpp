@@ -35,6 +35,10 @@ class OneThread {
 }  // namespace
 
 bool has_onednn() { return true; }
+std::string onednn_version() {
+  const dnnl_version_t* const version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
+}
 
 void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
                   std::int64_t lda, const float* b, std::int64_t ldb, float* out, std::int64_t ldc) {
@@ -48,6 +52,7 @@ void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64
 #else
 
 bool has_onednn() { return false; }
+std::string onednn_version() { return "no oneDNN"; }
 
 void onednn_sgemm(bool, bool, std::int64_t, std::int64_t, std::int64_t, const float*, std::int64_t, const float*,
                   std::int64_t, float*, std::int64_t) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "lockstep/version.h"
 
@@ -9,6 +10,8 @@ namespace lockstep::inline LOCKSTEP_ABI::cpu {
 
 // True where this build has oneDNN.
 bool has_onednn();
+// "oneDNN 2.6.3", or "no oneDNN".
+std::string onednn_version();
 
 // out (m, n) = a (m, k) b (k, n), row-major with the given leading dimensions, a and b transposed on request.
 // Throws DeviceError where oneDNN reports a failure.

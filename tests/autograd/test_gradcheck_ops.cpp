@@ -53,6 +53,8 @@ void check_binaries() {
         "pow", shapes, [](const Inputs& in) { return ls::pow(in[0], in[1]); }, 0.5, 2);
     check("maximum", shapes, [](const Inputs& in) { return curved(ls::maximum(in[0], in[1])); });
     check("minimum", shapes, [](const Inputs& in) { return curved(ls::minimum(in[0], in[1])); });
+    check("max", shapes, [](const Inputs& in) { return curved(ls::max(in[0], in[1])); });
+    check("min", shapes, [](const Inputs& in) { return curved(ls::min(in[0], in[1])); });
     check("where", shapes,
           [](const Inputs& in) { return ls::where(in[0].detach() > in[1].detach(), curved(in[0]), curved(in[1])); });
   }
@@ -61,6 +63,9 @@ void check_binaries() {
   check(
       "pow", {{4}}, [](const Inputs& in) { return ls::pow(in[0], 3) + ls::pow(in[0], 2) + ls::pow(in[0], 1.5); }, 0.5,
       2);
+  for (const double base : {2.0, 0.5, 1.0, 0.0})
+    check(
+        "pow", {{4}}, [=](const Inputs& in) { return ls::pow(base, in[0]); }, 0.5, 2);
   check("where", {{2, 3}}, [](const Inputs& in) {
     return ls::where(in[0].detach() > 0, curved(in[0]), 2.0) + ls::where(in[0].detach() > 0.3, 1.0, curved(in[0]));
   });
@@ -97,6 +102,22 @@ void check_reductions() {
     check("softmax", {{2, 3, 2}}, [=](const Inputs& in) { return ls::softmax(in[0], dim); });
     check("log_softmax", {{2, 3, 2}}, [=](const Inputs& in) { return ls::log_softmax(in[0], dim); });
   }
+}
+
+void check_layer_norm() {
+  for (const Shape& x : {Shape{5}, Shape{3, 5}, Shape{2, 2, 5}}) {
+    check("layer_norm", {x, {5}, {5}}, [](const Inputs& in) { return ls::layer_norm(in[0], 5, in[1], in[2]); });
+    check("layer_norm", {x}, [](const Inputs& in) { return ls::layer_norm(in[0], 5, {}, {}, 0.1); });
+    check("layer_norm", {x, {5}}, [](const Inputs& in) { return curved(ls::layer_norm(in[0], 5, in[1])); });
+    check("layer_norm", {x, {5}}, [](const Inputs& in) { return curved(ls::layer_norm(in[0], 5, {}, in[1])); });
+  }
+  check("layer_norm", {{4, 3, 2}, {3, 2}, {3, 2}}, [](const Inputs& in) {
+    return ls::layer_norm(in[0], {3, 2}, in[1], in[2]);
+  });
+  check("layer_norm", {{2, 3, 4}, {2, 3}, {3, 2}},  // strided operands
+        [](const Inputs& in) {
+          return ls::layer_norm(in[0].transpose(0, 2), {3, 2}, in[1].t(), in[2]);
+        });
 }
 
 void check_products() {
@@ -174,6 +195,17 @@ void check_members() {
   check("flatten", {{2, 3, 2}},
         [](const Inputs& in) { return curved(in[0].flatten(1)) + curved(in[0].transpose(0, 2).flatten(-2, -1)); });
   check("operator[]", {{3, 2}}, [](const Inputs& in) { return curved(in[0][1]) * in[0][-1]; });
+  check("arithmetic", {{2, 3}, {3}}, [](const Inputs& in) {
+    const ls::Tensor &a = in[0], &b = in[1];
+    return a.add(b, 0.3).mul(b).sub(a.pow(3), 2).div(b.mul(b).add(1)) + a.add(0.5).mul(2).sub(1).div(3).pow(2) +
+           b.exp().pow(a);
+  });
+  check("functions", {{2, 3}}, [](const Inputs& in) {
+    const ls::Tensor& x = in[0];
+    return x.exp().log().abs() + x.sigmoid().sqrt() + x.tanh() * x.relu() + curved(x).clamp(-0.3, 0.4);
+  });
+  check("softmax", {{2, 3}}, [](const Inputs& in) { return in[0].softmax(0) * in[0].log_softmax(1); });
+  check("matmul", {{2, 3}, {3, 2}}, [](const Inputs& in) { return in[0].matmul(in[1]); });
   check("clone", {{3}}, [](const Inputs& in) { return curved(in[0].clone()); });
   check("contiguous", {{2, 3}}, [](const Inputs& in) { return curved(in[0].t().contiguous()); });
   check("to", {{3}}, [](const Inputs& in) { return curved(in[0].to("cpu:1")).to("cpu"); });
@@ -188,9 +220,79 @@ TEST_CASE(
     "reductions over every set of dimensions, with and without keepdim, have correct first and second derivatives") {
   check_reductions();
 }
+TEST_CASE("layer normalisation with and without its parameters has correct first and second derivatives") {
+  check_layer_norm();
+}
 TEST_CASE("products of every combination of shapes have correct first and second derivatives") { check_products(); }
 TEST_CASE("joining, cutting, indexing and sorting have correct first and second derivatives") { check_indexing(); }
 TEST_CASE("views and moves have correct first and second derivatives") { check_members(); }
+
+TEST_CASE("a member function is the free function of its name") {
+  const ls::Tensor a = numbers_between(0.3, 2, {3, 3}), b = numbers_between(0.3, 2, {3}, {}, 2);
+#define SAME(name, ...) CHECK_MESSAGE(same_bits(a.name(__VA_ARGS__), ls::name(a __VA_OPT__(, ) __VA_ARGS__)), #name)
+  SAME(add, b);
+  SAME(add, b, 2);
+  SAME(add, 2.5);
+  SAME(sub, b);
+  SAME(sub, b, 2);
+  SAME(sub, 2.5);
+  SAME(mul, b);
+  SAME(mul, 2.5);
+  SAME(div, b);
+  SAME(div, 2.5);
+  SAME(pow, b);
+  SAME(pow, 2.5);
+  SAME(abs);
+  SAME(exp);
+  SAME(log);
+  SAME(sqrt);
+  SAME(relu);
+  SAME(sigmoid);
+  SAME(tanh);
+  SAME(clamp, 0.5, 1.0);
+  SAME(softmax, 0);
+  SAME(log_softmax, 1);
+  SAME(matmul, b);
+#undef SAME
+}
+
+// Values and infinities of PyTorch 1.13.1: a = (0, 0, 0, 2, -0), p = (-2, 0, 3, -1, -1), a**p summed.
+TEST_CASE("pow has PyTorch's gradient with respect to the exponent where the base is 0") {
+  const ls::TensorOptions f64 = {.dtype = ls::kFloat64, .requires_grad = true};
+  const ls::Tensor a = ls::tensor({0.0, 0.0, 0.0, 2.0, -0.0}, {.dtype = ls::kFloat64}),
+                   p = ls::tensor({-2.0, 0.0, 3.0, -1.0, -1.0}, f64);
+  ls::sum(ls::pow(a, p)).backward();
+  const std::vector<double> have = p.grad().to_vector<double>();
+  CHECK(have[0] == -kInf);
+  CHECK(have[1] == 0);
+  CHECK(have[2] == 0);
+  CHECK(have[3] == doctest::Approx(0.5 * std::log(2.0)));
+  CHECK(have[4] == kInf);
+  const ls::Tensor q = ls::tensor({-2.0, 0.0, 3.0}, f64);
+  ls::sum(ls::pow(0.0, q)).backward();
+  CHECK(q.grad().to_vector<double>() == std::vector<double>{-kInf, 0, 0});
+}
+
+TEST_CASE(
+    "maximum and minimum give equal operands half of the gradient each, and NaN beside a number all of it to both") {
+  const ls::Tensor a = ls::tensor({1.0, 2.0, 3.0, kNan}, {.requires_grad = true}),
+                   b = ls::tensor({2.0, 2.0, 2.0, 2.0}, {.requires_grad = true});
+  ls::sum(ls::max(a, b)).backward();
+  CHECK(a.grad().to_vector<double>() == std::vector<double>{0, 0.5, 1, 1});
+  CHECK(b.grad().to_vector<double>() == std::vector<double>{1, 0.5, 0, 1});
+  a.set_grad({}), b.set_grad({});
+  ls::sum(ls::min(a, b)).backward();
+  CHECK(a.grad().to_vector<double>() == std::vector<double>{1, 0.5, 0, 1});
+  CHECK(b.grad().to_vector<double>() == std::vector<double>{0, 0.5, 1, 1});
+}
+
+TEST_CASE("a number to the power of a tensor follows the promotion of other operations with numbers") {
+  CHECK(ls::pow(2, ls::tensor({0, 3, 5})).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 8, 32});
+  CHECK(ls::pow(ls::tensor({2, 1, -1, -1, 0}), ls::tensor({-1, -1, -1, -2, -1})).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{0, 1, -1, 1, 0});
+  CHECK(ls::pow(0.5, ls::tensor({0, 3})).dtype() == ls::kFloat32);
+  CHECK(ls::pow(2, ls::tensor({0.5}, {.dtype = ls::kFloat64})).item<double>() == std::sqrt(2.0));
+}
 
 TEST_CASE("a conversion of dtype passes the gradient back in the dtype it came in") {
   const ls::Tensor x = ls::tensor({0.5, 2.0}, {.requires_grad = true});
@@ -233,7 +335,7 @@ TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
 }
 
 TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
-  check_binaries(), check_reductions(), check_products(), check_indexing();
+  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_indexing();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
 #include "lockstep/tensor/pointwise.def"

@@ -57,6 +57,20 @@ TEST_CASE("an MLP's gradients are written at their homes without a copy, with th
   }
 }
 
+TEST_CASE("layer normalisation writes the gradients of its parameters at their homes") {
+  const ls::Tensor x = numbers({4, 6}), upstream = numbers({4, 6}, {}, 2);
+  std::vector<ls::Tensor> plain = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)},
+                          homed = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)};
+  const Bucket bucket(homed);
+  ls::layer_norm(x, 6, plain[0], plain[1]).backward(upstream);
+  ls::layer_norm(x, 6, homed[0], homed[1]).backward(upstream);
+  check_at_home(homed, bucket);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(same_bits(plain[i].grad(), homed[i].grad()));
+    CHECK(gradient_copies(homed[i]) == 0);
+  }
+}
+
 TEST_CASE("gradients accumulate at their homes over several backwards") {
   const ls::Tensor x = numbers({6, 4}, {}, 9), z = numbers({6, 4}, {}, 10);
   const Mlp plain, homed;

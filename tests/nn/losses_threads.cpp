@@ -1,13 +1,6 @@
 #include "support.h"
 
-#include <cstring>
-
 namespace {
-
-bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
-  const auto bytes = static_cast<std::size_t>(a.numel()) * ls::item_size(a.dtype());
-  return a.shape() == b.shape() && std::memcmp(a.contiguous().data<float>(), b.contiguous().data<float>(), bytes) == 0;
-}
 
 struct Result {
   ls::Tensor loss, grad;

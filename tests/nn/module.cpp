@@ -91,7 +91,7 @@ TEST_CASE("an error inside a forward carries the path of modules and keeps its t
 
 TEST_CASE("a module without forward says so") {
   struct Plain : nn::Module {};
-  CHECK(contains(error_of([] { Plain()(ls::ones({1})); }), "Plain: forward(const Tensor&) is not overridden"));
+  CHECK(contains(error_of([] { Plain()(ls::ones({1})); }), "Plain: forward(const Tensor&) const is not overridden"));
 }
 
 TEST_CASE("references to children, parameters and buffers stay valid when a module moves") {

@@ -92,7 +92,7 @@ TEST_CASE("a checkpoint of another model is refused with file and key, and chang
   large.train(1);
   const Everything before(large);
   const auto refused = [&](const ls::CheckpointParts& parts) {
-    const std::string message = invalid([&] { ls::load_checkpoint("small.safetensors", parts); });
+    const std::string message = error_of([&] { ls::load_checkpoint("small.safetensors", parts); });
     CHECK(Everything(large) == before);
     CHECK(contains(message, "small.safetensors"));
     return message;
@@ -106,7 +106,7 @@ TEST_CASE("a part that the checkpoint lacks is an error that names it, and chang
   Trainer a, b;
   ls::save_checkpoint("model_only.safetensors", {.model = &a.net});
   const Everything before(b);
-  const std::string message = invalid([&] { ls::load_checkpoint("model_only.safetensors", b.parts()); });
+  const std::string message = error_of([&] { ls::load_checkpoint("model_only.safetensors", b.parts()); });
   CHECK(contains(message, "\"optimizer.\""));
   CHECK(Everything(b) == before);
   ls::load_checkpoint("model_only.safetensors", {.model = &b.net});
@@ -116,7 +116,7 @@ TEST_CASE("a part that the checkpoint lacks is an error that names it, and chang
 TEST_CASE("a file of tensors that is no checkpoint is named as that") {
   Trainer a;
   ls::save(a.net.state_dict(), "weights.safetensors");
-  CHECK(contains(invalid([&] { ls::load_checkpoint("weights.safetensors", a.parts()); }), "not a checkpoint"));
+  CHECK(contains(error_of([&] { ls::load_checkpoint("weights.safetensors", a.parts()); }), "not a checkpoint"));
 }
 
 TEST_CASE("a broken random state is refused, and changes nothing") {
@@ -128,7 +128,7 @@ TEST_CASE("a broken random state is refused, and changes nothing") {
   for (const auto& [name, tensor] : dict) broken.insert(name, name == "random.state" ? tensor.slice(0, 0, 0) : tensor);
   ls::save(broken, "broken.safetensors", {{"lockstep_checkpoint", "1"}});
   const Everything before(b);
-  CHECK(contains(invalid([&] { ls::load_checkpoint("broken.safetensors", b.parts()); }), "broken.safetensors"));
+  CHECK(contains(error_of([&] { ls::load_checkpoint("broken.safetensors", b.parts()); }), "broken.safetensors"));
   CHECK(Everything(b) == before);
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("set_lr changes one group or all of them") {
   optimizer.set_lr(2);
   CHECK(optimizer.lr(0) == 2);
   CHECK(optimizer.lr(1) == 2);
-  CHECK(contains(invalid([&] { optimizer.lr(2); }), "group 2 was asked for, there are 2"));
+  CHECK(contains(error_of([&] { optimizer.lr(2); }), "group 2 was asked for, there are 2"));
 }
 
 TEST_CASE("AdamW takes groups, and its own default of weight_decay") {
@@ -44,33 +44,33 @@ TEST_CASE("AdamW takes groups, and its own default of weight_decay") {
 TEST_CASE("options out of range are refused with their value") {
   const std::vector<ls::nn::Parameter> p = {parameter({0})};
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
-  CHECK(contains(invalid([&] { SGD(p, {.lr = -0.1}); }), "SGD: lr is -0.1"));
-  CHECK(contains(invalid([&] { SGD(p, {.lr = nan}); }), "SGD: lr is nan"));
-  CHECK(contains(invalid([&] { SGD(p, {.lr = inf}); }), "SGD: lr is inf"));
-  CHECK(contains(invalid([&] { SGD(p, {.momentum = -1}); }), "SGD: momentum is -1"));
-  CHECK(contains(invalid([&] { SGD(p, {.weight_decay = -2}); }), "SGD: weight_decay is -2"));
-  CHECK(contains(invalid([&] { SGD(p, {.momentum = 0.9, .dampening = nan}); }), "SGD: dampening is nan"));
-  CHECK(contains(invalid([&] { SGD(p, {.nesterov = true}); }), "momentum is 0"));
-  CHECK(contains(invalid([&] { SGD(p, {.momentum = 0.9, .dampening = 0.5, .nesterov = true}); }), "dampening is 0.5"));
-  CHECK(contains(invalid([&] { Adam(p, {.lr = -1}); }), "Adam: lr is -1"));
-  CHECK(contains(invalid([&] { Adam(p, {.beta1 = 1}); }), "Adam: beta1 is 1, expected a number in [0, 1)"));
-  CHECK(contains(invalid([&] { Adam(p, {.beta2 = -0.5}); }), "Adam: beta2 is -0.5"));
-  CHECK(contains(invalid([&] { AdamW(p, {.eps = -1e-8}); }), "AdamW: eps is -1e-08"));
-  CHECK(contains(invalid([&] { AdamW(p, {.weight_decay = -1}); }), "AdamW: weight_decay is -1"));
-  CHECK(contains(invalid([&] { SGD({{.params = p, .lr = -3}}, {.lr = 1}); }), "SGD: lr is -3"));
+  CHECK(contains(error_of([&] { SGD(p, {.lr = -0.1}); }), "SGD: lr is -0.1"));
+  CHECK(contains(error_of([&] { SGD(p, {.lr = nan}); }), "SGD: lr is nan"));
+  CHECK(contains(error_of([&] { SGD(p, {.lr = inf}); }), "SGD: lr is inf"));
+  CHECK(contains(error_of([&] { SGD(p, {.momentum = -1}); }), "SGD: momentum is -1"));
+  CHECK(contains(error_of([&] { SGD(p, {.weight_decay = -2}); }), "SGD: weight_decay is -2"));
+  CHECK(contains(error_of([&] { SGD(p, {.momentum = 0.9, .dampening = nan}); }), "SGD: dampening is nan"));
+  CHECK(contains(error_of([&] { SGD(p, {.nesterov = true}); }), "momentum is 0"));
+  CHECK(contains(error_of([&] { SGD(p, {.momentum = 0.9, .dampening = 0.5, .nesterov = true}); }), "dampening is 0.5"));
+  CHECK(contains(error_of([&] { Adam(p, {.lr = -1}); }), "Adam: lr is -1"));
+  CHECK(contains(error_of([&] { Adam(p, {.beta1 = 1}); }), "Adam: beta1 is 1, expected a number in [0, 1)"));
+  CHECK(contains(error_of([&] { Adam(p, {.beta2 = -0.5}); }), "Adam: beta2 is -0.5"));
+  CHECK(contains(error_of([&] { AdamW(p, {.eps = -1e-8}); }), "AdamW: eps is -1e-08"));
+  CHECK(contains(error_of([&] { AdamW(p, {.weight_decay = -1}); }), "AdamW: weight_decay is -1"));
+  CHECK(contains(error_of([&] { SGD({{.params = p, .lr = -3}}, {.lr = 1}); }), "SGD: lr is -3"));
   SGD optimizer(p);
-  CHECK(contains(invalid([&] { optimizer.set_lr(-4); }), "lr is -4"));
+  CHECK(contains(error_of([&] { optimizer.set_lr(-4); }), "lr is -4"));
   CHECK(optimizer.lr() == 1e-3);
 }
 
 TEST_CASE("a parameter given twice, in one group or in two, is refused") {
   const auto a = parameter({1, 2}), b = parameter({0});
-  CHECK(contains(invalid([&] { SGD({a, b, a}); }), "parameter 2 of group 0, (2) f64 cpu, was given before"));
-  CHECK(contains(invalid([&] { Adam({{.params = {a}}, {.params = {b, a}}}); }), "parameter 1 of group 1"));
+  CHECK(contains(error_of([&] { SGD({a, b, a}); }), "parameter 2 of group 0, (2) f64 cpu, was given before"));
+  CHECK(contains(error_of([&] { Adam({{.params = {a}}, {.params = {b, a}}}); }), "parameter 1 of group 1"));
 }
 
 TEST_CASE("an optimizer without parameters is refused") {
-  CHECK(contains(invalid([] { SGD(std::vector<ls::nn::Parameter>{}); }), "SGD: no parameters"));
+  CHECK(contains(error_of([] { SGD(std::vector<ls::nn::Parameter>{}); }), "SGD: no parameters"));
 }
 
 TEST_CASE("a schedule keeps the ratio of the groups' rates") {
@@ -83,8 +83,8 @@ TEST_CASE("a schedule keeps the ratio of the groups' rates") {
 
 TEST_CASE("a schedule without its length is refused with what was given") {
   SGD optimizer({parameter({0})});
-  CHECK(contains(invalid([&] { ls::optim::StepLR(optimizer, {}); }), "StepLR: step_size is 0"));
-  CHECK(contains(invalid([&] { ls::optim::StepLR(optimizer, {.step_size = 1, .gamma = -1}); }), "gamma is -1"));
-  CHECK(contains(invalid([&] { ls::optim::CosineAnnealingLR(optimizer, {.t_max = -5}); }), "t_max is -5"));
-  CHECK(contains(invalid([&] { ls::optim::LinearWarmup(optimizer, {}); }), "LinearWarmup: steps is 0"));
+  CHECK(contains(error_of([&] { ls::optim::StepLR(optimizer, {}); }), "StepLR: step_size is 0"));
+  CHECK(contains(error_of([&] { ls::optim::StepLR(optimizer, {.step_size = 1, .gamma = -1}); }), "gamma is -1"));
+  CHECK(contains(error_of([&] { ls::optim::CosineAnnealingLR(optimizer, {.t_max = -5}); }), "t_max is -5"));
+  CHECK(contains(error_of([&] { ls::optim::LinearWarmup(optimizer, {}); }), "LinearWarmup: steps is 0"));
 }

@@ -79,7 +79,7 @@ TEST_CASE("a state that does not fit is refused with its key, and nothing is cha
   two.step(source, 2);
   const ls::StateDict good = source.state_dict();
   const auto refusal = [&](const std::string& key, const ls::Tensor& tensor) {
-    const std::string message = invalid([&] { adam.load_state_dict(with(good, key, tensor)); });
+    const std::string message = error_of([&] { adam.load_state_dict(with(good, key, tensor)); });
     CHECK(same_bits(adam.state_dict(), before));
     CHECK(contains(message, key));
     return message;
@@ -94,7 +94,7 @@ TEST_CASE("a state that does not fit is refused with its key, and nothing is cha
   CHECK(contains(refusal("state.2.exp_avg", ls::zeros({1})), "no place"));
   CHECK(contains(refusal("param_groups.1.lr", ls::zeros({})), "no place"));
   CHECK(contains(refusal("param_groups.0.params", ls::tensor({0, 1, 2})), "3 parameters"));
-  const std::string message = invalid(
+  const std::string message = error_of(
       [&] { adam.load_state_dict(with(good, "param_groups.0.lr", ls::tensor(-1.0, {.dtype = ls::kFloat64}))); });
   CHECK(contains(message, "lr is -1"));
   CHECK(same_bits(adam.state_dict(), before));
@@ -104,7 +104,7 @@ TEST_CASE("the state of another kind of optimizer is refused") {
   Two two;
   SGD sgd(two.all(), {.momentum = 0.9});
   Adam adam(two.all());
-  CHECK(contains(invalid([&] { sgd.load_state_dict(adam.state_dict()); }), "param_groups.0.momentum"));
+  CHECK(contains(error_of([&] { sgd.load_state_dict(adam.state_dict()); }), "param_groups.0.momentum"));
 }
 
 TEST_CASE("loading the state of an optimizer that never stepped forgets the momentum") {
@@ -134,7 +134,7 @@ TEST_CASE("a schedule refuses a state that does not fit, and keeps its own") {
   ls::optim::StepLR schedule(sgd, {.step_size = 2});
   const ls::StateDict good = schedule.state_dict();
   const auto refusal = [&](const std::string& key, const ls::Tensor& tensor) {
-    return invalid([&] { schedule.load_state_dict(with(good, key, tensor)); });
+    return error_of([&] { schedule.load_state_dict(with(good, key, tensor)); });
   };
   CHECK(contains(refusal("last_epoch", {}), "\"last_epoch\" is missing"));
   CHECK(contains(refusal("last_epoch", ls::tensor(std::int64_t{-3})), "-3"));

@@ -106,5 +106,5 @@ TEST_CASE("f16 cannot be trained, and the message shows the parameter") {
   const auto p = parameter({1}, ls::kFloat16);
   p->set_grad(ls::ones({1}, {.dtype = ls::kFloat16}));
   ls::optim::SGD optimizer({p});
-  CHECK(contains(invalid([&] { optimizer.step(); }), "(1) f16 cpu"));
+  CHECK(contains(error_of([&] { optimizer.step(); }), "(1) f16 cpu"));
 }

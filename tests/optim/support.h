@@ -1,13 +1,7 @@
 // Parameters with known gradients, for tests of optimizers.
 #pragma once
 
-#include <doctest/doctest.h>
-#include <lockstep/lockstep.h>
-
-#include <string>
-#include <vector>
-
-namespace ls = lockstep;
+#include "tests/support/testing.h"
 
 // A parameter of its own, not of a module.
 inline ls::nn::Parameter parameter(const std::vector<double>& values, ls::DType dtype = ls::kFloat64) {
@@ -19,19 +13,6 @@ inline void set_grad(const ls::nn::Parameter& p, const std::vector<double>& valu
 }
 
 inline std::vector<double> values(const ls::Tensor& t) { return t.detach().to_vector<double>(); }
-
-// The message of the InvalidArgument that `function` throws; empty where it throws none.
-template <class F>
-std::string invalid(F function) {
-  try {
-    function();
-  } catch (const ls::InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Equal keys in the same order, equal dtypes, shapes and bits.
 inline bool same_bits(const ls::StateDict& a, const ls::StateDict& b) {

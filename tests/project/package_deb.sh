@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cpack writes one .deb of at most 5 MB that holds library, headers, CMake package and lockstep.pc.
+# cpack writes one .deb of at most 5 MB that holds library, lockstep-run, headers, CMake package and lockstep.pc.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 "$(dirname "$CMAKE")/cpack" -G DEB --config "$BUILD/CPackConfig.cmake" -B "$SCRATCH" >cpack.log 2>&1 || { cat cpack.log; exit 1; }
@@ -7,7 +7,7 @@ deb=$(find . -name "lockstep_${VERSION}_*.deb")
 [ -f "$deb" ] || { cat cpack.log; exit 1; }
 dpkg-deb -c "$deb" | awk '{print $6}' >content
 for part in '/liblockstep\.(so|a)$' '/include/lockstep/lockstep\.h$' '/include/lockstep/version\.h$' \
-            '/include/lockstep/tensor/tensor\.h$' '/lockstepConfig\.cmake$' '/lockstep\.pc$'; do
+            '/include/lockstep/tensor/tensor\.h$' '/bin/lockstep-run$' '/lockstepConfig\.cmake$' '/lockstep\.pc$'; do
   grep -qE "$part" content || { echo "$deb lacks $part"; exit 1; }
 done
 ! grep -E '_internal\.h$|/(cpu|cuda)/' content || { echo "private headers are installed"; exit 1; }

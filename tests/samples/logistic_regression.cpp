@@ -13,17 +13,6 @@ constexpr const char* kProgram = "logistic_regression";
 
 double last_number(const std::string& line) { return std::strtod(line.substr(line.rfind(' ')).c_str(), nullptr); }
 
-std::size_t epochs_written(const std::string& out) { return lines(read_file(out + "/metrics.jsonl")).size(); }
-
-// metrics.jsonl without the only column that differs from run to run.
-std::string metrics_without_times(const std::string& out) {
-  std::string result;
-  for (const std::string& line : lines(read_file(out + "/metrics.jsonl"))) {
-    result += line.substr(0, line.find(",\"seconds\"")) + "\n";
-  }
-  return result;
-}
-
 // Long enough to be interrupted: some seconds.
 std::vector<std::string> long_run(const std::string& out) {
   return {"--out", out, "--epochs", "20000", "--lr", "0.01"};
@@ -149,7 +138,8 @@ TEST_CASE("a checkpoint that is damaged is named, and not overwritten") {
 TEST_CASE("--help names every option") {
   const Finished help = run(kProgram, {"--help"});
   CHECK(help.code == 0);
-  for (const char* option : {"--file", "--epochs", "--batch", "--lr", "--seed", "--out", "--save", "--resume"}) {
+  for (const char* option : {"--file", "--epochs", "--batch", "--lr", "--seed", "--out", "--save", "--resume", "--mode",
+                             "--shards", "--nproc", "--loss", "--quiet"}) {
     CHECK(contains(help.output, option));
   }
 }

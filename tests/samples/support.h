@@ -38,11 +38,12 @@ inline std::string fresh(const std::string& folder) {
   return folder;
 }
 
-// A sample program, running. Its output goes to a file in the test's scratch folder.
+// A sample program, or any other by its path, running. Its output goes to a file in the test's scratch folder.
 class Process {
  public:
   Process(const std::string& program, std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), std::string(LOCKSTEP_SAMPLES_DIR) + "/" + program);
+    const bool is_path = program.find('/') != std::string::npos;
+    arguments.insert(arguments.begin(), is_path ? program : std::string(LOCKSTEP_SAMPLES_DIR) + "/" + program);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -69,6 +70,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
   // The exit code, or minus the signal that ended it.
   int wait() {
@@ -106,4 +108,15 @@ bool eventually(Condition condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
+}
+
+inline std::size_t epochs_written(const std::string& out) { return lines(read_file(out + "/metrics.jsonl")).size(); }
+
+// metrics.jsonl without the only column that differs from run to run.
+inline std::string metrics_without_times(const std::string& out) {
+  std::string result;
+  for (const std::string& line : lines(read_file(out + "/metrics.jsonl"))) {
+    result += line.substr(0, line.find(",\"seconds\"")) + "\n";
+  }
+  return result;
 }

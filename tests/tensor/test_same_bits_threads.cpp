@@ -200,6 +200,24 @@ Table reductions() {
        along([](const Tensors& in, int d) { return Tensors{ls::raw::softmax_backward(in[1], in[0], d)}; })},
       {"log_softmax_backward",
        along([](const Tensors& in, int d) { return Tensors{ls::raw::log_softmax_backward(in[1], in[0], d)}; })},
+      {"layer_norm",
+       [](const Tensors& in) {
+         Tensors out;
+         for (int dims = 1; dims <= in[0].dim(); ++dims) {
+           const ls::Tensor &x = in[0], &grad = in[1];
+           const Shape shape(std::vector<std::int64_t>(x.shape().end() - dims, x.shape().end()));
+           const ls::Tensor weight = in[1].reshape({-1}).narrow(0, 0, shape.numel()).view(shape);
+           const auto y = ls::raw::layer_norm(x, shape, weight, weight, 1e-5);
+           const ls::Tensor by_weight = ls::raw::empty(shape, x.options()),
+                            by_bias = ls::raw::empty(shape, x.options());
+           ls::raw::layer_norm_backward_affine(grad, x, y.statistics, by_weight, by_bias);
+           for (const ls::Tensor& t : {y.out, y.statistics, by_weight, by_bias, ls::layer_norm(x, shape),
+                                       ls::raw::layer_norm_backward(grad, x, weight, y.statistics),
+                                       ls::raw::layer_norm_backward(grad, x, {}, y.statistics)})
+             out.push_back(t);
+         }
+         return out;
+       }},
       {"sort", along([](const Tensors& in, int d) {
          const auto [values, indices] = ls::sort(in[0], d, d % 2 == 1);
          const auto [top, at] = ls::topk(in[0], in[0].size(d) / 2, d);

@@ -1,0 +1,85 @@
+// all_reduce over shared memory beside its limit: processes that sum their shares in place, with nothing but a barrier.
+#include <cstring>
+
+#include "support/ranks.h"
+#include "support/timing.h"
+
+namespace {
+
+using bench::Group;
+using bench::Shared;
+
+constexpr int kWarmUp = 20;
+
+// The median time of one call, over batches of calls; the ranks are in step by the calls themselves.
+template <class Call>
+double time_calls(std::size_t bytes, bool crowded, Call call) {
+  const int batch = bytes <= 65536 ? (crowded ? 50 : 1000) : 1;
+  const int batches = bytes > (32u << 20) ? 20 : bytes > 65536 ? 300 : 100;
+  for (int i = 0; i < kWarmUp; ++i) call();
+  std::vector<double> samples;
+  for (int b = 0; b < batches; ++b) {
+    const double start = bench::seconds_now();
+    for (int i = 0; i < batch; ++i) call();
+    samples.push_back((bench::seconds_now() - start) / batch);
+  }
+  return bench::median(std::move(samples));
+}
+
+double ours(int size, std::size_t bytes) {
+  return bench::run_group(size,
+                          [&](const Group& group, Shared& shared) {
+                            const auto count = static_cast<std::int64_t>(bytes / 4);
+                            const ls::Tensor t = group->empty({count}, ls::kFloat32);
+                            t.fill_(0);
+                            shared.results[group->rank()][0] = time_calls(bytes, size > ls::parallel::usable_cores(),
+                                                                          [&] { group->all_reduce(t)->wait(); });
+                          })
+      ->results[0][0];
+}
+
+// Two processes, each of which sums its half of both arrays into both.
+double limit(std::size_t bytes) {
+  void* const memory = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  auto* const a = static_cast<float*>(memory);
+  float* const b = a + bytes / 4;
+  std::memset(memory, 0, 2 * bytes);
+  return bench::run_ranks(2,
+                          [&](int rank, Shared& shared) {
+                            const std::size_t count = bytes / 4, from = count * static_cast<std::size_t>(rank) / 2,
+                                              to = count * static_cast<std::size_t>(rank + 1) / 2;
+                            shared.results[rank][0] = time_calls(bytes, false, [&] {
+                              shared.meet(2);
+#pragma GCC ivdep
+                              for (std::size_t i = from; i < to; ++i) {
+                                const float sum = a[i] + b[i];
+                                a[i] = sum;
+                                b[i] = sum;
+                              }
+                              shared.meet(2);
+                            });
+                          })
+      ->results[0][0];
+}
+
+std::string text(std::size_t bytes) {
+  return bytes >= 1000000 ? std::to_string(bytes / 1000000) + "mb"
+         : bytes >= 1000  ? std::to_string(bytes / 1000) + "kb"
+                          : std::to_string(bytes) + "b";
+}
+
+}  // namespace
+
+int main() {
+  for (const std::size_t bytes :
+       {std::size_t{4}, std::size_t{4000}, std::size_t{4'000'000}, std::size_t{100'000'000}}) {
+    if (bench::wanted("all_reduce_2_" + text(bytes))) {
+      bench::print_row("limit_all_reduce_2_" + text(bytes), limit(bytes));
+      bench::print_row("all_reduce_2_" + text(bytes), ours(2, bytes));
+    }
+  }
+  for (const std::size_t bytes : {std::size_t{4000}, std::size_t{4'000'000}}) {
+    if (bench::wanted("all_reduce_8_" + text(bytes))) bench::print_row("all_reduce_8_" + text(bytes), ours(8, bytes));
+  }
+}

@@ -1,0 +1,110 @@
+// Benchmarks over several processes: fork the ranks, run them together, take rank 0's figures.
+#pragma once
+
+#include <lockstep/lockstep.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+namespace ls = lockstep;
+using Group = std::shared_ptr<ls::parallel::ProcessGroup>;
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What forked ranks share beside a group: a barrier that spins, and a place for figures.
+struct Shared {
+  std::atomic<int> arrived{0};
+  std::atomic<int> round{0};
+  double results[64][8] = {};
+
+  void meet(int size) {
+    const int now = round.load();
+    if (arrived.fetch_add(1) + 1 == size) {
+      arrived.store(0);
+      round.store(now + 1);
+    }
+    for (long spins = 0; round.load() == now; ++spins) {
+      if (spins > 1000) sched_yield();
+    }
+  }
+};
+
+// Runs fn(rank, shared) in `size` processes, each on a core of its own where there are enough.
+inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn) {
+  void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  auto* const shared = new (memory) Shared;
+  const int cores = ls::parallel::usable_cores();
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (size <= cores) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(static_cast<std::size_t>(rank), &one);
+        sched_setaffinity(0, sizeof(one), &one);
+      }
+      ls::set_num_threads(1);
+      fn(rank, *shared);
+      std::fflush(stdout);
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  bool good = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  if (!good) {
+    std::fprintf(stderr, "a rank failed\n");
+    std::exit(1);
+  }
+  return shared;
+}
+
+// The same, with a shm group.
+inline Shared* run_group(int size, const std::function<void(const Group&, Shared&)>& fn) {
+  static int runs = 0;
+  const std::string port = std::to_string(20000 + (getpid() * 8 + runs++) % 40000);
+  return run_ranks(size, [&](int rank, Shared& shared) {
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port.c_str(), 1);
+    ls::parallel::InitOptions options;
+    options.world_size = size;
+    options.rank = rank;
+    fn(ls::parallel::init_process_group(options), shared);
+  });
+}
+
+inline void print_row(const std::string& name, double seconds) {
+  std::printf("{\"name\": \"%s\", \"seconds\": %.4e}\n", name.c_str(), seconds);
+  std::fflush(stdout);
+}
+
+}  // namespace bench

@@ -1,0 +1,24 @@
+#include "lockstep/parallel/backend.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+const char* name(Kind kind) {
+  constexpr const char* kNames[] = {"broadcast",      "all_reduce", "reduce",  "all_gather", "gather", "scatter",
+                                    "reduce_scatter", "all_to_all", "barrier", "empty",      "send",   "recv"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+const char* name(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+std::string Call::describe() const {
+  const std::string start = fmt::format("{} #{} on rank {}", name(kind), number, rank);
+  if (kind == Kind::kBarrier) return start;
+  return fmt::format("{} ({}, {} elements)", start, lockstep::name(dtype), count);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

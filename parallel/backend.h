@@ -1,0 +1,73 @@
+// What a backend implements: start one checked, contiguous operation. Everything users see (checks, strided tensors,
+// numbering, error texts, books) is done by ProcessGroup, once for all backends.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/process_group.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+enum class Kind : std::uint8_t {
+  kBroadcast,
+  kAllReduce,
+  kReduce,
+  kAllGather,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kEmpty,  // the allocation of communication memory, which all ranks do together
+  kSend,
+  kRecv,
+};
+const char* name(Kind kind);    // "all_reduce"
+const char* name(ReduceOp op);  // "sum"
+
+// One operation. Tensors are contiguous, on one device, and of one dtype; `in` may be `out`.
+struct Call {
+  Kind kind = Kind::kBarrier;
+  Tensor in = {}, out = {};
+  std::int64_t count = 0;  // elements of one rank's part
+  DType dtype = kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1;  // of sums
+  int root = 0;      // or the other rank of send and recv
+  int tag = 0;
+  std::uint64_t number = 0;  // of this call on the group
+  int rank = 0;              // that calls
+  std::uint64_t detail = 0;  // the same on all ranks: shape and scale, hashed
+
+  // "all_reduce #12 on rank 0 (f32, 1024 elements)"
+  std::string describe() const;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;
+  // Contiguous communication memory of `bytes` on a virtual CPU device; `call` (kEmpty) says what for.
+  virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
+  // Starts an operation; groups of one rank never come here.
+  virtual std::shared_ptr<Work> start(Call call) = 0;
+};
+
+// What a backend is made from.
+struct BackendOptions {
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<Store> store;
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+std::unique_ptr<Backend> make_local(const BackendOptions& options);
+std::unique_ptr<Backend> make_shm(const BackendOptions& options);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,263 @@
+// Waiting, which is where the work of a SharedGroup is done, and noticing that it will not be.
+#include <algorithm>
+
+#include "lockstep/parallel/backends/futex.h"
+#include "lockstep/parallel/backends/shared_group.h"
+#include "lockstep/parallel/backends/shared_transfer.h"
+#include "lockstep/parallel/backends/sleep.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
+  const auto kind = static_cast<Kind>(what & 0xff);
+  const auto dtype = static_cast<DType>(what >> 8 & 0xff);
+  const auto op = static_cast<ReduceOp>(what >> 16 & 0xff);
+  // Written by a peer: values outside the enumerations are possible.
+  if (kind > Kind::kRecv || static_cast<int>(dtype) >= kDTypeCount || op > ReduceOp::kProduct) return "something else";
+  if (kind == Kind::kBarrier) return "barrier";
+  std::string text = fmt::format("{} of {} {}", name(kind), count, name(dtype));
+  if (kind == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
+  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter)
+    text += fmt::format(" ({})", name(op));
+  if (kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter)
+    text += fmt::format(" with root {}", what >> 32);
+  return text + (place == ~std::uint64_t{0} ? "" : " in communication memory");
+}
+
+bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
+
+}  // namespace
+
+void Operation::wait() {
+  if (group) group->wait(*this);
+  if (!error.empty()) throw CommError(error);
+}
+
+bool Operation::is_completed() {
+  if (group && !group->advance_to(*this) && ++polls % 64 == 0) group->look_around(*call, sequence, nullptr);
+  return !group;
+}
+
+void SharedGroup::check_usable(const Call& call) const {
+  if (failed_.empty()) return;
+  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
+  if (failed_by_timeout_) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+void SharedGroup::wait(Operation& op) {
+  if (!op.group) return;
+  check_usable(*op.call);
+  for (int i = 0; i < spins_; ++i) {
+    if (advance_to(op)) return;
+    pause(i);
+  }
+  Deadline deadline(timeout_);
+  while (!advance_to(op)) {
+    {
+      Sleeper sleeper(control_.header());
+      if (advance_to(op)) return;
+      sleeper.doze(deadline.slice());
+    }
+    if (!advance_to(op)) look_around(*op.call, op.sequence, &deadline);
+  }
+}
+
+bool SharedGroup::advance_to(Operation& op) {
+  if (!op.group) return true;
+  advance_before(op.sequence);
+  if (!transfers_.empty()) progress_transfers();
+  return advance(op);
+}
+
+// Helps with whatever is in flight and older than operation `end`: a rank that was woken for one operation may be waiting
+// for another. Oldest first.
+void SharedGroup::advance_before(std::uint64_t end) {
+  for (std::uint64_t s = end < kSlots ? 0 : end - kSlots; s < end; ++s) {
+    const std::shared_ptr<Operation> op = in_flight_[s % kSlots];
+    if (op && op->sequence == s) advance(*op);
+  }
+}
+
+// One step without blocking. Returns whether the operation is complete.
+bool SharedGroup::advance(Operation& op) {
+  if (!op.group) return true;
+  if (!op.agreed) {
+    if (!all_arrived(op)) return false;
+    compare_fingerprints(op);
+    op.agreed = true;
+  }
+  if (op.path == Operation::Path::kInline) {
+    // inline_done says that all copies up to there have been read. Who has arrived here has arrived at older ones, too.
+    if (op.inline_number != inline_finished_) advance_before(op.sequence);
+    ++inline_finished_;
+    const void* const inputs[2] = {control_.inline_data(0, op.inline_number),
+                                   control_.inline_data(1, op.inline_number)};
+    run_inline(op, inputs, rank_);
+    control_.rank(rank_).inline_done.store(inline_finished_, std::memory_order_seq_cst);
+    if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+  } else if (op.path != Operation::Path::kArrivalsOnly) {
+    work(op);
+    if (control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) < op.done_at) return false;
+  }
+  finish(op);
+  return true;
+}
+
+bool SharedGroup::all_arrived(const Operation& op) const {
+  for (int r = 0; r < size_; ++r) {
+    if (control_.arrival(op.sequence % kSlots, r).sequence.load(std::memory_order_seq_cst) <= op.sequence) return false;
+  }
+  return true;
+}
+
+// A rank whose slot is further on has completed this operation, and so agreed.
+void SharedGroup::compare_fingerprints(Operation& op) {
+  const std::size_t slot = op.sequence % kSlots;
+  const Arrival& own = control_.arrival(slot, rank_);
+  const auto relaxed = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_relaxed); };
+  for (int r = 0; r < size_; ++r) {
+    const Arrival& peer = control_.arrival(slot, r);
+    const auto acquired = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
+    const std::uint64_t what = acquired(peer.what), count = acquired(peer.count), place = acquired(peer.place);
+    const bool same_detail = acquired(peer.detail) == relaxed(own.detail);
+    if (what == relaxed(own.what) && count == relaxed(own.count) && place == relaxed(own.place) && same_detail)
+      continue;
+    if (acquired(peer.sequence) != op.sequence + 1) continue;  // it is further on: this was another operation's
+    fail(Poison::kDisagreed, r,
+         fmt::format("{}: ranks disagree: rank {} called {}, rank {} {}{}", op.call->describe(), rank_,
+                     text_of(relaxed(own.what), relaxed(own.count), relaxed(own.place)), r, text_of(what, count, place),
+                     same_detail ? "" : ", of another shape or scale"));
+  }
+}
+
+// Runs tasks until none is left to claim: this rank's own share first.
+void SharedGroup::work(Operation& op) {
+  std::uint64_t finished = 0;
+  RankState& own = control_.rank(rank_);
+  for (int k = 0; k < size_; ++k) {
+    const int owner = (rank_ + k) % size_;
+    for (std::uint64_t task; claim(op, owner, &task); ++finished) run_task(op, owner, task, size_);
+  }
+  if (finished == 0) return own.busy.store(0, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>& done = control_.done(op.sequence % kSlots).value;
+  const bool last = done.fetch_add(finished, std::memory_order_seq_cst) + finished == op.done_at;
+  own.busy.store(0, std::memory_order_relaxed);
+  if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+}
+
+bool SharedGroup::claim(const Operation& op, int owner, std::uint64_t* task) {
+  const std::uint64_t from = op.claimed_from[static_cast<std::size_t>(owner)];
+  const std::uint64_t to = from + op.tasks[static_cast<std::size_t>(owner)];
+  std::atomic<std::uint64_t>& claimed = control_.claimed(op.sequence % kSlots, owner).value;
+  std::uint64_t at = claimed.load(std::memory_order_relaxed);
+  while (at >= from && at < to) {
+    // Before the claim, so that a rank that dies in between is suspected, not forgotten.
+    control_.rank(rank_).busy.store(op.sequence + 1, std::memory_order_relaxed);
+    if (claimed.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      *task = at - from;
+      return true;
+    }
+  }
+  return false;
+}
+
+void SharedGroup::finish(Operation& op) {
+  if (op.path == Operation::Path::kStaged) copy_out(op, rank_, size_);
+  op.group = nullptr;
+  op.segment = nullptr;
+  std::shared_ptr<Operation>& slot = in_flight_[op.sequence % kSlots];
+  if (slot.get() == &op) slot = nullptr;  // last: it may have been the only owner
+}
+
+void SharedGroup::wake(int count) {
+  control_.header().events.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(control_.header().events, count);
+}
+
+// Called once a slice while waiting: is there still hope? Without a deadline: of somebody who only asks.
+void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
+  const std::size_t slot = sequence % kSlots;
+  std::string missing, working;
+  int culprit = -1;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const bool arrived = control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
+    const bool busy = control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1;
+    if (arrived && !busy) continue;
+    if (gone(r)) {  // look again: it may have done its part before it went
+      const bool came = control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
+      if (came && control_.rank(r).busy.load(std::memory_order_acquire) != sequence + 1) continue;
+      fail_if_gone(call, r);
+    }
+    if (culprit < 0) culprit = r;
+    (arrived ? working : missing) += fmt::format(" {}", r);
+  }
+  if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire)) {
+    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
+  }
+  if (!deadline || !deadline->passed()) return;
+  fail(Poison::kLate, culprit < 0 ? rank_ : culprit,
+       fmt::format("{}: not complete after {} ms; ranks that have not arrived:{}{}{}", call.describe(),
+                   timeout_.count(), missing.empty() ? " none" : missing,
+                   working.empty() ? "" : "; that do not finish their part:", working),
+       true);
+}
+
+bool SharedGroup::gone(int rank) {
+  return control_.rank(rank).left.load(std::memory_order_acquire) != 0 || !memory_->lost(rank).empty();
+}
+
+void SharedGroup::fail_if_gone(const Call& call, int rank) {
+  if (control_.rank(rank).left.load(std::memory_order_acquire) != 0)
+    fail(Poison::kLeft, rank, fmt::format("{}: rank {} has left the group", call.describe(), rank));
+  if (const std::string lost = memory_->lost(rank); !lost.empty())
+    fail(Poison::kLost, rank, fmt::format("{}: rank {} is gone: {}", call.describe(), rank, lost));
+}
+
+// Tells the others, makes the group unusable here, and throws.
+void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
+  std::uint64_t none = 0;
+  const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
+  control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_acq_rel);
+  wake(size_);
+  give_up(message, timeout);
+}
+
+void SharedGroup::give_up(const std::string& message, bool timeout) {
+  failed_ = message;
+  failed_by_timeout_ = timeout;
+  for (auto& slot : in_flight_) {
+    const std::shared_ptr<Operation> op = std::move(slot);
+    if (!op) continue;
+    op->error = failed_;
+    op->group = nullptr;
+  }
+  for (const auto& transfer : transfers_) transfer->abandon(failed_);
+  transfers_.clear();
+  if (timeout) throw CommTimeout(message);
+  throw CommError(message);
+}
+
+std::string SharedGroup::poison_text(std::uint64_t poison) {
+  const auto culprit = static_cast<int>((poison & 0xffffffff) - 1);
+  if (culprit < 0 || culprit >= size_) return "the group has failed";
+  switch (static_cast<Poison>(poison >> 32)) {
+    case Poison::kLost: {
+      const std::string lost = memory_->lost(culprit);
+      return fmt::format("rank {} is gone{}{}", culprit, lost.empty() ? "" : ": ", lost);
+    }
+    case Poison::kLeft:
+      return fmt::format("rank {} has left the group", culprit);
+    case Poison::kLate:
+      return fmt::format("rank {} did not arrive in time, another rank says", culprit);
+    case Poison::kDisagreed:
+      return fmt::format("ranks disagree: rank {} called another operation, another rank says", culprit);
+    default:
+      return fmt::format("the group has failed because of rank {}", culprit);
+  }
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

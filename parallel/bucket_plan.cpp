@@ -1,0 +1,44 @@
+#include "lockstep/parallel/bucket_plan.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
+
+void lay_out(BucketLayout& bucket, const std::vector<nn::Parameter>& parameters) {
+  const Tensor& first = parameters[bucket.parameters.front()].master();
+  const std::int64_t line = 64 / static_cast<std::int64_t>(item_size(first.dtype()));
+  std::int64_t at = 0;
+  for (const std::size_t p : bucket.parameters) {
+    bucket.offsets.push_back(at);
+    at += (parameters[p].master().numel() + line - 1) / line * line;
+  }
+  bucket.tail = at;
+  bucket.elements = at + kTailFixed + static_cast<std::int64_t>(bucket.parameters.size());
+}
+
+}  // namespace
+
+std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& parameters, std::int64_t first_bytes,
+                                       std::int64_t bytes) {
+  std::vector<BucketLayout> buckets;
+  std::int64_t filled = 0;
+  for (std::size_t p = parameters.size(); p-- > 0;) {
+    const Tensor& next = parameters[p].master();
+    if (!buckets.empty()) {
+      const Tensor& first = parameters[buckets.back().parameters.front()].master();
+      const std::int64_t limit = buckets.size() == 1 ? first_bytes : bytes;
+      if (first.dtype() == next.dtype() && first.device() == next.device() && filled + bytes_of(next) <= limit) {
+        buckets.back().parameters.push_back(p);
+        filled += bytes_of(next);
+        continue;
+      }
+    }
+    buckets.push_back({.parameters = {p}});
+    filled = bytes_of(next);
+  }
+  for (BucketLayout& bucket : buckets) lay_out(bucket, parameters);
+  return buckets;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,28 @@
+// Which parameters share a bucket, and where in it they stand. Not installed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/nn/parameter.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements.
+struct BucketLayout {
+  std::vector<std::size_t> parameters;     // positions in the list of parameters
+  std::vector<std::int64_t> offsets = {};  // of each, in elements
+  std::int64_t tail = 0;                   // where the tail starts
+  std::int64_t elements = 0;               // with the tail
+};
+
+// Elements of a bucket's tail before the used bits of its parameters.
+enum Tail : std::int64_t { kTailShards, kTailRows, kTailLoss, kTailStop, kTailFixed };
+
+// Buckets in the order in which gradients are likely to be complete: parameters from the last to the first. A bucket is
+// closed before a parameter of another dtype or device, and before one that would take it past its limit: `first_bytes`
+// for the first bucket, so that communication starts early, `bytes` for the others.
+std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& parameters, std::int64_t first_bytes,
+                                       std::int64_t bytes);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

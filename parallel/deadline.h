@@ -1,0 +1,38 @@
+// Deadlines by the steady clock. A process that was stopped (SIGSTOP, a suspended laptop) gets the lost time back: its
+// peers have not had a chance to arrive meanwhile, as far as it can tell.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+inline constexpr std::chrono::milliseconds kSlice{100};  // the longest wait before looking around
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Deadline(std::chrono::milliseconds timeout)
+      : end_(Clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))),
+        looked_(Clock::now()) {}
+
+  bool passed() { return look() >= end_; }
+  // How long to wait before looking again; call it once a slice.
+  std::chrono::milliseconds slice() {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());
+    return std::clamp(left, std::chrono::milliseconds(1), kSlice);
+  }
+
+ private:
+  Clock::time_point look() {
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ > kSlice + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
+    looked_ = now;
+    return now;
+  }
+  Clock::time_point end_, looked_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,92 @@
+// DistributedDataParallel: one replica of the model in each rank of a process group.
+//
+// Gradients live in buckets, in the group's communication memory. While backward runs, a bucket whose gradients are
+// complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
+// all ranks. A parameter that a rank did not use never makes others wait: what stands in its place counts as zero, and
+// one that no rank used keeps an undefined gradient.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/step.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+struct DistributedDataParallelOptions {
+  double bucket_cap_mb = 25;                // MiB of gradients in a bucket; the first one takes 1 MiB at most
+  int shards_per_rank = 1;                  // of `backward(x, y, loss_fn)`
+  bool sync_buffers = true;                 // after each synchronised backward all ranks get rank 0's buffers
+  Weighting weighting = Weighting::kEqual;  // of ranks (and shards) with unequal numbers of rows; needs the verb
+  int check_every = 0;                      // compare all parameters over the ranks after this many steps; 0: never
+};
+
+struct BucketStats {
+  std::int64_t bytes = 0;
+  std::vector<std::string> parameters;
+  // Of the last synchronised step, in seconds since its first gradient was complete.
+  double ready = 0, launched = 0, done = 0;
+};
+
+struct DistributedDataParallelStats {
+  std::vector<BucketStats> buckets;
+  std::int64_t steps = 0;          // synchronised
+  std::int64_t reduced_bytes = 0;  // gradients that were reduced, in all steps
+  std::int64_t copies = 0;         // gradients that had to be copied into their bucket, in all steps
+  double overlap = 0;              // of the last step: the share of buckets launched before backward was done
+};
+
+class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
+ public:
+  // Compares the model with the other ranks' (CommError names rank and parameter that differ), then gives all ranks
+  // rank 0's parameters and buffers. Refers to `module`, which has to live as long.
+  DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // The module's forward; `loss.backward()` then reduces the gradients.
+  Tensor operator()(const Tensor& x);
+  std::vector<nn::Parameter> parameters() const;
+  nn::Module& module() const;
+
+  // While the guard lives, backward leaves the gradients of this rank alone: they add up, and the first backward after
+  // it reduces the sum. What counts is where backward runs.
+  class NoSync {
+   public:
+    NoSync(NoSync&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+    NoSync& operator=(NoSync&&) = delete;
+    ~NoSync();
+
+   private:
+    friend class DistributedDataParallel;
+    explicit NoSync(DistributedDataParallel* owner) : owner_(owner) {}
+    DistributedDataParallel* owner_;
+  };
+  [[nodiscard]] NoSync no_sync();
+
+  // For Ctrl-C: says that this rank wants to stop. The wish travels with the next synchronised step, so that all ranks
+  // see it after the same one, in stop_requested().
+  void request_stop();
+  bool stop_requested() const;
+
+  DistributedDataParallelStats stats() const;
+  // Names of the parameters that this rank did not use in the last synchronised backward.
+  std::vector<std::string> unused_parameters() const;
+  // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's; the loss is the mean over all ranks' shards, and in
+  // no_sync over this rank's.
+
+ private:
+  friend class ShardedStep<DistributedDataParallel>;
+  Tensor run(const Batch& batch, ShardLoss loss_fn);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,36 @@
+// The gradients of several shards that run one after another on the same parameters, added up in canonical order. Not
+// installed.
+//
+// It works like a binary counter: a shard with an even number starts a new set of gradients, one with an odd number is
+// added to the newest set, and two sets of the same size are merged. So S shards need at most log2(S) sets, and up to
+// two shards no spare one.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/nn/parameter.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+class GradientSets {
+ public:
+  explicit GradientSets(std::vector<nn::Parameter> parameters);
+
+  // Where the first set, and so the sum, is to stand; undefined tensors: anywhere.
+  void set_homes(std::vector<Tensor> homes);
+
+  // Around the backward of shard 0, 1, ... of `shards`. After the last one `finish` merges what is left.
+  void begin(int shard, int shards);
+  void end(int shard, int shards);
+  // For each parameter, once the last shard's gradient is complete: from then on its grad() is the sum over all shards.
+  void finish(std::size_t parameter);
+
+ private:
+  void clear();
+  void reset(std::size_t parameter);
+  std::vector<nn::Parameter> parameters_;
+  std::vector<Tensor> homes_;
+  std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: that set has no gradient
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,150 @@
+#include <sched.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/parallel/launcher_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+template <std::size_t N>
+std::string random_hex() {
+  unsigned char bytes[N];
+  std::size_t done = 0;
+  while (done < N) {
+    const ssize_t count = uninterrupted([&] { return ::getrandom(bytes + done, N - done, 0); });
+    LOCKSTEP_CHECK_IO(count > 0, "launch: no random numbers from the system: {}", reason(errno));
+    done += static_cast<std::size_t>(count);
+  }
+  std::string out;
+  for (const unsigned char byte : bytes) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+// The first line of a small file of the kernel's; empty where it cannot be read.
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The limit of a control group and of all above it; 0 where there is none.
+int cores_of_groups(const std::string& root, std::string path) {
+  int least = 0;
+  for (;;) {
+    std::string quota = first_line(root + path + "/cpu.max");
+    if (quota.empty())  // version 1
+      quota = first_line(root + path + "/cpu.cfs_quota_us") + " " + first_line(root + path + "/cpu.cfs_period_us");
+    const int cores = cores_of_quota(quota);
+    if (cores > 0) least = least == 0 ? cores : std::min(least, cores);
+    if (path.empty()) return least;
+    path.resize(std::min(path.rfind('/'), path.size()));  // "" is above "/a"
+  }
+}
+
+void replace(std::vector<std::string>& environment, const std::string& entry) {
+  const std::string name = entry.substr(0, entry.find('=') + 1);
+  const auto at = std::find_if(environment.begin(), environment.end(),
+                               [&](const std::string& other) { return other.starts_with(name); });
+  if (at == environment.end()) {
+    environment.push_back(entry);
+  } else {
+    *at = entry;
+  }
+}
+
+}  // namespace
+
+int cores_of_quota(const std::string& text) {
+  std::istringstream stream(text);
+  std::int64_t quota = 0, period = 0;
+  if (!(stream >> quota >> period) || quota <= 0 || period <= 0) return 0;
+  return static_cast<int>(std::clamp<std::int64_t>((quota + period - 1) / period, 1, 1 << 20));
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  int count = ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  // Lines are "number:controllers:path"; version 2 has one, with number 0 and no controllers.
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path == "/") path.clear();
+    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    const int limit = cores_of_groups(controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu", path);
+    if (limit > 0) count = std::min(count, limit);
+  }
+  return std::max(count, 1);
+}
+
+// Ranks of one run meet at an address that follows from the port, so no other run may have it.
+RunIdentity make_run_identity() {
+  constexpr int kTries = 100;
+  RunIdentity run;
+  for (int i = 0; i < kTries && !run.claim; ++i) {
+    const auto number = std::strtoul(random_hex<2>().c_str(), nullptr, 16);
+    run.port = std::to_string(20000 + number % 40000);
+    run.claim = listen_abstract("lockstep-run-" + run.port);
+    LOCKSTEP_CHECK_IO(run.claim || errno == EADDRINUSE, "launch: cannot claim a port number: {}", reason(errno));
+  }
+  LOCKSTEP_CHECK_IO(bool(run.claim), "launch: no free port number in {} tries", kTries);
+  run.id = random_hex<8>();
+  run.token = random_hex<32>();
+  return run;
+}
+
+std::vector<std::string> environment_of(int rank, const LaunchOptions& options, const RunIdentity& run,
+                                        const std::string& error_file) {
+  std::vector<std::string> out;
+  for (char** entry = environ; *entry; ++entry) out.emplace_back(*entry);
+  const auto set = [&](const char* name, const std::string& value) { replace(out, fmt::format("{}={}", name, value)); };
+  const std::string number = std::to_string(rank), count = std::to_string(options.nproc);
+  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) set(name, number);
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) set(name, count);
+  set("GROUP_RANK", "0");
+  set("GROUP_WORLD_SIZE", "1");
+  set("ROLE_NAME", "default");
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", run.port);
+  set("TORCHELASTIC_RUN_ID", run.id);
+  set("TORCHELASTIC_RESTART_COUNT", "0");
+  set("TORCHELASTIC_MAX_RESTARTS", "0");
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_ERROR_FILE", error_file);
+  set("LOCKSTEP_JOB_TOKEN", run.token);
+  if (!std::getenv("LOCKSTEP_NUM_THREADS"))
+    set("LOCKSTEP_NUM_THREADS", std::to_string(std::max(usable_cores() / options.nproc, 1)));
+  for (const std::string& entry : options.environment) {
+    LOCKSTEP_CHECK(entry.find('=') != std::string::npos && entry[0] != '=',
+                   "launch: environment: \"{}\" is not NAME=value", entry);
+    replace(out, entry);
+  }
+  return out;
+}
+
+std::string find_program(const std::string& program) {
+  if (program.find('/') != std::string::npos) return program;  // execve says what is wrong with it
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + program;
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  throw IoError(fmt::format("launch: no program \"{}\" in PATH\nOne in this folder is \"./{}\"", program, program));
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

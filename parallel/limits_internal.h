@@ -1,0 +1,36 @@
+// What the store, the rendezvous and the launcher accept from others at most, and how long they wait.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// Of a store.
+inline constexpr std::size_t kMaxStoreKey = 4 << 10;
+inline constexpr std::size_t kMaxStoreValue = 16 << 20;
+inline constexpr std::size_t kMaxStoreBytes = 512 << 20;  // all keys and values together
+inline constexpr std::size_t kMaxWaitKeys = 4096;         // in one call
+
+// Of connections to a store.
+inline constexpr std::size_t kMaxHelloBytes = 256;      // kept of a peer that has not said who it is
+inline constexpr std::size_t kMaxUnauthenticated = 64;  // such peers at once; then the oldest is dropped
+inline constexpr std::size_t kMaxFrame = 2 * kMaxStoreValue + (64 << 10);  // of a peer that has
+inline constexpr std::chrono::seconds kHandshakeDeadline{5};
+
+// Between two tries to reach a store that does not listen yet.
+inline constexpr std::chrono::milliseconds kConnectPoll{1};
+// What a run of another job that ends just now gets to free its address.
+inline constexpr std::chrono::seconds kStaleRun{1};
+
+inline constexpr int kMaxRanks = 4096;
+
+// Of what the launcher reads from its workers.
+inline constexpr std::size_t kMaxErrorFile = 1 << 20;
+inline constexpr std::size_t kMaxErrorText = 4 << 10;    // of the error kept from it
+inline constexpr std::size_t kMaxOutputLine = 64 << 10;  // longer lines are handed on in pieces
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

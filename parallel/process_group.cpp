@@ -1,0 +1,377 @@
+// The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
+#include "lockstep/parallel/process_group.h"
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+
+#include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/combine.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+class Done final : public Work {
+ public:
+  void wait() override {}
+  bool is_completed() override { return true; }
+};
+
+// An operation on a packed copy, whose result is put back once it is there.
+class PutBack final : public Work {
+ public:
+  PutBack(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  void wait() override {
+    work_->wait();
+    if (finish_) std::exchange(finish_, {})();
+  }
+  bool is_completed() override {
+    if (!work_->is_completed()) return false;
+    wait();
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Work> work_;
+  Callback<void()> finish_;
+};
+
+// A group of one: every operation is a copy, or a reduction of one value.
+void run_alone(const Call& call) {
+  if (call.count == 0 || call.kind == Kind::kBarrier) return;
+  const void* const in = call.in.raw_data();
+  void* const out = call.out.raw_data();
+  if (call.scale == 1 && in == out) return;
+  if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
+  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count);
+}
+
+// True where both are the same elements in the same order.
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
+         a.dtype() == b.dtype();
+}
+
+void check_tensor(const char* op, const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.defined(), "{}: the tensor is undefined", op);
+  LOCKSTEP_CHECK(tensor.device().is_cpu(), "{}: {} is not on a CPU device", op, lockstep::describe(tensor));
+}
+
+// What ranks must agree on beside kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
+// and the scale. (FNV-1a)
+std::uint64_t detail_of(const Call& call) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  mix(std::bit_cast<std::uint64_t>(call.scale));
+  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
+  for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
+  return hash;
+}
+
+void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
+  check_tensor(op, out);
+  check_tensor(op, in);
+  LOCKSTEP_CHECK(out.dtype() == in.dtype() && out.numel() * in_parts == in.numel() * out_parts,
+                 "{}: out is {}, in is {}; expected one dtype, and out with {} / {} of in's elements", op,
+                 lockstep::describe(out), lockstep::describe(in), out_parts, in_parts);
+}
+
+void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
+  check_tensor(op, tensor);
+  LOCKSTEP_CHECK(tensor.dtype() != kBool, "{}: {} cannot be added; use to(kUInt8)", op, lockstep::describe(tensor));
+  LOCKSTEP_CHECK(reduce != ReduceOp::kAvg || tensor.is_floating_point(),
+                 "{}: the average of {} is not an integer; use kSum and divide", op, lockstep::describe(tensor));
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
+    : place_(std::move(place)), options_(std::move(options)) {
+  LOCKSTEP_CHECK(options_.backend == "shm" || options_.backend == "local",
+                 "init_process_group: there is no backend '{}' in this build; it has shm and local", options_.backend);
+  if (size() == 1) return;
+  const BackendOptions wanted{rank(), size(), place_.store, options_.timeout};
+  backend_ = options_.backend == "local" ? make_local(wanted) : make_shm(wanted);
+  barrier();  // nobody leaves, and takes its store along, before all have come
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (std::uncaught_exceptions() > 0) return;  // peers may never arrive
+  try {
+    for (const auto& work : unfinished_) work->wait();
+  } catch (const Error&) {
+    // Nobody waited for it, so nobody wants to know.
+  }
+}
+
+void ProcessGroup::check_rank(const char* op, const char* role, int rank) const {
+  LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
+}
+
+// Packs what is strided, books, and starts. `call` has everything but the tensors.
+std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
+  call.number = calls_++;
+  call.rank = rank();
+  if (in.defined()) call.in = raw::contiguous(in);
+  if (out.defined()) {
+    if (out.is_contiguous())
+      call.out = out;
+    else  // a copy, in which what the operation leaves alone stays as it is
+      call.out = same_place(in, out) ? call.in : raw::clone(out);
+    out.impl().storage->bump_version();
+  }
+  if (call.in.defined()) call.dtype = call.in.dtype();
+  call.detail = detail_of(call);
+  book(call);
+  const bool put_back = out.defined() && !out.is_contiguous();
+  const Tensor packed = put_back ? call.out : Tensor();
+  std::shared_ptr<Work> work;
+  if (backend_) {
+    work = backend_->start(std::move(call));
+  } else {
+    run_alone(call);
+    work = std::make_shared<Done>();
+  }
+  if (!put_back) return work;
+  return keep(std::make_shared<PutBack>(std::move(work), [packed, out] { raw::copy(packed, out); }));
+}
+
+// Remembers a Work that has something left to do, so that it is done though it may be dropped.
+std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
+  std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
+  unfinished_.push_back(work);
+  return work;
+}
+
+Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
+  const std::int64_t count = checked_numel("empty", shape);
+  LOCKSTEP_CHECK(device.is_cpu(), "empty: {} has no communication memory for {}", backend(), device.to_string());
+  if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
+  const std::size_t bytes = static_cast<std::size_t>(count) * item_size(dtype);
+  const Call call{.kind = Kind::kEmpty, .count = static_cast<std::int64_t>(bytes), .number = calls_++, .rank = rank()};
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(backend_->allocate(call, bytes, device), shape, count, dtype)));
+}
+
+std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
+  check_tensor("broadcast", tensor);
+  check_rank("broadcast", "root", root);
+  return start({.kind = Kind::kBroadcast, .count = tensor.numel(), .root = root}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
+  check_reduction("all_reduce", tensor, op);
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op, .scale = scale}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
+  check_reduction("all_reduce", tensor, ReduceOp::kSum);
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
+  check_reduction("reduce", tensor, op);
+  check_rank("reduce", "root", root);
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  const Call call{.kind = Kind::kReduce, .count = tensor.numel(), .op = op, .scale = scale, .root = root};
+  return start(call, tensor, rank() == root ? tensor : Tensor());
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in) {
+  check_pair("all_gather", out, in, size(), 1);
+  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, const Tensor& in, int root) {
+  check_tensor("gather", in);
+  check_rank("gather", "root", root);
+  const Call call{.kind = Kind::kGather, .count = in.numel(), .root = root};
+  LOCKSTEP_CHECK(outs.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
+                 "gather: {} tensors in outs on rank {}; the root gives {}, the others none", outs.size(), rank(),
+                 size());
+  if (rank() != root) return start(call, in, Tensor());
+  for (const Tensor& out : outs) check_pair("gather", out, in, 1, 1);
+  const Tensor packed = raw::empty({size(), in.numel()}, {.dtype = in.dtype(), .device = in.device()});
+  return keep(std::make_shared<PutBack>(start(call, in, packed), [packed, outs] {
+    for (std::size_t r = 0; r < outs.size(); ++r)
+      raw::copy(raw::select(packed, 0, static_cast<std::int64_t>(r)).reshape(outs[r].shape()), outs[r]);
+  }));
+}
+
+std::shared_ptr<Work> ProcessGroup::scatter(const Tensor& out, const std::vector<Tensor>& ins, int root) {
+  check_tensor("scatter", out);
+  check_rank("scatter", "root", root);
+  const Call call{.kind = Kind::kScatter, .count = out.numel(), .dtype = out.dtype(), .root = root};
+  LOCKSTEP_CHECK(ins.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
+                 "scatter: {} tensors in ins on rank {}; the root gives {}, the others none", ins.size(), rank(),
+                 size());
+  if (rank() != root) return start(call, Tensor(), out);
+  const Tensor packed = raw::empty({size(), out.numel()}, {.dtype = out.dtype(), .device = out.device()});
+  for (std::size_t r = 0; r < ins.size(); ++r) {
+    check_pair("scatter", out, ins[r], 1, 1);
+    raw::copy(raw::reshape(ins[r], {out.numel()}), raw::select(packed, 0, static_cast<std::int64_t>(r)));
+  }
+  return start(call, packed, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op) {
+  check_reduction("reduce_scatter", in, op);
+  check_pair("reduce_scatter", out, in, 1, size());
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op, .scale = scale}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options) {
+  check_tensor("all_to_all", out);
+  check_tensor("all_to_all", in);
+  if (!options.in_splits.empty() || !options.out_splits.empty()) return all_to_all_uneven(out, in, options);
+  check_pair("all_to_all", out, in, 1, 1);
+  LOCKSTEP_CHECK(in.dim() > 0 && in.size(0) % size() == 0, "all_to_all: {} cannot be cut into {} equal parts",
+                 lockstep::describe(in), size());
+  return start({.kind = Kind::kAllToAll, .count = in.numel() / size()}, in, out);
+}
+
+// Shows all ranks who sends how many rows to whom, and who expects how many; all of them throw where that differs.
+// Returns the longest part.
+std::int64_t ProcessGroup::check_all_splits(const std::vector<std::int64_t>& in_splits,
+                                            const std::vector<std::int64_t>& out_splits) {
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<std::int64_t> own = in_splits;
+  own.insert(own.end(), out_splits.begin(), out_splits.end());
+  const Tensor all = raw::empty({size(), 2, size()}, {.dtype = kInt64});
+  all_gather(all, raw::from_bytes(own.data(), {2, size()}, kInt64))->wait();
+  const std::span<const std::int64_t> splits = all.span<std::int64_t>();
+  std::int64_t longest = 1;
+  for (std::size_t from = 0; from < n; ++from) {
+    for (std::size_t to = 0; to < n; ++to) {
+      const std::int64_t sent = splits[2 * n * from + to], expected = splits[2 * n * to + n + from];
+      if (sent != expected)
+        throw CommError(
+            fmt::format("all_to_all: rank {} sends {} rows to rank {}, which expects {}", from, sent, to, expected));
+      longest = std::max(longest, sent);
+    }
+  }
+  return longest;
+}
+
+// Every part is padded to the largest, which the ranks find out first. Waits.
+std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const Tensor& in,
+                                                      const AllToAllOptions& options) {
+  const auto check_splits = [&](const char* role, const std::vector<std::int64_t>& splits, const Tensor& tensor) {
+    std::int64_t rows = 0;
+    for (const std::int64_t each : splits) rows += each;
+    LOCKSTEP_CHECK(tensor.dim() > 0 && std::cmp_equal(splits.size(), size()) && rows == tensor.size(0) &&
+                       std::ranges::all_of(splits, [](std::int64_t each) { return each >= 0; }),
+                   "all_to_all: {} has {} numbers that add up to {}; expected {} for the rows of {}", role,
+                   splits.size(), rows, size(), lockstep::describe(tensor));
+  };
+  const auto even = [&](const Tensor& t) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(size()), t.dim() > 0 ? t.size(0) / size() : 0);
+  };
+  const std::vector<std::int64_t> in_splits = options.in_splits.empty() ? even(in) : options.in_splits;
+  const std::vector<std::int64_t> out_splits = options.out_splits.empty() ? even(out) : options.out_splits;
+  check_splits("in_splits", in_splits, in);
+  check_splits("out_splits", out_splits, out);
+  const std::int64_t longest = check_all_splits(in_splits, out_splits);
+  Shape padded = in.shape();
+  padded[0] = longest * size();
+  const Tensor from = raw::zeros(padded, in.options()), to = raw::zeros(padded, in.options());
+  const auto move_parts = [&](const Tensor& tensor, const std::vector<std::int64_t>& splits, bool packing,
+                              const Tensor& parts) {
+    std::int64_t row = 0;
+    for (std::size_t r = 0; r < splits.size(); row += splits[r], ++r) {
+      const std::int64_t at = static_cast<std::int64_t>(r) * longest;
+      const Tensor own = raw::slice(tensor, 0, row, row + splits[r], 1),
+                   part = raw::slice(parts, 0, at, at + splits[r], 1);
+      packing ? raw::copy(own, part) : raw::copy(part, own);
+    }
+  };
+  move_parts(in, in_splits, true, from);
+  start({.kind = Kind::kAllToAll, .count = from.numel() / size()}, from, to)->wait();
+  move_parts(out, out_splits, false, to);
+  return std::make_shared<Done>();
+}
+
+std::shared_ptr<Work> ProcessGroup::send(const Tensor& tensor, int to, int tag) {
+  check_tensor("send", tensor);
+  check_rank("send", "to", to);
+  LOCKSTEP_CHECK(to != rank(), "send: rank {} would send to itself", to);
+  return start({.kind = Kind::kSend, .count = tensor.numel(), .root = to, .tag = tag}, tensor, Tensor());
+}
+
+std::shared_ptr<Work> ProcessGroup::recv(const Tensor& tensor, int from, int tag) {
+  check_tensor("recv", tensor);
+  check_rank("recv", "from", from);
+  LOCKSTEP_CHECK(from != rank(), "recv: rank {} would receive from itself", from);
+  return start({.kind = Kind::kRecv, .count = tensor.numel(), .dtype = tensor.dtype(), .root = from, .tag = tag},
+               Tensor(), tensor);
+}
+
+void ProcessGroup::barrier() {
+  start({.kind = Kind::kBarrier}, Tensor(), Tensor())->wait();
+  for (const auto& work : unfinished_) work->wait();
+  unfinished_.clear();
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
+  const std::int64_t own[2] = {color, key};
+  const Tensor all = raw::empty({size(), 2}, {.dtype = kInt64});
+  all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
+  const std::uint64_t number = splits_++;
+  if (color < 0) return nullptr;
+  const std::span<const std::int64_t> choices = all.span<std::int64_t>();
+  std::vector<std::pair<std::int64_t, int>> members;  // (key, rank here)
+  for (int r = 0; r < size(); ++r) {
+    if (choices[static_cast<std::size_t>(2 * r)] == color)
+      members.emplace_back(choices[static_cast<std::size_t>(2 * r + 1)], r);
+  }
+  std::ranges::sort(members);
+  const auto self = std::ranges::find(members, rank(), &std::pair<std::int64_t, int>::second);
+  Rendezvous place{.rank = static_cast<int>(self - members.begin()), .size = static_cast<int>(members.size())};
+  if (place_.store)
+    place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
+  return std::make_shared<ProcessGroup>(std::move(place), options_);
+}
+
+// What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each
+// element, range r of the elements belonging to rank r.
+void ProcessGroup::book(const Call& call) {
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
+  const auto to_all_others = [&](auto bytes) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) traffic_.add(rank(), r, phase_, bytes(r));
+    }
+  };
+  const auto part = [&](int) { return call.count * item; };
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      return to_all_others([&](int r) { return range(r) + range(rank()); });
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll:
+      return to_all_others(part);
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      if (rank() == call.root) to_all_others(part);
+      return;
+    case Kind::kReduce:
+    case Kind::kGather:
+    case Kind::kSend:
+      if (rank() != call.root) traffic_.add(rank(), call.root, phase_, call.count * item);
+      return;
+    case Kind::kRecv:
+    case Kind::kBarrier:
+    case Kind::kEmpty:
+      return;
+  }
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  return std::make_shared<ProcessGroup>(rendezvous(options), options);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

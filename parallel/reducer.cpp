@@ -1,0 +1,273 @@
+#include "lockstep/parallel/reducer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/parallel/shard_rows.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+constexpr std::int64_t kFirstBucketBytes = 1 << 20;
+
+std::vector<nn::Parameter> handles(const Reducer::Named& named) {
+  std::vector<nn::Parameter> parameters;
+  for (const auto& [name, parameter] : named) parameters.push_back(parameter);
+  return parameters;
+}
+
+// One element of a bucket's tail, without the cost of an operation.
+template <class T>
+T& element(const Tensor& memory, std::int64_t at) {
+  return static_cast<T*>(memory.raw_data())[at];
+}
+
+void set_element(const Tensor& memory, std::int64_t at, double value) {
+  switch (memory.dtype()) {
+    case kFloat32:
+      element<float>(memory, at) = static_cast<float>(value);
+      return;
+    case kFloat64:
+      element<double>(memory, at) = value;
+      return;
+    case kFloat16:
+      element<Half>(memory, at) = to_half(static_cast<float>(value));
+      return;
+    default:
+      element<BFloat16>(memory, at) = to_bfloat16(static_cast<float>(value));
+      return;
+  }
+}
+
+double get_element(const Tensor& memory, std::int64_t at) {
+  switch (memory.dtype()) {
+    case kFloat32:
+      return element<float>(memory, at);
+    case kFloat64:
+      return element<double>(memory, at);
+    case kFloat16:
+      return to_float(element<Half>(memory, at));
+    default:
+      return to_float(element<BFloat16>(memory, at));
+  }
+}
+
+}  // namespace
+
+Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
+    : parameters_(std::move(parameters)), group_(std::move(group)), options_(options), slots_(parameters_.size()) {
+  const auto cap = static_cast<std::int64_t>(options.bucket_cap_mb * (1 << 20));
+  for (BucketLayout& layout : plan_buckets(handles(parameters_), std::min(cap, kFirstBucketBytes), cap)) {
+    const Tensor& first = parameters_[layout.parameters.front()].second.master();
+    Tensor memory = group_->empty({layout.elements}, first.dtype(), first.device());
+    raw::fill(memory, 0);  // the gaps between gradients are added up, too
+    buckets_.push_back({.layout = std::move(layout), .memory = std::move(memory)});
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const BucketLayout& layout = buckets_[b].layout;
+    for (std::size_t k = 0; k < layout.parameters.size(); ++k) {
+      const std::size_t p = layout.parameters[k];
+      Slot& slot = slots_[p];
+      slot.leaf = parameters_[p].second.master();
+      const std::int64_t at = layout.offsets[k];
+      slot.home = raw::view(raw::slice(buckets_[b].memory, 0, at, at + slot.leaf.numel(), 1), slot.leaf.shape());
+      slot.bucket = b;
+      slot.used_bit = layout.tail + kTailFixed + static_cast<std::int64_t>(k);
+      autograd::set_gradient_home(slot.leaf, slot.home);
+      slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { complete(p, run); });
+    }
+  }
+}
+
+Reducer::~Reducer() {
+  for (Slot& slot : slots_) {
+    slot.hook.remove();
+    const Tensor home = autograd::gradient_home(slot.leaf);  // another reducer's, where one has been made since
+    if (home.defined() && home.ref().get() == slot.home.ref().get()) autograd::set_gradient_home(slot.leaf, Tensor());
+  }
+}
+
+std::vector<Tensor> Reducer::homes() const {
+  std::vector<Tensor> homes;
+  for (const Slot& slot : slots_) homes.push_back(slot.home);
+  return homes;
+}
+
+bool Reducer::outdated() const {
+  return std::ranges::any_of(slots_, [](const Slot& slot) {
+    return slot.leaf.dtype() != slot.home.dtype() || slot.leaf.device() != slot.home.device();
+  });
+}
+
+void Reducer::abandon() {
+  active_ = has_step_ = false;
+  run_ = nullptr;
+  step_ = Step();
+}
+
+// The hook: this parameter's gradient is complete. Whether to synchronise is decided here, while backward runs.
+void Reducer::complete(std::size_t parameter, autograd::Run& run) {
+  if (!sync_) return;
+  if (!active_ || (!has_step_ && run_ != &run)) {  // an error may have cut the last one short
+    begin();
+    if (!has_step_) run.at_end([this] { finish(); });
+    run_ = &run;
+  }
+  settle(parameter);
+  launch_ready();
+}
+
+void Reducer::begin() {
+  active_ = true;
+  start_ = Clock::now();
+  next_ = early_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.layout.parameters.size();
+    bucket.work = nullptr;
+  }
+  for (Slot& slot : slots_) slot.ready = slot.used = false;
+}
+
+void Reducer::begin_step(const Step& step) {
+  step_ = step;
+  has_step_ = true;
+}
+
+void Reducer::end_step() {
+  if (!active_) begin();  // no parameter took part on this rank
+  finish();
+}
+
+// Makes sure that what counts for this parameter stands in the bucket.
+void Reducer::settle(std::size_t parameter) {
+  Slot& slot = slots_[parameter];
+  if (slot.ready) return;
+  slot.ready = true;
+  if (step_.sets) step_.sets->finish(parameter);
+  if (step_.standing) step_.standing->add_back(parameter, step_.standing_factor);
+  const Tensor grad = slot.leaf.grad();
+  slot.used = grad.defined();
+  if (!slot.used) {
+    raw::fill(slot.home, -0.0);  // adding it changes nothing, not even the sign of a zero
+  } else if (grad.raw_data() != slot.home.raw_data()) {
+    raw::copy(grad, slot.home);
+    slot.leaf.set_grad(slot.home);
+    ++copies_;
+  }
+  Bucket& bucket = buckets_[slot.bucket];
+  set_element(bucket.memory, slot.used_bit, slot.used ? 1 : 0);
+  if (--bucket.pending == 0) bucket.ready = seconds();
+}
+
+// Strictly in order, so that all ranks do the same.
+void Reducer::launch_ready() {
+  for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
+    launch(buckets_[next_]);
+    ++early_;
+  }
+}
+
+void Reducer::launch(Bucket& bucket) {
+  const std::int64_t tail = bucket.layout.tail;
+  set_element(bucket.memory, tail + kTailShards, static_cast<double>(step_.shards));
+  set_element(bucket.memory, tail + kTailRows, static_cast<double>(step_.rows));
+  set_element(bucket.memory, tail + kTailLoss, step_.loss);
+  set_element(bucket.memory, tail + kTailStop, wants_stop_ ? 1 : 0);
+  const int shards = group_->size() * (has_step_ ? options_.shards_per_rank : 1);
+  bucket.launched = seconds();
+  try {
+    const PhaseGuard phase(*group_, Phase::kGradients);
+    bucket.work = group_->all_reduce_scaled(bucket.memory, step_.weighted ? 1 : 1.0 / shards);
+  } catch (Error& error) {
+    error.add_context("DistributedDataParallel: " + describe(next_));
+    throw;
+  }
+}
+
+// When backward is done: what it did not reach counts with what stands there, and everything is waited for.
+void Reducer::finish() {
+  const std::size_t early = early_;
+  for (const Bucket& bucket : buckets_) {
+    for (const std::size_t p : bucket.layout.parameters) settle(p);
+  }
+  launch_ready();
+  early_ = early;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) wait_for(b);
+  take_results();
+  ++steps_;
+  abandon();
+  if (after_step_) after_step_();
+}
+
+void Reducer::wait_for(std::size_t b) {
+  try {
+    buckets_[b].work->wait();
+  } catch (Error& error) {
+    abandon();
+    error.add_context("DistributedDataParallel: " + describe(b));
+    throw;
+  }
+  buckets_[b].work = nullptr;
+  buckets_[b].done = seconds();
+}
+
+void Reducer::take_results() {
+  const Bucket& first = buckets_.front();
+  const int nominal = group_->size() * (has_step_ ? options_.shards_per_rank : 1);
+  const double shards = get_element(first.memory, first.layout.tail + kTailShards);
+  const StepScale scale =
+      step_.weighted ? StepScale(static_cast<std::int64_t>(get_element(first.memory, first.layout.tail + kTailRows)))
+                     : StepScale(nominal, static_cast<int>(std::lround(shards * nominal)));
+  stop_requested_ = get_element(first.memory, first.layout.tail + kTailStop) != 0;
+  const auto rescale = [&](const Tensor& gradient) {  // by what launch could not know
+    if (step_.weighted) scale_gradient(gradient, scale.first);
+    scale_gradient(gradient, scale.second);
+  };
+  for (Slot& slot : slots_) {
+    if (get_element(buckets_[slot.bucket].memory, slot.used_bit) == 0) continue;
+    if (!slot.used) slot.leaf.set_grad(slot.home);
+    rescale(slot.home);
+  }
+  const Tensor loss = raw::clone(raw::select(first.memory, 0, first.layout.tail + kTailLoss));
+  rescale(loss);
+  mean_loss_ = get_element(loss, 0);
+}
+
+std::string Reducer::describe(std::size_t b) const {
+  const std::vector<std::size_t>& in = buckets_[b].layout.parameters;
+  const std::string& first = parameters_[in.front()].first;
+  const std::string& last = parameters_[in.back()].first;
+  return fmt::format("bucket {} of {} ({}{}{})", b, buckets_.size(), first, in.size() > 1 ? " to " : "",
+                     in.size() > 1 ? last : "");
+}
+
+void Reducer::fill(DistributedDataParallelStats& stats) const {
+  std::int64_t bytes = 0;
+  for (const Bucket& bucket : buckets_) {
+    BucketStats& out = stats.buckets.emplace_back();
+    out.bytes = bucket.layout.elements * static_cast<std::int64_t>(item_size(bucket.memory.dtype()));
+    for (const std::size_t p : bucket.layout.parameters) out.parameters.push_back(parameters_[p].first);
+    out.ready = bucket.ready;
+    out.launched = bucket.launched;
+    out.done = bucket.done;
+    bytes += out.bytes;
+  }
+  stats.steps = steps_;
+  stats.reduced_bytes = steps_ * bytes;
+  stats.copies = copies_;
+  for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
+  stats.overlap = buckets_.empty() ? 0 : static_cast<double>(early_) / static_cast<double>(buckets_.size());
+}
+
+std::vector<std::string> Reducer::unused() const {
+  std::vector<std::string> names;
+  for (std::size_t p = 0; p < slots_.size() && steps_ > 0; ++p) {
+    if (!slots_[p].used) names.push_back(parameters_[p].first);
+  }
+  return names;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

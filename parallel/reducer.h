@@ -1,0 +1,108 @@
+// The reducer of DistributedDataParallel: buckets of gradients, filled by backward and reduced as soon as they are full.
+// Not installed.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/history.h"
+#include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/parallel/distributed.h"
+#include "lockstep/parallel/gradient_sets.h"
+#include "lockstep/parallel/standing_gradients.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+class Reducer {
+ public:
+  using Named = std::vector<std::pair<std::string, nn::Parameter>>;
+  Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options);
+  ~Reducer();  // takes the hooks back
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // Hooks do nothing while it is off.
+  void set_sync(bool on) { sync_ = on; }
+  bool sync() const { return sync_; }
+  // Forgets a step that an error cut short.
+  void abandon();
+
+  // What the last shard's backward of a step must know. `sets` and `standing` are merged into the gradients first.
+  struct Step {
+    GradientSets* sets = nullptr;
+    StandingGradients* standing = nullptr;
+    double standing_factor = 1;  // these are means over the rank, the others sums
+    std::int64_t shards = 1;     // that this rank has run
+    std::int64_t rows = 0;       // of them
+    double loss = 0;             // the sum of their losses
+    bool weighted = false;       // by rows
+  };
+  // Around that backward. Without them a backward is a step of its own: one shard, ended with backward.
+  void begin_step(const Step& step);
+  void end_step();
+  // The mean loss over all ranks' shards, of the last step.
+  double mean_loss() const { return mean_loss_; }
+  // The wish of this rank to stop, which travels with the next step; whether any rank had it in the last one.
+  void request_stop() { wants_stop_ = true; }
+  bool stop_requested() const { return stop_requested_; }
+  // Calls `body` after each step, when the gradients are there.
+  void after_step(Callback<void()> body) { after_step_ = std::move(body); }
+
+  std::int64_t steps() const { return steps_; }
+  std::vector<Tensor> homes() const;
+  // True where Module::to has given a parameter another dtype or device.
+  bool outdated() const;
+  void fill(DistributedDataParallelStats& stats) const;
+  std::vector<std::string> unused() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Bucket {
+    BucketLayout layout;
+    Tensor memory;            // gradients and tail
+    std::size_t pending = 0;  // parameters whose gradient is not complete
+    std::shared_ptr<Work> work = nullptr;
+    double ready = 0, launched = 0, done = 0;
+  };
+  struct Slot {  // one parameter's place
+    Tensor leaf, home;
+    std::size_t bucket = 0;
+    std::int64_t used_bit = 0;  // in the bucket, in elements
+    bool ready = false, used = false;
+    HookHandle hook;
+  };
+
+  void complete(std::size_t parameter, autograd::Run& run);
+  void begin();
+  void settle(std::size_t parameter);
+  void launch_ready();
+  void launch(Bucket& bucket);
+  void finish();
+  void wait_for(std::size_t bucket);
+  void take_results();
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  std::string describe(std::size_t bucket) const;
+
+  Named parameters_;
+  std::shared_ptr<ProcessGroup> group_;
+  DistributedDataParallelOptions options_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slot> slots_;
+  Callback<void()> after_step_;
+
+  bool sync_ = true;
+  bool active_ = false;                 // a step is under way
+  const autograd::Run* run_ = nullptr;  // the backward whose end ends it
+  bool has_step_ = false;               // between begin_step and end_step
+  Step step_;
+  std::size_t next_ = 0;   // bucket to launch
+  std::size_t early_ = 0;  // buckets launched while backward ran
+  Clock::time_point start_;
+  double mean_loss_ = 0;
+  bool wants_stop_ = false, stop_requested_ = false;
+  std::int64_t steps_ = 0, copies_ = 0;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,166 @@
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <initializer_list>
+#include <optional>
+
+#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+// An empty variable counts as unset.
+std::optional<std::string> variable(const char* name) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return std::nullopt;
+  return text;
+}
+
+// The first one that is set.
+std::optional<std::string> first_of(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (auto text = variable(name)) return text;
+  }
+  return std::nullopt;
+}
+
+int to_number(const std::string& text, const char* name, int low, int high) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
+                 "init_process_group: {} is {}, expected a number from {} to {}", name, quoted(text), low, high);
+  return value;
+}
+
+constexpr const char* kWaysOut =
+    "Start it with lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun), set what is missing,\n"
+    "or give .store, .rank and .world_size";
+
+// How one family of launchers names things.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+  const char* local_size;  // null: it tells the number of nodes instead
+  bool needs_master;       // whether MASTER_ADDR and MASTER_PORT are the only way to know the job
+};
+constexpr Launcher kLaunchers[] = {
+    {"env://", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", true},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", false},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", nullptr, false},
+};
+
+const Launcher& find_launcher() {
+  for (const Launcher& launcher : kLaunchers) {
+    if (variable(launcher.rank) || variable(launcher.size)) return launcher;
+  }
+  return kLaunchers[0];
+}
+
+// What the launcher calls this job, where it does not name a master.
+std::optional<std::string> launcher_job(const Launcher& launcher) {
+  if (launcher.needs_master) return std::nullopt;
+  if (launcher.local_size) return first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
+  const auto job = variable("SLURM_JOB_ID"), step = variable("SLURM_STEP_ID");
+  if (!job) return std::nullopt;
+  return *job + "." + step.value_or("0");
+}
+
+void check_nothing_missing(const Launcher& launcher, const InitOptions& options, bool needs_master) {
+  std::string missing, present;
+  const auto look = [&](const char* name, bool is_needed) {
+    const auto value = variable(name);
+    if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, quoted(*value));
+    if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+  };
+  look(launcher.rank, options.rank < 0);
+  look(launcher.size, options.world_size < 0);
+  look("MASTER_ADDR", needs_master);
+  look("MASTER_PORT", needs_master);
+  LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
+                 present.empty() ? "" : " (" + present + ")", kWaysOut);
+}
+
+// The many spellings of this host become one: ranks must come to the same name.
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
+}
+
+// Throws unless all ranks are on this host.
+void check_one_host(const Launcher& launcher, int size) {
+  const auto several = [&](const std::string& why) {
+    throw NotBuilt(fmt::format("init_process_group: {}\nThis version joins ranks of one host only; start all {} there",
+                               why, size));
+  };
+  const auto local = launcher.local_size ? variable(launcher.local_size) : std::nullopt;
+  if (local) {
+    const int local_size = to_number(*local, launcher.local_size, 1, kMaxRanks);
+    LOCKSTEP_CHECK(local_size <= size, "init_process_group: {} is {}, more than the {} ranks of {}",
+                   launcher.local_size, local_size, size, launcher.size);
+    if (local_size < size)
+      several(fmt::format("{} is {} and {} is {}: the ranks are on several hosts", launcher.local_size, local_size,
+                          launcher.size, size));
+    return;
+  }
+  if (const auto master = variable("MASTER_ADDR")) {
+    if (is_loopback(*master)) return;
+    if (launcher.needs_master)
+      several(fmt::format("MASTER_ADDR is {}, which is no loopback address, and LOCAL_WORLD_SIZE is not set",
+                          quoted(*master)));
+  }
+  const auto nodes = first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  if (!launcher.needs_master && nodes.value_or("1") != "1")
+    several(fmt::format("{} started the ranks on {} hosts", launcher.name, quoted(*nodes)));
+}
+
+JobId hash_job(const std::string& text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.low64, hash.high64};
+}
+
+}  // namespace
+
+void check_place(int rank, int size) {
+  LOCKSTEP_CHECK(size >= 1 && size <= kMaxRanks, "init_process_group: the world size is {}, expected 1 to {}", size,
+                 kMaxRanks);
+  LOCKSTEP_CHECK(rank >= 0 && rank < size, "init_process_group: the rank is {}, expected 0 to {} (world size {})", rank,
+                 size - 1, size);
+}
+
+Place place_from_environment(const InitOptions& options) {
+  const Launcher& launcher = find_launcher();
+  const auto size = variable(launcher.size), rank = variable(launcher.rank);
+  const auto job = launcher_job(launcher), port = variable("MASTER_PORT");
+
+  Place place;
+  place.size = options.world_size;
+  if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
+  const bool is_alone = place.size == 1;  // and has nobody to meet
+  check_nothing_missing(launcher, options, !is_alone && (launcher.needs_master || (!job && !port)));
+  place.rank = options.rank >= 0 ? options.rank : to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
+  check_place(place.rank, place.size);
+  if (is_alone) return place;
+
+  check_one_host(launcher, place.size);
+  if (port) {
+    const auto master = variable("MASTER_ADDR");
+    const std::string host = !master || is_loopback(*master) ? "127.0.0.1" : *master;
+    place.address = fmt::format("{}:{}", host, to_number(*port, "MASTER_PORT", 0, 65535));
+  } else {
+    place.address = fmt::format("{} job {}", launcher.name, *job);
+  }
+  const std::string name = place.address + "\n" + options.group_name;
+  place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
+  place.job = hash_job(fmt::format("{}\n{}\n{}", first_of({"LOCKSTEP_JOB_TOKEN", "TORCHELASTIC_RUN_ID"}).value_or(""),
+                                   variable("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("")));
+  return place;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

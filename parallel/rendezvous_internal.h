@@ -1,0 +1,69 @@
+// The two halves of a rendezvous: what options and environment say, and the roll call over a store.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/store_frames_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// This process's place in its job.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  std::string address;  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
+  std::string socket;   // the abstract Unix socket that follows from it
+  JobId job;
+};
+
+// By the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` come first. Throws
+// InvalidArgument naming what is missing or does not fit, NotBuilt for ranks on several hosts.
+Place place_from_environment(const InitOptions& options);
+void check_place(int rank, int size);
+
+// "rank 1", "ranks 1, 2 and 5".
+std::string list_ranks(const std::vector<int>& ranks);
+
+// The roll call: every rank enters itself, and all learn together whether all are there or why not.
+class RollCall {
+ public:
+  // `store` for this roll call alone; `where` is for messages.
+  RollCall(Store& store, int rank, int size, std::string where);
+
+  // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` is there twice.
+  bool is_over();
+  // False: somebody else is this rank; error() says who. Those who wait learn it as well.
+  bool enter();
+  // Says that this rank, which has entered, is there now.
+  void arrive();
+  // Returns when all ranks have arrived. Throws CommTimeout naming those that have not by then, or the CommError that
+  // ended the call. `shown` is the time for the message, of which some may have passed before.
+  void wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown);
+
+  static std::string key_of(int rank) { return "rank/" + std::to_string(rank); }
+  std::vector<int> entered();  // ranks, so far
+  const std::string& error() const { return error_; }
+  // Once it is over: whether there is an entry for this rank, and whether it is of this process.
+  bool has_entered() const { return !holder_.empty(); }
+  bool is_by_this_process() const;
+  bool has_failed() const { return outcome_ != kAllHere; }  // once it is over
+
+  // Key and value of a will: what ends the call if this rank dies.
+  static constexpr const char* kOutcome = "outcome";
+  std::string will() const;
+
+ private:
+  static constexpr const char* kAllHere = "all here";
+  std::string peek(const std::string& key);
+  std::string describe_missing(std::chrono::milliseconds shown);
+  std::string describe_twice() const;
+
+  Store& store_;
+  int rank_, size_;
+  std::string where_, mark_, holder_, outcome_, error_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

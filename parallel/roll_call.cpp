@@ -1,0 +1,110 @@
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+// How an outcome that is an error begins; what follows is its text.
+constexpr char kLost = 'L', kLate = 'T';
+
+[[noreturn]] void raise(const std::string& outcome) {
+  const std::string text = outcome.substr(1);
+  if (outcome[0] == kLate) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+std::string process_mark() { return fmt::format("process {}", ::getpid()); }
+
+}  // namespace
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kShown = 12;
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i) {
+    const bool is_last = i + 1 == ranks.size();
+    out += fmt::format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", ranks[i]);
+  }
+  if (ranks.size() > kShown) out += fmt::format(" and {} more", ranks.size() - kShown);
+  return out;
+}
+
+// Ranks can be threads of one process, so the mark tells threads apart.
+RollCall::RollCall(Store& store, int rank, int size, std::string where)
+    : store_(store), rank_(rank), size_(size), where_(std::move(where)), mark_(process_mark()) {
+  const long thread = ::syscall(SYS_gettid);
+  if (thread != ::getpid()) mark_ += fmt::format(" (thread {})", thread);
+}
+
+// What the key holds, without waiting and without a change; the expected value is one that nobody sets.
+std::string RollCall::peek(const std::string& key) { return store_.compare_set(key, std::string(1, '\0'), ""); }
+
+bool RollCall::is_over() {
+  outcome_ = peek(kOutcome);
+  if (outcome_.empty()) return false;
+  holder_ = peek(key_of(rank_));
+  error_ = has_failed() ? outcome_.substr(1) : describe_twice();
+  return true;
+}
+
+bool RollCall::enter() {
+  holder_ = store_.compare_set(key_of(rank_), "", mark_);
+  if (holder_ == mark_) return true;
+  error_ = describe_twice();
+  store_.compare_set(kOutcome, "", kLost + error_);
+  return false;
+}
+
+std::string RollCall::describe_twice() const {
+  return fmt::format("{}: rank {} is there twice: as {}, and as {}\nEvery rank of a job is started once", where_, rank_,
+                     holder_, mark_);
+}
+
+bool RollCall::is_by_this_process() const {
+  return holder_ == process_mark() || holder_.starts_with(process_mark() + " ");
+}
+
+std::string RollCall::will() const {
+  return kLost + fmt::format("{}: rank {} ({}) ended before all ranks had arrived", where_, rank_, process_mark());
+}
+
+void RollCall::arrive() {
+  if (store_.add("arrived", 1) == size_) store_.compare_set(kOutcome, "", kAllHere);
+}
+
+// The store ends with rank 0, and so does the list of those who are here. So rank 0 is given the time to tell it first.
+void RollCall::wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown) {
+  constexpr std::chrono::milliseconds kForRankZero{500};
+  try {
+    outcome_ = store_.get(kOutcome, rank_ == 0 ? timeout : timeout + kForRankZero);
+  } catch (const CommTimeout&) {
+    outcome_ = store_.compare_set(kOutcome, "", kLate + describe_missing(shown));  // unless it came just now
+  }
+  if (has_failed()) raise(outcome_);
+}
+
+std::vector<int> RollCall::entered() {
+  std::vector<int> here;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!peek(key_of(rank)).empty()) here.push_back(rank);
+  }
+  return here;
+}
+
+std::string RollCall::describe_missing(std::chrono::milliseconds shown) {
+  const std::vector<int> here = entered();
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(here.begin(), here.end(), rank) == here.end()) missing.push_back(rank);
+  }
+  if (missing.empty()) return fmt::format("{}: a rank hangs between entering and arriving", where_);
+  return fmt::format("{}: {} of {} did not arrive within {} ms; {} {} here", where_, list_ranks(missing), size_,
+                     shown.count(), list_ranks(here), here.size() == 1 ? "is" : "are");
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,40 @@
+// Shards: one process runs the S shards of every step in turn.
+//
+// What Shards computes is what DataParallel on S devices and DistributedDataParallel with S shards in all compute, bit
+// for bit: the reference the others are compared with, and gradient accumulation that does not change the result.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+#include "lockstep/parallel/step.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+struct ShardsOptions {
+  int shards = 1;
+  Weighting weighting = Weighting::kEqual;
+};
+
+class Shards : public ShardedStep<Shards> {
+ public:
+  // Refers to `module`, which has to live as long. Throws InvalidArgument for less than one shard.
+  explicit Shards(nn::Module& module, const ShardsOptions& options = {});
+  ~Shards();
+  Shards(const Shards&) = delete;
+  Shards& operator=(const Shards&) = delete;
+
+  Tensor operator()(const Tensor& x) const;
+  std::vector<nn::Parameter> parameters() const;
+
+  // backward(x, y, loss_fn): see step.h. Gradients that stand already are added to.
+
+ private:
+  friend class ShardedStep<Shards>;
+  Tensor run(const Batch& batch, ShardLoss loss_fn);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,68 @@
+// Abstract Unix sockets: they have no file, so a killed process leaves nothing behind, and the kernel says who is at the
+// other end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// Owns a file descriptor; -1 is none.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { reset(); }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+
+  int get() const { return number_; }
+  explicit operator bool() const { return number_ >= 0; }
+  void reset();
+
+ private:
+  int number_ = -1;
+};
+
+// Repeats a system call that a signal interrupted.
+template <class Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+// strerror's text, without its shared buffer.
+std::string reason(int error);
+
+// The process at the other end of a socket: for a client, the one that called listen.
+struct Peer {
+  pid_t pid = -1;
+  uid_t uid = 0;
+};
+Peer peer_of(const Descriptor& socket);
+// Whether to talk to it at all: it belongs to our user, or to root.
+bool is_trusted(const Peer& peer);
+
+// Both sockets are non-blocking and close-on-exec. On failure the result is empty and errno says why; EADDRINUSE and
+// ECONNREFUSED (nobody listens) are the expected reasons.
+Descriptor listen_abstract(const std::string& name);
+Descriptor connect_abstract(const std::string& name);
+
+// What a read or write of a non-blocking socket did.
+enum class Transfer { kDone, kWouldBlock, kClosed };
+// Appends what is there, at most `most` bytes.
+Transfer receive_some(const Descriptor& socket, std::string& into, std::size_t most);
+// Sends `data` from `offset` on, as much as goes, and moves `offset`.
+Transfer send_some(const Descriptor& socket, const std::string& data, std::size_t& offset);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

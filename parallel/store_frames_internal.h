@@ -1,0 +1,73 @@
+// What client and server of the Unix store say to each other. A frame is a length (u32, little-endian) and as many bytes:
+// a hello, or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+enum class StoreOp : std::uint8_t {
+  kSet = 1,     // key, value
+  kGet,         // key: answered when it is there
+  kAdd,         // key, amount in decimal
+  kCompareSet,  // key, expected, desired
+  kWait,        // keys: answered when all are there
+  kDelete,      // key
+  kWill,        // value, keys: when this connection closes, those of the keys that are not there get the value
+};
+
+enum class StoreStatus : std::uint8_t {
+  kDone = 1,      // the result, if there is one
+  kWelcome,       // after a hello
+  kOtherVersion,  // after a hello; the server's version
+  kOtherJob,      // after a hello
+  kOtherSize,     // after a hello; the server's number of ranks
+  kInvalid,       // the text of an InvalidArgument
+  kMalformed,     // what was wrong with the frame; the connection ends
+};
+
+struct StoreMessage {
+  std::uint8_t code = 0;
+  std::vector<std::string> fields;
+};
+
+// Identifies a run, so that two of them never mix: a hash of its token or id.
+struct JobId {
+  std::uint64_t low = 0, high = 0;
+  bool operator==(const JobId&) const = default;
+};
+
+// The first frame of a client.
+struct StoreHello {
+  static constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
+  static constexpr std::uint32_t kVersion = 1;
+  std::uint32_t version = kVersion;
+  JobId job;
+  std::uint32_t rank = 0;
+  std::uint32_t size = 0;
+};
+
+// Whole frames. Reading throws IoError that names the field.
+std::string frame(const StoreHello& hello);
+std::string frame(std::uint8_t code, const std::vector<std::string>& fields);
+inline std::string frame(StoreOp op, const std::vector<std::string>& fields) {
+  return frame(static_cast<std::uint8_t>(op), fields);
+}
+inline std::string frame(StoreStatus status, const std::vector<std::string>& fields = {}) {
+  return frame(static_cast<std::uint8_t>(status), fields);
+}
+StoreHello read_hello(std::string_view content);
+StoreMessage read_message(std::string_view content);
+
+// The content of the first frame in `bytes`, once all of it is there; it may claim at most `most` bytes (else IoError).
+std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t most);
+inline constexpr std::size_t kFrameHeader = 4;
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

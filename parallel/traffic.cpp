@@ -1,0 +1,48 @@
+#include "lockstep/parallel/traffic.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+const char* name(Phase phase) {
+  constexpr const char* kNames[kPhaseCount] = {"other",         "inputs",    "parameters", "outputs",
+                                               "loss gradient", "gradients", "buffers"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
+
+void TrafficBook::add(int from, int to, Phase phase, std::int64_t bytes) {
+  if (bytes == 0) return;
+  const auto key = [](const LinkTraffic& link) { return std::tuple(link.from, link.to, link.phase); };
+  const LinkTraffic wanted{from, to, phase};
+  auto at = std::ranges::lower_bound(links_, key(wanted), {}, key);
+  if (at == links_.end() || key(*at) != key(wanted)) at = links_.insert(at, wanted);
+  at->bytes += bytes;
+  ++at->transfers;
+}
+
+namespace {
+
+template <class Wanted>
+std::int64_t sum_where(const std::vector<LinkTraffic>& links, Wanted wanted) {
+  std::int64_t sum = 0;
+  for (const LinkTraffic& link : links) sum += wanted(link) ? link.bytes : 0;
+  return sum;
+}
+
+}  // namespace
+
+std::int64_t TrafficBook::bytes() const {
+  return sum_where(links_, [](const LinkTraffic&) { return true; });
+}
+std::int64_t TrafficBook::bytes(Phase phase) const {
+  return sum_where(links_, [phase](const LinkTraffic& link) { return link.phase == phase; });
+}
+std::int64_t TrafficBook::bytes_from(int end) const {
+  return sum_where(links_, [end](const LinkTraffic& link) { return link.from == end; });
+}
+std::int64_t TrafficBook::bytes_to(int end) const {
+  return sum_where(links_, [end](const LinkTraffic& link) { return link.to == end; });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,126 @@
+#include "support/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/ranks.h"
+#include "support/result.h"
+#include "support/step.h"
+#include "support/stop.h"
+
+namespace samples {
+namespace {
+
+using ls::parallel::Phase;
+
+Options in_mode(const Options& options, const std::string& mode) {
+  Options result = options;
+  result.mode = mode;
+  result.out = (std::filesystem::path(options.out) / mode).string();
+  result.save = (std::filesystem::path(result.out) / "checkpoint.safetensors").string();
+  result.quiet = true;
+  return result;
+}
+
+std::string result_file(const Options& options) {
+  return (std::filesystem::path(options.out) / "result.json").string();
+}
+
+// Where the bits are promised to be the same.
+void check_comparable(const Options& options) {
+  check_split(options, static_cast<int>(options.nproc));
+  if (!std::has_single_bit(static_cast<std::uint64_t>(options.shards / options.nproc)))
+    throw ls::InvalidArgument(fmt::format(
+        "--mode compare: {} shards on {} ranks; the bits are the same where each rank has 1, 2, 4, 8, ... of them",
+        options.shards, options.nproc));
+  if (options.loss == "outside" && !has_same_bits_outside(options))
+    throw ls::InvalidArgument(fmt::format(
+        "--mode compare: with {} shards dp's bits differ when the loss is taken outside; take --loss replica, or "
+        "1, 2, 4, 8, ... shards",
+        options.shards));
+}
+
+void print_intro(const Options& options) {
+  fmt::print(
+      "The same model, data and seed, in four modes. A step has {} rows; the last three modes cut it into {} shards:\n"
+      "  single   one device\n"
+      "  shards   one device, the shards of a step in turn\n"
+      "  dp       DataParallel: one process, {} devices, {}\n"
+      "  ddp      DistributedDataParallel: {} processes\n\n",
+      options.batch, options.shards, options.shards,
+      options.loss == "outside" ? "the loss taken on the first one" : "each with its own loss", options.nproc);
+  std::fflush(stdout);
+}
+
+void print_table(const std::vector<Result>& results) {
+  fmt::print(
+      "                  train   test      test  ----------- bytes moved per step, all links -----------\n"
+      "mode     steps/s   loss   loss  accuracy   inputs  parameters  outputs  loss gradient  gradients  "
+      "parameter hash\n");
+  for (const Result& r : results) {
+    const auto bytes = [&](Phase phase) { return r.moved.per_step(phase); };
+    fmt::print("{:<6} {:>9.0f}  {:.3f}  {:.3f}     {:.3f} {:>8.0f} {:>11.0f} {:>8.0f} {:>14.0f} {:>10.0f}  {}\n",
+               r.mode, r.steps_per_second, r.train.loss, r.test.loss, r.test.accuracy, bytes(Phase::kInputs),
+               bytes(Phase::kParameters), bytes(Phase::kOutputs), bytes(Phase::kLossGradient), bytes(Phase::kGradients),
+               r.hash);
+  }
+}
+
+std::int64_t sum(const PhaseBytes& bytes) {
+  std::int64_t sum = 0;
+  for (const std::int64_t each : bytes) sum += each;
+  return sum;
+}
+
+}  // namespace
+
+int compare(const Options& options, Train train) {
+  check_comparable(options);
+  if (!options.quiet) print_intro(options);
+
+  // The ranks come first: processes are best started before this one has threads.
+  const Options ddp = in_mode(options, "ddp");
+  std::filesystem::remove(result_file(ddp));
+  if (const int code = start_ranks(ddp); code != 0) return code;
+  install_stop_handler();
+  std::vector<Result> results;
+  for (const char* mode : {"single", "shards", "dp"}) {
+    const Options here = in_mode(options, mode);
+    if (const int code = train(here); code != 0) return code;
+    results.push_back(read_result(result_file(here)));
+  }
+  results.push_back(read_result(result_file(ddp)));
+
+  print_table(results);
+  const Result &single = results[0], &shards = results[1];
+  const bool equal =
+      std::all_of(results.begin() + 1, results.end(), [&](const Result& result) { return result.hash == shards.hash; });
+  fmt::print(
+      "\nBefore the first step ddp moved {} more bytes, to compare the models and give all ranks rank 0's "
+      "parameters.\n",
+      sum(results[3].moved.at_start));
+  if (!equal) {
+    fmt::print(stderr, "{}: shards, dp and ddp should end with the same parameters, bit for bit, and do not.\n",
+               options.program);
+    return 1;
+  }
+  fmt::print("shards, dp and ddp end with the same parameters, bit for bit. {}\n",
+             single.hash == shards.hash ? "So does single, this time."
+                                        : "single differs: it adds up a step's rows in another order.");
+  fmt::print(
+      "\nfiles       {}/{{single,shards,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
+      "try next    the same with --mode ddp (one of them, epoch by epoch), --shards 4 --nproc 4, --loss replica\n\n",
+      options.out);
+  const auto least = std::min_element(results.begin(), results.end(), [](const Result& a, const Result& b) {
+    return a.test.accuracy < b.test.accuracy;
+  });
+  fmt::print("test accuracy {:.3f}\n", least->test.accuracy);
+  return 0;
+}
+
+}  // namespace samples

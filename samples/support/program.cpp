@@ -1,0 +1,29 @@
+#include "support/program.h"
+
+#include <lockstep/lockstep.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "support/compare.h"
+#include "support/ranks.h"
+#include "support/step.h"
+#include "support/stop.h"
+
+namespace samples {
+
+int run_program(int argc, char** argv, const Options& defaults, Train train) {
+  lockstep::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
+  const Options options = parse(argc, argv, defaults);
+  try {
+    if (options.mode == "compare") return compare(options, train);
+    if (options.mode == "ddp" && !is_rank()) return start_ranks(options);
+    install_stop_handler();
+    return train(options);
+  } catch (const std::exception& error) {
+    report_error(options.program, error.what());
+    return 1;
+  }
+}
+
+}  // namespace samples

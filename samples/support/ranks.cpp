@@ -1,0 +1,74 @@
+#include "support/ranks.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/parallel/launcher.h"
+#include "support/step.h"
+
+namespace samples {
+namespace {
+
+namespace par = lockstep::parallel;
+
+std::string_view variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+// All ranks have stopped because they were asked to, and rank 0 has said so.
+bool stopped_on_request(const par::LaunchResult& result) {
+  return std::all_of(result.ranks.begin(), result.ranks.end(), [](const par::RankExit& rank) {
+    return rank.signal == 0 && (rank.code == 128 + SIGINT || rank.code == 128 + SIGTERM);
+  });
+}
+
+// What went wrong: in the words of the error, where it was the same on several ranks; a missing file, say.
+std::string describe(const par::LaunchResult& result) {
+  const std::string& error = result.ranks[static_cast<std::size_t>(result.first_failure)].error;
+  const auto has_it = [&](const par::RankExit& rank) { return rank.error == error; };
+  const bool is_shared = std::count_if(result.ranks.begin(), result.ranks.end(), has_it) > 1;
+  return !error.empty() && is_shared ? error + "\n" : result.summary();
+}
+
+}  // namespace
+
+bool is_rank() {
+  // A SLURM allocation's shell is task 0 of 1.
+  return !variable("RANK").empty() || !variable("OMPI_COMM_WORLD_RANK").empty() ||
+         (!variable("SLURM_PROCID").empty() && variable("SLURM_STEP_NUM_TASKS") > "1");
+}
+
+int start_ranks(const Options& options) {
+  check_split(options, static_cast<int>(options.nproc));
+  std::vector<std::string> command = {"/proc/self/exe"};
+  command.insert(command.end(), options.arguments.begin(), options.arguments.end());
+  // The last one counts.
+  command.insert(command.end(), {"--mode", "ddp", "--out", options.out, "--save", options.save});
+  if (options.quiet) command.emplace_back("--quiet");
+  std::fflush(stdout);
+  const par::StopSignals signals;
+  const par::LaunchResult result = par::launch({.nproc = static_cast<int>(options.nproc),
+                                                .command = command,
+                                                .environment = {fmt::format("{}={}", kTypedCommand, options.command)},
+                                                .stop_fd = signals.fd()});
+  if (result.exit_code != 0 && !stopped_on_request(result)) {
+    if (isatty(STDOUT_FILENO)) fmt::print("\x1b[?25h");  // rank 0 may have died while it hid the cursor
+    fmt::print(stderr, "{}: {}", options.program, describe(result));
+  }
+  return result.exit_code;
+}
+
+void report_error(const std::string& program, const std::string& message) {
+  par::write_error_file(message);
+  if (variable(kTypedCommand).empty()) fmt::print(stderr, "{}: {}\n", program, message);  // else start_ranks tells it
+}
+
+}  // namespace samples

@@ -1,0 +1,71 @@
+#include "support/result.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace samples {
+namespace {
+
+namespace par = lockstep::parallel;
+using Json = nlohmann::ordered_json;
+
+// JSON has no NaN.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+double number(const Json& value) { return value.is_null() ? NAN : value.get<double>(); }
+
+Json by_phase(const PhaseBytes& bytes) {
+  Json object = Json::object();
+  for (std::size_t p = 0; p < bytes.size(); ++p) object[par::name(static_cast<par::Phase>(p))] = bytes[p];
+  return object;
+}
+
+PhaseBytes by_phase(const Json& object) {
+  PhaseBytes bytes = {};
+  for (std::size_t p = 0; p < bytes.size(); ++p)
+    bytes[p] = object.at(par::name(static_cast<par::Phase>(p))).get<std::int64_t>();
+  return bytes;
+}
+
+}  // namespace
+
+double Moved::per_step(par::Phase phase) const {
+  return steps > 0 ? static_cast<double>(in_steps[static_cast<std::size_t>(phase)]) / static_cast<double>(steps) : 0;
+}
+
+void write_result(const std::string& path, const Result& r) {
+  const Json json = {{"mode", r.mode},
+                     {"steps_per_second", number(r.steps_per_second)},
+                     {"train_loss", number(r.train.loss)},
+                     {"train_accuracy", number(r.train.accuracy)},
+                     {"test_loss", number(r.test.loss)},
+                     {"test_accuracy", number(r.test.accuracy)},
+                     {"parameter_hash", r.hash},
+                     {"steps", r.moved.steps},
+                     {"bytes_in_steps", by_phase(r.moved.in_steps)},
+                     {"bytes_at_start", by_phase(r.moved.at_start)}};
+  std::ofstream file(path, std::ios::trunc);
+  file << json.dump(2) << std::endl;
+  if (!file) throw lockstep::IoError(fmt::format("{}: cannot be written", path));
+}
+
+Result read_result(const std::string& path) {
+  try {
+    std::ifstream file(path);
+    const Json json = Json::parse(file);
+    return {.mode = json.at("mode"),
+            .steps_per_second = number(json.at("steps_per_second")),
+            .train = {.loss = number(json.at("train_loss")), .accuracy = number(json.at("train_accuracy"))},
+            .test = {.loss = number(json.at("test_loss")), .accuracy = number(json.at("test_accuracy"))},
+            .moved = {.at_start = by_phase(json.at("bytes_at_start")),
+                      .in_steps = by_phase(json.at("bytes_in_steps")),
+                      .steps = json.at("steps")},
+            .hash = json.at("parameter_hash")};
+  } catch (const nlohmann::json::exception& error) {
+    throw lockstep::IoError(fmt::format("{}: not a result of this program: {}", path, error.what()));
+  }
+}
+
+}  // namespace samples

@@ -1,0 +1,43 @@
+// result.json: how a run ended, for programs to read. `compare` makes its table of these.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace samples {
+
+// The mean loss of a model over a data set, and the share of examples it gets right.
+struct Score {
+  double loss = 0;
+  double accuracy = 0;
+};
+
+// Bytes by lockstep::parallel::Phase, over all links and ranks.
+using PhaseBytes = std::array<std::int64_t, lockstep::parallel::kPhaseCount>;
+
+// What the traffic books say.
+struct Moved {
+  PhaseBytes at_start = {};  // before the first step: DistributedDataParallel sends rank 0's parameters
+  PhaseBytes in_steps = {};
+  std::int64_t steps = 0;
+
+  // The mean over the steps: an epoch's last one is smaller.
+  double per_step(lockstep::parallel::Phase phase) const;
+};
+
+struct Result {
+  std::string mode = {};
+  double steps_per_second = 0;
+  Score train = {}, test = {};
+  Moved moved = {};
+  std::string hash = {};  // nn::parameter_hash of the final model, 16 hexadecimal digits
+};
+
+// Throws lockstep::IoError.
+void write_result(const std::string& path, const Result& result);
+Result read_result(const std::string& path);
+
+}  // namespace samples

@@ -1,0 +1,104 @@
+#include "support/step.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "support/stop.h"
+
+namespace samples {
+
+namespace par = ls::parallel;
+
+void check_split(const Options& options, int ranks) {
+  if (options.mode == "single") return;
+  const std::int64_t batch = options.batch, shards = options.shards;
+  if (batch % shards != 0) {
+    const std::int64_t below = batch / shards * shards;
+    throw ls::InvalidArgument(fmt::format("--batch {} cannot be cut into {} shards of the same size; take --batch {}{}",
+                                          batch, shards, below > 0 ? fmt::format("{} or ", below) : "",
+                                          below + shards));
+  }
+  if (shards % ranks != 0) {
+    std::int64_t fewer = ranks;
+    while (shards % fewer != 0) --fewer;
+    throw ls::InvalidArgument(
+        fmt::format("--shards {} cannot be dealt evenly to {} ranks; take --nproc {}, or --shards {}", shards, ranks,
+                    fewer, (shards / ranks + 1) * ranks));
+  }
+}
+
+// Dividing by a power of two is exact, before a sum as well as after it.
+bool has_same_bits_outside(const Options& options) {
+  return std::has_single_bit(static_cast<std::uint64_t>(options.shards));
+}
+
+Step::Step(const Options& options, ls::nn::Module& model)
+    : options_(options), model_(model), is_loss_outside_(options.loss == "outside") {
+  if (options.mode == "ddp") group_ = par::init_process_group();
+  check_split(options, ranks());
+  const int shards = static_cast<int>(options.shards);
+  if (options.mode == "shards") {
+    shards_.emplace(model, par::ShardsOptions{.shards = shards});
+  } else if (options.mode == "dp") {
+    std::vector<ls::Device> devices;
+    for (int i = 0; i < shards; ++i) devices.emplace_back("cpu:" + std::to_string(i));
+    dp_.emplace(model, devices);
+  } else if (options.mode == "ddp") {
+    ddp_.emplace(model, group_, par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks()});
+  }
+  at_start_ = booked();
+}
+
+ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
+  if (options_.mode == "single")
+    return ls::data::DataLoader<>(set, {.batch_size = options_.batch, .shuffle = true, .seed = options_.seed});
+  const std::int64_t shards_here = options_.shards / ranks();
+  auto sampler = std::make_shared<ls::data::ShardedBatchSampler>(
+      set->size(), ls::data::ShardedBatchSamplerOptions{.shards = options_.shards,
+                                                        .first = group_ ? group_->rank() * shards_here : 0,
+                                                        .count = shards_here,
+                                                        .batch_size = options_.batch / options_.shards,
+                                                        .shuffle = true,
+                                                        .seed = options_.seed});
+  return ls::data::DataLoader<>(set, {.batch_sampler = sampler});
+}
+
+void Step::begin() {
+  ++steps_;
+  if (ddp_ && stop_signal() != 0) ddp_->request_stop();  // travels with this step's gradients
+}
+
+bool Step::stop_requested() const { return ddp_ ? ddp_->stop_requested() : stop_signal() != 0; }
+
+void Step::wait_for_others() {
+  if (group_) group_->barrier();
+}
+
+PhaseBytes Step::booked() {
+  PhaseBytes bytes = {};
+  par::TrafficBook* const book = dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr;
+  for (std::size_t p = 0; book && p < bytes.size(); ++p) bytes[p] = book->bytes(static_cast<par::Phase>(p));
+  return bytes;
+}
+
+Moved Step::moved() {
+  const PhaseBytes now = booked();
+  std::vector<std::int64_t> numbers(at_start_.begin(), at_start_.end());
+  numbers.insert(numbers.end(), now.begin(), now.end());
+  if (group_) {
+    const ls::Tensor sum = ls::tensor(numbers);
+    group_->all_reduce(sum)->wait();
+    numbers = sum.to_vector<std::int64_t>();
+  }
+  Moved moved{.steps = steps_};
+  for (std::size_t p = 0; p < now.size(); ++p) {
+    moved.at_start[p] = numbers[p];
+    moved.in_steps[p] = numbers[now.size() + p] - numbers[p];
+  }
+  return moved;
+}
+
+}  // namespace samples

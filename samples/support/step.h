@@ -1,0 +1,69 @@
+// One training step, forward and backward, in each of the modes: all that differs between one device and many.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "support/options.h"
+#include "support/result.h"
+
+namespace ls = lockstep;
+
+namespace samples {
+
+class Step {
+ public:
+  // Joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch, shards and ranks do not fit together.
+  Step(const Options& options, ls::nn::Module& model);
+
+  // The batches of this process: in the sharded modes those of its shards, one after another, equally many rows of each.
+  ls::data::DataLoader<> loader(std::shared_ptr<const ls::data::Dataset> set) const;
+
+  // Leaves the gradients of the mean loss of the step, and returns that loss.
+  template <class Criterion>
+  ls::Tensor backward(const ls::Tensor& x, const ls::Tensor& y, const Criterion& criterion) {
+    begin();
+    const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model_(x), y); };
+    if (shards_) return shards_->backward(x, y, loss_fn);
+    if (ddp_) return ddp_->backward(x, y, loss_fn);
+    if (dp_ && !is_loss_outside_) return dp_->backward(x, y, loss_fn);
+    const ls::Tensor scores = dp_ ? (*dp_)(x) : model_(x);  // DataParallel gathers them on the first device
+    const ls::Tensor loss = criterion(scores, y);
+    loss.backward();
+    return loss;
+  }
+  // How many rows all processes together have, where this one has `x`.
+  std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * ranks(); }
+  // Whether to stop after this step: all ranks get the same answer after the same step.
+  bool stop_requested() const;
+
+  int ranks() const { return group_ ? group_->size() : 1; }
+  bool is_main() const { return !group_ || group_->rank() == 0; }  // the one that prints and writes
+  void wait_for_others();
+  // Summed over all ranks, which all have to ask.
+  Moved moved();
+
+ private:
+  void begin();
+  PhaseBytes booked();
+
+  const Options& options_;
+  ls::nn::Module& model_;
+  bool is_loss_outside_;
+  std::shared_ptr<ls::parallel::ProcessGroup> group_;
+  std::optional<ls::parallel::Shards> shards_;
+  std::optional<ls::parallel::DataParallel> dp_;
+  std::optional<ls::parallel::DistributedDataParallel> ddp_;
+  PhaseBytes at_start_ = {};
+  std::int64_t steps_ = 0;
+};
+
+// Throws lockstep::InvalidArgument where a batch cannot be cut into shards, or shards not be dealt to `ranks`, evenly.
+void check_split(const Options& options, int ranks);
+// Whether DataParallel gives the other modes' bits also where the loss is taken outside, on the gathered outputs.
+bool has_same_bits_outside(const Options& options);
+
+}  // namespace samples

@@ -1,0 +1,144 @@
+// Canonical sums over ranks: in blocks that stay in the first-level cache, each of them reduced like a binary counter,
+// so that any number of inputs needs few spare blocks and comes out in pairs, then pairs of pairs.
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "lockstep/tensor/combine.h"
+#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/half.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace {
+
+constexpr std::int64_t kBlock = 256;                                      // elements
+constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blocks of a counter at once
+
+// Every loop below goes over elements that may be the same in inputs and outputs, but never shifted: safe as vectors.
+#if defined(__clang__)
+#define LOCKSTEP_EACH_ELEMENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")
+#endif
+
+// f16 and bf16 are combined in f32.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+
+template <class T>
+[[gnu::always_inline]] inline Wide<T> widen(T x) {
+  if constexpr (std::is_same_v<Wide<T>, T>)
+    return x;
+  else
+    return to_float(x);
+}
+
+template <class T>
+[[gnu::always_inline]] inline T narrow(Wide<T> x) {
+  if constexpr (std::is_same_v<T, Half>)
+    return to_half(x);
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return to_bfloat16(x);
+  else
+    return x;
+}
+
+template <raw::CombineOp kOp, class W>
+[[gnu::always_inline]] inline W join(W a, W b) {
+  if constexpr (kOp == raw::CombineOp::kSum) return static_cast<W>(a + b);
+  if constexpr (kOp == raw::CombineOp::kProduct) return static_cast<W>(a * b);
+  if constexpr (kOp == raw::CombineOp::kMin) return a < b || a != a ? a : b;  // a NaN stays
+  if constexpr (kOp == raw::CombineOp::kMax) return a > b || a != a ? a : b;
+}
+
+template <raw::CombineOp kOp, class W>
+void join_blocks(W* a, const W* b, std::int64_t count) {
+  LOCKSTEP_EACH_ELEMENT
+  for (std::int64_t i = 0; i < count; ++i) a[i] = join<kOp>(a[i], b[i]);
+}
+
+// Two inputs into two outputs, the whole range at once: the usual case, at the speed of memory.
+template <class T, raw::CombineOp kOp, bool kScaled>
+void combine_pair(const T* a, const T* b, T* out0, T* out1, std::int64_t count, Wide<T> scale) {
+  LOCKSTEP_EACH_ELEMENT
+  for (std::int64_t i = 0; i < count; ++i) {
+    Wide<T> x = join<kOp>(widen(a[i]), widen(b[i]));
+    if constexpr (kScaled) x = static_cast<Wide<T>>(x * scale);
+    const T y = narrow<T>(x);
+    out0[i] = y;
+    out1[i] = y;
+  }
+}
+
+// Leaves the canonical combination of one block in blocks[0].
+template <class T, raw::CombineOp kOp>
+void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> (*blocks)[kBlock]) {
+  int height = 0;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    const T* in = static_cast<const T*>(c.inputs[i]) + first;
+    for (std::int64_t k = 0; k < count; ++k) blocks[height][k] = widen(in[k]);
+    ++height;
+    for (std::size_t done = i + 1; done % 2 == 0; done /= 2, --height)  // a pair is complete
+      join_blocks<kOp>(blocks[height - 2], blocks[height - 1], count);
+  }
+  for (; height > 1; --height) join_blocks<kOp>(blocks[height - 2], blocks[height - 1], count);
+}
+
+template <class T, raw::CombineOp kOp>
+void combine_all(const raw::Combine& c, std::int64_t first, std::int64_t count) {
+  const auto scale = static_cast<Wide<T>>(c.scale);
+  if (c.inputs.size() == 2 && !c.outputs.empty() && c.outputs.size() <= 2) {
+    const T *a = static_cast<const T*>(c.inputs[0]) + first, *b = static_cast<const T*>(c.inputs[1]) + first;
+    T *out0 = static_cast<T*>(c.outputs.front()) + first, *out1 = static_cast<T*>(c.outputs.back()) + first;
+    if (c.scale == 1) return combine_pair<T, kOp, false>(a, b, out0, out1, count, scale);
+    return combine_pair<T, kOp, true>(a, b, out0, out1, count, scale);
+  }
+  alignas(64) Wide<T> blocks[kLevels][kBlock];
+  alignas(64) T result[kBlock];
+  for (std::int64_t at = first; at < first + count; at += kBlock) {
+    const std::int64_t n = first + count - at < kBlock ? first + count - at : kBlock;
+    combine_block<T, kOp>(c, at, n, blocks);
+    for (std::int64_t k = 0; k < n; ++k)
+      result[k] = narrow<T>(c.scale == 1 ? blocks[0][k] : static_cast<Wide<T>>(blocks[0][k] * scale));
+    for (void* out : c.outputs) std::memcpy(static_cast<T*>(out) + at, result, static_cast<std::size_t>(n) * sizeof(T));
+  }
+}
+
+template <class T>
+void combine_type(const raw::Combine& c, std::int64_t first, std::int64_t count) {
+  switch (c.op) {
+    case raw::CombineOp::kSum:
+      return combine_all<T, raw::CombineOp::kSum>(c, first, count);
+    case raw::CombineOp::kMin:
+      return combine_all<T, raw::CombineOp::kMin>(c, first, count);
+    case raw::CombineOp::kMax:
+      return combine_all<T, raw::CombineOp::kMax>(c, first, count);
+    case raw::CombineOp::kProduct:
+      return combine_all<T, raw::CombineOp::kProduct>(c, first, count);
+  }
+}
+
+}  // namespace
+
+void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
+  switch (c.dtype) {
+    case DType::kBool:
+      return;  // refused by the wrapper
+    case DType::kUInt8:
+      return combine_type<std::uint8_t>(c, first, count);
+    case DType::kInt32:
+      return combine_type<std::int32_t>(c, first, count);
+    case DType::kInt64:
+      return combine_type<std::int64_t>(c, first, count);
+    case DType::kFloat16:
+      return combine_type<Half>(c, first, count);
+    case DType::kBFloat16:
+      return combine_type<BFloat16>(c, first, count);
+    case DType::kFloat32:
+      return combine_type<float>(c, first, count);
+    case DType::kFloat64:
+      return combine_type<double>(c, first, count);
+  }
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,73 @@
+// Layer normalisation: checks and allocation around the kernels of tensor/cpu/kernels_rows.cpp.
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+namespace {
+
+void require_parameter(const char* name, const Tensor& parameter, const Shape& shape, const Tensor& x) {
+  LOCKSTEP_CHECK(parameter.shape() == shape && parameter.dtype() == x.dtype() && parameter.device() == x.device(),
+                 "layer_norm: {} is {}, expected {} with the dtype and device of x, which is {}", name,
+                 describe(parameter), shape.to_string(), describe(x));
+}
+
+const void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
+Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
+
+// x as (outer, n), by the (2, outer) statistics.
+Rows normalized_rows(const Tensor& x, const Tensor& statistics) {
+  const std::int64_t outer = statistics.size(1);
+  return {.outer = outer, .n = outer > 0 ? x.numel() / outer : 0};
+}
+
+}  // namespace
+
+Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps) {
+  require_float("layer_norm", x);
+  LOCKSTEP_CHECK(!shape.empty(), "layer_norm: the shape to normalise over is empty");
+  const int dims = shape.dim();
+  bool fits = x.dim() >= dims;
+  for (int i = 1; fits && i <= dims; ++i) fits = x.size(-i) == shape[static_cast<std::size_t>(dims - i)];
+  LOCKSTEP_CHECK(fits, "layer_norm: x is {}, its last sizes should be {}", describe(x), shape.to_string());
+  if (weight.defined()) require_parameter("weight", weight, shape, x);
+  if (bias.defined()) require_parameter("bias", bias, shape, x);
+  const Tensor input = contiguous(x), w = contiguous_or_undefined(weight), b = contiguous_or_undefined(bias);
+  const std::int64_t n = shape.numel(), outer = n > 0 ? x.numel() / n : 0;
+  Normalized result{.out = empty_like(input), .statistics = empty({2, outer}, x.options())};
+  if (outer > 0)
+    kernels(x.device())
+        .layer_norm(input.raw_data(), data_or_null(w), data_or_null(b), result.out.raw_data(),
+                    result.statistics.raw_data(), {.outer = outer, .n = n}, x.dtype(), eps);
+  return result;
+}
+
+Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics) {
+  require_same("layer_norm", grad, x);
+  const Tensor g = contiguous(grad), input = contiguous(x), w = contiguous_or_undefined(weight);
+  Tensor out = empty_like(input);
+  if (out.numel() > 0)
+    kernels(x.device())
+        .layer_norm_backward(g.raw_data(), input.raw_data(), data_or_null(w), statistics.raw_data(), out.raw_data(),
+                             normalized_rows(x, statistics), x.dtype());
+  return out;
+}
+
+void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
+                                const Tensor& grad_weight, const Tensor& grad_bias) {
+  require_same("layer_norm", grad, x);
+  for (const Tensor* out : {&grad_weight, &grad_bias}) {
+    if (!out->defined()) continue;
+    require_same("layer_norm", *out, x);
+    LOCKSTEP_CHECK(out->is_contiguous(), "layer_norm: the place for a gradient is not contiguous: {}", describe(*out));
+    if (x.numel() == 0) fill(*out, 0);
+  }
+  if (x.numel() == 0 || (!grad_weight.defined() && !grad_bias.defined())) return;
+  const Tensor g = contiguous(grad), input = contiguous(x);
+  kernels(x.device())
+      .layer_norm_backward_affine(g.raw_data(), input.raw_data(), statistics.raw_data(),
+                                  grad_weight.defined() ? grad_weight.raw_data() : nullptr,
+                                  grad_bias.defined() ? grad_bias.raw_data() : nullptr, normalized_rows(x, statistics),
+                                  x.dtype());
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,115 @@
+// What every collective must give, on any backend: integer-valued numbers, so that sums are exact and compared bitwise.
+#pragma once
+
+#include "tests/support/groups.h"
+
+// Element i of what rank r gives.
+inline double given(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % 11 - rank % 3); }
+
+// A tensor of `shape` with given(rank, i); strided where asked for: every second column of a wider one.
+inline ls::Tensor given_tensor(int rank, const ls::Shape& shape, ls::DType dtype, bool strided = false) {
+  ls::Tensor out;
+  if (strided) {
+    ls::Shape wide = shape;
+    wide[wide.size() - 1] *= 2;
+    out = ls::zeros(wide, {.dtype = dtype}).slice(-1, 0, wide.back(), 2);
+  } else {
+    out = ls::zeros(shape, {.dtype = dtype});
+  }
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < out.numel(); ++i)
+    values.push_back(dtype == ls::kUInt8 ? static_cast<double>((i + rank) % 5) : given(rank, i));
+  out.copy_(ls::from_memory<double>(values, shape));
+  return out;
+}
+
+// What combining the ranks' given_tensor must give, computed in f64.
+inline ls::Tensor combined(int size, const ls::Shape& shape, ls::DType dtype, ls::parallel::ReduceOp op) {
+  using ls::parallel::ReduceOp;
+  ls::Tensor sum = given_tensor(0, shape, dtype).to(ls::kFloat64);
+  for (int r = 1; r < size; ++r) {
+    const ls::Tensor next = given_tensor(r, shape, dtype).to(ls::kFloat64);
+    if (op == ReduceOp::kMin)
+      sum = ls::minimum(sum, next);
+    else if (op == ReduceOp::kMax)
+      sum = ls::maximum(sum, next);
+    else if (op == ReduceOp::kProduct)
+      sum = sum * next;
+    else
+      sum = sum + next;
+  }
+  return sum.to(dtype);
+}
+
+inline void expect_same(const ls::Tensor& have, const ls::Tensor& want, const std::string& what) {
+  const bool same = same_bits(have, want);
+  CHECK_MESSAGE(same,
+                what << ": " << have.to_string().substr(0, 200) << " instead of " << want.to_string().substr(0, 200));
+}
+
+inline const std::vector<ls::DType> kAllDTypes = {ls::kFloat32, ls::kFloat64, ls::kFloat16, ls::kBFloat16,
+                                                  ls::kInt32,   ls::kInt64,   ls::kUInt8};
+
+// Every operation on one shape and dtype.
+inline void check_collectives(const Group& group, std::int64_t rows, ls::DType dtype, bool strided) {
+  using ls::parallel::ReduceOp;
+  const int n = group->size(), rank = group->rank();
+  const ls::Shape shape = {rows, 3};
+  const std::string what = std::string(ls::name(dtype)) + " of " + std::to_string(rows) + " rows";
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+    const ls::Tensor t = given_tensor(rank, shape, dtype, strided);
+    group->all_reduce(t, op)->wait();
+    expect_same(t, combined(n, shape, dtype, op), "all_reduce " + what);
+  }
+  for (int root = 0; root < n; ++root) {
+    const ls::Tensor b = given_tensor(rank, shape, dtype, strided);
+    group->broadcast(b, root)->wait();
+    expect_same(b, given_tensor(root, shape, dtype), "broadcast " + what);
+
+    const ls::Tensor r = given_tensor(rank, shape, dtype, strided);
+    group->reduce(r, root)->wait();
+    expect_same(r, rank == root ? combined(n, shape, dtype, ReduceOp::kSum) : given_tensor(rank, shape, dtype),
+                "reduce " + what);
+
+    std::vector<ls::Tensor> outs, ins;
+    for (int i = 0; i < n && rank == root; ++i) {
+      outs.push_back(given_tensor(99, shape, dtype, strided));
+      ins.push_back(given_tensor(i + 100, shape, dtype, strided));
+    }
+    group->gather(outs, given_tensor(rank, shape, dtype, strided), root)->wait();
+    for (std::size_t i = 0; i < outs.size(); ++i)
+      expect_same(outs[i], given_tensor(static_cast<int>(i), shape, dtype), "gather " + what);
+    const ls::Tensor s = given_tensor(98, shape, dtype, strided);
+    group->scatter(s, ins, root)->wait();
+    expect_same(s, given_tensor(rank + 100, shape, dtype), "scatter " + what);
+  }
+  std::vector<ls::Tensor> parts, mine, received;
+  for (int i = 0; i < n; ++i) {
+    parts.push_back(given_tensor(i, shape, dtype));
+    mine.push_back(given_tensor(10 * rank + i, shape, dtype));
+    received.push_back(given_tensor(10 * i + rank, shape, dtype));
+  }
+  const ls::Tensor all = given_tensor(97, {rows * n, 3}, dtype, strided);
+  group->all_gather(all, given_tensor(rank, shape, dtype, strided))->wait();
+  expect_same(all, ls::cat(parts, 0), "all_gather " + what);
+
+  const ls::Tensor to = given_tensor(96, {rows * n, 3}, dtype, strided);
+  group->all_to_all(to, ls::cat(mine, 0))->wait();
+  expect_same(to, ls::cat(received, 0), "all_to_all " + what);
+
+  const ls::Tensor scattered = given_tensor(95, shape, dtype, strided);
+  group->reduce_scatter(scattered, given_tensor(rank, {rows * n, 3}, dtype, strided))->wait();
+  expect_same(scattered, combined(n, {rows * n, 3}, dtype, ReduceOp::kSum).narrow(0, rank * rows, rows),
+              "reduce_scatter " + what);
+
+  const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+  if (n > 1) {
+    const ls::Tensor received_one = given_tensor(94, shape, dtype, strided);
+    const auto sent = group->send(given_tensor(rank, shape, dtype, strided), next, 5);
+    const auto got = group->recv(received_one, previous, 5);
+    sent->wait();
+    got->wait();
+    expect_same(received_one, given_tensor(previous, shape, dtype), "send, recv " + what);
+  }
+  group->barrier();
+}

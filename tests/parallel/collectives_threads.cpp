@@ -1,0 +1,18 @@
+// The collective suite on the local backend: ranks are threads.
+#include "tests/parallel/collectives.h"
+
+TEST_CASE("local: every collective, dtype and stride, 1 to 5 ranks") {
+  for (int n = 1; n <= 5; ++n) {
+    with_group("local", n, [](const Group& group) {
+      for (const ls::DType dtype : kAllDTypes) {
+        check_collectives(group, 1, dtype, false);
+        check_collectives(group, 29, dtype, true);
+      }
+      for (const std::int64_t rows : {2500, 3500, 20000}) check_collectives(group, rows, ls::kFloat32, false);
+    });
+  }
+}
+
+TEST_CASE("local: tensors beyond the staging memory go in pieces") {
+  with_group("local", 2, [](const Group& group) { check_collectives(group, 800'000, ls::kFloat32, false); });
+}

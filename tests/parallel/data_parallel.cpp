@@ -1,0 +1,123 @@
+#include "tests/support/testing.h"
+
+namespace {
+
+using ls::parallel::DataParallel;
+using ls::parallel::Phase;
+
+struct Net : ls::nn::Module {
+  ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 4, 8);
+  ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 8, 2);
+  ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
+};
+
+std::vector<ls::Device> devices(int count) {
+  std::vector<ls::Device> out;
+  for (int i = 0; i < count; ++i) out.emplace_back("cpu:" + std::to_string(i));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("outputs and gradients are those of one device, for every number of rows and devices") {
+  for (int n = 1; n <= 4; ++n) {
+    for (const std::int64_t rows : {1, 2, 3, 5, 8}) {
+      CAPTURE(n);
+      CAPTURE(rows);
+      ls::manual_seed(1);
+      Net model;
+      DataParallel parallel(model, devices(n));
+      const ls::Tensor x = numbers({rows, 4}), y = numbers({rows, 2}, {}, 2);
+      ls::nn::MSELoss criterion;
+      const ls::Tensor want = model(x);
+      criterion(want, y).backward();
+      std::vector<ls::Tensor> grads;
+      for (const auto& p : model.parameters()) grads.push_back(p->grad());
+      model.zero_grad();
+      for (int step = 0; step < 2; ++step) {
+        model.zero_grad();
+        const ls::Tensor have = parallel(x);
+        check_close(have.detach(), want.detach(), "output", {1e-6, 1e-7});
+        criterion(have, y).backward();
+        const auto parameters = model.parameters();
+        for (std::size_t i = 0; i < grads.size(); ++i)
+          check_close(parameters[i]->grad(), grads[i], "gradient", {1e-5, 1e-6});
+      }
+    }
+  }
+}
+
+TEST_CASE("the loss outside gives the bits of the verb where shards are equal and a power of two") {
+  for (const int n : {1, 2, 4}) {
+    CAPTURE(n);
+    Net model;
+    DataParallel parallel(model, devices(n));
+    const ls::Tensor x = numbers({12, 4}), y = numbers({12, 2}, {}, 2);
+    ls::nn::MSELoss criterion;
+    parallel.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
+    std::vector<ls::Tensor> grads;
+    for (const auto& p : model.parameters()) grads.push_back(p->grad().clone());
+    model.zero_grad();
+    criterion(parallel(x), y).backward();
+    const auto parameters = model.parameters();
+    for (std::size_t i = 0; i < grads.size(); ++i) CHECK(same_bits(parameters[i]->grad(), grads[i]));
+  }
+}
+
+TEST_CASE("replicas get parameters only when they have changed, and all bytes are booked") {
+  Net model;
+  DataParallel parallel(model, devices(3));
+  ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+  const std::int64_t bytes = 4 * (8 * 4 + 8 + 2 * 8 + 2);
+  const ls::Tensor x = numbers({9, 4}), y = numbers({9, 2}, {}, 2);
+  const auto forward_backward = [&] {
+    optimizer.zero_grad();
+    ls::nn::MSELoss()(parallel(x), y).backward();
+  };
+  forward_backward();
+  const auto& book = parallel.traffic();
+  CHECK(book.bytes(Phase::kParameters) == 2 * bytes);
+  CHECK(book.bytes(Phase::kGradients) == 2 * bytes);
+  CHECK(book.bytes(Phase::kInputs) == 4 * 6 * 4);
+  CHECK(book.bytes(Phase::kOutputs) == 4 * 6 * 2);
+  CHECK(book.bytes(Phase::kLossGradient) == 4 * 6 * 2);
+  CHECK(book.bytes_from(0) + book.bytes_to(0) == book.bytes());  // everything passes the first device
+  forward_backward();                                            // nothing has changed
+  CHECK(book.bytes(Phase::kParameters) == 2 * bytes);
+  optimizer.step();
+  forward_backward();
+  CHECK(book.bytes(Phase::kParameters) == 4 * bytes);
+}
+
+TEST_CASE("an exception of a replica names it and its device, and the next step works") {
+  struct Picky : ls::nn::Module {
+    ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 2, 1);
+    ls::Tensor forward(const ls::Tensor& x) const override {
+      if (x.select(0, 0).select(0, 0).item<double>() == 7) throw ls::InvalidArgument("seven");
+      return fc(x);
+    }
+  };
+  Picky model;
+  DataParallel parallel(model, devices(2));
+  const std::string error = error_of([&] { parallel(ls::tensor({{1.0, 1.0}, {7.0, 1.0}})); });
+  CHECK(contains(error, "replica 1 on cpu:1"));
+  CHECK(contains(error, "seven"));
+  CHECK(parallel(ls::tensor({{1.0, 1.0}, {2.0, 1.0}})).size(0) == 2);
+}
+
+TEST_CASE("misuse is named") {
+  Net model;
+  CHECK(contains(error_of([&] { DataParallel parallel(model, {}); }), "no devices"));
+  CHECK(contains(error_of([&] { DataParallel parallel(model, {"cpu:1", "cpu:2"}); }), "fc1.weight is on cpu"));
+  DataParallel parallel(model, devices(2));
+  const auto verb = [&](const ls::Tensor& x, const ls::Tensor& y) {
+    parallel.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor&) { return ls::sum(model(x)); });
+  };
+  CHECK(contains(error_of([&] { verb(numbers({4, 4}), numbers({3, 2})); }), "different numbers of rows"));
+  CHECK(contains(error_of([&] { verb(ls::zeros({0, 4}), ls::zeros({0, 2})); }), "no rows"));
+  CHECK(contains(error_of([&] {
+                   parallel.backward(numbers({4, 4}), numbers({4, 2}),
+                                     [&](const ls::Tensor& x, const ls::Tensor&) { return model(x); });
+                 }),
+                 "expected one number"));
+}

@@ -1,0 +1,148 @@
+// What the others see when a rank dies, stops or leaves: ranks are processes that share a shm group.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/parallel/collectives.h"
+
+namespace {
+
+struct Mlp : ls::nn::Module {
+  ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 4, 64);
+  ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 64, 2);
+  ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
+};
+
+// Ranks of a shm group, some of which are expected to die: how each ended.
+std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
+                                 std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  const std::string port = std::to_string(10000 + (getpid() * 16 + 15) % 50000);
+  return run_processes(size, [&](int rank) {
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port.c_str(), 1);
+    fn(ls::parallel::init_process_group({.timeout = timeout, .world_size = size, .rank = rank}));
+  });
+}
+
+// Trains until `victim` does something at its step `moment`; the others must get a CommError that names it, with
+// their parameters as a run without the fault leaves them after as many steps.
+void train_until(const Group& group, int victim, int moment, const std::function<void()>& fault) {
+  ls::manual_seed(3);
+  Mlp model, undisturbed;
+  undisturbed.load_state_dict(model.state_dict());
+  ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.0005});
+  ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+  ls::nn::MSELoss criterion;
+  const ls::Tensor x = ls::randn({8, 4}), y = ls::randn({8, 2});
+  int steps = 0;
+  const std::string error = error_of<ls::CommError>([&] {
+    for (; steps < 1000; ++steps) {
+      if (group->rank() == victim && steps == moment) fault();
+      optimizer.zero_grad();
+      criterion(ddp(x), y).backward();
+      optimizer.step();
+    }
+  });
+  CHECK_MESSAGE(contains(error, "rank " + std::to_string(victim)), error);
+  CHECK_MESSAGE(contains(error, "bucket"), error);
+  CHECK(steps == moment);
+
+  // All ranks had the same rows, so the mean over them is what one has alone.
+  ls::optim::SGD alone(undisturbed.parameters(), {.lr = 0.1});
+  for (int i = 0; i < steps; ++i) {
+    alone.zero_grad();
+    criterion(undisturbed(x), y).backward();
+    alone.step();
+  }
+  const auto have = model.parameters(), want = undisturbed.parameters();
+  for (std::size_t i = 0; i < have.size() && group->size() == 2; ++i) {
+    const bool same = same_bits(have[i]->detach(), want[i]->detach());
+    CHECK(same);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
+  for (const int size : {2, 3, 5}) {
+    for (const int moment : {0, 1, 17}) {
+      CAPTURE(size);
+      CAPTURE(moment);
+      const int victim = moment % size;
+      const auto ended =
+          ranks_of(size, [&](const Group& group) { train_until(group, victim, moment, [] { raise(SIGKILL); }); });
+      for (int r = 0; r < size; ++r) {
+        const ExitStatus& status = ended[static_cast<std::size_t>(r)];
+        if (r == victim)
+          CHECK(status.signal == SIGKILL);
+        else
+          CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that throws or leaves is named by the others") {
+  const auto ended = ranks_of(3, [&](const Group& group) {
+    train_until(group, 1, 4, [] { throw ls::InvalidArgument("a bug in the user's code"); });
+  });
+  CHECK(ended[0].ok());
+  CHECK(contains(ended[1].error, "a bug in the user's code"));
+  CHECK(ended[2].ok());
+}
+
+TEST_CASE("a rank that is stopped runs into the timeout of the others, who name it") {
+  const auto ended = ranks_of(
+      2,
+      [&](const Group& group) {
+        const ls::Tensor pids = ls::zeros({2}, {.dtype = ls::kInt64});
+        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (group->rank() == 1) raise(SIGSTOP);
+        const std::string error = error_of<ls::CommTimeout>([&] { group->barrier(); });
+        CHECK_MESSAGE(contains(error, "have not arrived: 1"), error);
+        kill(static_cast<pid_t>(pids[1].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::milliseconds(500));
+  CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
+  CHECK(ended[1].signal == SIGKILL);
+}
+
+TEST_CASE("after a failure the group can be made again in the processes that are left") {
+  const std::string again = std::to_string(10000 + (getpid() * 16 + 14) % 50000);
+  const auto ended = ranks_of(3, [&](const Group& first) {
+    Group group = first;
+    if (group->rank() == 0) raise(SIGKILL);
+    const int rank = group->rank() - 1;
+    const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::zeros({10}))->wait(); });
+    CHECK_MESSAGE(contains(error, "rank 0 is gone"), error);
+    setenv("MASTER_PORT", again.c_str(), 1);
+    group = ls::parallel::init_process_group({.world_size = 2, .rank = rank});
+    const ls::Tensor t = ls::full({3}, rank + 1);
+    group->all_reduce(t)->wait();
+    CHECK(t.max().item<float>() == 3);
+  });
+  CHECK(ended[0].signal == SIGKILL);
+  CHECK_MESSAGE(ended[1].ok(), ended[1].to_string());
+  CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
+}
+
+TEST_CASE("nothing is left of a group: no descriptor, no mapping") {
+  with_group("shm", 2, [](const Group& outer) {
+    const auto count = [](const char* folder) {
+      std::ptrdiff_t entries = 0;
+      for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++entries;
+      return entries;
+    };
+    const auto use = [&] {
+      const Group group = outer->split(0);
+      const ls::Tensor t = group->empty({1000});
+      group->all_reduce(t)->wait();
+      group->all_reduce(ls::zeros({50000}))->wait();
+    };
+    use();
+    const auto before = count("/proc/self/fd");
+    for (int i = 0; i < 20; ++i) use();
+    CHECK(count("/proc/self/fd") == before);
+  });
+}

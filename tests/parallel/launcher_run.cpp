@@ -1,0 +1,73 @@
+// lockstep-run as a user starts it.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Finished {
+  int code = -1;
+  std::string output;  // stdout and stderr together
+};
+
+Finished lockstep_run(const std::string& arguments) {
+  Finished out;
+  std::FILE* const pipe = popen((std::string(LOCKSTEP_RUN) + " " + arguments + " 2>&1").c_str(), "r");
+  REQUIRE(pipe);
+  char buffer[4096];
+  while (const std::size_t size = std::fread(buffer, 1, sizeof(buffer), pipe)) out.output.append(buffer, size);
+  const int status = pclose(pipe);
+  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return out;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("both spellings of a flag go, and options end at the program's name") {
+  for (const char* flags : {"--nproc-per-node 2", "--nproc_per_node 2", "--nproc-per-node=2", "--nproc_per_node=2 --",
+                            "--standalone --no_python --no-python --shutdown_timeout 5 --nproc-per-node 2"}) {
+    INFO(flags);
+    const Finished run = lockstep_run(std::string(flags) + " echo --nproc-per-node 7 -h -- x");
+    CHECK(run.code == 0);
+    CHECK(contains(run.output, "[0] --nproc-per-node 7 -h -- x\n"));
+    CHECK(contains(run.output, "[1] --nproc-per-node 7 -h -- x\n"));
+    CHECK(run.output.size() == 2 * std::string("[0] --nproc-per-node 7 -h -- x\n").size());
+  }
+  CHECK(lockstep_run("--no-prefix echo x").output == "x\n");
+  CHECK(lockstep_run("--nproc-per-node auto true").code == 0);
+}
+
+TEST_CASE("the first failure gives code and summary") {
+  const Finished run = lockstep_run("--nproc-per-node 2 sh -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 1000'");
+  CHECK(run.code == 128 + 9);
+  CHECK(contains(run.output, "lockstep-run: First to fail: rank 1 (pid "));
+  CHECK(contains(run.output, "was killed by signal 9 (SIGKILL)"));
+  CHECK(contains(run.output, "Stopped: 1 other rank\n"));
+}
+
+TEST_CASE("wrong command lines are refused, with what is wrong") {
+  struct Case {
+    std::string arguments, part;
+  };
+  for (const Case& wrong : std::vector<Case>{
+           {"", "PROGRAM is required"},
+           {"--nproc-per-node 2", "PROGRAM is required"},
+           {"--nproc-per-node x true", "expected a number from 1, or auto"},
+           {"--nproc-per-node 0 true", "expected a number from 1, or auto"},
+           {"--nproc-per-node", "nproc-per-node"},
+           {"--no-such-flag true", "--no-such-flag"},
+           {"no-such-program", "no program \"no-such-program\" in PATH"},
+       }) {
+    INFO(wrong.arguments);
+    const Finished run = lockstep_run(wrong.arguments);
+    CHECK(run.code != 0);
+    CHECK_MESSAGE(contains(run.output, wrong.part), run.output);
+  }
+  CHECK(contains(lockstep_run("--help").output, "Options end at the program's name"));
+  CHECK(lockstep_run("--help").code == 0);
+}

@@ -1,0 +1,302 @@
+// Processes that find each other by their environment.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/socket_internal.h"
+#include "lockstep/parallel/unix_store.h"
+#include "tests/parallel/rendezvous_support.h"
+#include "tests/support/ranks.h"
+
+namespace ls = lockstep;
+namespace par = lockstep::parallel;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+par::Rendezvous join(std::chrono::milliseconds timeout = seconds(30)) { return par::rendezvous({.timeout = timeout}); }
+
+// Every rank tells the others its number and hears theirs.
+void check_together(par::Rendezvous& here, const std::string& round = "") {
+  here.store->set(round + "from " + std::to_string(here.rank), std::to_string(here.rank * 10));
+  for (int rank = 0; rank < here.size; ++rank)
+    CHECK(here.store->get(round + "from " + std::to_string(rank)) == std::to_string(rank * 10));
+}
+
+// Until all ranks have come here. The store ends with rank 0's handle, so rank 0 leaves last.
+void leave_together(par::Rendezvous& here, const std::string& round = "") {
+  here.store->add(round + "leaving", 1);
+  if (here.rank != 0) return here.store->set(round + "left " + std::to_string(here.rank), "");
+  for (int rank = 1; rank < here.size; ++rank) here.store->get(round + "left " + std::to_string(rank));
+}
+
+void check_all_fail(const std::vector<ExitStatus>& results, const std::string& part) {
+  for (const ExitStatus& result : results) {
+    INFO(result.to_string());
+    CHECK(result.code == 1);
+    CHECK(result.error.find(part) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks meet by the variables of every launcher") {
+  const std::string port = fresh_port();
+  void (*place)(const std::string&, int, int) = nullptr;
+  SUBCASE("torchrun") { place = set_torchrun; }
+  SUBCASE("mpirun") { place = set_mpirun; }
+  SUBCASE("mpirun with MASTER_PORT") {
+    place = [](const std::string& id, int rank, int size) {
+      set_mpirun("same for all", rank, size);
+      setenv("MASTER_PORT", id.c_str(), 1);
+    };
+  }
+  SUBCASE("srun") { place = set_srun; }
+  SUBCASE("RANK, WORLD_SIZE and a loopback address, spelled in two ways") {
+    place = [](const std::string& id, int rank, int size) {
+      set_torchrun(id, rank, size);
+      unsetenv("LOCAL_WORLD_SIZE");
+      setenv("MASTER_ADDR", rank % 2 ? "localhost" : "127.0.0.1", 1);
+    };
+  }
+  check_processes(3, [&](int rank) {
+    place(port, rank, 3);
+    par::Rendezvous here = join();
+    CHECK(here.rank == rank);
+    CHECK(here.size == 3);
+    CHECK(here.store->timeout() == seconds(30));
+    check_together(here);
+    leave_together(here);
+  });
+}
+
+TEST_CASE("rank 0 may leave as soon as it has joined: the others have, too") {
+  const std::string port = fresh_port();
+  check_processes(4, [&](int rank) {
+    set_torchrun(port, rank, 4);
+    for (int round = 0; round < 30; ++round) join();
+  });
+}
+
+TEST_CASE("a group can be made again and again in the same processes, with the same environment") {
+  const std::string port = fresh_port();
+  check_processes(3, [&](int rank) {
+    set_torchrun(port, rank, 3);
+    for (int round = 0; round < 20; ++round) {
+      par::Rendezvous here = join();
+      check_together(here);
+      leave_together(here);
+    }
+  });
+}
+
+TEST_CASE("groups of different names live side by side") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    par::Rendezvous a = par::rendezvous({.group_name = "a"}), b = par::rendezvous({.group_name = "b"});
+    check_together(a);
+    check_together(b);
+    leave_together(a);
+    leave_together(b);
+  });
+}
+
+TEST_CASE("a second group of the same name, while the first lives, is refused with the way out") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    par::Rendezvous here = join();
+    if (rank == 0) {
+      const std::string text = error_text<ls::InvalidArgument>([] { join(); });
+      CHECK(text.find("has a group at node7:") != std::string::npos);
+      CHECK(text.find("split") != std::string::npos);
+    } else {
+      CHECK(error_text<ls::CommTimeout>([] { join(milliseconds(100)); }).find("still has the group") !=
+            std::string::npos);
+    }
+    leave_together(here);
+  });
+}
+
+TEST_CASE("options come before the environment, and a world of one needs no address") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    clear_environment();
+    CHECK(par::rendezvous({.world_size = 1, .rank = 0}).size == 1);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    CHECK(join().size == 1);
+    set_torchrun(port, 7, 9);
+    set_variable("LOCAL_WORLD_SIZE", "2");
+    par::Rendezvous here = par::rendezvous({.world_size = 2, .rank = rank});
+    CHECK(here.rank == rank);
+    check_together(here);
+    leave_together(here);
+  });
+}
+
+TEST_CASE("a rank that is there twice is named with both processes, to all ranks") {
+  const std::string port = fresh_port();
+  int twice = 0;
+  SUBCASE("rank 0") { twice = 0; }
+  SUBCASE("rank 1") { twice = 1; }
+  // Three processes for a world of three ranks that never gets its rank 2.
+  const auto results = run_processes(3, [&](int process) {
+    if (process == 2) {
+      wait_until_entered(port, 0, 3);
+      wait_until_entered(port, 1, 3);
+    }
+    set_torchrun(port, process == 2 ? twice : process, 3);
+    join();
+  });
+  check_all_fail(results, "rank " + std::to_string(twice) + " is there twice: as process ");
+}
+
+TEST_CASE("a late second rank is refused, and the job goes on") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    par::Rendezvous here = join();
+    if (rank == 0) {
+      const pid_t own = getpid();
+      for (const ExitStatus& result : run_processes(2, [&](int late) {
+             set_torchrun(port, late, 2);
+             join();
+           })) {
+        INFO(result.to_string());
+        CHECK(result.code == 1);
+        CHECK(result.error.find("is there twice: as process ") != std::string::npos);
+      }
+      here.store->set("pid", std::to_string(own));
+    }
+    here.store->get("pid");
+    check_together(here);
+    leave_together(here);
+  });
+}
+
+TEST_CASE("ranks that never arrive are listed, to all who wait") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int process) {
+    set_torchrun(port, process * 2, 4);  // 0 and 2
+    join(milliseconds(1000));
+  });
+  check_all_fail(results, "ranks 1 and 3 of 4 did not arrive within 1000 ms; ranks 0 and 2 are here");
+}
+
+TEST_CASE("without rank 0 the others say so") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int process) {
+    set_torchrun(port, process + 1, 3);
+    join(milliseconds(100));
+  });
+  check_all_fail(results, ": rank 0 did not arrive");
+}
+
+TEST_CASE("a rank that dies while it waits for the others ends the rendezvous, with its name") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 3);
+    if (rank == 0) join(seconds(60));
+    // Rank 1 has arrived when the store says so; then it is killed.
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child == 0) {
+      join(seconds(60));
+      _exit(0);
+    }
+    REQUIRE(parent > 0);
+    set_torchrun(port, 0, 3);
+    wait_until_entered(port, 1, 3);
+    kill(child, SIGKILL);
+  });
+  INFO(results[0].to_string());
+  CHECK(results[0].code == 1);
+  CHECK(results[0].error.find("rank 1 (process ") != std::string::npos);
+  CHECK(results[0].error.find(") ended before all ranks had arrived") != std::string::npos);
+}
+
+TEST_CASE("the death of rank 0 is noticed at once by those who wait") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 3);
+    if (rank == 1) join(seconds(60));
+    const pid_t child = fork();
+    if (child == 0) {
+      join(seconds(60));
+      _exit(0);
+    }
+    wait_until_entered(port, 1, 3);
+    kill(child, SIGKILL);
+  });
+  INFO(results[1].to_string());
+  CHECK(results[1].code == 1);
+  CHECK(results[1].error.find("rank 0 (process ") != std::string::npos);
+  CHECK(results[1].error.find("has left or died") != std::string::npos);
+}
+
+TEST_CASE("another job on the same address is named, and not disturbed") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    setenv("LOCKSTEP_JOB_TOKEN", "one", 1);
+    par::Rendezvous here = join();
+    if (rank == 0) {
+      for (const ExitStatus& result : run_processes(3, [&](int other) {
+             setenv("RANK", std::to_string(other % 2).c_str(), 1);
+             if (other < 2) setenv("LOCKSTEP_JOB_TOKEN", "two", 1);
+             if (other == 2) setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+             join();
+           })) {
+        INFO(result.to_string());
+        CHECK(result.code == 1);
+        CHECK(result.error.find("another job uses this address: process ") != std::string::npos);
+        CHECK(result.error.find("one") == std::string::npos);
+      }
+      const auto results = run_processes(1, [&](int) {
+        set_torchrun(port, 2, 5);
+        setenv("LOCKSTEP_JOB_TOKEN", "one", 1);
+        join();
+      });
+      CHECK(results[0].error.find("counts 2 ranks, this process 5") != std::string::npos);
+      here.store->set("done", "");
+    }
+    here.store->get("done");
+    check_together(here);
+    leave_together(here);
+  });
+}
+
+TEST_CASE("a run that ends lets the next one in") {
+  const std::string port = fresh_port();
+  const auto both = [&](const char* token) {
+    check_processes(2, [&](int rank) {
+      set_torchrun(port, rank, 2);
+      setenv("LOCKSTEP_JOB_TOKEN", token, 1);
+      join();
+    });
+  };
+  both("one");
+  both("two");
+}
+
+TEST_CASE("another program at the address is no store") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(1, [&](int) {
+    set_torchrun(port, 1, 2);
+    const par::Place place = par::place_from_environment({});
+    const par::Descriptor listener = par::listen_abstract(place.socket);
+    REQUIRE(listener);
+    check_processes(1, [](int) {
+      CHECK(error_text<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not answer") != std::string::npos);
+    });
+  });
+  CHECK(results[0].ok());
+}

@@ -1,0 +1,101 @@
+// Environments of launchers.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/parallel/unix_store.h"
+
+// Ports are names here, nobody binds them; the process id keeps test programs apart.
+inline std::string fresh_port() {
+  static int count = 0;
+  return std::to_string(1024 + (getpid() * 64 + count++) % 60000);
+}
+
+inline void clear_environment() {
+  for (const char* name : {"RANK",
+                           "WORLD_SIZE",
+                           "LOCAL_RANK",
+                           "LOCAL_WORLD_SIZE",
+                           "MASTER_ADDR",
+                           "MASTER_PORT",
+                           "LOCKSTEP_JOB_TOKEN",
+                           "TORCHELASTIC_RUN_ID",
+                           "TORCHELASTIC_RESTART_COUNT",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           "PMIX_NAMESPACE",
+                           "OMPI_MCA_ess_base_jobid",
+                           "SLURM_PROCID",
+                           "SLURM_NTASKS",
+                           "SLURM_JOB_ID",
+                           "SLURM_STEP_ID",
+                           "SLURM_NNODES",
+                           "SLURM_STEP_NUM_NODES",
+                           "SLURM_JOB_NUM_NODES"})
+    unsetenv(name);
+}
+
+inline void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+
+inline void set_torchrun(const std::string& port, int rank, int size) {
+  clear_environment();
+  set_variable("RANK", std::to_string(rank));
+  set_variable("WORLD_SIZE", std::to_string(size));
+  set_variable("LOCAL_WORLD_SIZE", std::to_string(size));
+  set_variable("MASTER_ADDR", "node7");
+  set_variable("MASTER_PORT", port);
+  set_variable("TORCHELASTIC_RUN_ID", "run " + port);
+}
+
+inline void set_mpirun(const std::string& job, int rank, int size) {
+  clear_environment();
+  set_variable("OMPI_COMM_WORLD_RANK", std::to_string(rank));
+  set_variable("OMPI_COMM_WORLD_SIZE", std::to_string(size));
+  set_variable("OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(size));
+  set_variable("PMIX_NAMESPACE", job);
+}
+
+inline void set_srun(const std::string& job, int rank, int size) {
+  clear_environment();
+  set_variable("SLURM_PROCID", std::to_string(rank));
+  set_variable("SLURM_NTASKS", std::to_string(size));
+  set_variable("SLURM_NNODES", "1");
+  set_variable("SLURM_JOB_ID", job);
+  set_variable("SLURM_STEP_ID", "0");
+}
+
+// Waits, as a client beside the ranks, until `rank` has entered the roll call at `port`.
+inline void wait_until_entered(const std::string& port, int rank, int size) {
+  namespace par = lockstep::parallel;
+  set_torchrun(port, rank, size);
+  const par::Place place = par::place_from_environment({});
+  const par::UnixStoreOptions options{
+      .socket = place.socket, .address = place.address, .job = place.job, .rank = rank, .size = size};
+  for (;;) {
+    par::Greeting greeting = par::greet(options, par::Deadline(std::chrono::seconds(10)));
+    if (greeting.welcome != par::Welcome::kYes) {
+      usleep(1000);
+      continue;
+    }
+    par::UnixStore(options, std::move(greeting)).get("rendezvous/rank/" + std::to_string(rank));
+    return;
+  }
+}
+
+// The text of the exception of type E that `function` throws; empty where it throws none. Holds it to our rules.
+template <class E, class F>
+std::string error_text(F function) {
+  try {
+    function();
+  } catch (const E& error) {
+    const std::string text = error.what();
+    CHECK_MESSAGE(text.size() <= 300, text);
+    return text;
+  }
+  return "";
+}

@@ -1,0 +1,70 @@
+// Ranks that are threads meet on a store they have.
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "lockstep/parallel/rendezvous.h"
+#include "tests/parallel/rendezvous_support.h"
+#include "tests/support/ranks.h"
+
+namespace ls = lockstep;
+namespace par = lockstep::parallel;
+using std::chrono::milliseconds;
+
+TEST_CASE("threads meet on a store again and again, and each group has keys of its own") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  run_threads(4, [&](int rank) {
+    for (int round = 0; round < 10; ++round) {
+      par::Rendezvous here = par::rendezvous({.world_size = 4, .rank = rank, .store = store});
+      CHECK(here.rank == rank);
+      CHECK(here.size == 4);
+      // A key of an earlier round would be there already.
+      if (rank == round % 4) here.store->set("round", std::to_string(round));
+      CHECK(here.store->get("round") == std::to_string(round));
+    }
+  });
+}
+
+TEST_CASE("groups of two names on one store do not meet, whatever the order") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  run_threads(4, [&](int thread) {
+    const std::string name = thread % 2 ? "odd" : "even";
+    par::Rendezvous here = par::rendezvous({.world_size = 2, .rank = thread / 2, .store = store, .group_name = name});
+    if (here.rank == 0) here.store->set("name", name);
+    CHECK(here.store->get("name") == name);
+  });
+}
+
+TEST_CASE("of a rank that is there twice both hear, with all others") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  run_threads(3, [&](int thread) {
+    const std::string text =
+        error_text<ls::CommError>([&] { par::rendezvous({.world_size = 3, .rank = thread % 2, .store = store}); });
+    CHECK_MESSAGE(text.find("rank 0 is there twice: as process ") != std::string::npos, text);
+    CHECK(text.find("thread") != std::string::npos);
+  });
+}
+
+TEST_CASE("who comes too late hears why the call failed, and the next one is for all") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  const par::InitOptions alone{.timeout = milliseconds(5), .world_size = 3, .rank = 1, .store = store};
+  const std::string text = error_text<ls::CommTimeout>([&] { par::rendezvous(alone); });
+  CHECK_MESSAGE(text == "rendezvous: ranks 0 and 2 of 3 did not arrive within 5 ms; rank 1 is here", text);
+  for (int late : {0, 2}) {
+    const auto come = [&] { par::rendezvous({.world_size = 3, .rank = late, .store = store}); };
+    CHECK(error_text<ls::CommTimeout>(come) == text);
+  }
+  run_threads(3, [&](int rank) { par::rendezvous({.world_size = 3, .rank = rank, .store = store}); });
+}
+
+TEST_CASE("all ranks hear of a missing one in the same way") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  std::atomic<int> heard{0};
+  run_threads(3, [&](int rank) {
+    const std::string text = error_text<ls::CommTimeout>([&] {
+      par::rendezvous({.timeout = milliseconds(200 * (rank + 1)), .world_size = 4, .rank = rank, .store = store});
+    });
+    heard += text.find("rank 3 of 4 did not arrive") != std::string::npos ? 1 : 0;
+  });
+  CHECK(heard == 3);
+}

@@ -1,0 +1,105 @@
+// Section 3 of the design: for the same shards, every mode leaves the same bits.
+//
+// One model with everything that could tell modes apart: a tied weight, dropout, layer norm, an embedding, a buffer that
+// is written in forward, a parameter that some shards do not use.
+#pragma once
+
+#include "tests/support/groups.h"
+
+struct Everything : ls::nn::Module {
+  ls::nn::Embedding& embedding = add<ls::nn::Embedding>("embedding", 12, 8);
+  ls::nn::LayerNorm& norm = add<ls::nn::LayerNorm>("norm", 8);
+  ls::nn::Dropout& dropout = add<ls::nn::Dropout>("dropout", 0.3);
+  ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 8, 8);
+  ls::nn::Linear& rare = add<ls::nn::Linear>("rare", 8, 8);
+  ls::nn::Linear& head = add<ls::nn::Linear>("head", 8, 12);
+  ls::nn::Buffer& mean = add_buffer("mean", ls::zeros({8}));
+
+  // tokens: (batch) i64 -> scores (batch, 12)
+  ls::Tensor forward(const ls::Tensor& tokens) const override {
+    ls::Tensor x = norm(embedding(tokens));
+    {
+      const ls::NoGradGuard no_grad;  // a running mean, as batch normalisation has one
+      mean->mul_(0.9);
+      mean->add_(ls::mean(x.detach(), {0}), 0.1);
+    }
+    x = ls::relu(hidden(dropout(x)) + *mean);
+    if (tokens.select(0, 0).item<std::int64_t>() % 3 == 0) x = x + rare(x);
+    x = ls::linear(x, embedding.weight, ls::Tensor()).narrow(-1, 0, 12) + head(x);  // the embedding again: tied
+    return x;
+  }
+};
+
+struct SameBitsRun {
+  std::uint64_t hash = 0;
+  std::vector<double> losses;
+};
+
+// What a training run leaves: parameters, buffers and the optimizer's state, in one hash.
+template <class Optimizer>
+std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
+  struct State : ls::nn::Module {};
+  State state;
+  int i = 0;
+  for (const auto& [name, tensor] : optimizer.state_dict()) state.add_buffer("s" + std::to_string(i++), tensor.clone());
+  return ls::nn::parameter_hash(model) * 31 + ls::nn::parameter_hash(state);
+}
+
+// 20 steps of `shards` shards, of which this run has [first, first + count), on a model that `make_run(model)` wraps.
+template <class Optimizer, class MakeRun, class OptimizerOptions>
+SameBitsRun train_same_bits(int shards, int first, int count, const OptimizerOptions& options, MakeRun make_run) {
+  ls::manual_seed(7);
+  const std::int64_t rows = 203;
+  auto dataset = std::make_shared<ls::data::TensorDataset>(ls::randint(0, 12, {rows}), ls::randint(0, 12, {rows}));
+  Everything model;
+  auto run = make_run(model);
+  Optimizer optimizer(model.parameters(), options);
+  ls::nn::CrossEntropyLoss criterion;
+  auto sampler = std::make_shared<ls::data::ShardedBatchSampler>(
+      rows, ls::data::ShardedBatchSamplerOptions{
+                .shards = shards, .first = first, .count = count, .batch_size = 3, .seed = 1, .drop_last = true});
+  ls::data::DataLoader loader(dataset, {.batch_sampler = sampler});
+  SameBitsRun result;
+  while (result.losses.size() < 20) {
+    for (const auto& [x, y] : loader) {
+      optimizer.zero_grad();
+      const ls::Tensor loss =
+          run->backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
+      ls::nn::clip_grad_norm_(model.parameters(), 0.5);
+      optimizer.step();
+      result.losses.push_back(loss.item<double>());
+      if (result.losses.size() == 20) break;
+    }
+  }
+  result.hash = state_hash(model, optimizer);
+  return result;
+}
+
+inline std::vector<ls::Device> virtual_devices(int count) {
+  std::vector<ls::Device> devices;
+  for (int i = 0; i < count; ++i) devices.emplace_back("cpu:" + std::to_string(i));
+  return devices;
+}
+
+template <class Optimizer, class Options>
+SameBitsRun run_shards(int shards, const Options& options) {
+  return train_same_bits<Optimizer>(shards, 0, shards, options, [&](Everything& model) {
+    return std::make_unique<ls::parallel::Shards>(model, ls::parallel::ShardsOptions{.shards = shards});
+  });
+}
+
+template <class Optimizer, class Options>
+SameBitsRun run_data_parallel(int shards, const Options& options) {
+  return train_same_bits<Optimizer>(shards, 0, shards, options, [&](Everything& model) {
+    return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(shards));
+  });
+}
+
+template <class Optimizer, class Options>
+SameBitsRun run_distributed(const Group& group, int shards, const Options& options) {
+  const int each = shards / group->size();
+  return train_same_bits<Optimizer>(shards, group->rank() * each, each, options, [&](Everything& model) {
+    return std::make_unique<ls::parallel::DistributedDataParallel>(
+        model, group, ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .shards_per_rank = each});
+  });
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What the compiler says to five common mistakes: at most 15 lines, which name what is wrong.
+set -euo pipefail
+rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
+limit=15
+failed=0
+
+cat >umbrella.h <<'CODE'
+#include "lockstep/lockstep.h"
+namespace ls = lockstep;
+namespace nn = lockstep::nn;
+CODE
+
+# mistake "name" words...: the program on standard input does not compile, and the message has all the words
+mistake() {
+  local name=$1 lines word
+  shift
+  cat >"$name.cpp"
+  if LC_ALL=C "$CXX" -std=c++20 -Wall -Wextra -I"$BUILD/include" -fsyntax-only "$name.cpp" 2>"$name.txt"; then
+    echo "$name: compiles"; failed=1
+    return
+  fi
+  lines=$(wc -l <"$name.txt")
+  echo "$name: $lines lines of $limit"
+  [ "$lines" -le $limit ] || { cat "$name.txt"; failed=1; }
+  for word in "$@"; do
+    grep -qF -- "$word" "$name.txt" || { echo "$name: the message has no \"$word\""; cat "$name.txt"; failed=1; }
+  done
+}
+
+mistake missing_umbrella lockstep "missing_umbrella.cpp:1" <<'CODE'
+int main() { lockstep::Tensor x = lockstep::ones({2, 3}); }
+CODE
+
+mistake layer_arguments Linear "M has no constructor that takes these arguments" "layer_arguments.cpp:3" <<'CODE'
+#include "umbrella.h"
+struct Net : nn::Module {
+  nn::Linear& fc = add<nn::Linear>("fc", 10);
+};
+CODE
+
+mistake layer_arguments_alone nn::Linear "std::int64_t in, std::int64_t out" <<'CODE'
+#include "umbrella.h"
+nn::Linear fc(10);
+CODE
+
+mistake forward_not_const forward override "forward_not_const.cpp:4" <<'CODE'
+#include "umbrella.h"
+struct Net : nn::Module {
+  nn::Linear& fc = add<nn::Linear>("fc", 10, 1);
+  ls::Tensor forward(const ls::Tensor& x) override { return fc(x); }
+};
+CODE
+
+mistake option_typo learning_rate SGDOptions "option_typo.cpp:3" <<'CODE'
+#include "umbrella.h"
+nn::Linear fc(10, 1);
+ls::optim::SGD optimizer(fc.parameters(), {.learning_rate = 0.1});
+CODE
+
+mistake member_typo Tensor unsqeeze "unsqueeze" "member_typo.cpp:2" <<'CODE'
+#include "umbrella.h"
+ls::Tensor y = ls::ones({2, 3}).unsqeeze(0);
+CODE
+
+exit $failed

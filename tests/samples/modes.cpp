@@ -1,0 +1,188 @@
+// The modes of the trainers: the same bits from shards, DataParallel and DistributedDataParallel, and what compare shows.
+#include "tests/samples/support.h"
+
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace {
+
+constexpr const char* kProgram = "logistic_regression";
+
+std::vector<std::string> words(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// compare's table: the words of a mode's row, from steps/s to the hash.
+std::map<std::string, std::vector<std::string>> table(const std::string& output) {
+  std::map<std::string, std::vector<std::string>> rows;
+  for (const std::string& line : lines(output)) {
+    std::vector<std::string> row = words(line);
+    if (row.size() != 11) continue;
+    const std::string mode = row[0];
+    row.erase(row.begin());
+    if (mode == "single" || mode == "shards" || mode == "dp" || mode == "ddp") rows[mode] = row;
+  }
+  return rows;
+}
+enum Column {
+  kSteps,
+  kTrainLoss,
+  kTestLoss,
+  kAccuracy,
+  kInputs,
+  kParameters,
+  kOutputs,
+  kLossGradient,
+  kGradients,
+  kHash
+};
+
+double number(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
+
+nlohmann::json result(const std::string& out) { return nlohmann::json::parse(read_file(out + "/result.json")); }
+
+std::string hash_of(const std::string& out, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"--epochs", "3", "--quiet", "--out", fresh(out)});
+  const Finished finished = run(kProgram, arguments);
+  CHECK(finished.output == "");
+  REQUIRE(finished.code == 0);
+  return result(out)["parameter_hash"];
+}
+
+void check_error(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
+  const Finished finished = run(kProgram, arguments);
+  CAPTURE(finished.output);
+  CHECK(finished.code != 0);
+  for (const std::string& part : parts) CHECK(contains(finished.output, part));
+  CHECK(lines(finished.output).size() <= 3);
+}
+
+}  // namespace
+
+TEST_CASE("compare: shards, dp and ddp end with the same bits, single does not, and the least accuracy comes last") {
+  const Finished finished = run(kProgram, {"--mode", "compare", "--out", fresh("compare")});
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  const auto rows = table(finished.output);
+  REQUIRE(rows.size() == 4);
+  CHECK(rows.at("shards")[kHash].size() == 16);
+  CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
+  CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
+  CHECK(rows.at("shards")[kHash] != rows.at("single")[kHash]);
+  CHECK(contains(finished.output, "shards, dp and ddp end with the same parameters, bit for bit. single differs"));
+
+  double least = 1;
+  for (const auto& entry : rows) {
+    const std::string& mode = entry.first;
+    const std::vector<std::string>& row = entry.second;
+    CAPTURE(mode);
+    CHECK(number(row[kSteps]) > 0);
+    CHECK(number(row[kTrainLoss]) < 0.1);
+    CHECK(number(row[kTestLoss]) < 0.1);
+    least = std::min(least, number(row[kAccuracy]));
+    CHECK(result("compare/" + mode)["parameter_hash"] == row[kHash]);
+    CHECK(epochs_written("compare/" + mode) == 20);
+  }
+  CHECK(least >= 0.97);
+  const std::string last = lines(finished.output).back();
+  CHECK(last.starts_with("test accuracy 0."));
+  CHECK(last.size() == std::string("test accuracy 0.991").size());
+  CHECK(number(last.substr(14)) == least);
+}
+
+TEST_CASE("compare: the bytes of an epoch are those that follow from rows, columns and parameters") {
+  REQUIRE(run(kProgram, {"--mode", "compare", "--out", fresh("bytes"), "--epochs", "1"}).code == 0);
+  // 456 rows in 15 steps; 30 columns, 31 parameters, one output; f32. The second device gets half of the rows.
+  const nlohmann::json dp = result("bytes/dp");
+  CHECK(dp["steps"] == 15);
+  CHECK(dp["bytes_in_steps"]["inputs"] == 228 * 30 * 4);
+  CHECK(dp["bytes_in_steps"]["parameters"] == 15 * 31 * 4);
+  CHECK(dp["bytes_in_steps"]["outputs"] == 228 * 4);
+  CHECK(dp["bytes_in_steps"]["loss gradient"] == 228 * 4);
+  CHECK(dp["bytes_in_steps"]["gradients"] == 15 * 31 * 4);
+  const nlohmann::json ddp = result("bytes/ddp");
+  CHECK(ddp["steps"] == 15);
+  CHECK(ddp["bytes_at_start"]["parameters"] == 31 * 4);
+  CHECK(ddp["bytes_in_steps"]["parameters"] == 0);
+  // 2 (n-1)/n of a bucket per rank; the bucket has the gradients, each from a multiple of 64 bytes on, and a few numbers.
+  const int gradients = ddp["bytes_in_steps"]["gradients"].get<int>() / 15;
+  CHECK(gradients >= 2 * 31 * 4);
+  CHECK(gradients <= 2 * 4 * 64);
+  for (const char* mode : {"bytes/single", "bytes/shards"}) {
+    for (const auto& [phase, bytes] : result(mode)["bytes_in_steps"].items()) CHECK(bytes == 0);
+  }
+}
+
+TEST_CASE("the bits depend on the number of shards, not on mode, ranks, or where the loss is taken") {
+  const std::string four = hash_of("shards4", {"--mode", "shards", "--shards", "4"});
+  CHECK(four != hash_of("shards2", {"--mode", "shards"}));
+  CHECK(four == hash_of("dp4", {"--mode", "dp", "--shards", "4"}));
+  CHECK(four == hash_of("dp4r", {"--mode", "dp", "--shards", "4", "--loss", "replica"}));
+  for (const char* nproc : {"1", "2", "4"}) {
+    CAPTURE(nproc);
+    CHECK(four == hash_of("ddp4", {"--mode", "ddp", "--shards", "4", "--nproc", nproc}));
+  }
+}
+
+TEST_CASE("--nproc alone means ddp, and only rank 0 prints") {
+  const Finished finished = run(kProgram, {"--nproc", "2", "--epochs", "2", "--out", fresh("nproc")});
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  const auto text = lines(finished.output);
+  REQUIRE(text.size() > 2);
+  CHECK(text[0].starts_with("epoch 1/2: loss "));
+  CHECK(text[1].starts_with("epoch 2/2: loss "));
+  CHECK(text.back().starts_with("test accuracy 0."));
+  CHECK(epochs_written("nproc") == 2);
+  CHECK(result("nproc")["mode"] == "ddp");
+}
+
+TEST_CASE("under lockstep-run the program is a rank") {
+  if (!std::filesystem::exists(LOCKSTEP_RUN)) {
+    MESSAGE("SKIPPED: lockstep-run is not built");
+    return;
+  }
+  const std::string here = hash_of("plain", {"--mode", "ddp"});
+  const Finished finished =
+      run(LOCKSTEP_RUN, {"--nproc-per-node", "2", std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram, "--epochs", "3",
+                         "--out", fresh("launched")});
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  CHECK(result("launched")["parameter_hash"] == here);
+  CHECK(contains(finished.output, "[0] epoch 1/3: loss "));
+  CHECK(!contains(finished.output, "[1] "));
+}
+
+TEST_CASE("what does not fit together names both sides and the way out") {
+  const std::string out = fresh("mode_errors");
+  check_error({"--out", out, "--mode", "shards", "--batch", "33"}, {"--batch 33", "2 shards", "32 or 34"});
+  check_error({"--out", out, "--mode", "dp", "--shards", "64"}, {"--batch 32", "64 shards", "take --batch 64"});
+  check_error({"--out", out, "--mode", "ddp", "--nproc", "3"}, {"--shards 2", "3 ranks", "--nproc 2", "--shards 3"});
+  check_error({"--out", out, "--mode", "ddp", "--shards", "4", "--nproc", "3"},
+              {"--shards 4", "3 ranks", "--nproc 2", "--shards 6"});
+  check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
+  check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
+  check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33", "--nproc", "1"}, {"3 shards on 1"});
+  check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33"}, {"3 shards", "--loss replica"});
+  CHECK(!std::filesystem::exists(out));
+}
+
+TEST_CASE("an error on all ranks is said once") {
+  check_error({"--out", fresh("ddp_errors"), "--mode", "ddp", "--file", "nowhere.csv"}, {"nowhere.csv"});
+  check_error({"--out", "ddp_errors", "--mode", "compare", "--quiet", "--file", "nowhere.csv"}, {"nowhere.csv"});
+}
+
+TEST_CASE("the perceptron has the same modes") {
+  if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")) {
+    MESSAGE("SKIPPED: dataset-fashion-mnist is not installed");
+    return;
+  }
+  const Finished finished =
+      run("fashion_mnist_mlp", {"--mode", "compare", "--epochs", "1", "--batch", "2048", "--out", fresh("mlp")});
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  CHECK(table(finished.output).size() == 4);
+}

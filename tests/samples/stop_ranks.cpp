@@ -1,0 +1,110 @@
+// Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same shards.
+#include "tests/samples/support.h"
+
+#include <sstream>
+
+namespace {
+
+constexpr const char* kProgram = "logistic_regression";
+
+// Long enough to be interrupted, also on a fast machine: some seconds.
+std::vector<std::string> long_run(const std::string& out, std::vector<std::string> mode) {
+  mode.insert(mode.end(), {"--out", out, "--epochs", "20000", "--lr", "0.01"});
+  return mode;
+}
+const std::vector<std::string> kShards = {"--mode", "shards"};
+const std::vector<std::string> kOneRank = {"--mode", "ddp", "--nproc", "1"};
+const std::vector<std::string> kTwoRanks = {"--mode", "ddp", "--nproc", "2"};
+
+// Nobody interrupts this one; in mode shards, whose bits the others have to match.
+void run_whole() {
+  static const int code = run(kProgram, long_run(fresh("whole"), kShards)).code;
+  REQUIRE(code == 0);
+}
+
+// The process with this rank among `parent`'s children, or -1.
+pid_t find_rank(pid_t parent, int rank) {
+  const std::string base = "/proc/" + std::to_string(parent);
+  std::istringstream children(read_file(base + "/task/" + std::to_string(parent) + "/children"));
+  for (pid_t child = 0; children >> child;) {
+    std::string environment = read_file("/proc/" + std::to_string(child) + "/environ");
+    environment.insert(environment.begin(), '\0');
+    const std::string wanted = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
+    if (contains(environment, wanted)) return child;
+  }
+  return -1;
+}
+
+void start_and_stop(const std::string& out, const std::vector<std::string>& mode, int signal) {
+  Process process(kProgram, long_run(fresh(out), mode));
+  REQUIRE(eventually([&] { return epochs_written(out) >= 30; }));
+  process.signal(signal);
+  REQUIRE(process.wait() == 128 + signal);
+  CAPTURE(process.output());
+  CHECK(contains(process.output(), "Stopped in epoch "));
+  CHECK(lines(process.output()).back().ends_with("--out " + out + " --epochs 20000 --lr 0.01"));  // as it was typed
+  CHECK(!contains(process.output(), "First to fail"));
+  CHECK(epochs_written(out) < 20000);
+}
+
+void go_on(const std::string& out, const std::vector<std::string>& mode) {
+  run_whole();
+  const Finished finished = run(kProgram, long_run(out, mode));
+  REQUIRE(finished.code == 0);
+  CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+  CHECK(read_file(out + "/model.safetensors") == read_file("whole/model.safetensors"));
+  CHECK(metrics_without_times(out) == metrics_without_times("whole"));
+}
+
+}  // namespace
+
+TEST_CASE("two ranks stop at Ctrl-C, and the same command ends with the bits of a run that nobody interrupted") {
+  start_and_stop("two", kTwoRanks, SIGINT);
+  go_on("two", kTwoRanks);
+}
+
+TEST_CASE("a run that two ranks began goes on in one rank, and in one process without ranks") {
+  start_and_stop("two_one", kTwoRanks, SIGTERM);
+  std::filesystem::remove_all("two_shards");
+  std::filesystem::copy("two_one", "two_shards");
+  go_on("two_one", kOneRank);
+  go_on("two_shards", kShards);
+}
+
+TEST_CASE("a run that one process began goes on in two ranks") {
+  start_and_stop("shards_two", kShards, SIGINT);
+  go_on("shards_two", kTwoRanks);
+}
+
+TEST_CASE("a signal to one rank alone stops all of them after the same step") {
+  Process process(kProgram, long_run(fresh("one_signal"), kTwoRanks));
+  REQUIRE(eventually([] { return epochs_written("one_signal") >= 30; }));
+  const pid_t rank = find_rank(process.pid(), 1);
+  REQUIRE(rank > 0);
+  kill(rank, SIGTERM);
+  CHECK(process.wait() == 128 + SIGTERM);
+  CHECK(contains(process.output(), "Stopped in epoch "));
+  go_on("one_signal", kShards);
+}
+
+TEST_CASE("a rank that is killed is named, and what was saved goes on") {
+  start_and_stop("killed_rank", kTwoRanks, SIGINT);
+  const std::size_t before = epochs_written("killed_rank");
+  Process process(kProgram, long_run("killed_rank", kTwoRanks));
+  REQUIRE(eventually([&] { return epochs_written("killed_rank") > before; }));
+  const pid_t rank = find_rank(process.pid(), 1);
+  REQUIRE(rank > 0);
+  kill(rank, SIGKILL);
+  CHECK(process.wait() == 128 + SIGKILL);
+  CHECK(contains(process.output(), "rank 1 (pid " + std::to_string(rank) + ") was killed by signal 9"));
+  go_on("killed_rank", kShards);
+}
+
+TEST_CASE("a run with another number of shards is another run") {
+  start_and_stop("other_shards", kTwoRanks, SIGINT);
+  const Finished finished =
+      run(kProgram, {"--mode", "shards", "--shards", "4", "--out", "other_shards", "--epochs", "2"});
+  CHECK(finished.code == 0);
+  CHECK(contains(finished.output, "shards=2"));
+  CHECK(std::filesystem::exists("other_shards/checkpoint.safetensors.previous"));
+}

@@ -1,0 +1,58 @@
+// A process that has used the CPU pool forks. Not among the tests with threads: ThreadSanitizer gives up on a child that
+// starts threads.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/testing.h"
+
+namespace {
+
+std::ptrdiff_t threads_of_this_process() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+// Large enough for the pool to share them: exponentials, their sum, and a product.
+std::vector<ls::Tensor> work() {
+  const ls::Tensor x = numbers({400, 400});
+  return {ls::exp(x), ls::sum(x), ls::matmul(x, x)};
+}
+
+bool same(const std::vector<ls::Tensor>& a, const std::vector<ls::Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!same_bits(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+enum Child { kFine = 0, kThreadsThere = 10, kOtherCount, kOtherBits, kNotShared };
+
+// What a forked child finds; never returns to the test program.
+[[noreturn]] void child(const std::vector<ls::Tensor>& want) {
+  alarm(60);  // a child that waits for threads it does not have ends here, by a signal
+  if (threads_of_this_process() != 1) _exit(kThreadsThere);
+  if (ls::num_threads() != 3) _exit(kOtherCount);
+  if (!same(work(), want)) _exit(kOtherBits);
+  _exit(threads_of_this_process() == 3 ? kFine : kNotShared);
+}
+
+}  // namespace
+
+TEST_CASE("a forked child of a process that has used the pool has a pool of its own, and its parent keeps its own") {
+  const int before = ls::num_threads();
+  ls::set_num_threads(3);
+  const std::vector<ls::Tensor> want = work();
+  CHECK(threads_of_this_process() >= 3);
+  for (int i = 0; i < 3; ++i) {
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) child(want);
+    int status = 0;
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    CHECK_MESSAGE(WIFEXITED(status), "the child was ended by signal " << WTERMSIG(status));
+    CHECK(WEXITSTATUS(status) == kFine);
+    CHECK(same(work(), want));
+  }
+  ls::set_num_threads(before);
+}
