@@ -25,6 +25,7 @@
 #include "lockstep/parallel/distributed.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/random_state.h"
 #include "lockstep/parallel/shards.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/parallel/traffic.h"

@@ -180,7 +180,7 @@ void SharedGroup::wake(int count) {
 // Called once a slice while waiting: is there still hope? Without a deadline: of somebody who only asks.
 void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
   const std::size_t slot = sequence % kSlots;
-  std::string missing, working;
+  std::string late;
   int culprit = -1;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -193,16 +193,16 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
       fail_if_gone(call, r);
     }
     if (culprit < 0) culprit = r;
-    (arrived ? working : missing) += fmt::format(" {}", r);
+    late += fmt::format("{}rank {} {}", late.empty() ? "" : ", ", r,
+                        arrived ? "does not finish its part" : "has not arrived");
   }
   if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire)) {
     give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
   }
   if (!deadline || !deadline->passed()) return;
   fail(Poison::kLate, culprit < 0 ? rank_ : culprit,
-       fmt::format("{}: not complete after {} ms; ranks that have not arrived:{}{}{}", call.describe(),
-                   timeout_.count(), missing.empty() ? " none" : missing,
-                   working.empty() ? "" : "; that do not finish their part:", working),
+       fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout_.count(),
+                   late.empty() ? "all ranks have arrived, and none works on it" : late),
        true);
 }
 

@@ -152,6 +152,7 @@ double Run::steps_per_second() const {
 
 int Run::interrupted() {
   const int signal = stop_signal() != 0 ? stop_signal() : SIGTERM;  // the one that came may have come to another rank
+  step_.share_random_state();
   save();
   bar_.reset();
   if (step_.is_main()) say_how_to_go_on();

@@ -73,6 +73,10 @@ void Step::begin() {
 
 bool Step::stop_requested() const { return ddp_ ? ddp_->stop_requested() : stop_signal() != 0; }
 
+void Step::share_random_state() {
+  if (group_) par::share_random_state(*group_);
+}
+
 void Step::wait_for_others() {
   if (group_) group_->barrier();
 }

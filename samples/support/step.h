@@ -43,6 +43,8 @@ class Step {
   int ranks() const { return group_ ? group_->size() : 1; }
   bool is_main() const { return !group_ || group_->rank() == 0; }  // the one that prints and writes
   void wait_for_others();
+  // Before the main rank saves where all of them have stopped: it then knows what all have drawn.
+  void share_random_state();
   // Summed over all ranks, which all have to ask.
   Moved moved();
 

@@ -113,3 +113,19 @@ inline void check_collectives(const Group& group, std::int64_t rows, ls::DType d
   }
   group->barrier();
 }
+
+// Operations on more than staging memory holds at once.
+inline void check_pieces(const Group& group) {
+  const std::int64_t count = 2'500'000;
+  const int n = group->size(), rank = group->rank();
+  const ls::Tensor sum = ls::arange(0, count, 1, {.dtype = ls::kFloat32}) * (rank + 1.0);
+  group->all_reduce(sum)->wait();
+  expect_same(sum, ls::arange(0, count, 1, {.dtype = ls::kFloat32}) * (n * (n + 1) / 2.0), "all_reduce");
+  const ls::Tensor all = ls::empty({n, count}), own = ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * rank;
+  group->all_gather(all, own)->wait();
+  for (int r = 0; r < n; ++r)
+    expect_same(all[r], ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * r, "all_gather");
+  const ls::Tensor part = ls::empty({count});
+  group->reduce_scatter(part, all)->wait();
+  expect_same(part, (ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * rank) * (1.0 * n), "reduce_scatter");
+}

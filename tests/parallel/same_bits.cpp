@@ -56,3 +56,17 @@ TEST_CASE("runs with different shards differ, and so would a mode that added in 
   CHECK(run_shards<ls::optim::SGD>(2, kSgd).hash != run_shards<ls::optim::SGD>(4, kSgd).hash);
   CHECK(run_shards<ls::optim::SGD>(4, kSgd).hash == run_shards<ls::optim::SGD>(4, kSgd).hash);
 }
+
+TEST_CASE("a rank's checkpoint has the random counters of all ranks' shards") {
+  std::vector<std::uint64_t> want;
+  {
+    run_shards<ls::optim::SGD>(4, kSgd);
+    want = ls::random::state();
+  }
+  with_group("shm", 2, [&](const Group& group) {
+    run_distributed<ls::optim::SGD>(group, 4, kSgd);
+    CHECK(ls::random::state() != want);
+    ls::parallel::share_random_state(*group);
+    CHECK(ls::random::state() == want);
+  });
+}

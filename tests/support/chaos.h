@@ -1,0 +1,68 @@
+// Training that something happens to: the fault, and what every survivor must see and be left with.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tests/support/groups.h"
+
+struct TwoLayers : ls::nn::Module {
+  ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 4, 64);
+  ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 64, 2);
+  // The same values in every rank, also where ranks are threads, which share the random streams.
+  TwoLayers() {
+    const ls::NoGradGuard no_grad;
+    std::uint32_t salt = 0;
+    for (const ls::nn::Parameter& p : parameters()) p->copy_(numbers(p->shape(), {}, ++salt));
+  }
+  ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
+};
+
+// Ranks of a shm group, some of which are expected to die: how each ended.
+inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
+                                        std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  const std::string port = std::to_string(10000 + (getpid() * 16 + 15) % 50000);
+  return run_processes(size, [&](int rank) {
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port.c_str(), 1);
+    fn(ls::parallel::init_process_group({.timeout = timeout, .world_size = size, .rank = rank}));
+  });
+}
+
+// The mean over n equal gradients has their bits where 1 / n is a power of two.
+inline bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
+
+// Trains until `victim` does something at its step `moment`; the others must get a CommError that names it, with
+// their parameters as a run without the fault leaves them after as many steps.
+inline void train_until(const Group& group, int victim, int moment, const std::function<void()>& fault) {
+  TwoLayers model, undisturbed;
+  ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.0005});
+  ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+  ls::nn::MSELoss criterion;
+  const ls::Tensor x = numbers({8, 4}, {}, 8), y = numbers({8, 2}, {}, 9);
+  int steps = 0;
+  const std::string error = error_of<ls::CommError>([&] {
+    for (; steps < 1000; ++steps) {
+      if (group->rank() == victim && steps == moment) fault();
+      optimizer.zero_grad();
+      criterion(ddp(x), y).backward();
+      optimizer.step();
+    }
+  });
+  CHECK_MESSAGE(contains(error, "rank " + std::to_string(victim)), error);
+  CHECK_MESSAGE(contains(error, "bucket"), error);
+  CHECK(steps == moment);
+
+  // All ranks had the same rows, so the mean over them is what one has alone.
+  ls::optim::SGD alone(undisturbed.parameters(), {.lr = 0.1});
+  for (int i = 0; i < steps; ++i) {
+    alone.zero_grad();
+    criterion(undisturbed(x), y).backward();
+    alone.step();
+  }
+  const auto have = model.parameters(), want = undisturbed.parameters();
+  for (std::size_t i = 0; i < have.size() && is_power_of_two(group->size()); ++i) {
+    const bool same = same_bits(have[i]->detach(), want[i]->detach());
+    CHECK(same);
+  }
+}
