@@ -4,6 +4,8 @@
 #include "support/ranks.h"
 #include "support/timing.h"
 
+namespace ls = lockstep;
+
 namespace {
 
 using bench::Group;

@@ -55,6 +55,8 @@ class Backend {
   virtual const std::string& name() const = 0;
   // Contiguous communication memory of `bytes` on a virtual CPU device; `call` (kEmpty) says what for.
   virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
+  // Gives back what it keeps for the next operation. All ranks call it at the same point.
+  virtual void release_staging() {}
   // Starts an operation; groups of one rank never come here.
   virtual std::shared_ptr<Work> start(Call call) = 0;
 };

@@ -74,6 +74,7 @@ void DistributedDataParallel::State::share_state() {
     for (const nn::Parameter& parameter : module.parameters()) group->broadcast(parameter.master(), 0)->wait();
   }
   share_buffers();
+  group->release_staging();
 }
 
 void DistributedDataParallel::State::share_buffers() {

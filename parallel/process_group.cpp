@@ -316,6 +316,10 @@ void ProcessGroup::barrier() {
   unfinished_.clear();
 }
 
+void ProcessGroup::release_staging() {
+  if (backend_) backend_->release_staging();
+}
+
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   const std::int64_t own[2] = {color, key};
   const Tensor all = raw::empty({size(), 2}, {.dtype = kInt64});

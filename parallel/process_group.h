@@ -110,6 +110,8 @@ class ProcessGroup {
   // What this rank has sent, by link.
   TrafficBook& traffic() { return traffic_; }
 
+  // After large operations that will not come again: waits for those in flight and gives memory back. On all ranks.
+  void release_staging();
   // all_reduce with kSum, every sum multiplied by `scale` in the same pass.
   std::shared_ptr<Work> all_reduce_scaled(const Tensor& tensor, double scale);
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lockstep/parallel/backends/shared_group.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -36,7 +37,8 @@ struct Meeting {
 
 class LocalMemory final : public SharedMemory {
  public:
-  LocalMemory(std::shared_ptr<Meeting> meeting, int size) : meeting_(std::move(meeting)), size_(size) {}
+  LocalMemory(std::shared_ptr<Meeting> meeting, int rank, int size)
+      : meeting_(std::move(meeting)), rank_(rank), size_(size) {}
 
   std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline&) override {
     const std::lock_guard lock(meeting_->mutex);
@@ -49,11 +51,15 @@ class LocalMemory final : public SharedMemory {
   }
   std::shared_ptr<Segment> arena() override { return meeting_->arena; }
   void reserve_arena(std::size_t, std::size_t) override {}  // the memory of a process comes as it is touched
-  std::string lost(int) override { return {}; }             // a thread that is gone has left the group before
+  void release_arena(std::size_t bytes) override {
+    if (bytes > 0) madvise(meeting_->arena->block(rank_), bytes, MADV_DONTNEED);  // best effort
+  }
+  int cores() override { return usable_cores(); }
+  std::string lost(int) override { return {}; }  // a thread that is gone has left the group before
 
  private:
   std::shared_ptr<Meeting> meeting_;
-  int size_;
+  int rank_, size_;
   std::uint64_t allocations_ = 0;
 };
 
@@ -90,8 +96,8 @@ std::shared_ptr<Meeting> meet(const BackendOptions& options) {
 std::unique_ptr<Backend> make_local(const BackendOptions& options) {
   LOCKSTEP_CHECK(options.size <= kMaxLocalRanks, "local: {} ranks, at most {}", options.size, kMaxLocalRanks);
   const std::shared_ptr<Meeting> meeting = meet(options);
-  return std::make_unique<SharedGroup>("local", options, std::make_unique<LocalMemory>(meeting, options.size),
-                                       meeting->control);
+  return std::make_unique<SharedGroup>(
+      "local", options, std::make_unique<LocalMemory>(meeting, options.rank, options.size), meeting->control);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

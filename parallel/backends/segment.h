@@ -36,6 +36,10 @@ class SharedMemory {
   virtual std::shared_ptr<Segment> arena() = 0;
   // Throws DeviceError where there is not enough memory.
   virtual void reserve_arena(std::size_t from, std::size_t to) = 0;
+  // Gives that of its own block back.
+  virtual void release_arena(std::size_t bytes) = 0;
+  // Cores that the ranks may run on, all of them together: each may be bound to one of its own.
+  virtual int cores() = 0;
   // Why `rank` cannot arrive any more ("its process 123 ended"); empty where it may.
   virtual std::string lost(int rank) = 0;
 };

@@ -5,7 +5,6 @@
 
 #include "lockstep/parallel/backends/shared_transfer.h"
 #include "lockstep/parallel/backends/sleep.h"
-#include "lockstep/parallel/launcher.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -43,9 +42,10 @@ class Pieces final : public Work {
 SharedGroup::SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
                          std::shared_ptr<Segment> control)
     : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+      memory_(std::move(memory)),
       // A rank that spins takes the core that the one it waits for needs, where there are more ranks than cores.
-      spins_(options.size <= usable_cores() ? kSpins : 0), memory_(std::move(memory)),
-      control_segment_(std::move(control)), control_(control_segment_->base, options.size) {
+      spins_(options.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
+      control_(control_segment_->base, options.size) {
   arena_ = memory_->arena();
   for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);
 }
@@ -132,10 +132,14 @@ void SharedGroup::choose_path(Operation& op) {
   }
   const bool same_everywhere = call.kind == Kind::kAllReduce || call.kind == Kind::kBroadcast;
   const std::size_t bytes = static_cast<std::size_t>(op.count) * item_size(call.dtype);
-  if (same_everywhere && size_ == 2 && bytes <= kInlineBytes) {
+  // In communication memory sharing the work moves half as much, and pays from fewer bytes on.
+  const bool direct = find_direct(op);
+  if (same_everywhere && size_ == 2 && bytes <= (direct ? kInlineBytes / 4 : kInlineBytes)) {
     op.path = Operation::Path::kInline;
+    op.segment = nullptr;
+    op.place = kStagedPlace;
     put_inline(op);
-  } else if (find_direct(op)) {
+  } else if (direct) {
     op.path = Operation::Path::kDirect;
     plan_tasks(op, size_);
   } else {
@@ -169,6 +173,15 @@ void SharedGroup::stage(Operation& op) {
   const std::size_t bytes = round_up(region_bytes(op, size_), 64);
   reserve(op, bytes);
   copy_in(op, rank_, size_);
+}
+
+void SharedGroup::release_staging() {
+  for (const auto& op : in_flight_) {
+    const std::shared_ptr<Operation> busy = op;
+    if (busy) wait(*busy);
+  }
+  memory_->release_arena(arena_reserved_);
+  arena_reserved_ = arena_head_ = 0;
 }
 
 // Takes the next `bytes` of the ring; waits for the operations whose data is there. Which place that is depends on

@@ -58,6 +58,7 @@ class SharedGroup final : public Backend {
   const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
+  void release_staging() override;
 
  private:
   friend class Operation;
@@ -107,8 +108,8 @@ class SharedGroup final : public Backend {
   std::string name_;
   int rank_, size_;
   std::chrono::milliseconds timeout_;
-  int spins_;
   std::unique_ptr<SharedMemory> memory_;
+  int spins_;
   std::shared_ptr<Segment> control_segment_;
   Control control_;
   std::string failed_;  // what made the group unusable

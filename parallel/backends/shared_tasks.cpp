@@ -14,7 +14,8 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr std::int64_t kTaskBytes = 128 * 1024;  // of one task: long against a claim, short against the cache
-constexpr std::int64_t kSingleTask = 32 * 1024;  // up to here one rank does everything
+constexpr std::int64_t kSingleTask = 32 * 1024;  // up to here one rank does everything ...
+constexpr std::int64_t kSingleTaskOfTwo = 1024;  // ... or of two
 
 struct Range {
   std::int64_t begin, end;
@@ -157,7 +158,7 @@ void plan_tasks(Operation& op, int size) {
   if (op.count == 0) return;
   const bool parts = has_parts(op.call->kind);
   op.chunk = std::max<std::int64_t>(1, kTaskBytes / item(op));
-  if (!parts && op.count * item(op) <= kSingleTask) {
+  if (!parts && op.count * item(op) <= (size == 2 ? kSingleTaskOfTwo : kSingleTask)) {
     op.single_task = true;
     op.chunk = op.count;
     op.tasks[0] = 1;

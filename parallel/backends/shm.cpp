@@ -4,6 +4,7 @@
 // touched. Rank 0 makes them and hands them over on Unix sockets, whose kernel tells who is at the other end.
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -190,6 +191,22 @@ class ProcessMemory final : public SharedMemory {
     if (const int error = reserve(arena_file_.get(), own + from, own + to)) throw_no_memory(to - from, error);
   }
 
+  void release_arena(std::size_t bytes) override {
+    const auto own = static_cast<off_t>(static_cast<std::size_t>(rank_) * kArenaBytes);
+    if (bytes > 0)  // best effort: memory that is not given back is merely kept
+      fallocate(arena_file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, own, static_cast<off_t>(bytes));
+  }
+
+  int cores() override {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (const pid_t process : processes_) {
+      cpu_set_t own;
+      if (sched_getaffinity(process, sizeof(own), &own) == 0) CPU_OR(&all, &all, &own);
+    }
+    return CPU_COUNT(&all);
+  }
+
   // A new memfd, from rank 0 for everybody.
   FileDescriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline) {
     Message message{.rank = rank_, .number = allocations_++, .bytes = bytes};
@@ -280,8 +297,8 @@ class ProcessMemory final : public SharedMemory {
 
   // Rank 0 knows everybody's process from the kernel; the others learn it through the store, and watch them all.
   void share_processes(Store& store) {
+    processes_[static_cast<std::size_t>(rank_)] = getpid();
     if (rank_ == 0) {
-      processes_[0] = getpid();
       for (int r = 0; r < size_; ++r)
         store.set(fmt::format("shm/process/{}", r), std::to_string(processes_[static_cast<std::size_t>(r)]));
     }

@@ -70,6 +70,37 @@ void combine_pair(const T* a, const T* b, T* out0, T* out1, std::int64_t count, 
   }
 }
 
+// The canonical combination of N values, a power of two.
+template <raw::CombineOp kOp, int N, class W>
+[[gnu::always_inline]] inline W join_all(const W* values) {
+  if constexpr (N == 1)
+    return values[0];
+  else
+    return join<kOp>(join_all<kOp, N / 2>(values), join_all<kOp, N / 2>(values + N / 2));
+}
+
+// N inputs into one output or all of them, the whole range at once.
+template <class T, raw::CombineOp kOp, int N>
+void combine_few(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> scale) {
+  const T* in[N];
+  for (int k = 0; k < N; ++k) in[k] = static_cast<const T*>(c.inputs[static_cast<std::size_t>(k)]) + first;
+  const auto run = [&]<int kOuts>(std::integral_constant<int, kOuts>) {
+    T* out[kOuts];
+    for (int k = 0; k < kOuts; ++k) out[k] = static_cast<T*>(c.outputs[static_cast<std::size_t>(k)]) + first;
+    LOCKSTEP_EACH_ELEMENT
+    for (std::int64_t i = 0; i < count; ++i) {
+      Wide<T> values[N];
+      for (int k = 0; k < N; ++k) values[k] = widen(in[k][i]);
+      const T y = narrow<T>(static_cast<Wide<T>>(join_all<kOp, N>(values) * scale));
+      for (int k = 0; k < kOuts; ++k) out[k][i] = y;
+    }
+  };
+  if (c.outputs.size() == 1)
+    run(std::integral_constant<int, 1>{});
+  else
+    run(std::integral_constant<int, N>{});
+}
+
 // Leaves the canonical combination of one block in blocks[0].
 template <class T, raw::CombineOp kOp>
 void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> (*blocks)[kBlock]) {
@@ -92,6 +123,11 @@ void combine_all(const raw::Combine& c, std::int64_t first, std::int64_t count) 
     T *out0 = static_cast<T*>(c.outputs.front()) + first, *out1 = static_cast<T*>(c.outputs.back()) + first;
     if (c.scale == 1) return combine_pair<T, kOp, false>(a, b, out0, out1, count, scale);
     return combine_pair<T, kOp, true>(a, b, out0, out1, count, scale);
+  }
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    const bool usual = c.outputs.size() == 1 || c.outputs.size() == c.inputs.size();
+    if (c.inputs.size() == 4 && usual) return combine_few<T, kOp, 4>(c, first, count, scale);
+    if (c.inputs.size() == 8 && usual) return combine_few<T, kOp, 8>(c, first, count, scale);
   }
   alignas(64) Wide<T> blocks[kLevels][kBlock];
   alignas(64) T result[kBlock];
