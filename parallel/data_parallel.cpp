@@ -169,6 +169,7 @@ Tensor DataParallel::operator()(const Tensor& x) {
   const std::int64_t rows = rows_of("DataParallel", {x});
   const int devices = state.replicas.size();
   const int running = static_cast<int>(std::clamp<std::int64_t>(rows, 1, devices));
+  state.books->book.begin_step();
   state.buffers.begin_step(running > 1);
   const std::vector<nn::ReplicaView> views = state.recorded_views(running);
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
@@ -190,6 +191,7 @@ Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
 
   const TrainedParameters trained(state.module);
   StandingGradients standing(trained.list());
+  state.books->book.begin_step();
   state.buffers.begin_step(running > 1);
   const std::vector<nn::ReplicaView> views = state.leaf_views(running);
   std::vector<Tensor> losses(static_cast<std::size_t>(running));

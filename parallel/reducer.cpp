@@ -122,6 +122,7 @@ void Reducer::complete(std::size_t parameter, autograd::Run& run) {
 
 void Reducer::begin() {
   active_ = true;
+  group_->traffic().begin_step();
   start_ = Clock::now();
   next_ = early_ = 0;
   for (Bucket& bucket : buckets_) {

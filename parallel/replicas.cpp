@@ -75,6 +75,8 @@ void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(i
   } catch (Error& error) {
     error.add_context(fmt::format("DataParallel: replica {} on {}", failed, device(failed).to_string()));
     throw;
+  } catch (const std::exception& error) {
+    throw Error(fmt::format("DataParallel: replica {} on {}: {}", failed, device(failed).to_string(), error.what()));
   }
 }
 

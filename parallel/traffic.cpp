@@ -11,17 +11,18 @@ const char* name(Phase phase) {
   return kNames[static_cast<std::size_t>(phase)];
 }
 
-void TrafficBook::add(int from, int to, Phase phase, std::int64_t bytes) {
-  if (bytes == 0) return;
+namespace {
+
+void add_to(std::vector<LinkTraffic>& links, const LinkTraffic& wanted) {
   const auto key = [](const LinkTraffic& link) { return std::tuple(link.from, link.to, link.phase); };
-  const LinkTraffic wanted{from, to, phase};
-  auto at = std::ranges::lower_bound(links_, key(wanted), {}, key);
-  if (at == links_.end() || key(*at) != key(wanted)) at = links_.insert(at, wanted);
-  at->bytes += bytes;
+  const auto at = std::ranges::lower_bound(links, key(wanted), {}, key);
+  if (at == links.end() || key(*at) != key(wanted)) {
+    links.insert(at, wanted);
+    return;
+  }
+  at->bytes += wanted.bytes;
   ++at->transfers;
 }
-
-namespace {
 
 template <class Wanted>
 std::int64_t sum_where(const std::vector<LinkTraffic>& links, Wanted wanted) {
@@ -31,6 +32,17 @@ std::int64_t sum_where(const std::vector<LinkTraffic>& links, Wanted wanted) {
 }
 
 }  // namespace
+
+void TrafficBook::add(int from, int to, Phase phase, std::int64_t bytes) {
+  if (bytes == 0) return;
+  add_to(links_, {from, to, phase, bytes, 1});
+  add_to(step_links_, {from, to, phase, bytes, 1});
+}
+
+void TrafficBook::begin_step() {
+  step_links_.clear();
+  ++steps_;
+}
 
 std::int64_t TrafficBook::bytes() const {
   return sum_where(links_, [](const LinkTraffic&) { return true; });

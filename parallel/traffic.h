@@ -29,14 +29,19 @@ class TrafficBook {
   void add(int from, int to, Phase phase, std::int64_t bytes);
   // All links that moved anything, ordered by (from, to, phase).
   const std::vector<LinkTraffic>& links() const { return links_; }
+  // The same for the step that was begun last; DataParallel and DistributedDataParallel begin one each time they run.
+  const std::vector<LinkTraffic>& step_links() const { return step_links_; }
+  std::int64_t steps() const { return steps_; }
+  void begin_step();
   std::int64_t bytes() const;
   std::int64_t bytes(Phase phase) const;
   std::int64_t bytes_from(int end) const;
   std::int64_t bytes_to(int end) const;
-  void clear() { links_.clear(); }
+  void clear() { *this = TrafficBook(); }
 
  private:
-  std::vector<LinkTraffic> links_;
+  std::vector<LinkTraffic> links_, step_links_;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -16,6 +16,7 @@ constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blo
 
 // Every loop below goes over elements that may be the same in inputs and outputs, but never shifted: safe as vectors.
 #if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // without optimisation nothing is made a vector, and that is fine
 #define LOCKSTEP_EACH_ELEMENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")

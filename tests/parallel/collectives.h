@@ -1,6 +1,8 @@
 // What every collective must give, on any backend: integer-valued numbers, so that sums are exact and compared bitwise.
 #pragma once
 
+#include <random>
+
 #include "tests/support/groups.h"
 
 // Element i of what rank r gives.
@@ -128,4 +130,45 @@ inline void check_pieces(const Group& group) {
   const ls::Tensor part = ls::empty({count});
   group->reduce_scatter(part, all)->wait();
   expect_same(part, (ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * rank) * (1.0 * n), "reduce_scatter");
+}
+
+// `operations` of random kinds and sizes in a row, in communication memory or not, waited for at random.
+inline void check_random_collectives(const Group& group, int operations) {
+  using ls::parallel::ReduceOp;
+  const int size = group->size();
+  std::mt19937 same(5), own(static_cast<unsigned>(group->rank()));  // what all ranks draw alike, and what not
+  const ls::Tensor region = group->empty({4096}, ls::kFloat32);
+  struct Pending {
+    ls::Tensor tensor;
+    double expected;
+    std::shared_ptr<ls::parallel::Work> work;
+  };
+  std::vector<Pending> pending;
+  const auto settle = [&](std::size_t keep) {
+    while (pending.size() > keep) {
+      const std::size_t k = own() % pending.size();
+      pending[k].work->wait();
+      const bool right = pending[k].tensor.min().item<double>() == pending[k].expected &&
+                         pending[k].tensor.max().item<double>() == pending[k].expected;
+      REQUIRE(right);
+      pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+  };
+  for (int i = 0; i < operations; ++i) {
+    const std::int64_t count = 1 + static_cast<std::int64_t>(same() % (same() % 50 == 0 ? 40000 : 1500));
+    const int kind = static_cast<int>(same() % 4), root = static_cast<int>(same() % static_cast<unsigned>(size));
+    const double value = static_cast<double>(same() % 100);
+    const bool direct = kind == 3 && count <= 4096;
+    if (direct) settle(0);  // one region for all of them
+    const ls::Tensor t = direct ? region.narrow(0, 0, count) : ls::empty({count});
+    t.fill_(value + group->rank());
+    if (kind == 1)
+      pending.push_back({t, value + root, group->broadcast(t, root)});
+    else if (kind == 2)
+      pending.push_back({t, value + size - 1, group->all_reduce(t, ReduceOp::kMax)});
+    else
+      pending.push_back({t, size * value + size * (size - 1) / 2, group->all_reduce(t)});
+    settle(same() % 8);
+  }
+  settle(0);
 }

@@ -87,6 +87,30 @@ TEST_CASE("replicas get parameters only when they have changed, and all bytes ar
   optimizer.step();
   forward_backward();
   CHECK(book.bytes(Phase::kParameters) == 4 * bytes);
+  CHECK(book.steps() == 3);
+  std::int64_t in_last_step = 0;
+  for (const auto& link : book.step_links()) in_last_step += link.phase == Phase::kParameters ? link.bytes : 0;
+  CHECK(in_last_step == 2 * bytes);
+}
+
+TEST_CASE("2 (n-1) times the parameters' bytes pass the first device, divisible or not") {
+  for (int n = 1; n <= 9; ++n) {
+    for (const std::int64_t rows : {1, 7, 20}) {
+      CAPTURE(n);
+      CAPTURE(rows);
+      Net model;
+      DataParallel parallel(model, devices(n));
+      const ls::Tensor x = numbers({rows, 4}), y = numbers({rows, 2}, {}, 2);
+      const std::int64_t bytes = 4 * (8 * 4 + 8 + 2 * 8 + 2), running = std::min<std::int64_t>(n, rows);
+      const std::int64_t first = rows / n + (rows % n > 0 ? 1 : 0);  // rows that stay where they are
+      ls::nn::MSELoss()(parallel(x), y).backward();
+      const auto& book = parallel.traffic();
+      CHECK(book.bytes(Phase::kParameters) + book.bytes(Phase::kGradients) == 2 * (running - 1) * bytes);
+      CHECK(book.bytes(Phase::kInputs) == 4 * 4 * (rows - first));
+      CHECK(book.bytes(Phase::kOutputs) == 4 * 2 * (rows - first));
+      CHECK(book.bytes_from(0) + book.bytes_to(0) == book.bytes());
+    }
+  }
 }
 
 TEST_CASE("an exception of a replica names it and its device, and the next step works") {
@@ -103,6 +127,13 @@ TEST_CASE("an exception of a replica names it and its device, and the next step 
   CHECK(contains(error, "replica 1 on cpu:1"));
   CHECK(contains(error, "seven"));
   CHECK(parallel(ls::tensor({{1.0, 1.0}, {2.0, 1.0}})).size(0) == 2);
+  const ls::Tensor x = numbers({4, 2}), y = numbers({4, 1});
+  const std::string other = error_of<ls::Error>([&] {
+    parallel.backward(x, y,
+                      [&](const ls::Tensor&, const ls::Tensor&) -> ls::Tensor { throw std::range_error("mine"); });
+  });
+  CHECK(contains(other, "replica 0 on cpu"));
+  CHECK(contains(other, "mine"));
 }
 
 TEST_CASE("misuse is named") {

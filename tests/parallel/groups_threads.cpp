@@ -1,6 +1,5 @@
 // Process groups beyond the results of single collectives: order, many operations in flight, disagreement, leaving.
 #include <barrier>
-#include <random>
 
 #include "tests/parallel/collectives.h"
 
@@ -47,46 +46,9 @@ TEST_CASE("two groups waited for in opposite orders do not wait for each other f
   });
 }
 
-TEST_CASE("random collectives of random sizes, waited for at random, leave the right numbers") {
-  for (const int size : {2, 3}) {
-    with_group("local", size, [&](const Group& group) {
-      std::mt19937 same(5), own(static_cast<unsigned>(group->rank()));  // what all ranks draw alike, and what not
-      const ls::Tensor region = group->empty({4096}, ls::kFloat32);
-      struct Pending {
-        ls::Tensor tensor;
-        double expected;
-        std::shared_ptr<ls::parallel::Work> work;
-      };
-      std::vector<Pending> pending;
-      const auto settle = [&](std::size_t keep) {
-        while (pending.size() > keep) {
-          const std::size_t k = own() % pending.size();
-          pending[k].work->wait();
-          const bool right = pending[k].tensor.min().item<double>() == pending[k].expected &&
-                             pending[k].tensor.max().item<double>() == pending[k].expected;
-          REQUIRE(right);
-          pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(k));
-        }
-      };
-      for (int i = 0; i < 50000; ++i) {
-        const std::int64_t count = 1 + static_cast<std::int64_t>(same() % (same() % 50 == 0 ? 40000 : 1500));
-        const int kind = static_cast<int>(same() % 4), root = static_cast<int>(same() % static_cast<unsigned>(size));
-        const double value = static_cast<double>(same() % 100);
-        const bool direct = kind == 3 && count <= 4096;
-        if (direct) settle(0);  // one region for all of them
-        const ls::Tensor t = direct ? region.narrow(0, 0, count) : ls::empty({count});
-        t.fill_(value + group->rank());
-        if (kind == 1)
-          pending.push_back({t, value + root, group->broadcast(t, root)});
-        else if (kind == 2)
-          pending.push_back({t, value + size - 1, group->all_reduce(t, ReduceOp::kMax)});
-        else
-          pending.push_back({t, size * value + size * (size - 1) / 2, group->all_reduce(t)});
-        settle(same() % 8);
-      }
-      settle(0);
-    });
-  }
+TEST_CASE("local: 100,000 random collectives of random sizes, waited for at random, leave the right numbers") {
+  for (const int size : {2, 3})
+    with_group("local", size, [](const Group& group) { check_random_collectives(group, 50000); });
 }
 
 TEST_CASE(
