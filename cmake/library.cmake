@@ -36,7 +36,7 @@ if(LOCKSTEP_HAS_ONEDNN)
 endif()
 if(LOCKSTEP_PRECOMPILE)
   target_precompile_headers(lockstep PRIVATE <fmt/format.h> <algorithm> <chrono> <map> <memory> <mutex> <span> <string>
-    <thread> <vector> ${PROJECT_SOURCE_DIR}/autograd/functions.h ${PROJECT_SOURCE_DIR}/tensor/ops.h)
+    <thread> <vector> ${PROJECT_SOURCE_DIR}/tensor/tensor.h)
 endif()
 target_link_options(lockstep PRIVATE -Wl,-Bsymbolic-functions,--as-needed)
 if(NOT LOCKSTEP_SANITIZE)
