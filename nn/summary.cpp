@@ -15,7 +15,7 @@ using Cells = std::array<std::string, 5>;
 // 1234567 -> "1,234,567"
 std::string grouped(std::int64_t number) {
   std::string text = std::to_string(number);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<std::size_t>(at), ",");
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<std::size_t>(at), 1, ',');
   return text;
 }
 
