@@ -43,7 +43,7 @@ struct Trial {
 
 void check_processes_survive(const Trial& trial) {
   // A rank that is stopped is noticed by the timeout alone; the survivors then end it, as a launcher would.
-  const auto timeout = trial.fault == Fault::kStop ? std::chrono::milliseconds(1000) : std::chrono::seconds(20);
+  const auto timeout = trial.fault == Fault::kStop ? std::chrono::milliseconds(2500) : std::chrono::seconds(20);
   const auto ended = ranks_of(
       trial.size,
       [&](const Group& group) {

@@ -46,7 +46,7 @@ TEST_CASE("a rank that is stopped runs into the timeout of the others, who name 
         CHECK_MESSAGE(contains(error, "rank 1 has not arrived"), error);
         kill(static_cast<pid_t>(pids[1].item<std::int64_t>()), SIGKILL);
       },
-      std::chrono::milliseconds(500));
+      std::chrono::milliseconds(2000));
   CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
   CHECK(ended[1].signal == SIGKILL);
 }
