@@ -114,11 +114,11 @@ TEST_CASE("a second group of the same name, while the first lives, is refused wi
     set_torchrun(port, rank, 2);
     par::Rendezvous here = join();
     if (rank == 0) {
-      const std::string text = error_text<ls::InvalidArgument>([] { join(); });
+      const std::string text = error_of<ls::InvalidArgument>([] { join(); });
       CHECK(text.find("has a group at node7:") != std::string::npos);
       CHECK(text.find("split") != std::string::npos);
     } else {
-      CHECK(error_text<ls::CommTimeout>([] { join(milliseconds(100)); }).find("still has the group") !=
+      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(100)); }).find("still has the group") !=
             std::string::npos);
     }
     leave_together(here);
@@ -295,7 +295,7 @@ TEST_CASE("another program at the address is no store") {
     const par::Descriptor listener = par::listen_abstract(place.socket);
     REQUIRE(listener);
     check_processes(1, [](int) {
-      CHECK(error_text<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not answer") != std::string::npos);
+      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not answer") != std::string::npos);
     });
   });
   CHECK(results[0].ok());

@@ -20,7 +20,7 @@ par::Place place(const Variables& variables, const par::InitOptions& options = {
 template <class E>
 void check_error(const Variables& variables, const std::vector<std::string>& parts,
                  const par::InitOptions& options = {}) {
-  const std::string text = error_text<E>([&] { place(variables, options); });
+  const std::string text = error_of<E>([&] { place(variables, options); });
   for (const std::string& part : parts) CHECK_MESSAGE(text.find(part) != std::string::npos, part << " | " << text);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("ranks on several hosts are not in this version, and the reason for th
   check_error<E>({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}},
                  {"srun started the ranks on \"2\" hosts"});
   for (const char* method : {"tcp://127.0.0.1:1", "file:///tmp/x", "mpi://", ""}) {
-    CHECK(error_text<E>([&] { par::rendezvous({.init_method = method}); }).find("Use env://") != std::string::npos);
+    CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("Use env://") != std::string::npos);
   }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("the address follows from user, port, host and group, the job from tok
 TEST_CASE("options that do not fit") {
   using E = ls::InvalidArgument;
   const auto store = std::make_shared<par::InProcessStore>();
-  const auto text = [](const par::InitOptions& options) { return error_text<E>([&] { par::rendezvous(options); }); };
+  const auto text = [](const par::InitOptions& options) { return error_of<E>([&] { par::rendezvous(options); }); };
   CHECK(text({.store = store}).find("with .store, .rank and .world_size must be given") != std::string::npos);
   CHECK(text({.world_size = 2, .rank = 2, .store = store}).find("the rank is 2, expected 0 to 1") != std::string::npos);
   CHECK(text({.world_size = 0, .rank = 0, .store = store}).find("the world size is 0") != std::string::npos);

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/parallel/unix_store.h"
+#include "tests/support/testing.h"
 
 // Ports are names here, nobody binds them; the process id keeps test programs apart.
 inline std::string fresh_port() {
@@ -85,17 +86,4 @@ inline void wait_until_entered(const std::string& port, int rank, int size) {
     par::UnixStore(options, std::move(greeting)).get("rendezvous/rank/" + std::to_string(rank));
     return;
   }
-}
-
-// The text of the exception of type E that `function` throws; empty where it throws none. Holds it to our rules.
-template <class E, class F>
-std::string error_text(F function) {
-  try {
-    function();
-  } catch (const E& error) {
-    const std::string text = error.what();
-    CHECK_MESSAGE(text.size() <= 300, text);
-    return text;
-  }
-  return "";
 }

@@ -39,7 +39,7 @@ TEST_CASE("of a rank that is there twice both hear, with all others") {
   const auto store = std::make_shared<par::InProcessStore>();
   run_threads(3, [&](int thread) {
     const std::string text =
-        error_text<ls::CommError>([&] { par::rendezvous({.world_size = 3, .rank = thread % 2, .store = store}); });
+        error_of<ls::CommError>([&] { par::rendezvous({.world_size = 3, .rank = thread % 2, .store = store}); });
     CHECK_MESSAGE(text.find("rank 0 is there twice: as process ") != std::string::npos, text);
     CHECK(text.find("thread") != std::string::npos);
   });
@@ -48,11 +48,11 @@ TEST_CASE("of a rank that is there twice both hear, with all others") {
 TEST_CASE("who comes too late hears why the call failed, and the next one is for all") {
   const auto store = std::make_shared<par::InProcessStore>();
   const par::InitOptions alone{.timeout = milliseconds(5), .world_size = 3, .rank = 1, .store = store};
-  const std::string text = error_text<ls::CommTimeout>([&] { par::rendezvous(alone); });
+  const std::string text = error_of<ls::CommTimeout>([&] { par::rendezvous(alone); });
   CHECK_MESSAGE(text == "rendezvous: ranks 0 and 2 of 3 did not arrive within 5 ms; rank 1 is here", text);
   for (int late : {0, 2}) {
     const auto come = [&] { par::rendezvous({.world_size = 3, .rank = late, .store = store}); };
-    CHECK(error_text<ls::CommTimeout>(come) == text);
+    CHECK(error_of<ls::CommTimeout>(come) == text);
   }
   run_threads(3, [&](int rank) { par::rendezvous({.world_size = 3, .rank = rank, .store = store}); });
 }
@@ -61,7 +61,7 @@ TEST_CASE("all ranks hear of a missing one in the same way") {
   const auto store = std::make_shared<par::InProcessStore>();
   std::atomic<int> heard{0};
   run_threads(3, [&](int rank) {
-    const std::string text = error_text<ls::CommTimeout>([&] {
+    const std::string text = error_of<ls::CommTimeout>([&] {
       par::rendezvous({.timeout = milliseconds(200 * (rank + 1)), .world_size = 4, .rank = rank, .store = store});
     });
     heard += text.find("rank 3 of 4 did not arrive") != std::string::npos ? 1 : 0;
