@@ -34,9 +34,9 @@ target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads
 if(LOCKSTEP_HAS_ONEDNN)
   target_link_libraries(lockstep PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})
 endif()
-if(LOCKSTEP_PRECOMPILE)
-  target_precompile_headers(lockstep PRIVATE <fmt/format.h> <algorithm> <chrono> <map> <memory> <mutex> <span> <string>
-    <thread> <vector> ${PROJECT_SOURCE_DIR}/tensor/tensor.h)
+if(LOCKSTEP_QUICK_BUILD)
+  target_precompile_headers(lockstep PRIVATE <fmt/format.h> <algorithm> <chrono> <map> <memory> <mutex>
+    <span> <string> <thread> <vector> ${PROJECT_SOURCE_DIR}/tensor/tensor.h)
 endif()
 target_link_options(lockstep PRIVATE -Wl,-Bsymbolic-functions,--as-needed)
 if(NOT LOCKSTEP_SANITIZE)

@@ -1,17 +1,43 @@
-// Starts the ranks of a job on this host, as lockstep-run does, and sees to it that they end together.
+// Starts the ranks of a job, as lockstep-run does, and sees to it that they end, and are started again, together.
 //
-// Nothing here prints: what the ranks write goes line by line to a callback, how they ended into a result.
+// On several hosts one launcher runs on each; they meet at node 0's. Nothing here prints: what the ranks write goes line by
+// line to a callback and into files, how they ended into a result.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/error.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// This host among those of the job.
+struct NodeOptions {
+  int count = 1;
+  int rank = 0;
+  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
+  int port = 29500;                   // the ranks meet at one of the 64 ports above it
+  bool authenticate = true;           // the launchers know each other by the token in LOCKSTEP_JOB_TOKEN
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // for all to come
+};
+
+// Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.
+struct StreamChoice {
+  int all = 0;
+  std::vector<std::pair<int, int>> by_local_rank = {};  // instead of `all`
+  int of(int local_rank) const;
+};
+
+// Files <folder>/<run id>_<random>/attempt_<n>/<local rank>/{stdout,stderr}.log and error.json, as torchrun's.
+struct LogOptions {
+  std::string folder = {};
+  StreamChoice redirects = {};  // go to their files only
+  StreamChoice tee = {};        // go to their files and to the callback
+};
 
 struct LaunchOptions {
   int nproc = 1;
@@ -21,6 +47,13 @@ struct LaunchOptions {
   // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, when the ranks shall stop: they get
   // that signal (SIGTERM for a byte), and the second time SIGKILL. -1: none. See StopSignals.
   int stop_fd = -1;
+  int max_restarts = 0;     // of all ranks, when one has failed
+  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
+  // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
+  std::chrono::milliseconds back_off = std::chrono::seconds(1);
+  static constexpr std::chrono::seconds kCrashLoop{10};
+  NodeOptions nodes = {};
+  LogOptions logs = {};
 };
 
 // Called for each line (without its end) that a rank writes, on the thread that calls launch. Without it the ranks write
@@ -41,17 +74,24 @@ struct RankExit {
 };
 
 struct LaunchResult {
-  int exit_code = 0;            // of the rank that failed first; 0 if none did
-  std::vector<RankExit> ranks;  // by rank
-  int first_failure = -1;       // rank
+  int exit_code = 0;               // of the rank that failed first; 0 if none did
+  std::vector<RankExit> ranks;     // of this host, by rank
+  int first_failure = -1;          // rank
+  int attempt = 0;                 // restarts so far
+  bool was_asked_to_stop = false;  // through stop_fd
+  std::string elsewhere;           // what failed on another host first
   // Empty if no rank failed; else some lines: the first failure, what became of the others.
   std::string summary() const;
 };
 
+// Called when an attempt has failed and another one follows after `pause`.
+using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::milliseconds pause)>;
+
 // Runs `command` nproc times with the variables that torchrun sets, and waits until all have ended. When one fails, the
-// others get SIGTERM, and after the grace SIGKILL. No rank outlives this process, not even if it is killed.
-// Throws InvalidArgument for options that make no sense, IoError where the program cannot be started.
-LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {});
+// others, on all hosts, get SIGTERM, and after the grace SIGKILL; then all are started again, while there are restarts
+// left. No rank outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense,
+// IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
+LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
 // While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread come out of fd(), for LaunchOptions::stop_fd. To be
 // made before other threads are.
@@ -71,6 +111,9 @@ class StopSignals {
 // For a rank that ends because of an error: leaves `message` for the launcher's summary (lockstep-run, torchrun). Without
 // a launcher it does nothing. Never throws.
 void write_error_file(const std::string& message);
+
+// A token for LOCKSTEP_JOB_TOKEN: 256 random bits in hexadecimal.
+std::string new_job_token();
 
 // Cores this process can really use: its affinity, and its cgroup's quota rounded up.
 int usable_cores();

@@ -10,25 +10,12 @@
 #include <sstream>
 
 #include "lockstep/parallel/launcher_internal.h"
+#include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
-
-template <std::size_t N>
-std::string random_hex() {
-  unsigned char bytes[N];
-  std::size_t done = 0;
-  while (done < N) {
-    const ssize_t count = uninterrupted([&] { return ::getrandom(bytes + done, N - done, 0); });
-    LOCKSTEP_CHECK_IO(count > 0, "launch: no random numbers from the system: {}", reason(errno));
-    done += static_cast<std::size_t>(count);
-  }
-  std::string out;
-  for (const unsigned char byte : bytes) out += fmt::format("{:02x}", byte);
-  return out;
-}
 
 // The first line of a small file of the kernel's; empty where it cannot be read.
 std::string first_line(const std::string& path) {
@@ -65,6 +52,21 @@ void replace(std::vector<std::string>& environment, const std::string& entry) {
 
 }  // namespace
 
+std::string random_hex(std::size_t bytes) {
+  std::string random(bytes, '\0');
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t count = uninterrupted([&] { return ::getrandom(random.data() + done, bytes - done, 0); });
+    LOCKSTEP_CHECK_IO(count > 0, "launch: no random numbers from the system: {}", reason(errno));
+    done += static_cast<std::size_t>(count);
+  }
+  std::string out;
+  for (const char byte : random) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return out;
+}
+
+std::string new_job_token() { return random_hex(kTokenBytes); }
+
 int cores_of_quota(const std::string& text) {
   std::istringstream stream(text);
   std::int64_t quota = 0, period = 0;
@@ -91,43 +93,63 @@ int usable_cores() {
   return std::max(count, 1);
 }
 
-// Ranks of one run meet at an address that follows from the port, so no other run may have it.
-RunIdentity make_run_identity() {
+namespace {
+
+// Ranks of one run on one host meet at an address that follows from the port, so no other run may have it.
+void claim_port(RunIdentity& run) {
   constexpr int kTries = 100;
-  RunIdentity run;
   for (int i = 0; i < kTries && !run.claim; ++i) {
-    const auto number = std::strtoul(random_hex<2>().c_str(), nullptr, 16);
+    const auto number = std::strtoul(random_hex(2).c_str(), nullptr, 16);
     run.port = std::to_string(20000 + number % 40000);
     run.claim = listen_abstract("lockstep-run-" + run.port);
     LOCKSTEP_CHECK_IO(run.claim || errno == EADDRINUSE, "launch: cannot claim a port number: {}", reason(errno));
   }
   LOCKSTEP_CHECK_IO(bool(run.claim), "launch: no free port number in {} tries", kTries);
-  run.id = random_hex<8>();
-  run.token = random_hex<32>();
+}
+
+}  // namespace
+
+RunIdentity make_run_identity(const LaunchOptions& options) {
+  RunIdentity run;
+  run.id = options.run_id.empty() ? random_hex(8) : options.run_id;
+  if (options.nodes.count == 1) {
+    claim_port(run);
+    run.token = new_job_token();
+    return run;
+  }
+  const char* const token = std::getenv("LOCKSTEP_JOB_TOKEN");
+  run.token = token ? token : "";
+  LOCKSTEP_CHECK(!run.token.empty() || !options.nodes.authenticate,
+                 "launch: several hosts need the job's token in LOCKSTEP_JOB_TOKEN, the same on all of them\n"
+                 "`lockstep-run --new-token` prints one; on a network you trust, --no-authenticate does without");
+  run.address = options.nodes.address;
+  run.port = std::to_string(options.nodes.port);
   return run;
 }
 
-std::vector<std::string> environment_of(int rank, const LaunchOptions& options, const RunIdentity& run,
-                                        const std::string& error_file) {
+std::vector<std::string> environment_of(int local_rank, const Placement& place, const LaunchOptions& options,
+                                        const RunIdentity& run, const std::string& error_file) {
   std::vector<std::string> out;
   for (char** entry = environ; *entry; ++entry) out.emplace_back(*entry);
   const auto set = [&](const char* name, const std::string& value) { replace(out, fmt::format("{}={}", name, value)); };
-  const std::string number = std::to_string(rank), count = std::to_string(options.nproc);
-  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) set(name, number);
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) set(name, count);
-  set("GROUP_RANK", "0");
-  set("GROUP_WORLD_SIZE", "1");
+  const std::string rank = std::to_string(place.first_rank + local_rank), size = std::to_string(place.world_size);
+  for (const char* name : {"RANK", "ROLE_RANK"}) set(name, rank);
+  for (const char* name : {"WORLD_SIZE", "ROLE_WORLD_SIZE"}) set(name, size);
+  set("LOCAL_RANK", std::to_string(local_rank));
+  set("LOCAL_WORLD_SIZE", std::to_string(place.local_size));
+  set("GROUP_RANK", std::to_string(options.nodes.rank));
+  set("GROUP_WORLD_SIZE", std::to_string(options.nodes.count));
   set("ROLE_NAME", "default");
-  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_ADDR", run.address);
   set("MASTER_PORT", run.port);
   set("TORCHELASTIC_RUN_ID", run.id);
-  set("TORCHELASTIC_RESTART_COUNT", "0");
-  set("TORCHELASTIC_MAX_RESTARTS", "0");
-  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt));
+  set("TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts));
+  set("TORCHELASTIC_USE_AGENT_STORE", options.nodes.count > 1 ? "True" : "False");  // who has MASTER_PORT
   set("TORCHELASTIC_ERROR_FILE", error_file);
-  set("LOCKSTEP_JOB_TOKEN", run.token);
+  if (!run.token.empty()) set("LOCKSTEP_JOB_TOKEN", run.token);
   if (!std::getenv("LOCKSTEP_NUM_THREADS"))
-    set("LOCKSTEP_NUM_THREADS", std::to_string(std::max(usable_cores() / options.nproc, 1)));
+    set("LOCKSTEP_NUM_THREADS", std::to_string(std::max(usable_cores() / place.local_size, 1)));
   for (const std::string& entry : options.environment) {
     LOCKSTEP_CHECK(entry.find('=') != std::string::npos && entry[0] != '=',
                    "launch: environment: \"{}\" is not NAME=value", entry);

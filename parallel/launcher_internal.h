@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,16 +14,51 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // What all ranks of one run share.
 struct RunIdentity {
-  std::string port;   // MASTER_PORT: a name only, nobody listens there
-  std::string id;     // TORCHELASTIC_RUN_ID
-  std::string token;  // LOCKSTEP_JOB_TOKEN
-  Descriptor claim;   // keeps the port from other launchers on this host
+  std::string address = "127.0.0.1";  // MASTER_ADDR
+  std::string port;                   // MASTER_PORT: on one host a name only, nobody listens there
+  std::string id;                     // TORCHELASTIC_RUN_ID
+  std::string token;                  // LOCKSTEP_JOB_TOKEN
+  Descriptor claim;                   // keeps the port from other launchers on this host
 };
-RunIdentity make_run_identity();
+// On several hosts the token is that of the environment. Throws InvalidArgument where there is none.
+RunIdentity make_run_identity(const LaunchOptions& options);
+// N random bytes from the system, in hexadecimal.
+std::string random_hex(std::size_t bytes);
+
+// The ranks of one host among all, in one attempt.
+struct Placement {
+  int first_rank = 0;
+  int local_size = 1;
+  int world_size = 1;
+  int attempt = 0;
+};
+
+// The launchers of a job on several hosts, over a store that node 0's serves: they number the ranks, and hear when an attempt
+// has ended anywhere. Calls throw CommError where the others are lost.
+class NodeLink {
+ public:
+  // Meets node 0; gives its run id to all.
+  NodeLink(const LaunchOptions& options, RunIdentity& identity);
+  ~NodeLink();
+  NodeLink(const NodeLink&) = delete;
+  NodeLink& operator=(const NodeLink&) = delete;
+
+  // Waits until all hosts have come to this attempt.
+  Placement meet(int attempt);
+  // Readable once the attempt has failed on some host.
+  int failed_elsewhere() const;
+  // Says how this host's ranks ended, waits until the attempt is over everywhere, and writes into `result` what failed
+  // elsewhere first.
+  void end(LaunchResult& result);
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
 
 // "NAME=value" for one rank: this process's environment, torchrun's variables over it, and `options.environment` over both.
-std::vector<std::string> environment_of(int rank, const LaunchOptions& options, const RunIdentity& run,
-                                        const std::string& error_file);
+std::vector<std::string> environment_of(int local_rank, const Placement& place, const LaunchOptions& options,
+                                        const RunIdentity& run, const std::string& error_file);
 
 // `program` as execve wants it: searched in PATH where it has no slash. Throws IoError where there is none to run.
 std::string find_program(const std::string& program);
@@ -58,6 +94,39 @@ struct WorkerSpec {
 // Starts a program as leader of a session of its own, that dies with this process. Throws IoError where it cannot.
 pid_t start_worker(const WorkerSpec& spec);
 
+// The files that ranks' output goes to.
+class RankLogs {
+ public:
+  // Makes the folder of this run. Throws IoError where it cannot.
+  RankLogs(const LogOptions& options, const std::string& run_id);
+
+  bool wants(int local_rank, bool is_stderr) const;      // whether the stream goes to a file
+  bool redirects(int local_rank, bool is_stderr) const;  // ... and nowhere else
+  void begin(const Placement& place);                    // a new attempt: new files
+  void write(int local_rank, bool is_stderr, const std::string& line);
+  void write_error(int local_rank, const std::string& error);  // error.json
+
+ private:
+  std::string path_of(int local_rank, const char* name) const;
+  Descriptor& file_of(int local_rank, bool is_stderr);
+
+  LogOptions options_;
+  std::string run_folder_, attempt_folder_;
+  std::vector<Descriptor> files_;  // stdout and stderr of each rank
+};
+
+// What one attempt runs with.
+struct AttemptContext {
+  const LaunchOptions& options;
+  const RunIdentity& identity;
+  Placement place;
+  Watchdog& watchdog;
+  RankLogs* logs;        // null: none
+  int failed_elsewhere;  // a descriptor that becomes readable when another host's ranks have failed; -1: none
+  const OutputCallback& on_line;
+};
+LaunchResult run_attempt(const AttemptContext& context);
+
 // An error file in memory: nothing to clean up, whoever dies. Ranks reach it by its path.
 class ErrorFile {
  public:
@@ -72,5 +141,7 @@ class ErrorFile {
 
 // The message in an error file's JSON, as torchrun's ranks write it; empty where it is not of that form.
 std::string message_in(const std::string& json);
+// The JSON of that form for a message.
+std::string error_json(const std::string& message);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

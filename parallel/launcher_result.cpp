@@ -53,8 +53,13 @@ std::string RankExit::to_string() const {
 }
 
 std::string LaunchResult::summary() const {
-  if (first_failure < 0) return "";
-  std::string out = "First to fail: " + ranks.at(static_cast<std::size_t>(first_failure)).to_string() + "\n";
+  if (exit_code == 0) return "";
+  std::string out;
+  if (attempt > 0) out += fmt::format("After {} {}: ", attempt, attempt == 1 ? "restart" : "restarts");
+  if (!elsewhere.empty()) out += elsewhere;
+  for (const RankExit& rank : ranks) {
+    if (rank.rank == first_failure) out += "First to fail: " + rank.to_string() + "\n";
+  }
   int stopped = 0;
   for (const RankExit& rank : ranks) {
     if (rank.rank == first_failure) continue;
@@ -105,13 +110,17 @@ std::string message_in(const std::string& json) {
   return at->is_string() ? printable(at->get<std::string>()) : "";
 }
 
+std::string error_json(const std::string& message) {
+  const nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(::time(nullptr))}};
+  const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", extra}}}};
+  return content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void write_error_file(const std::string& message) {
   const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (!path || !*path) return;
   try {
-    const nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(::time(nullptr))}};
-    const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", extra}}}};
-    const std::string text = content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = error_json(message);
     const Descriptor file(
         uninterrupted([&] { return ::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600); }));
     std::size_t done = 0;

@@ -27,6 +27,8 @@ inline constexpr std::chrono::milliseconds kConnectPoll{1};
 inline constexpr std::chrono::seconds kStaleRun{1};
 
 inline constexpr int kMaxRanks = 4096;
+inline constexpr int kMaxNodes = 1024;
+inline constexpr std::size_t kTokenBytes = 32;  // of a new job token
 
 // Of what the launcher reads from its workers.
 inline constexpr std::size_t kMaxErrorFile = 1 << 20;

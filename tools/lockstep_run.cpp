@@ -1,4 +1,4 @@
-// lockstep-run: starts the ranks of a job on this host.
+// lockstep-run: starts the ranks of a job.
 //   lockstep-run --nproc-per-node 2 ./program --its-own arguments
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,17 @@ namespace par = lockstep::parallel;
 
 namespace {
 
+struct Arguments {
+  std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
+  int node_rank = 0, master_port = 29500, max_restarts = 0;
+  double grace = 30;
+  bool no_prefix = false, no_authenticate = false, new_token = false, standalone = false;
+  bool flag_ignored = false;
+  std::string ignored;
+};
+
+// --- the command line ---------------------------------------------------------------------------------------------------
+
 // "a-b" as CLI11 wants a flag with both spellings: "--a-b,--a_b".
 std::string both_spellings(std::string name) {
   std::string other = name;
@@ -22,79 +34,199 @@ std::string both_spellings(std::string name) {
   return other == name ? "--" + name : "--" + name + ",--" + other;
 }
 
-struct Arguments {
-  std::string nproc = "1";
-  double grace = 30;
-  bool no_prefix = false, ignored = false;
+// torchrun's variable for an option: PET_NPROC_PER_NODE.
+std::string variable_of(std::string name) {
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return "PET_" + name;
+}
+
+class Declaration {
+ public:
+  explicit Declaration(CLI::App& app) : app_(app) { app.option_defaults()->always_capture_default(); }
+  template <class T>
+  CLI::Option* option(const std::string& name, T& value, const char* type, const char* text, const char* letter = "") {
+    return app_.add_option(letter + both_spellings(name), value, text)->type_name(type)->envname(variable_of(name));
+  }
+  void flag(const std::string& name, bool& value, const char* text) {
+    app_.add_flag(both_spellings(name), value, text);
+  }
+
+ private:
+  CLI::App& app_;
 };
+
+void declare(CLI::App& app, Arguments& arguments) {
+  Declaration add(app);
+  add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
+  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start this program on each");
+  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
+  add.option("master-addr", arguments.master, "HOST", "of several hosts: the address of host 0");
+  add.option("master-port", arguments.master_port, "PORT", "a port there; ranks use the 64 above it as well")
+      ->check(CLI::Range(1, 65535));
+  add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "the same in one word");
+  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run");
+  add.flag("standalone", arguments.standalone, "one host, whatever the options above say");
+  add.flag("no-authenticate", arguments.no_authenticate,
+           "several hosts without LOCKSTEP_JOB_TOKEN, on a network you trust");
+  add.flag("new-token", arguments.new_token, "print a token for LOCKSTEP_JOB_TOKEN, and end");
+  add.option("max-restarts", arguments.max_restarts, "N", "start all ranks again so often when one has failed")
+      ->check(CLI::NonNegativeNumber);
+  add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
+      ->check(CLI::Range(0.0, 86400.0));
+  add.option("log-dir", arguments.log_dir, "FOLDER", "where --redirects and --tee write, and errors of failed ranks");
+  add.option("redirects", arguments.redirects, "STREAMS",
+             "into files: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
+  add.option("tee", arguments.tee, "STREAMS", "the same, into files and here", "-t,");
+  add.flag("no-prefix", arguments.no_prefix, "write what ranks write without \"[rank] \" before each line");
+  // What torchrun has, so that its command lines work.
+  add.flag("no-python", arguments.flag_ignored, "accepted: every program is run directly");
+  add.option("monitor-interval", arguments.ignored, "SECONDS", "accepted: failures are noticed at once");
+  for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
+    add.option(name, arguments.ignored, "X", "accepted, changes nothing");
+  app.prefix_command();  // the first thing that is no option, and all behind it, is the program's
+  app.footer(
+      "Options end at the program's name; PET_<NAME> variables stand for them, too. Each rank gets RANK, WORLD_SIZE,\n"
+      "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the others that torchrun sets, LOCKSTEP_JOB_TOKEN, and\n"
+      "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped, and its exit "
+      "code\n"
+      "(128 + signal) becomes this program's. Ctrl-C and SIGTERM are handed on to all ranks; the second one kills "
+      "them.");
+}
+
+// --- from text to options -----------------------------------------------------------------------------------------------
+
+std::optional<int> to_number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 int number_of_ranks(const std::string& text) {
   if (text == "auto" || text == "cpu") return par::usable_cores();
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size() || count < 1)
+  const auto count = to_number(text);
+  if (!count || *count < 1)
     throw CLI::ValidationError("--nproc-per-node", "is \"" + text + "\", expected a number from 1, or auto");
-  return count;
+  return *count;
 }
 
-void declare(CLI::App& app, Arguments& arguments) {
-  app.option_defaults()->always_capture_default();
-  app.add_option(both_spellings("nproc-per-node"), arguments.nproc, "ranks to start; auto: one for each usable core")
-      ->type_name("N|auto");
-  app.add_option(both_spellings("shutdown-timeout"), arguments.grace,
-                 "seconds between SIGTERM and SIGKILL when a rank has failed")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_flag(both_spellings("no-prefix"), arguments.no_prefix,
-               "let ranks write directly, without \"[rank] \" before each line");
-  // What torchrun has, so that its command lines work; here they change nothing.
-  app.add_flag("--standalone", arguments.ignored, "accepted: every run is");
-  app.add_flag(both_spellings("no-python"), arguments.ignored, "accepted: every program is run directly");
-  app.prefix_command();  // the first thing that is no option, and all behind it, is the program's
-  app.footer(
-      "Options end at the program's name. Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and "
-      "the\n"
-      "others that torchrun sets, LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
-      "When a rank fails the others are stopped, and its exit code (128 + signal) becomes this program's.\n"
-      "Ctrl-C and SIGTERM are handed on to all ranks; the second one kills them.");
+// "2", or torchrun's "2:2".
+int number_of_nodes(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto least = to_number(text.substr(0, colon));
+  const auto most = colon == std::string::npos ? least : to_number(text.substr(colon + 1));
+  if (!least || !most || *least < 1)
+    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1");
+  if (*least != *most)
+    throw CLI::ValidationError("--nnodes", "is \"" + text + "\": a number of hosts that may change is not supported");
+  return *least;
 }
+
+// "3", or "0:3,1:1".
+par::StreamChoice to_streams(const char* flag, const std::string& text) {
+  const auto streams = [&](const std::string& part) {
+    const auto value = to_number(part);
+    if (!value || *value < 0 || *value > 3)
+      throw CLI::ValidationError(flag, "is \"" + text + "\", expected 0 to 3, or RANK:0..3 with commas between");
+    return *value;
+  };
+  par::StreamChoice choice;
+  if (text.find(':') == std::string::npos) {
+    choice.all = streams(text);
+    return choice;
+  }
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const auto colon = part.find(':');
+    const auto rank = to_number(part.substr(0, colon));
+    if (colon == std::string::npos || !rank) streams("");
+    choice.by_local_rank.emplace_back(*rank, streams(part.substr(colon + 1)));
+    begin = end + 1;
+  }
+  return choice;
+}
+
+par::NodeOptions to_nodes(const Arguments& arguments) {
+  par::NodeOptions nodes{.authenticate = !arguments.no_authenticate};
+  if (arguments.standalone) return nodes;
+  nodes.count = number_of_nodes(arguments.nnodes);
+  nodes.rank = arguments.node_rank;
+  nodes.address = arguments.master;
+  nodes.port = arguments.master_port;
+  if (arguments.endpoint.empty()) return nodes;
+  const auto colon = arguments.endpoint.rfind(':');
+  const bool has_port = colon != std::string::npos && arguments.endpoint.find(']', colon) == std::string::npos;
+  nodes.address = arguments.endpoint.substr(0, has_port ? colon : std::string::npos);
+  const auto port = has_port ? to_number(arguments.endpoint.substr(colon + 1)) : std::optional(nodes.port);
+  if (!port || *port < 1 || *port > 65535 || nodes.address.empty())
+    throw CLI::ValidationError("--rdzv-endpoint", "is \"" + arguments.endpoint + "\", expected HOST or HOST:PORT");
+  nodes.port = *port;
+  return nodes;
+}
+
+par::LaunchOptions to_options(const Arguments& arguments, std::vector<std::string> command) {
+  if (!command.empty() && command[0] == "--") command.erase(command.begin());
+  if (command.empty()) throw CLI::RequiredError("PROGRAM");
+  if (command[0].starts_with("-")) throw CLI::ExtrasError({command[0]});
+  par::LogOptions logs{.folder = arguments.log_dir,
+                       .redirects = to_streams("--redirects", arguments.redirects),
+                       .tee = to_streams("--tee", arguments.tee)};
+  if (logs.folder.empty() && (arguments.redirects != "0" || arguments.tee != "0"))
+    throw CLI::RequiredError("--log-dir (for --redirects and --tee)");
+  return {.nproc = number_of_ranks(arguments.nproc),
+          .command = std::move(command),
+          .grace = std::chrono::milliseconds(static_cast<long>(arguments.grace * 1000)),
+          .max_restarts = arguments.max_restarts,
+          .run_id = arguments.run_id,
+          .nodes = to_nodes(arguments),
+          .logs = std::move(logs)};
+}
+
+// --- running ------------------------------------------------------------------------------------------------------------
 
 // One write for a line: what several runs write to one terminal stays readable.
-void print_line(int rank, bool is_stderr, const std::string& line) {
-  const std::string text = fmt::format("[{}] {}\n", rank, line);
+void print_line(const std::string& text, bool is_stderr) {
   std::FILE* const file = is_stderr ? stderr : stdout;
   std::fwrite(text.data(), 1, text.size(), file);
   std::fflush(file);
+}
+
+int run(const Arguments& arguments, std::vector<std::string> command) {
+  par::LaunchOptions options = to_options(arguments, std::move(command));
+  const par::StopSignals signals;
+  options.stop_fd = signals.fd();
+  par::OutputCallback on_line;
+  if (!arguments.no_prefix)
+    on_line = [](int rank, bool is_stderr, const std::string& line) {
+      print_line(fmt::format("[{}] {}\n", rank, line), is_stderr);
+    };
+  else if (!arguments.log_dir.empty())
+    on_line = [](int, bool is_stderr, const std::string& line) { print_line(line + "\n", is_stderr); };
+  const par::LaunchResult result =
+      par::launch(options, std::move(on_line), [&](const par::LaunchResult& failed, std::chrono::milliseconds pause) {
+        fmt::print(stderr, "lockstep-run: {}lockstep-run: restart {} of {}{}\n", failed.summary(), failed.attempt + 1,
+                   options.max_restarts, pause.count() > 0 ? fmt::format(" in {} s", pause.count() / 1e3) : "");
+      });
+  const std::string summary = result.summary();
+  if (!summary.empty()) fmt::print(stderr, "lockstep-run: {}", summary);
+  return result.exit_code;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Starts the ranks of a job on this host and sees to it that they end together:\n"
+      "Starts the ranks of a job and sees to it that they end together:\n"
       "  lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]",
       "lockstep-run");
   Arguments arguments;
   declare(app, arguments);
   try {
     app.parse(argc, argv);
-    std::vector<std::string> command = app.remaining();
-    if (!command.empty() && command[0] == "--") command.erase(command.begin());
-    if (command.empty()) throw CLI::RequiredError("PROGRAM");
-    if (command[0].starts_with("-")) throw CLI::ExtrasError({command[0]});
-    const int nproc = number_of_ranks(arguments.nproc);
-    const par::StopSignals signals;
-    par::OutputCallback on_line;
-    if (!arguments.no_prefix) on_line = print_line;
-    const par::LaunchResult result =
-        par::launch({.nproc = nproc,
-                     .command = command,
-                     .grace = std::chrono::milliseconds(static_cast<long>(arguments.grace * 1000)),
-                     .stop_fd = signals.fd()},
-                    std::move(on_line));
-    const std::string summary = result.summary();
-    if (!summary.empty()) fmt::print(stderr, "lockstep-run: {}", summary);
-    return result.exit_code;
+    if (!arguments.new_token) return run(arguments, app.remaining());
+    fmt::print("{}\n", par::new_job_token());
+    return 0;
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   } catch (const std::exception& error) {

@@ -54,6 +54,9 @@ Options parse(int argc, char** argv, Options options) {
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   app.add_option("--out", options.out, "folder for what is written (runs/" + options.program + ")");
   app.add_option("--save", options.save, "checkpoint file (checkpoint.safetensors in --out)");
+  app.add_option("--save-every", options.save_every,
+                 "epochs between two checkpoints (0: when the last one is a second old)")
+      ->check(CLI::Range(0, 1'000'000'000));
   app.add_option("--resume", options.resume,
                  "auto: go on where the same command was interrupted; yes: go on or fail, also with more epochs; "
                  "no: start afresh")

@@ -22,6 +22,7 @@ struct Options {
   std::string out = {};         // folder for everything that is written; by default runs/<program>
   std::string save = {};        // the checkpoint; by default checkpoint.safetensors in `out`
   std::string resume = "auto";  // auto, yes or no
+  std::int64_t save_every = 0;  // epochs between two checkpoints; 0: by time
 
   std::string mode = {};         // single, shards, dp, ddp or compare
   std::int64_t shards = 2;       // into how many a step is cut, over all devices and ranks

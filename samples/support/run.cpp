@@ -188,7 +188,9 @@ void Run::epoch_done(const Score& test) {
   ++epoch_;
   batch_ = 0;
   rows_ = loss_sum_ = square_sum_ = 0;
-  if (Clock::now() - last_save_ >= kBetweenEpochs) save();
+  const bool is_time =
+      options_.save_every > 0 ? (epoch_ - 1) % options_.save_every == 0 : Clock::now() - last_save_ >= kBetweenEpochs;
+  if (is_time) save();
   epoch_start_ = last_step_ = Clock::now();
 }
 

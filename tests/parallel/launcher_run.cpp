@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,19 @@ TEST_CASE("the first failure gives code and summary") {
   CHECK(contains(run.output, "Stopped: 1 other rank\n"));
 }
 
+TEST_CASE("restarts are told, and PET_ variables stand for options") {
+  const Finished run = lockstep_run("--max_restarts 1 sh -c 'echo $TORCHELASTIC_RESTART_COUNT; exit 6'");
+  CHECK(run.code == 6);
+  CHECK(contains(run.output, "[0] 0\n"));
+  CHECK(contains(run.output, "lockstep-run: restart 1 of 1\n"));
+  CHECK(contains(run.output, "[0] 1\n"));
+  CHECK(contains(run.output, "lockstep-run: After 1 restart: First to fail: rank 0"));
+  ::setenv("PET_NPROC_PER_NODE", "2", 1);
+  CHECK(contains(lockstep_run("echo x").output, "[1] x\n"));
+  ::unsetenv("PET_NPROC_PER_NODE");
+  CHECK(lockstep_run("--new-token").output.size() == 65);
+}
+
 TEST_CASE("wrong command lines are refused, with what is wrong") {
   struct Case {
     std::string arguments, part;
@@ -61,6 +75,13 @@ TEST_CASE("wrong command lines are refused, with what is wrong") {
            {"--nproc-per-node 0 true", "expected a number from 1, or auto"},
            {"--nproc-per-node", "nproc-per-node"},
            {"--no-such-flag true", "--no-such-flag"},
+           {"--nnodes 1:2 true", "a number of hosts that may change is not supported"},
+           {"--nnodes x true", "is \"x\", expected a number from 1"},
+           {"--rdzv-endpoint :1 true", "expected HOST or HOST:PORT"},
+           {"--max-restarts -1 true", "max-restarts"},
+           {"--tee 4 --log-dir . true", "expected 0 to 3"},
+           {"--redirects 0:1,1 --log-dir . true", "expected 0 to 3, or RANK:0..3"},
+           {"--tee 3 true", "--log-dir"},
            {"no-such-program", "no program \"no-such-program\" in PATH"},
        }) {
     INFO(wrong.arguments);

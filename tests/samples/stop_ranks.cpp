@@ -100,6 +100,32 @@ TEST_CASE("a rank that is killed is named, and what was saved goes on") {
   go_on("killed_rank", kShards);
 }
 
+TEST_CASE("a launcher starts ranks again, and they end with the bits of a run that nothing disturbed") {
+  std::vector<std::string> arguments = {"--nproc-per-node", "2", "--max-restarts", "2",
+                                        std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram};
+  const auto program = long_run(fresh("restarted"), {"--mode", "ddp", "--save-every", "10"});
+  arguments.insert(arguments.end(), program.begin(), program.end());
+  Process launcher(LOCKSTEP_RUN, arguments);
+  for (int rank : {1, 0}) {  // in the first attempt, and in the second
+    std::size_t before = epochs_written("restarted");
+    REQUIRE(eventually([&] { return epochs_written("restarted") >= before + 30; }));
+    const pid_t pid = find_rank(launcher.pid(), rank);
+    REQUIRE(pid > 0);
+    kill(pid, SIGKILL);
+    // What is written from then on is the next attempt's.
+    REQUIRE(
+        eventually([&] { return contains(read_file(launcher.output_path()), rank == 1 ? "restart 1" : "restart 2"); }));
+    REQUIRE(eventually([&] { return find_rank(launcher.pid(), 0) > 0; }));
+  }
+  run_whole();
+  const int code = launcher.wait();
+  CAPTURE(launcher.output());
+  CHECK(code == 0);
+  CHECK(contains(launcher.output(), "Going on from restarted/checkpoint.safetensors"));
+  CHECK(read_file("restarted/model.safetensors") == read_file("whole/model.safetensors"));
+  CHECK(metrics_without_times("restarted") == metrics_without_times("whole"));
+}
+
 TEST_CASE("a run with another number of shards is another run") {
   start_and_stop("other_shards", kTwoRanks, SIGINT);
   const Finished finished =
