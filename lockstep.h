@@ -28,6 +28,7 @@
 #include "lockstep/parallel/random_state.h"
 #include "lockstep/parallel/shards.h"
 #include "lockstep/parallel/store.h"
+#include "lockstep/parallel/tcp_store.h"
 #include "lockstep/parallel/traffic.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/tensor.h"

@@ -1,7 +1,7 @@
 # Nothing here downloads: every package comes from the system (scripts/install_packages.sh names them).
 set(LOCKSTEP_INSTALL_HINT "run scripts/install_packages.sh")
 
-foreach(package IN ITEMS Eigen3 fmt nlohmann_json ZLIB Threads)
+foreach(package IN ITEMS Eigen3 fmt nlohmann_json ZLIB OpenSSL Threads)
   find_package(${package} QUIET)
   if(NOT ${package}_FOUND)
     message(FATAL_ERROR "Lockstep needs ${package}: ${LOCKSTEP_INSTALL_HINT}")
@@ -9,6 +9,9 @@ foreach(package IN ITEMS Eigen3 fmt nlohmann_json ZLIB Threads)
 endforeach()
 if(Eigen3_VERSION VERSION_LESS 3.4)
   message(FATAL_ERROR "Lockstep needs Eigen 3.4 or later, found ${Eigen3_VERSION}")
+endif()
+if(OPENSSL_VERSION VERSION_LESS 3.0)  # libcrypto alone, for the TCP store's message authentication
+  message(FATAL_ERROR "Lockstep needs OpenSSL 3.0 or later, found ${OPENSSL_VERSION}")
 endif()
 find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)  # used as a header alone
 if(NOT LOCKSTEP_XXHASH_INCLUDE)

@@ -38,7 +38,7 @@ file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconf
 set(pc_requires "")
 set(pc_libs "")
 if(NOT BUILD_SHARED_LIBS)
-  set(pc_requires "fmt, zlib")
+  set(pc_requires "fmt, zlib, libcrypto")
   set(pc_libs " -pthread")
   if(LOCKSTEP_HAS_ONEDNN)
     string(APPEND pc_libs " -ldnnl -l:libgomp.so.1")

@@ -1,51 +1,60 @@
 #include "lockstep/parallel/unix_store.h"
 
-#include <poll.h>
-
-#include <algorithm>
-#include <charconv>
+#include <utility>
 
 #include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/store_table_internal.h"
-#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
-// Waits until the socket is ready for `events` or closed; false at the deadline.
-bool wait_for(const Descriptor& socket, short events, Deadline& deadline) {
-  for (;;) {
-    const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
-    if (deadline.passed()) return false;
-    pollfd ready{socket.get(), events, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(slice.count()));
-    if (count > 0) return true;
-    if (count < 0 && errno != EINTR && errno != EAGAIN)
-      throw CommError(fmt::format("store: cannot wait: {}", reason(errno)));
-  }
-}
+// --- the server's side --------------------------------------------------------------------------------------------------
 
-enum class Outcome { kAnswered, kClosed, kTimeout };
+class UnixHandshake final : public Handshake {
+ public:
+  UnixHandshake(const JobId& job, int size) : job_(job), size_(size) {}
 
-// Sends `request` and reads one frame into `answer`, its header included.
-Outcome converse(const Descriptor& socket, const std::string& request, std::string& answer, Deadline& deadline) {
-  std::size_t sent = 0;
-  for (;;) {
-    const Transfer transfer = send_some(socket, request, sent);
-    if (transfer == Transfer::kDone) break;
-    // The server may have said why it closed: what it sent can still be read.
-    if (transfer == Transfer::kClosed) break;
-    if (!wait_for(socket, POLLOUT, deadline)) return Outcome::kTimeout;
+  std::size_t wanted(std::size_t have) const override { return kMaxHelloBytes - have; }
+
+  // A client waits for the answer before it asks, so nothing may follow its hello.
+  Step take(std::string& in) override {
+    const auto content = first_frame(in, kMaxHelloBytes - kFrameHeader);
+    if (!content) return {};
+    if (in.size() > kFrameHeader + content->size()) throw IoError("store: bytes follow a hello");
+    const StoreHello hello = read_hello(*content);
+    in.clear();
+    if (hello.version != StoreHello::kVersion)
+      return refuse(StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
+    if (hello.job != job_) return refuse(StoreStatus::kOtherJob, {});
+    if (hello.size != static_cast<std::uint32_t>(size_) || hello.rank >= hello.size)
+      return refuse(StoreStatus::kOtherSize, {std::to_string(size_)});
+    return {State::kKnown, frame(StoreStatus::kWelcome)};
   }
-  while (!first_frame(answer, kMaxFrame)) {
-    const Transfer transfer = receive_some(socket, answer, kMaxFrame);
-    if (transfer == Transfer::kClosed) return Outcome::kClosed;
-    if (transfer == Transfer::kWouldBlock && !wait_for(socket, POLLIN, deadline)) return Outcome::kTimeout;
+
+ private:
+  static Step refuse(StoreStatus status, const std::vector<std::string>& fields) {
+    return {State::kRefused, frame(status, fields)};
   }
-  return Outcome::kAnswered;
-}
+
+  JobId job_;
+  int size_;
+};
+
+// The kernel says whose process is there.
+class UnixGate final : public StoreGate {
+ public:
+  UnixGate(const JobId& job, int size) : job_(job), size_(size) {}
+  std::unique_ptr<Handshake> greet(const Descriptor& socket) override {
+    return is_trusted(peer_of(socket)) ? std::make_unique<UnixHandshake>(job_, size_) : nullptr;
+  }
+
+ private:
+  JobId job_;
+  int size_;
+};
+
+// --- the client's side --------------------------------------------------------------------------------------------------
 
 Welcome to_welcome(std::uint8_t code) {
   switch (static_cast<StoreStatus>(code)) {
@@ -61,6 +70,9 @@ Welcome to_welcome(std::uint8_t code) {
 }
 
 }  // namespace
+
+UnixStoreServer::UnixStoreServer(Descriptor listener, const JobId& job, int size)
+    : server_(std::move(listener), std::make_unique<UnixGate>(job, size)) {}
 
 Greeting greet(const UnixStoreOptions& options, Deadline deadline) {
   Greeting out;
@@ -80,7 +92,9 @@ Greeting greet(const UnixStoreOptions& options, Deadline deadline) {
                          .size = static_cast<std::uint32_t>(options.size)};
   std::string answer;
   try {
-    const Outcome outcome = converse(socket, frame(hello), answer, deadline);
+    Outcome outcome = send_all(socket, frame(hello), deadline);
+    while (outcome == Outcome::kAnswered && !first_frame(answer, kMaxFrame))
+      outcome = read_some(socket, answer, kMaxFrame, deadline);
     out.welcome = outcome == Outcome::kClosed ? Welcome::kGone : Welcome::kSilent;
     if (outcome != Outcome::kAnswered) return out;
     StoreMessage message = read_message(*first_frame(answer, kMaxFrame));
@@ -89,126 +103,37 @@ Greeting greet(const UnixStoreOptions& options, Deadline deadline) {
   } catch (const IoError&) {
     out.welcome = Welcome::kOtherJob;  // some other program
   }
-  if (out.welcome == Welcome::kYes) out.socket = std::move(socket);
+  if (out.welcome == Welcome::kYes) out.link.socket = std::move(socket);
   return out;
 }
 
 UnixStore::UnixStore(UnixStoreOptions options, Greeting greeting, std::unique_ptr<UnixStoreServer> server)
-    : options_(std::move(options)), server_(std::move(server)), server_pid_(greeting.server.pid) {
-  idle_.push_back(std::move(greeting.socket));
-}
+    : server_(std::move(server)),
+      client_(options.address, fmt::format("rank 0 (process {})", greeting.server.pid), std::move(greeting.link),
+              [options](Deadline deadline) { return greet(options, deadline); }) {}
 
 UnixStore::~UnixStore() = default;
 
-Descriptor UnixStore::take_connection(std::chrono::milliseconds timeout) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      Descriptor socket = std::move(idle_.back());
-      idle_.pop_back();
-      return socket;
-    }
-  }
-  Greeting greeting = greet(options_, Deadline(std::min<std::chrono::milliseconds>(timeout, kHandshakeDeadline)));
-  if (greeting.welcome == Welcome::kYes) return std::move(greeting.socket);
-  throw CommError(
-      fmt::format("store: {}: rank 0 (process {}), which holds it, has left or died", options_.address, server_pid_));
-}
-
-StoreMessage UnixStore::exchange(const Descriptor& socket, const std::string& request, const std::string& what,
-                                 std::chrono::milliseconds timeout) const {
-  Deadline deadline(timeout);
-  std::string answer;
-  const Outcome outcome = converse(socket, request, answer, deadline);
-  if (outcome == Outcome::kClosed)
-    throw CommError(fmt::format("store: {}: rank 0 (process {}), which holds the store at {}, has left or died", what,
-                                server_pid_, options_.address));
-  if (outcome == Outcome::kTimeout)
-    throw CommTimeout(
-        fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), options_.address));
-  try {
-    return read_message(*first_frame(answer, kMaxFrame));
-  } catch (const IoError& error) {
-    throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
-  }
-}
-
-// A connection goes back only after a whole exchange; closing it ends the wait on the server.
-std::vector<std::string> UnixStore::ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
-                                        std::chrono::milliseconds timeout) {
-  Descriptor socket = take_connection(timeout);
-  StoreMessage answer = exchange(socket, frame(op, fields), what, timeout);
-  const auto status = static_cast<StoreStatus>(answer.code);
-  const bool has_text = !answer.fields.empty();
-  if (status != StoreStatus::kDone && status != StoreStatus::kInvalid)
-    throw CommError(fmt::format("store: {}: refused: {}", what, has_text ? answer.fields[0] : "without a reason"));
-  {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(socket));
-  }
-  if (status == StoreStatus::kInvalid) throw InvalidArgument(has_text ? answer.fields[0] : "store: refused");
-  return std::move(answer.fields);
-}
-
-namespace {
-
-// The one field of an answer.
-const std::string& only(const std::vector<std::string>& fields, const std::string& what) {
-  if (fields.size() != 1) throw CommError(fmt::format("store: {}: an answer of {} fields, not 1", what, fields.size()));
-  return fields[0];
-}
-
-}  // namespace
-
-void UnixStore::set(const std::string& key, const std::string& value) {
-  check_store_value(key, value);
-  ask(StoreOp::kSet, {key, value}, "set " + quoted(key), timeout());
-}
+void UnixStore::set(const std::string& key, const std::string& value) { client_.set(key, value, timeout()); }
 
 std::string UnixStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  check_store_key(key);
-  const std::string what = "get " + quoted(key);
-  return only(ask(StoreOp::kGet, {key}, what, timeout), what);
+  return client_.get(key, timeout);
 }
 
-std::int64_t UnixStore::add(const std::string& key, std::int64_t amount) {
-  check_store_key(key);
-  const std::string what = "add to " + quoted(key);
-  const auto fields = ask(StoreOp::kAdd, {key, std::to_string(amount)}, what, timeout());
-  const std::string& text = only(fields, what);
-  std::int64_t sum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw CommError(fmt::format("store: {}: the answer {} is not a number", what, quoted(text)));
-  return sum;
-}
+std::int64_t UnixStore::add(const std::string& key, std::int64_t amount) { return client_.add(key, amount, timeout()); }
 
 std::string UnixStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
-  check_store_value(key, expected);
-  check_store_value(key, desired);
-  const std::string what = "compare_set " + quoted(key);
-  return only(ask(StoreOp::kCompareSet, {key, expected, desired}, what, timeout()), what);
+  return client_.compare_set(key, expected, desired, timeout());
 }
 
 void UnixStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  check_store_keys(keys);
-  if (keys.empty()) return;
-  const std::string others = keys.size() > 1 ? fmt::format(" and {} others", keys.size() - 1) : "";
-  ask(StoreOp::kWait, keys, "wait for " + quoted(keys[0]) + others, timeout);
+  client_.wait(keys, timeout);
 }
 
-bool UnixStore::delete_key(const std::string& key) {
-  check_store_key(key);
-  const std::string what = "delete_key " + quoted(key);
-  return only(ask(StoreOp::kDelete, {key}, what, timeout()), what) == "1";
-}
+bool UnixStore::delete_key(const std::string& key) { return client_.delete_key(key, timeout()); }
 
 Descriptor UnixStore::leave_will(const std::vector<std::string>& keys, const std::string& value) {
-  std::vector<std::string> fields{value};
-  fields.insert(fields.end(), keys.begin(), keys.end());
-  Descriptor socket = take_connection(timeout());
-  exchange(socket, frame(StoreOp::kWill, fields), "leave a will", timeout());
-  return socket;
+  return client_.leave_will(keys, value, timeout());
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -4,7 +4,7 @@
 #   scripts/install_packages.sh all    also what tests, benchmarks and CI need
 set -euo pipefail
 
-needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libxxhash-dev)
+needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libssl-dev libxxhash-dev)
 optional=()  # whatever uses these is skipped without them, and says so
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang clang-format-14 dpkg-dev file)

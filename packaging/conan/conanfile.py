@@ -13,7 +13,7 @@ class Lockstep(ConanFile):
     settings = "os", "compiler", "build_type", "arch"
     options = {"shared": [True, False]}
     default_options = {"shared": True}
-    requires = "eigen/3.4.0", "fmt/9.1.0", "nlohmann_json/3.11.2", "xxhash/0.8.1", "zlib/[>=1.2.13]"
+    requires = "eigen/3.4.0", "fmt/9.1.0", "nlohmann_json/3.11.2", "openssl/[>=3.0]", "xxhash/0.8.1", "zlib/[>=1.2.13]"
     generators = "CMakeDeps"
 
     def export_sources(self):

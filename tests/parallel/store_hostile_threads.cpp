@@ -236,11 +236,11 @@ TEST_CASE("half-closed and vanished clients are forgotten") {
     CHECK(half.is_closed());
     parked.introduce(honest.options);
     parked.say(par::frame(par::StoreOp::kGet, {"later"}));
-    parked.half_close();  // it can still hear
+    parked.half_close();  // TCP does not tell this from leaving, so neither do we
+    CHECK(parked.is_closed());
     cut.introduce(honest.options);
     cut.say(u32(100) + "half a frame");
     honest.client->set("later", "now");
-    CHECK(parked.answer().fields.at(0) == "now");
   }
   const auto waiting = client_of(honest.options);
   CHECK_THROWS_AS(waiting->get("never", milliseconds(1)), ls::CommTimeout);

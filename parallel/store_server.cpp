@@ -1,3 +1,5 @@
+#include "lockstep/parallel/store_server_internal.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -7,13 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <exception>
+#include <memory>
 #include <system_error>
+#include <vector>
 
+#include "lockstep/parallel/deadline.h"
 #include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/store_frames_internal.h"
 #include "lockstep/parallel/store_table_internal.h"
-#include "lockstep/parallel/unix_store.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -21,11 +27,16 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
+constexpr std::chrono::milliseconds kAcceptPause{10};
+constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger one gives its memory back
+
 struct Connection {
-  explicit Connection(Descriptor accepted) : socket(std::move(accepted)) {}
+  Connection(Descriptor accepted, std::unique_ptr<Handshake> with)
+      : socket(std::move(accepted)), handshake(std::move(with)) {}
 
   Descriptor socket;
-  bool known = false;   // has said hello
+  std::unique_ptr<Handshake> handshake;  // until it is known
+  std::optional<FrameGuard> guard;
   bool ending = false;  // closes when `out` has gone
   bool dead = false;
   Deadline hello_until{kHandshakeDeadline};
@@ -36,6 +47,7 @@ struct Connection {
   std::vector<std::string> will_keys;
   std::string will_value;
 
+  bool is_known() const { return !handshake; }
   bool is_busy() const { return !awaited.empty() || !out.empty(); }  // nothing is read until it has its answer
 };
 
@@ -58,10 +70,10 @@ std::int64_t to_number(const std::string& text) {
 // --- the thread's loop --------------------------------------------------------------------------------------------------
 
 // One thread does everything here, except for `stop`.
-class UnixStoreServer::Loop {
+class StoreServer::Loop {
  public:
-  Loop(Descriptor listener, const JobId& job, int size)
-      : listener_(std::move(listener)), job_(job), size_(size), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Loop(Descriptor listener, std::unique_ptr<StoreGate> gate)
+      : listener_(std::move(listener)), gate_(std::move(gate)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw CommError(fmt::format("store: no descriptor for its thread: {}", reason(errno)));
     reserve_spare();
   }
@@ -87,35 +99,39 @@ class UnixStoreServer::Loop {
   int next_timeout() const;
   void accept_all();
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+  void turn_one_away();
   void limit_strangers();
   void sweep();
 
   void read(Connection& peer);
   void take_frame(Connection& peer);
-  void take_hello(Connection& peer, const StoreHello& hello);
+  void take_greeting(Connection& peer);
+  void turn_away(Connection& peer, const std::string& why);
   void take_message(Connection& peer, StoreMessage message);
+  void answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields = {});
   void send(Connection& peer, std::string bytes);
   void flush(Connection& peer);
   void answer_if_there(Connection& peer);
   void changed(const std::string& key);
 
   Descriptor listener_;
-  JobId job_;
-  int size_;
+  std::unique_ptr<StoreGate> gate_;
   Descriptor wake_;
-  Descriptor spare_;  // given up for a moment when descriptors run out, to be able to turn a peer away
+  Descriptor spare_;               // given up for a moment when descriptors run out, to be able to turn a peer away
+  std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
   std::atomic<bool> stop_{false};
   StoreTable table_;
   std::vector<std::unique_ptr<Connection>> peers_;  // in the order they came
   std::vector<pollfd> polled_;
 };
 
-void UnixStoreServer::Loop::turn(int timeout) {
+void StoreServer::Loop::turn(int timeout) {
   polled_.clear();
   polled_.push_back({wake_.get(), POLLIN, 0});
-  polled_.push_back({listener_.get(), POLLIN, 0});
+  if (pause_ && pause_->passed()) pause_.reset();
+  polled_.push_back({listener_.get(), static_cast<short>(pause_ ? 0 : POLLIN), 0});
   for (const auto& peer : peers_) {
-    const int events = !peer->out.empty() ? POLLOUT : peer->awaited.empty() ? POLLIN : 0;
+    const int events = !peer->out.empty() ? POLLOUT : peer->awaited.empty() ? POLLIN : POLLRDHUP;
     polled_.push_back({peer->socket.get(), static_cast<short>(events), 0});
   }
   if (::poll(polled_.data(), polled_.size(), timeout) < 0) return;  // EINTR, or no memory for a moment
@@ -127,48 +143,56 @@ void UnixStoreServer::Loop::turn(int timeout) {
     if (events & POLLOUT) flush(peer);
     if (events & POLLIN) {
       read(peer);
-    } else if (events & (POLLHUP | POLLERR | POLLNVAL)) {
+    } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // TCP does not tell half from wholly closed
       peer.dead = true;
     }
-    if (!peer.known && peer.hello_until.passed()) peer.dead = true;
+    if (!peer.is_known() && peer.hello_until.passed()) turn_away(peer, "it did not say in time who it is");
   }
   sweep();
   if (polled_[1].revents & POLLIN) accept_all();
 }
 
-// Until the first stranger's time is over; for ever where there is none.
-int UnixStoreServer::Loop::next_timeout() const {
+// Until the first stranger's time is over, or the pause; for ever where there is neither.
+int StoreServer::Loop::next_timeout() const {
+  if (pause_) return static_cast<int>(kAcceptPause.count());
   for (const auto& peer : peers_) {
-    if (!peer->known) return static_cast<int>(Deadline(peer->hello_until).slice().count());
+    if (!peer->is_known()) return static_cast<int>(Deadline(peer->hello_until).slice().count());
   }
   return -1;
 }
 
-void UnixStoreServer::Loop::accept_all() {
+void StoreServer::Loop::accept_all() {
   for (;;) {
     Descriptor socket(
         uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
-    if (!socket && (errno == EMFILE || errno == ENFILE) && spare_) {
-      spare_.reset();
-      const Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      reserve_spare();
-      return;
-    }
-    if (!socket) return;
-    if (!is_trusted(peer_of(socket))) continue;  // closed, without a word
-    peers_.push_back(std::make_unique<Connection>(std::move(socket)));
+    if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (!socket && errno == ECONNABORTED) continue;
+    if (!socket) return turn_one_away();
+    if (auto handshake = gate_->greet(socket))
+      peers_.push_back(std::make_unique<Connection>(std::move(socket), std::move(handshake)));
     limit_strangers();
   }
 }
 
-void UnixStoreServer::Loop::limit_strangers() {
-  const auto is_stranger = [](const auto& peer) { return !peer->known; };
-  if (std::count_if(peers_.begin(), peers_.end(), is_stranger) > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
-    peers_.erase(std::find_if(peers_.begin(), peers_.end(), is_stranger));
+// Out of descriptors or memory: the first in the queue hears so at once instead of waiting for ever.
+void StoreServer::Loop::turn_one_away() {
+  spare_.reset();
+  const Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  reserve_spare();
+  pause_.emplace(kAcceptPause);
+}
+
+void StoreServer::Loop::limit_strangers() {
+  const auto is_stranger = [](const auto& peer) { return !peer->is_known(); };
+  if (std::count_if(peers_.begin(), peers_.end(), is_stranger) <= static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
+    return;
+  const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_stranger);
+  turn_away(**oldest, "too many connections have not said who they are");
+  peers_.erase(oldest);
 }
 
 // Removes the dead and carries out their wills, which can wake others, whose sockets can turn out dead.
-void UnixStoreServer::Loop::sweep() {
+void StoreServer::Loop::sweep() {
   for (std::size_t i = 0; i < peers_.size();) {
     if (!peers_[i]->dead) {
       ++i;
@@ -187,57 +211,55 @@ void UnixStoreServer::Loop::sweep() {
 
 // --- one peer -----------------------------------------------------------------------------------------------------------
 
-void UnixStoreServer::Loop::read(Connection& peer) {
-  Transfer transfer = Transfer::kDone;
-  while (transfer == Transfer::kDone && !peer.dead && !peer.ending && !peer.is_busy()) {
-    const std::size_t most = peer.known ? kMaxFrame + kFrameHeader : kMaxHelloBytes;
-    transfer = receive_some(peer.socket, peer.in, most - peer.in.size());
-    try {
-      take_frame(peer);
-    } catch (const IoError& error) {
-      // A stranger learns nothing.
-      if (peer.known) send(peer, frame(StoreStatus::kMalformed, {error.what()}));
-      peer.ending = true;
-      peer.dead = !peer.known || peer.out.empty();
-    }
-  }
+// A frame, then what else is to be done: poll tells of more.
+void StoreServer::Loop::read(Connection& peer) {
+  const std::size_t most = peer.is_known() ? kMaxFrame + kFrameHeader + FrameGuard::kTrailer - peer.in.size()
+                                           : peer.handshake->wanted(peer.in.size());
+  const Transfer transfer = receive_some(peer.socket, peer.in, most);
   if (transfer == Transfer::kClosed) peer.dead = true;
+  if (transfer != Transfer::kDone) return;
+  try {
+    peer.is_known() ? take_frame(peer) : take_greeting(peer);
+  } catch (const CommError& error) {  // a stranger learns nothing, nor does who forges a frame
+    turn_away(peer, error.what());
+  } catch (const IoError& error) {
+    if (!peer.is_known()) return turn_away(peer, error.what());
+    peer.ending = true;
+    answer(peer, StoreStatus::kMalformed, {error.what()});
+  }
+}
+
+void StoreServer::Loop::turn_away(Connection& peer, const std::string& why) {
+  peer.dead = true;
+  gate_->turned_away(peer.socket, why);
+}
+
+void StoreServer::Loop::take_greeting(Connection& peer) {
+  Handshake::Step step = peer.handshake->take(peer.in);
+  if (step.state == Handshake::State::kKnown) {
+    peer.handshake.reset();
+    peer.guard = std::move(step.guard);
+  }
+  peer.ending = step.state == Handshake::State::kRefused;
+  if (!step.reply.empty()) send(peer, std::move(step.reply));
 }
 
 // A client waits for the answer before it asks again, so nothing may follow a frame.
-void UnixStoreServer::Loop::take_frame(Connection& peer) {
-  const std::size_t most = peer.known ? kMaxFrame : kMaxHelloBytes - kFrameHeader;
-  const auto content = first_frame(peer.in, most);
+void StoreServer::Loop::take_frame(Connection& peer) {
+  const auto content = first_opened(peer.guard, peer.in, kMaxFrame);
   if (!content) return;
-  if (peer.in.size() > kFrameHeader + content->size())
-    throw IoError(fmt::format("store: {} bytes follow a frame", peer.in.size() - kFrameHeader - content->size()));
-  if (peer.known) {
-    StoreMessage message = read_message(*content);
-    peer.in = {};  // a large one gives its memory back
-    take_message(peer, std::move(message));
-  } else {
-    const StoreHello hello = read_hello(*content);
-    peer.in.clear();
-    take_hello(peer, hello);
-  }
+  const std::size_t whole = static_cast<std::size_t>(content->data() - peer.in.data()) + content->size() +
+                            (peer.guard ? FrameGuard::kTrailer : 0);
+  if (peer.in.size() > whole) throw IoError(fmt::format("store: {} bytes follow a frame", peer.in.size() - whole));
+  StoreMessage message = read_message(*content);
+  peer.in.clear();
+  if (peer.in.capacity() > kKeptBuffer) peer.in = {};
+  take_message(peer, std::move(message));
 }
 
-void UnixStoreServer::Loop::take_hello(Connection& peer, const StoreHello& hello) {
-  if (hello.version == StoreHello::kVersion && hello.job == job_ && hello.size == static_cast<std::uint32_t>(size_) &&
-      hello.rank < hello.size) {
-    peer.known = true;
-    return send(peer, frame(StoreStatus::kWelcome));
-  }
-  peer.ending = true;
-  if (hello.version != StoreHello::kVersion)
-    return send(peer, frame(StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)}));
-  if (hello.job == job_) return send(peer, frame(StoreStatus::kOtherSize, {std::to_string(size_)}));
-  send(peer, frame(StoreStatus::kOtherJob));
-}
-
-void UnixStoreServer::Loop::take_message(Connection& peer, StoreMessage message) {
+void StoreServer::Loop::take_message(Connection& peer, StoreMessage message) {
   std::vector<std::string>& fields = message.fields;
-  const auto done = [&](std::vector<std::string> result) { send(peer, frame(StoreStatus::kDone, result)); };
+  const auto done = [&](const std::vector<std::string>& result) { answer(peer, StoreStatus::kDone, result); };
   try {
     switch (static_cast<StoreOp>(message.code)) {
       case StoreOp::kSet:
@@ -272,35 +294,41 @@ void UnixStoreServer::Loop::take_message(Connection& peer, StoreMessage message)
         return done({});
     }
   } catch (const InvalidArgument& error) {
-    return send(peer, frame(StoreStatus::kInvalid, {error.what()}));
+    return answer(peer, StoreStatus::kInvalid, {error.what()});
   }
   throw IoError(fmt::format("store: there is no operation {}", message.code));
 }
 
-void UnixStoreServer::Loop::send(Connection& peer, std::string bytes) {
+void StoreServer::Loop::answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields) {
+  std::string reply = frame(status, fields);
+  if (peer.guard) peer.guard->seal(reply);
+  send(peer, std::move(reply));
+}
+
+void StoreServer::Loop::send(Connection& peer, std::string bytes) {
   peer.out = std::move(bytes);
   peer.sent = 0;
   flush(peer);
 }
 
-void UnixStoreServer::Loop::flush(Connection& peer) {
+void StoreServer::Loop::flush(Connection& peer) {
   const Transfer transfer = send_some(peer.socket, peer.out, peer.sent);
   if (transfer == Transfer::kWouldBlock) return;
   peer.out = {};
   peer.dead = peer.dead || peer.ending || transfer == Transfer::kClosed;
 }
 
-void UnixStoreServer::Loop::answer_if_there(Connection& peer) {
+void StoreServer::Loop::answer_if_there(Connection& peer) {
   if (table_.first_missing(peer.awaited)) return;
   const std::vector<std::string> keys = std::exchange(peer.awaited, {});
   if (peer.wants_value) {
-    send(peer, frame(StoreStatus::kDone, {*table_.find(keys.at(0))}));
+    answer(peer, StoreStatus::kDone, {*table_.find(keys.at(0))});
   } else {
-    send(peer, frame(StoreStatus::kDone));
+    answer(peer, StoreStatus::kDone);
   }
 }
 
-void UnixStoreServer::Loop::changed(const std::string& key) {
+void StoreServer::Loop::changed(const std::string& key) {
   for (const auto& peer : peers_) {
     const auto& awaited = peer->awaited;
     if (std::find(awaited.begin(), awaited.end(), key) != awaited.end()) answer_if_there(*peer);
@@ -310,8 +338,8 @@ void UnixStoreServer::Loop::changed(const std::string& key) {
 // --- the server ---------------------------------------------------------------------------------------------------------
 
 // Its thread takes no signals: they are for the program's own threads.
-UnixStoreServer::UnixStoreServer(Descriptor listener, const JobId& job, int size)
-    : loop_(std::make_unique<Loop>(std::move(listener), job, size)) {
+StoreServer::StoreServer(Descriptor listener, std::unique_ptr<StoreGate> gate)
+    : loop_(std::make_unique<Loop>(std::move(listener), std::move(gate))) {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -332,7 +360,7 @@ UnixStoreServer::UnixStoreServer(Descriptor listener, const JobId& job, int size
   if (failure) std::rethrow_exception(failure);
 }
 
-UnixStoreServer::~UnixStoreServer() {
+StoreServer::~StoreServer() {
   loop_->stop();
   thread_.join();
 }

@@ -1,0 +1,173 @@
+#include "lockstep/parallel/store_client_internal.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/store_table_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// --- bytes over a socket ------------------------------------------------------------------------------------------------
+
+bool wait_for(const Descriptor& socket, short events, Deadline& deadline) {
+  for (;;) {
+    const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
+    pollfd ready{socket.get(), events, 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(slice.count()));
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR && errno != EAGAIN)
+      throw CommError(fmt::format("store: cannot wait: {}", reason(errno)));
+    if (deadline.passed()) return false;
+  }
+}
+
+Outcome send_all(const Descriptor& socket, const std::string& bytes, Deadline& deadline) {
+  std::size_t sent = 0;
+  for (;;) {
+    if (send_some(socket, bytes, sent) != Transfer::kWouldBlock) return Outcome::kAnswered;
+    if (!wait_for(socket, POLLOUT, deadline)) return Outcome::kTimeout;
+  }
+}
+
+Outcome read_some(const Descriptor& socket, std::string& into, std::size_t most, Deadline& deadline) {
+  for (;;) {
+    if (!wait_for(socket, POLLIN, deadline)) return Outcome::kTimeout;
+    const Transfer transfer = receive_some(socket, into, most);
+    if (transfer == Transfer::kClosed) return Outcome::kClosed;
+    if (transfer == Transfer::kDone) return Outcome::kAnswered;
+  }
+}
+
+// --- connections and questions ------------------------------------------------------------------------------------------
+
+StoreClient::StoreClient(std::string address, std::string holder, StoreLink link, Connect connect)
+    : address_(std::move(address)), holder_(std::move(holder)), connect_(std::move(connect)) {
+  idle_.push_back(std::move(link));
+}
+
+StoreLink StoreClient::take_link(milliseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      StoreLink link = std::move(idle_.back());
+      idle_.pop_back();
+      return link;
+    }
+  }
+  Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
+  if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
+  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died", address_, holder_));
+}
+
+StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,
+                                   milliseconds timeout) const {
+  Deadline deadline(timeout);
+  if (link.guard) link.guard->seal(request);
+  Outcome outcome = send_all(link.socket, request, deadline);
+  std::string answer;
+  try {
+    while (outcome == Outcome::kAnswered) {
+      if (const auto content = first_opened(link.guard, answer, kMaxFrame)) return read_message(*content);
+      outcome = read_some(link.socket, answer, kMaxFrame, deadline);
+    }
+  } catch (const FrameGuard::Forged& error) {
+    throw CommError(fmt::format("{}: {}: {}", what, address_, error.what()));
+  } catch (const IoError& error) {
+    throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
+  }
+  if (outcome == Outcome::kClosed)
+    throw CommError(
+        fmt::format("store: {}: {}, which holds the store at {}, has left or died", what, holder_, address_));
+  throw CommTimeout(
+      fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
+}
+
+// A connection goes back only after a whole exchange; closing it ends the wait on the server.
+std::vector<std::string> StoreClient::ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
+                                          milliseconds timeout) {
+  StoreLink link = take_link(timeout);
+  StoreMessage answer = exchange(link, frame(op, fields), what, timeout);
+  const auto status = static_cast<StoreStatus>(answer.code);
+  const bool has_text = !answer.fields.empty();
+  if (status != StoreStatus::kDone && status != StoreStatus::kInvalid)
+    throw CommError(fmt::format("store: {}: refused: {}", what, has_text ? answer.fields[0] : "without a reason"));
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(link));
+  }
+  if (status == StoreStatus::kInvalid) throw InvalidArgument(has_text ? answer.fields[0] : "store: refused");
+  return std::move(answer.fields);
+}
+
+// --- the calls of Store -------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The one field of an answer.
+const std::string& only(const std::vector<std::string>& fields, const std::string& what) {
+  if (fields.size() != 1) throw CommError(fmt::format("store: {}: an answer of {} fields, not 1", what, fields.size()));
+  return fields[0];
+}
+
+}  // namespace
+
+void StoreClient::set(const std::string& key, const std::string& value, milliseconds timeout) {
+  check_store_value(key, value);
+  ask(StoreOp::kSet, {key, value}, "set " + quoted(key), timeout);
+}
+
+std::string StoreClient::get(const std::string& key, milliseconds timeout) {
+  check_store_key(key);
+  const std::string what = "get " + quoted(key);
+  return only(ask(StoreOp::kGet, {key}, what, timeout), what);
+}
+
+std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, milliseconds timeout) {
+  check_store_key(key);
+  const std::string what = "add to " + quoted(key);
+  const auto fields = ask(StoreOp::kAdd, {key, std::to_string(amount)}, what, timeout);
+  const std::string& text = only(fields, what);
+  std::int64_t sum = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw CommError(fmt::format("store: {}: the answer {} is not a number", what, quoted(text)));
+  return sum;
+}
+
+std::string StoreClient::compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                                     milliseconds timeout) {
+  check_store_value(key, expected);
+  check_store_value(key, desired);
+  const std::string what = "compare_set " + quoted(key);
+  return only(ask(StoreOp::kCompareSet, {key, expected, desired}, what, timeout), what);
+}
+
+void StoreClient::wait(const std::vector<std::string>& keys, milliseconds timeout) {
+  check_store_keys(keys);
+  if (keys.empty()) return;
+  const std::string others = keys.size() > 1 ? fmt::format(" and {} others", keys.size() - 1) : "";
+  ask(StoreOp::kWait, keys, "wait for " + quoted(keys[0]) + others, timeout);
+}
+
+bool StoreClient::delete_key(const std::string& key, milliseconds timeout) {
+  check_store_key(key);
+  const std::string what = "delete_key " + quoted(key);
+  return only(ask(StoreOp::kDelete, {key}, what, timeout), what) == "1";
+}
+
+Descriptor StoreClient::leave_will(const std::vector<std::string>& keys, const std::string& value,
+                                   milliseconds timeout) {
+  std::vector<std::string> fields{value};
+  fields.insert(fields.end(), keys.begin(), keys.end());
+  StoreLink link = take_link(timeout);
+  exchange(link, frame(StoreOp::kWill, fields), "leave a will", timeout);
+  return std::move(link.socket);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

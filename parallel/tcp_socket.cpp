@@ -1,0 +1,133 @@
+#include "lockstep/parallel/tcp_socket_internal.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "lockstep/parallel/store_client_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+const sockaddr* pointer(const TcpAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
+
+void set_option(const Descriptor& socket, int level, int name, int value) {
+  // None of them is needed for right results.
+  static_cast<void>(::setsockopt(socket.get(), level, name, &value, sizeof(value)));
+}
+
+Descriptor open_socket(const TcpAddress& address) {
+  return Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+}
+
+template <class Call>
+TcpAddress ask(const Descriptor& socket, Call call) {
+  TcpAddress out;
+  out.size = sizeof(out.storage);
+  if (call(socket.get(), reinterpret_cast<sockaddr*>(&out.storage), &out.size) != 0) out = {};
+  return out;
+}
+
+void add_reason(std::string& error, const TcpAddress& address, int number) {
+  error += fmt::format("{}{}: {}", error.empty() ? "" : "; ", address.to_string(), reason(number));
+}
+
+// Where nobody listens, a client of this host can be given the port that it asks for, and is connected with itself.
+bool is_connected_with_itself(const Descriptor& socket) {
+  return address_of(socket).to_string() == peer_address_of(socket).to_string();
+}
+
+}  // namespace
+
+int TcpAddress::port() const {
+  if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
+
+std::string TcpAddress::to_string() const {
+  char host[NI_MAXHOST];
+  if (::getnameinfo(pointer(*this), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) return "unknown";
+  return storage.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host, port()) : fmt::format("{}:{}", host, port());
+}
+
+std::vector<TcpAddress> resolve(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
+  std::vector<TcpAddress> out;
+  for (const addrinfo* entry = failed ? nullptr : list; entry; entry = entry->ai_next) {
+    if (entry->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    TcpAddress& address = out.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size = entry->ai_addrlen;
+  }
+  if (out.empty())
+    throw CommError(fmt::format("TcpStore: the host {} has no address: {}", quoted(host),
+                                failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
+  return out;
+}
+
+Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error) {
+  for (const TcpAddress& address : addresses) {
+    Descriptor socket = open_socket(address);
+    // A port whose last connections linger can be had again; one that somebody listens on cannot.
+    if (socket) set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (socket && address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (socket && ::bind(socket.get(), pointer(address), address.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
+      return socket;
+    add_reason(error, address, errno);
+  }
+  return {};
+}
+
+TcpAddress address_of(const Descriptor& socket) { return ask(socket, ::getsockname); }
+TcpAddress peer_address_of(const Descriptor& socket) { return ask(socket, ::getpeername); }
+
+Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error) {
+  Descriptor socket = open_socket(address);
+  int number = socket ? 0 : errno;
+  if (socket && ::connect(socket.get(), pointer(address), address.size) != 0) {
+    number = errno;
+    if (number == EINPROGRESS || number == EINTR) {
+      socklen_t size = sizeof(number);
+      if (!wait_for(socket, POLLOUT, deadline)) {
+        number = ETIMEDOUT;
+      } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) {
+        number = errno;
+      }
+    }
+  }
+  if (number == 0 && is_connected_with_itself(socket)) {
+    const linger at_once{1, 0};  // the port is free again without lingering
+    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    number = ECONNREFUSED;
+  }
+  if (number != 0) {
+    add_reason(error, address, number);
+    return {};
+  }
+  tune_tcp(socket);
+  return socket;
+}
+
+void tune_tcp(const Descriptor& socket) {
+  constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

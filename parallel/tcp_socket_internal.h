@@ -1,0 +1,37 @@
+// TCP sockets of the store: listening on one address and reaching one of several, without reverse DNS.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/deadline.h"
+#include "lockstep/parallel/socket_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+struct TcpAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  int port() const;
+  std::string to_string() const;  // "127.0.0.1:29500", "[::1]:29500"
+};
+
+// All addresses of `host`, a name or a number. Throws CommError where there is none.
+std::vector<TcpAddress> resolve(const std::string& host, int port);
+
+// A socket that listens on the first of `addresses` that can be had; no other address of this host reaches it. Empty
+// where none can, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied".
+Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error);
+TcpAddress address_of(const Descriptor& socket);       // its own
+TcpAddress peer_address_of(const Descriptor& socket);  // of the other end
+
+// A connection, or empty with the reason in `error`.
+Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error);
+
+// For both ends: small frames go out at once, and a host that has vanished is noticed within half a minute.
+void tune_tcp(const Descriptor& socket);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
