@@ -42,8 +42,9 @@ class Work {
 };
 
 struct InitOptions {
-  std::string backend = "shm";         // shm or local
-  std::string init_method = "env://";  // how the ranks find each other; ignored where `store` is given
+  std::string backend = "shm";  // shm or local
+  // How the ranks find each other: env://, tcp://host:port, file:///path. Ignored where `store` is given.
+  std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
   int world_size = -1;                                           // -1: from the environment
   int rank = -1;
@@ -59,6 +60,7 @@ struct Rendezvous {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store = nullptr;  // alone for this group
+  std::string address = "127.0.0.1";       // of this host, on the network that leads to the others
 };
 
 struct AllToAllOptions {

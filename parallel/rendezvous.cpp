@@ -1,26 +1,19 @@
 #include "lockstep/parallel/rendezvous.h"
 
-#include <algorithm>
-#include <optional>
-#include <thread>
+#include <unistd.h>
 
-#include "lockstep/parallel/limits_internal.h"
+#include <algorithm>
+#include <fstream>
+
+#include "lockstep/parallel/file_store.h"
+#include "lockstep/parallel/meeting_place_internal.h"
 #include "lockstep/parallel/rendezvous_internal.h"
-#include "lockstep/parallel/unix_store.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
-
-using Clock = Deadline::Clock;
-using std::chrono::milliseconds;
-
-// A last question just before the end gets its answer.
-milliseconds time_left(Clock::time_point end) {
-  return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kSlice);
-}
 
 // --- over a store that the caller has -----------------------------------------------------------------------------------
 
@@ -40,216 +33,50 @@ Rendezvous meet_on_store(const InitOptions& options) {
     if (!call.enter()) throw CommError(call.error());
     call.arrive();
     call.wait_for_all(options.timeout, options.timeout);
-    return {options.rank, options.world_size, std::make_shared<PrefixStore>(prefix, options.store)};
+    return {.rank = options.rank,
+            .size = options.world_size,
+            .store = std::make_shared<PrefixStore>(prefix, options.store)};
   }
 }
 
-// --- over a store that rank 0 serves ------------------------------------------------------------------------------------
+// --- file:///path -------------------------------------------------------------------------------------------------------
 
-std::string describe(const Greeting& greeting, const std::string& where, int size) {
-  const pid_t pid = greeting.server.pid;
-  switch (greeting.welcome) {
-    case Welcome::kOtherUser:
-      return fmt::format("{}: the address belongs to process {} of user {}\nChoose another MASTER_PORT", where, pid,
-                         greeting.server.uid);
-    case Welcome::kOtherVersion:
-      return fmt::format("{}: process {} there runs another version of Lockstep (store protocol {}, here {})", where,
-                         pid, greeting.detail, StoreHello::kVersion);
-    case Welcome::kOtherJob:
-      return fmt::format(
-          "{}: another job uses this address: process {}\nWait for its end, end it if it is a stale run, "
-          "or choose another MASTER_PORT",
-          where, pid);
-    case Welcome::kOtherSize:
-      return fmt::format("{}: rank 0 (process {}) counts {} ranks, this process {}\nWORLD_SIZE must be the same on all",
-                         where, pid, greeting.detail, size);
-    case Welcome::kSilent:
-      return fmt::format("{}: rank 0 (process {}) does not answer: is it stopped?", where, pid);
-    default:
-      return fmt::format("{}: rank 0 did not arrive", where);
-  }
+Rendezvous meet_in_file(const InitOptions& options, const Url& url) {
+  InitOptions with_store = options;
+  with_store.rank = url.rank;
+  with_store.world_size = url.world_size;
+  LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
+                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the path)",
+                 quoted(options.init_method));
+  check_place(url.rank, url.world_size);
+  with_store.store =
+      std::make_shared<FileStore>(url.path, FileStoreOptions{.world_size = url.world_size, .timeout = options.timeout});
+  return meet_on_store(with_store);
 }
 
-// How long to go on trying. What belongs to another run may be about to end; it gets a moment.
-class Patience {
- public:
-  Patience(const Place& place, milliseconds timeout)
-      : where_("rendezvous at " + place.address), size_(place.size), timeout_(timeout), deadline_(timeout) {}
+// --- what ranks share beside the store -----------------------------------------------------------------------------------
 
-  // Waits a moment, or throws.
-  void retry(const Greeting& greeting) {
-    const bool is_foreign = greeting.welcome >= Welcome::kOtherUser;
-    if (!is_foreign) foreign_since_.reset();
-    if (is_foreign && !foreign_since_) foreign_since_ = Clock::now();
-    static_cast<void>(deadline_.slice());  // moves the deadline where this process was stopped
-    const std::string text = describe(greeting, where_, size_);
-    if (is_foreign && (deadline_.passed() || Clock::now() - *foreign_since_ > kStaleRun)) throw CommError(text);
-    retry(text);
-  }
-  void retry(const std::string& text) {
-    last_ = text;
-    if (deadline_.passed()) throw CommTimeout(fmt::format("{} (after {} ms)", text, timeout_.count()));
-    std::this_thread::sleep_for(kConnectPoll);
-  }
-
-  // For the same reason as the last time.
-  void retry() { retry(last_.empty() ? where_ + ": rank 0 did not arrive" : std::string(last_)); }
-
-  const std::string& where() const { return where_; }
-
- private:
-  std::string where_, last_;
-  int size_;
-  milliseconds timeout_;
-  Deadline deadline_;
-  std::optional<Clock::time_point> foreign_since_;
-};
-
-// One meeting at the address of `place`.
-class Meeting {
- public:
-  Meeting(const Place& place, milliseconds timeout)
-      : place_(place), timeout_(timeout), end_(Clock::now() + timeout),
-        patience_(place, timeout), options_{.socket = place.socket,
-                                            .address = place.address,
-                                            .job = place.job,
-                                            .rank = place.rank,
-                                            .size = place.size} {}
-
-  std::shared_ptr<Store> run() {
-    while (!(place_.rank == 0 ? host() : join())) {
-    }
-    try {
-      call_->wait_for_all(time_left(end_), timeout_);
-    } catch (const CommError&) {
-      if (place_.rank == 0) let_others_hear();
-      throw;
-    }
-    see_off();
-    return store_;
-  }
-
- private:
-  // Both return whether this rank has arrived; if not, another try follows, after a pause or at once.
-  bool host();
-  bool join();
-  bool enter(std::shared_ptr<UnixStore> store);
-  void wait_for_next_call();
-  void meet_other_host();
-  void see_off();
-  void let_others_hear();
-
-  Place place_;
-  milliseconds timeout_;
-  Clock::time_point end_;
-  Patience patience_;
-  UnixStoreOptions options_;
-  std::shared_ptr<UnixStore> store_;
-  std::shared_ptr<PrefixStore> call_store_;
-  std::optional<RollCall> call_;
-  Descriptor will_;
-};
-
-constexpr const char* kCallPrefix = "rendezvous/";
-std::string bye_of(int rank) { return "bye/" + std::to_string(rank); }
-
-bool Meeting::host() {
-  Descriptor listener = listen_abstract(options_.socket);
-  if (!listener) {
-    if (errno != EADDRINUSE) throw CommError(fmt::format("{}: {}", patience_.where(), reason(errno)));
-    meet_other_host();
-    return false;
-  }
-  auto server = std::make_unique<UnixStoreServer>(std::move(listener), place_.job, place_.size);
-  Greeting greeting = greet(options_, Deadline(kHandshakeDeadline));
-  if (greeting.welcome != Welcome::kYes) throw CommError(describe(greeting, patience_.where(), place_.size));
-  return enter(std::make_shared<UnixStore>(options_, std::move(greeting), std::move(server)));
+// The kernel that runs this process, and its network, as containers of one host may have several.
+std::string host_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  char net[64] = {};
+  const ssize_t size = ::readlink("/proc/self/ns/net", net, sizeof(net));
+  return boot + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
-// Rank 0's address is taken: by a run that ends just now, or for good.
-void Meeting::meet_other_host() {
-  Greeting greeting = greet(options_, Deadline(std::min<milliseconds>(time_left(end_), kHandshakeDeadline)));
-  if (greeting.welcome != Welcome::kYes) return patience_.retry(greeting);
-  auto store = std::make_shared<UnixStore>(options_, std::move(greeting));
-  try {
-    store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
-  } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
-    return patience_.retry(fmt::format("{}: another rank 0 has the address", patience_.where()));
-  }
-  enter(std::move(store));  // which says who is there already
-}
-
-bool Meeting::join() {
-  Greeting greeting = greet(options_, Deadline(std::min<milliseconds>(time_left(end_), kHandshakeDeadline)));
-  if (greeting.welcome == Welcome::kYes) return enter(std::make_shared<UnixStore>(options_, std::move(greeting)));
-  patience_.retry(greeting);
-  return false;
-}
-
-bool Meeting::enter(std::shared_ptr<UnixStore> store) {
-  store->set_timeout(time_left(end_));
-  call_store_ = std::make_shared<PrefixStore>(kCallPrefix, store);
-  call_.emplace(*call_store_, place_.rank, place_.size, patience_.where());
-  bool is_over = false;
-  try {
-    is_over = call_->is_over();
-  } catch (const CommError&) {  // its server ended under our hands: that of an earlier group
-    patience_.retry();
-    return false;
-  }
-  if (is_over) {
-    wait_for_next_call();
-    return false;
-  }
-  // First the will, so that there is no moment in which the death of a rank that has entered goes unnoticed.
-  will_ = store->leave_will({std::string(kCallPrefix) + RollCall::kOutcome, kCallPrefix + bye_of(place_.rank)},
-                            call_->will());
-  if (!call_->enter()) throw CommError(call_->error());
-  call_->arrive();
-  store_ = std::move(store);
-  return true;
-}
-
-// The call was over before this rank came. If it failed, or was that of our own earlier group, rank 0 will end it and
-// begin another.
-void Meeting::wait_for_next_call() {
-  const bool is_ours = call_->is_by_this_process();
-  LOCKSTEP_CHECK(place_.rank != 0 || !is_ours,
-                 "init_process_group: this process has a group at {} already\n"
-                 "Destroy it first, cut it with split, or give another .group_name",
-                 place_.address);
-  if (!is_ours && !call_->has_failed()) throw CommError(call_->error());
-  patience_.retry(is_ours ? fmt::format("{}: rank 0 still has the group before this one", patience_.where())
-                          : call_->error());
-}
-
-// Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome.
-void Meeting::see_off() {
-  store_->set_timeout(timeout_);
-  if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
-  std::vector<std::string> byes;
-  for (int rank = 1; rank < place_.size; ++rank) byes.push_back(bye_of(rank));
-  try {
-    call_store_->wait(byes, time_left(end_));
-  } catch (const CommTimeout&) {
-    throw CommTimeout(fmt::format("{}: a rank arrived and was not heard of again", patience_.where()));
-  }
-  for (const std::string& bye : byes) {
-    const std::string text = call_store_->get(bye);
-    if (!text.empty()) throw CommError(text.substr(1));
-  }
-}
-
-// After a failed call: those who have entered hear the reason before the store goes. Their wills say when they have.
-void Meeting::let_others_hear() {
-  std::vector<std::string> byes;
-  try {
-    for (const int rank : call_->entered()) {
-      if (rank != 0) byes.push_back(bye_of(rank));
-    }
-    call_store_->wait(byes, kStaleRun / 2);
-  } catch (const CommError&) {
-    // One that hangs is not waited for.
+// Shared memory is for ranks that meet on one host, and those at a TCP store may be anywhere.
+void check_same_host(const Rendezvous& here) {
+  const auto key = [](int rank) { return fmt::format("host/{}", rank); };
+  here.store->set(key(here.rank), host_id());
+  const std::string first = here.store->get(key(0));
+  for (int rank = 1; rank < here.size; ++rank) {
+    if (here.store->get(key(rank)) != first)
+      throw CommError(
+          fmt::format("init_process_group: backend shm joins processes of one host, and ranks 0 and {} are on "
+                      "different ones\nUse .backend = \"gloo\" or \"mpi\" there",
+                      rank));
   }
 }
 
@@ -262,17 +89,19 @@ Rendezvous rendezvous(const InitOptions& options) {
   if (options.store) {
     result = meet_on_store(options);
   } else {
-    if (options.init_method != "env://")
-      throw NotBuilt(
-          fmt::format("init_process_group: init_method {} is not in this version\nUse env://, or give .store, "
-                      ".rank and .world_size",
-                      quoted(options.init_method)));
-    const Place place = place_from_environment(options);
-    result = {place.rank, place.size, nullptr};
-    if (place.size == 1) {
-      result.store = std::make_shared<InProcessStore>();
+    const Url url = read_url(options);
+    if (url.scheme == "file") {
+      result = meet_in_file(options, url);
     } else {
-      result.store = Meeting(place, options.timeout).run();
+      InitOptions with_place = options;
+      with_place.rank = url.rank;
+      with_place.world_size = url.world_size;
+      const Place place = url.scheme == "tcp" ? place_from_url(options, url) : place_from_environment(with_place);
+      const bool is_alone = place.size == 1;
+      result = is_alone ? Rendezvous{.rank = 0, .size = 1, .store = std::make_shared<InProcessStore>()}
+                        : meet(place, options.timeout);
+      result.store->set_timeout(options.timeout);
+      if (!is_alone && !place.is_one_host && options.backend == "shm") check_same_host(result);
     }
   }
   result.store->set_timeout(options.timeout);

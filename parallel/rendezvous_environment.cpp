@@ -88,36 +88,18 @@ void check_nothing_missing(const Launcher& launcher, const InitOptions& options,
                  present.empty() ? "" : " (" + present + ")", kWaysOut);
 }
 
-// The many spellings of this host become one: ranks must come to the same name.
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
-}
-
-// Throws unless all ranks are on this host.
-void check_one_host(const Launcher& launcher, int size) {
-  const auto several = [&](const std::string& why) {
-    throw NotBuilt(fmt::format("init_process_group: {}\nThis version joins ranks of one host only; start all {} there",
-                               why, size));
-  };
+// Whether all ranks are on this host.
+bool is_on_one_host(const Launcher& launcher, int size) {
   const auto local = launcher.local_size ? variable(launcher.local_size) : std::nullopt;
   if (local) {
     const int local_size = to_number(*local, launcher.local_size, 1, kMaxRanks);
     LOCKSTEP_CHECK(local_size <= size, "init_process_group: {} is {}, more than the {} ranks of {}",
                    launcher.local_size, local_size, size, launcher.size);
-    if (local_size < size)
-      several(fmt::format("{} is {} and {} is {}: the ranks are on several hosts", launcher.local_size, local_size,
-                          launcher.size, size));
-    return;
+    return local_size == size;
   }
-  if (const auto master = variable("MASTER_ADDR")) {
-    if (is_loopback(*master)) return;
-    if (launcher.needs_master)
-      several(fmt::format("MASTER_ADDR is {}, which is no loopback address, and LOCAL_WORLD_SIZE is not set",
-                          quoted(*master)));
-  }
-  const auto nodes = first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
-  if (!launcher.needs_master && nodes.value_or("1") != "1")
-    several(fmt::format("{} started the ranks on {} hosts", launcher.name, quoted(*nodes)));
+  const auto master = variable("MASTER_ADDR");
+  if (master && (launcher.needs_master || is_loopback(*master))) return is_loopback(*master);
+  return first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}).value_or("1") == "1";
 }
 
 JobId hash_job(const std::string& text) {
@@ -125,7 +107,32 @@ JobId hash_job(const std::string& text) {
   return {hash.low64, hash.high64};
 }
 
+// A port for a SLURM job that names none: steps of one job, and jobs that share a host, are kept apart by their identity.
+int port_of_job(const std::string& job) {
+  constexpr int kFirst = 20000, kSpan = 40000;
+  return kFirst + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kSpan);
+}
+
+// Where rank 0 serves the store of ranks on several hosts.
+void find_master(Place& place, const Launcher& launcher, const std::optional<std::string>& job) {
+  const auto master = variable("MASTER_ADDR"), port = variable("MASTER_PORT");
+  const auto nodes = first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
+  place.host = master ? *master : first_host(nodes.value_or(""));
+  LOCKSTEP_CHECK(!place.host.empty(),
+                 "init_process_group: {} started ranks on several hosts, and nothing says where rank 0 is\n"
+                 "Set MASTER_ADDR and MASTER_PORT on all of them{}",
+                 launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
+  place.port = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
+  place.address = fmt::format("{}:{}", place.host, place.port);
+  place.is_port_taken = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
+}
+
 }  // namespace
+
+// The many spellings of this host become one: ranks must come to the same name.
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
+}
 
 void check_place(int rank, int size) {
   LOCKSTEP_CHECK(size >= 1 && size <= kMaxRanks, "init_process_group: the world size is {}, expected 1 to {}", size,
@@ -148,7 +155,15 @@ Place place_from_environment(const InitOptions& options) {
   check_place(place.rank, place.size);
   if (is_alone) return place;
 
-  check_one_host(launcher, place.size);
+  const std::string run = fmt::format("run {} restart {} job {}", variable("TORCHELASTIC_RUN_ID").value_or("none"),
+                                      variable("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("none"));
+  place.is_one_host = is_on_one_host(launcher, place.size);
+  if (!place.is_one_host) {
+    find_master(place, launcher, job);
+    place.job_text = options.group_name.empty() ? run : run + " group " + options.group_name;
+    place.authenticate = options.authenticate;
+    return place;
+  }
   if (port) {
     const auto master = variable("MASTER_ADDR");
     const std::string host = !master || is_loopback(*master) ? "127.0.0.1" : *master;
@@ -156,11 +171,15 @@ Place place_from_environment(const InitOptions& options) {
   } else {
     place.address = fmt::format("{} job {}", launcher.name, *job);
   }
+  set_socket(place, options, variable("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
+  return place;
+}
+
+// On one host the address is a name only; nobody listens on the port.
+void set_socket(Place& place, const InitOptions& options, const std::string& job) {
   const std::string name = place.address + "\n" + options.group_name;
   place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
-  place.job = hash_job(fmt::format("{}\n{}\n{}", first_of({"LOCKSTEP_JOB_TOKEN", "TORCHELASTIC_RUN_ID"}).value_or(""),
-                                   variable("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("")));
-  return place;
+  place.job = hash_job(job);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -14,15 +14,41 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 struct Place {
   int rank = 0;
   int size = 1;
-  std::string address;  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
-  std::string socket;   // the abstract Unix socket that follows from it
-  JobId job;
+  std::string address = {};  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
+  bool is_one_host = true;
+  // On one host:
+  std::string socket = {};  // the abstract Unix socket that follows from the address
+  JobId job = {};
+  // On several:
+  std::string host = {};       // rank 0's
+  int port = 0;                // there
+  bool is_port_taken = false;  // by the launcher's agent; rank 0 takes one above it
+  std::string job_text = {};   // what all ranks of the job have in common
+  bool authenticate = true;
 };
 
 // By the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` come first. Throws
-// InvalidArgument naming what is missing or does not fit, NotBuilt for ranks on several hosts.
+// InvalidArgument naming what is missing or does not fit.
 Place place_from_environment(const InitOptions& options);
 void check_place(int rank, int size);
+// Sets `place.socket` and `place.job` from its address and what identifies the job.
+void set_socket(Place& place, const InitOptions& options, const std::string& job);
+bool is_loopback(const std::string& address);
+
+// What an init_method other than env:// says; rank and world_size are from `options` where they are given there.
+struct Url {
+  std::string scheme = {};  // env, tcp or file
+  std::string host = {};
+  int port = 0;
+  std::string path = {};
+  int rank = -1, world_size = -1;
+};
+// Throws InvalidArgument naming the part that cannot be understood, NotBuilt for schemes of other versions.
+Url read_url(const InitOptions& options);
+Place place_from_url(const InitOptions& options, const Url& url);
+
+// The first host of SLURM's list: "node03" of "node[03-05,9],gpu1"; empty where there is none.
+std::string first_host(const std::string& list);
 
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -52,10 +53,25 @@ int TcpAddress::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
 }
 
-std::string TcpAddress::to_string() const {
+TcpAddress TcpAddress::with_port(int port) const {
+  TcpAddress out = *this;
+  const auto number = htons(static_cast<std::uint16_t>(port));
+  if (storage.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&out.storage)->sin6_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in*>(&out.storage)->sin_port = number;
+  }
+  return out;
+}
+
+std::string TcpAddress::host() const {
   char host[NI_MAXHOST];
   if (::getnameinfo(pointer(*this), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) return "unknown";
-  return storage.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host, port()) : fmt::format("{}:{}", host, port());
+  return host;
+}
+
+std::string TcpAddress::to_string() const {
+  return storage.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
 }
 
 std::vector<TcpAddress> resolve(const std::string& host, int port) {
@@ -119,6 +135,14 @@ Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::strin
   }
   tune_tcp(socket);
   return socket;
+}
+
+std::string address_towards(const std::vector<TcpAddress>& addresses) {
+  for (const TcpAddress& address : addresses) {
+    const Descriptor socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (socket && ::connect(socket.get(), pointer(address), address.size) == 0) return address_of(socket).host();
+  }
+  return {};
 }
 
 void tune_tcp(const Descriptor& socket) {

@@ -16,6 +16,8 @@ struct TcpAddress {
   socklen_t size = 0;
 
   int port() const;
+  TcpAddress with_port(int port) const;
+  std::string host() const;       // "127.0.0.1", "::1"
   std::string to_string() const;  // "127.0.0.1:29500", "[::1]:29500"
 };
 
@@ -30,6 +32,10 @@ TcpAddress peer_address_of(const Descriptor& socket);  // of the other end
 
 // A connection, or empty with the reason in `error`.
 Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error);
+
+// This host's address on the network that leads to the first of `addresses` that can be reached; empty where none can.
+// Nothing is sent.
+std::string address_towards(const std::vector<TcpAddress>& addresses);
 
 // For both ends: small frames go out at once, and a host that has vanished is noticed within half a minute.
 void tune_tcp(const Descriptor& socket);

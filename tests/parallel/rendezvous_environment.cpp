@@ -59,22 +59,92 @@ TEST_CASE("numbers that are none, or do not fit together") {
   CHECK(place(with("LOCAL_WORLD_SIZE", "2")).address == "127.0.0.1:1");
 }
 
-TEST_CASE("ranks on several hosts are not in this version, and the reason for thinking so is told") {
-  using E = ls::NotBuilt;
-  Variables four = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1"}};
-  check_error<E>(four, {"MASTER_ADDR is \"node7\", which is no loopback address, and LOCAL_WORLD_SIZE is not set",
-                        "ranks of one host only"});
-  four.push_back({"LOCAL_WORLD_SIZE", "2"});
-  check_error<E>(four, {"LOCAL_WORLD_SIZE is 2 and WORLD_SIZE is 4: the ranks are on several hosts"});
-  check_error<E>({{"OMPI_COMM_WORLD_RANK", "0"},
-                  {"OMPI_COMM_WORLD_SIZE", "4"},
-                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                  {"PMIX_NAMESPACE", "x"}},
-                 {"OMPI_COMM_WORLD_LOCAL_SIZE is 2"});
-  check_error<E>({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}},
-                 {"srun started the ranks on \"2\" hosts"});
-  for (const char* method : {"tcp://127.0.0.1:1", "file:///tmp/x", "mpi://", ""}) {
-    CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("Use env://") != std::string::npos);
+TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_ADDR or SLURM's list") {
+  using E = ls::InvalidArgument;
+  Variables four = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
+  for (int i = 0; i < 2; ++i) {
+    const par::Place several = place(four);
+    CHECK_FALSE(several.is_one_host);
+    CHECK(several.host == "node7");
+    CHECK(several.port == 29500);
+    CHECK_FALSE(several.is_port_taken);
+    four.push_back({"LOCAL_WORLD_SIZE", "2"});
+  }
+  four.push_back({"TORCHELASTIC_USE_AGENT_STORE", "True"});
+  CHECK(place(four).is_port_taken);
+  four.push_back({"LOCAL_WORLD_SIZE", "4"});
+  CHECK(place(four).is_one_host);
+
+  const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "0"},
+                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                         {"PMIX_NAMESPACE", "x"}};
+  check_error<E>(mpi, {"mpirun started ranks on several hosts", "Set MASTER_ADDR and MASTER_PORT", "mpi://"});
+
+  Variables slurm = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}};
+  check_error<E>(slurm, {"srun started ranks on several hosts"});
+  slurm.push_back({"SLURM_STEP_NODELIST", "gpu[07-08]"});
+  const par::Place step = place(slurm);
+  CHECK(step.host == "gpu07");
+  CHECK(step.port >= 20000);
+  CHECK(step.port < 60000);
+  CHECK(place(slurm).port == step.port);
+  slurm.push_back({"SLURM_STEP_ID", "1"});
+  CHECK(place(slurm).port != step.port);
+  slurm.push_back({"MASTER_PORT", "77"});
+  CHECK(place(slurm).port == 77);
+}
+
+TEST_CASE("the first host of SLURM's lists") {
+  CHECK(par::first_host("") == "");
+  CHECK(par::first_host("a") == "a");
+  CHECK(par::first_host("a,b[1-2]") == "a");
+  CHECK(par::first_host("node[03-05,9],gpu1") == "node03");
+  CHECK(par::first_host("node[9]") == "node9");
+  CHECK(par::first_host("node[") == "node");
+}
+
+TEST_CASE("what identifies a job of several hosts") {
+  const Variables base = {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "5"}};
+  const auto with = [&](const char* name, const std::string& value, const std::string& group = "") {
+    Variables out = base;
+    out.push_back({name, value});
+    return place(out, {.group_name = group}).job_text;
+  };
+  const std::string first = place(base).job_text;
+  CHECK(with("RANK", "3") == first);
+  CHECK(with("TORCHELASTIC_RESTART_COUNT", "0") == first);
+  CHECK(with("TORCHELASTIC_RESTART_COUNT", "1") != first);
+  CHECK(with("TORCHELASTIC_RUN_ID", "a") != first);
+  CHECK(with("RANK", "0", "other") != first);
+  CHECK(with("LOCKSTEP_JOB_TOKEN", "secret") == first);  // never in a text
+}
+
+TEST_CASE("init_method is read, or refused by the part that is wrong") {
+  using E = ls::InvalidArgument;
+  const auto read = [](const std::string& method) { return par::read_url({.init_method = method}); };
+  CHECK(read("env://").scheme == "env");
+  CHECK(read("tcp://node7:29500?rank=3&world_size=4").host == "node7");
+  CHECK(read("tcp://node7:29500?rank=3&world_size=4").port == 29500);
+  CHECK(read("tcp://node7:29500?rank=3&world_size=4").rank == 3);
+  CHECK(read("tcp://[::1]:29500").host == "::1");
+  CHECK(read("file:///tmp/x?world_size=2").path == "/tmp/x");
+  CHECK(read("file:///tmp/x?world_size=2").world_size == 2);
+  CHECK(par::read_url({.init_method = "tcp://a:1?rank=3", .rank = 1}).rank == 1);  // options come first
+  const auto text = [&](const std::string& method) { return error_of<E>([&] { read(method); }); };
+  for (const char* method : {"", "tcp", "http://x", "tcp:/x:1"}) {
+    CHECK(text(method).find("none of env://, tcp://host:port, file:///path") != std::string::npos);
+  }
+  CHECK(text("tcp://node7").find("expected tcp://host:port") != std::string::npos);
+  CHECK(text("tcp://[::1]").find("expected tcp://host:port") != std::string::npos);
+  CHECK(text("tcp://a:0").find("the port is \"0\"") != std::string::npos);
+  CHECK(text("tcp://a:1?size=2").find("unknown \"size\"") != std::string::npos);
+  CHECK(text("tcp://a:1?rank=x").find("rank is \"x\"") != std::string::npos);
+  CHECK(text("file://x").find("an absolute one") != std::string::npos);
+  CHECK(text("env://x").find("nothing may follow") != std::string::npos);
+  for (const char* method : {"tcp://a:1", "file:///tmp/x"}) {
+    CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("needs .rank and .world_size") !=
+          std::string::npos);
   }
 }
 

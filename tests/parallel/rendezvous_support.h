@@ -37,6 +37,10 @@ inline void clear_environment() {
                            "SLURM_STEP_ID",
                            "SLURM_NNODES",
                            "SLURM_STEP_NUM_NODES",
+                           "SLURM_STEP_NODELIST",
+                           "SLURM_NODELIST",
+                           "SLURM_JOB_NODELIST",
+                           "TORCHELASTIC_USE_AGENT_STORE",
                            "SLURM_JOB_NUM_NODES"})
     unsetenv(name);
 }

@@ -1,0 +1,208 @@
+// One meeting of the ranks: rank 0 serves a store at the place, all enter a roll call over it.
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/meeting_place_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+// A last question just before the end gets its answer.
+milliseconds time_left(Clock::time_point end) {
+  return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kSlice);
+}
+
+// How long to go on trying. What belongs to another run may be about to end; it gets a moment.
+class Patience {
+ public:
+  Patience(const std::string& address, milliseconds timeout)
+      : where_("rendezvous at " + address), timeout_(timeout), deadline_(timeout) {}
+
+  // Waits a moment, or throws.
+  void retry(const std::string& failure, bool is_foreign = false) {
+    if (!is_foreign) foreign_since_.reset();
+    if (is_foreign && !foreign_since_) foreign_since_ = Clock::now();
+    static_cast<void>(deadline_.slice());  // moves the deadline where this process was stopped
+    if (is_foreign && (deadline_.passed() || Clock::now() - *foreign_since_ > kStaleRun))
+      throw CommError(where_ + ": " + failure);
+    last_ = failure;
+    if (deadline_.passed()) throw CommTimeout(fmt::format("{}: {} (after {} ms)", where_, failure, timeout_.count()));
+    std::this_thread::sleep_for(kConnectPoll);
+  }
+  // For the same reason as the last time.
+  void retry() { retry(last_.empty() ? "rank 0 did not arrive" : std::string(last_)); }
+
+  const std::string& where() const { return where_; }
+
+ private:
+  std::string where_, last_;
+  milliseconds timeout_;
+  Deadline deadline_;
+  std::optional<Clock::time_point> foreign_since_;
+};
+
+class Meeting {
+ public:
+  Meeting(const Place& place, milliseconds timeout)
+      : place_(place), timeout_(timeout), end_(Clock::now() + timeout), patience_(place.address, timeout),
+        meeting_place_(place.is_one_host ? make_unix_place(place) : make_tcp_place(place)) {}
+
+  Rendezvous run() {
+    while (!(place_.rank == 0 ? host() : join())) {
+    }
+    try {
+      call_->wait_for_all(time_left(end_), timeout_);
+    } catch (const CommError&) {
+      if (place_.rank == 0) let_others_hear();
+      throw;
+    }
+    see_off();
+    return {
+        .rank = place_.rank, .size = place_.size, .store = std::move(store_), .address = meeting_place_->own_address()};
+  }
+
+ private:
+  // Both return whether this rank has arrived; if not, another try follows, after a pause or at once.
+  bool host();
+  bool join();
+  bool enter(std::shared_ptr<Store> store);
+  void wait_for_next_call();
+  void meet_other_host();
+  void see_off();
+  void let_others_hear();
+  MeetingPlace::Joined try_to_join() {
+    return meeting_place_->join(Deadline(std::min<milliseconds>(time_left(end_), kHandshakeDeadline)));
+  }
+
+  Place place_;
+  milliseconds timeout_;
+  Clock::time_point end_;
+  Patience patience_;
+  std::unique_ptr<MeetingPlace> meeting_place_;
+  std::shared_ptr<Store> store_;
+  std::shared_ptr<PrefixStore> call_store_;
+  std::optional<RollCall> call_;
+  Descriptor will_;
+};
+
+constexpr const char* kCallPrefix = "rendezvous/";
+std::string bye_of(int rank) { return "bye/" + std::to_string(rank); }
+
+bool Meeting::host() {
+  std::shared_ptr<Store> store;
+  try {
+    store = meeting_place_->host();
+  } catch (CommError& error) {
+    error.add_context(patience_.where());
+    throw;
+  }
+  if (store) return enter(std::move(store));
+  meet_other_host();
+  return false;
+}
+
+// Rank 0's address is taken: by a run that ends just now, or for good.
+void Meeting::meet_other_host() {
+  MeetingPlace::Joined other = try_to_join();
+  if (!other.store) return patience_.retry(other.failure, other.is_foreign);
+  try {
+    other.store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
+  } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
+    return patience_.retry("another rank 0 has the address");
+  }
+  enter(std::move(other.store));  // which says who is there already
+}
+
+bool Meeting::join() {
+  MeetingPlace::Joined joined;
+  try {
+    joined = try_to_join();
+  } catch (CommError& error) {
+    error.add_context(patience_.where());
+    throw;
+  }
+  if (joined.store) return enter(std::move(joined.store));
+  patience_.retry(joined.failure, joined.is_foreign);
+  return false;
+}
+
+bool Meeting::enter(std::shared_ptr<Store> store) {
+  store->set_timeout(time_left(end_));
+  call_store_ = std::make_shared<PrefixStore>(kCallPrefix, store);
+  call_.emplace(*call_store_, place_.rank, place_.size, patience_.where());
+  bool is_over = false;
+  try {
+    is_over = call_->is_over();
+  } catch (const CommError&) {  // its server ended under our hands: that of an earlier group
+    patience_.retry();
+    return false;
+  }
+  if (is_over) {
+    wait_for_next_call();
+    return false;
+  }
+  // First the will, so that there is no moment in which the death of a rank that has entered goes unnoticed.
+  will_ = meeting_place_->leave_will(
+      *store, {std::string(kCallPrefix) + RollCall::kOutcome, kCallPrefix + bye_of(place_.rank)}, call_->will());
+  if (!call_->enter()) throw CommError(call_->error());
+  call_->arrive();
+  store_ = std::move(store);
+  return true;
+}
+
+// The call was over before this rank came. If it failed, or was that of our own earlier group, rank 0 will end it and
+// begin another.
+void Meeting::wait_for_next_call() {
+  const bool is_ours = call_->is_by_this_process();
+  LOCKSTEP_CHECK(place_.rank != 0 || !is_ours,
+                 "init_process_group: this process has a group at {} already\n"
+                 "Destroy it first, cut it with split, or give another .group_name",
+                 place_.address);
+  if (!is_ours && !call_->has_failed()) throw CommError(call_->error());
+  const std::size_t place = patience_.where().size() + 2;  // stands in front of both
+  patience_.retry(is_ours ? "rank 0 still has the group before this one" : call_->error().substr(place));
+}
+
+// Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome.
+void Meeting::see_off() {
+  store_->set_timeout(timeout_);
+  if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
+  std::vector<std::string> byes;
+  for (int rank = 1; rank < place_.size; ++rank) byes.push_back(bye_of(rank));
+  try {
+    call_store_->wait(byes, time_left(end_));
+  } catch (const CommTimeout&) {
+    throw CommTimeout(fmt::format("{}: a rank arrived and was not heard of again", patience_.where()));
+  }
+  for (const std::string& bye : byes) {
+    const std::string text = call_store_->get(bye);
+    if (!text.empty()) throw CommError(text.substr(1));
+  }
+}
+
+// After a failed call: those who have entered hear the reason before the store goes. Their wills say when they have.
+void Meeting::let_others_hear() {
+  std::vector<std::string> byes;
+  try {
+    for (const int rank : call_->entered()) {
+      if (rank != 0) byes.push_back(bye_of(rank));
+    }
+    call_store_->wait(byes, kStaleRun / 2);
+  } catch (const CommError&) {
+    // One that hangs is not waited for.
+  }
+}
+
+}  // namespace
+
+Rendezvous meet(const Place& place, milliseconds timeout) { return Meeting(place, timeout).run(); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

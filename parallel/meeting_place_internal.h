@@ -1,0 +1,47 @@
+// Where the ranks of a job meet: an address at which rank 0 serves a store. One for the processes of one host, one for
+// several hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/deadline.h"
+#include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/parallel/socket_internal.h"
+#include "lockstep/parallel/store.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+class MeetingPlace {
+ public:
+  virtual ~MeetingPlace() = default;
+
+  // For rank 0: serves a store there and joins it. Null where somebody else has the address. Throws CommError where it
+  // cannot be had at all.
+  virtual std::shared_ptr<Store> host() = 0;
+
+  // Tries once to join the store that is there.
+  struct Joined {
+    std::shared_ptr<Store> store = nullptr;
+    bool is_foreign = false;   // what is there is not of this job; it may be about to end
+    std::string failure = {};  // without a store: why, for the user
+  };
+  virtual Joined join(Deadline deadline) = 0;
+
+  // A connection to a store from above whose closing, by the death of this process too, sets those of `keys` that are not
+  // there by then.
+  virtual Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) = 0;
+
+  // This host's address towards the others.
+  virtual std::string own_address() = 0;
+};
+
+std::unique_ptr<MeetingPlace> make_unix_place(const Place& place);
+std::unique_ptr<MeetingPlace> make_tcp_place(const Place& place);
+
+// Meets the other ranks at `place`, within `timeout`. Throws CommError or CommTimeout that names who is missing or there
+// twice.
+Rendezvous meet(const Place& place, std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,115 @@
+// Meeting over TCP. Rank 0 takes the first port that is free, the others look through the same ports: the one that was
+// asked for may be an agent's (torchrun's), an earlier group's of the same processes, or somebody else's. Who is who is
+// settled by the job's token, so what else listens there does no harm.
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/meeting_place_internal.h"
+#include "lockstep/parallel/tcp_store_internal.h"
+#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/warning.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+namespace {
+
+constexpr int kPortsAbove = 64;
+constexpr std::chrono::milliseconds kLookEach{250};  // at a port that somebody else may have
+constexpr const char* kSizeKey = "world size";
+
+class TcpPlace final : public MeetingPlace {
+ public:
+  explicit TcpPlace(const Place& place)
+      : place_(place), identity_(identity_of({.authenticate = place.authenticate, .job = place.job_text})),
+        first_port_(place.port + (place.is_port_taken ? 1 : 0)), last_port_(std::min(place.port + kPortsAbove, 65535)),
+        next_port_(first_port_) {}
+
+  std::shared_ptr<Store> host() override;
+  Joined join(Deadline deadline) override;
+  Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) override {
+    return TcpMeeting::leave_will(static_cast<TcpStore&>(store), keys, value);
+  }
+  std::string own_address() override;
+
+ private:
+  std::vector<TcpAddress> at_port(std::vector<TcpAddress> addresses, int port) const;
+  void check_size(Store& store) const;
+
+  Place place_;
+  TcpIdentity identity_;
+  int first_port_, last_port_;
+  int next_port_;  // after one that was joined: its roll call may have been an earlier group's
+};
+
+std::vector<TcpAddress> TcpPlace::at_port(std::vector<TcpAddress> addresses, int port) const {
+  for (TcpAddress& address : addresses) address = address.with_port(port);
+  return addresses;
+}
+
+std::shared_ptr<Store> TcpPlace::host() {
+  const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
+  std::string error;
+  for (int port = first_port_; port <= last_port_; ++port) {
+    error.clear();
+    Descriptor listener = listen_tcp(at_port(addresses, port), error);
+    if (!listener) continue;
+    const TcpAddress own = address_of(listener);
+    std::unique_ptr<StoreServer> server = serve_tcp(std::move(listener), identity_);
+    Greeting greeting = greet_tcp(own, identity_, Deadline(kHandshakeDeadline));
+    if (greeting.welcome != Welcome::kYes) throw CommError(describe_tcp(greeting, own.to_string(), identity_));
+    std::shared_ptr<TcpStore> store = TcpMeeting::make(own, identity_, std::move(greeting), std::move(server));
+    store->set(kSizeKey, std::to_string(place_.size));
+    return store;
+  }
+  throw CommError(
+      fmt::format("rank 0 cannot listen at {}, ports {} to {}: {}\nMASTER_ADDR has to be an address of its host",
+                  place_.host, first_port_, last_port_, error));
+}
+
+MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
+  const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
+  Joined out{.failure = fmt::format("no rank 0 of this job at ports {} to {}", first_port_, last_port_)};
+  Welcome worst = Welcome::kNobody;
+  for (int port = std::exchange(next_port_, first_port_); port <= last_port_ && !deadline.passed(); ++port) {
+    TcpAddress reached;
+    Greeting greeting = greet_any(at_port(addresses, port), identity_, kLookEach, reached);
+    if (greeting.welcome == Welcome::kYes) {
+      out.store = TcpMeeting::make(reached, identity_, std::move(greeting));
+      check_size(*out.store);
+      next_port_ = port + 1;
+      return out;
+    }
+    if (port > first_port_ && greeting.welcome <= worst) continue;
+    worst = greeting.welcome;
+    const std::string where = worst == Welcome::kNobody ? fmt::format("{}:{}", place_.host, port) : reached.to_string();
+    out.failure = fmt::format("no rank 0 of this job at ports {} to {}: {}", first_port_, last_port_,
+                              describe_tcp(greeting, where, identity_));
+  }
+  return out;
+}
+
+// The size is no part of the proof, so that a wrong one can be told.
+void TcpPlace::check_size(Store& store) const {
+  const std::string size = store.get(kSizeKey, kHandshakeDeadline);
+  if (size != std::to_string(place_.size))
+    throw CommError(
+        fmt::format("rank 0 counts {} ranks, this process {}\nWORLD_SIZE must be the same on all", size, place_.size));
+}
+
+std::string TcpPlace::own_address() {
+  const std::string own = address_towards(resolve(place_.host, first_port_));
+  if (is_loopback(own))
+    warn("rendezvous: loopback",
+         fmt::format("rendezvous at {}: this host reaches it at {}, which other hosts cannot reach\n"
+                     "MASTER_ADDR should be rank 0's address on the network",
+                     place_.address, own));
+  return own;
+}
+
+}  // namespace
+
+std::unique_ptr<MeetingPlace> make_tcp_place(const Place& place) { return std::make_unique<TcpPlace>(place); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

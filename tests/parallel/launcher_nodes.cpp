@@ -1,0 +1,130 @@
+// Launchers of several hosts, which are all this one.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/tensor/warning.h"
+#include "tests/parallel/rendezvous_support.h"
+#include "tests/support/ranks.h"
+
+namespace par = lockstep::parallel;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
+
+par::LaunchOptions on_node(int node, int nodes, const std::string& port, int nproc, const std::string& script) {
+  clear_environment();
+  set_variable("LOCKSTEP_JOB_TOKEN", kToken);
+  return {.nproc = nproc,
+          .command = {"sh", "-c", script},
+          .back_off = milliseconds(1),
+          .nodes = {.count = nodes, .rank = node, .port = std::stoi(port), .timeout = seconds(20)}};
+}
+
+}  // namespace
+
+TEST_CASE("ranks are numbered over all hosts, each with as many as it starts") {
+  const std::string port = fresh_port();
+  check_processes(3, [&](int node) {
+    std::vector<std::string> lines;
+    const auto result = par::launch(on_node(node, 3, port, node + 1,
+                                            "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK "
+                                            "$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT "
+                                            "$TORCHELASTIC_USE_AGENT_STORE"),
+                                    [&](int, bool, const std::string& line) { lines.push_back(line); });
+    CHECK(result.exit_code == 0);
+    const int first = node * (node + 1) / 2;
+    REQUIRE(lines.size() == static_cast<std::size_t>(node + 1));
+    for (int local = 0; local <= node; ++local) {
+      const std::string expected = std::to_string(first + local) + " " + std::to_string(local) + " 6 " +
+                                   std::to_string(node + 1) + " " + std::to_string(node) + " 3 127.0.0.1:" + port +
+                                   " True";
+      CHECK(std::find(lines.begin(), lines.end(), expected) != lines.end());
+    }
+  });
+}
+
+TEST_CASE("ranks that two launchers start find each other") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int node) {
+    par::LaunchOptions options = on_node(node, 2, port, 2, "");
+    options.command = {"/proc/self/exe", "--no-skip", "--test-case=a rank of the launchers' test"};
+    const auto result = par::launch(options, [](int, bool, const std::string&) {});
+    CHECK_MESSAGE(result.exit_code == 0, result.summary());
+  });
+}
+
+TEST_CASE("a rank of the launchers' test" * doctest::skip()) {
+  lockstep::on_warning([](const std::string&) {});
+  par::Rendezvous here = par::rendezvous({.backend = "gloo"});
+  CHECK(here.size == 4);
+  here.store->set(std::to_string(here.rank), "here");
+  here.store->wait({"0", "1", "2", "3"});
+  here.store->set("left " + std::to_string(here.rank), "");
+  if (here.rank == 0) here.store->wait({"left 1", "left 2", "left 3"});  // the store ends with rank 0
+}
+
+TEST_CASE("a failure on one host stops the ranks of all, and each launcher tells it") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int node) {
+    const auto result = par::launch(on_node(node, 2, port, 2, "[ $RANK != 2 ] || exit 7; exec sleep 1000"),
+                                    [](int, bool, const std::string&) {});
+    CHECK(result.exit_code == 7);
+    INFO(result.summary());
+    if (node == 0) CHECK(contains(result.summary(), "node 1: First to fail: rank 2 (pid "));
+    if (node == 1) CHECK(result.summary().starts_with("First to fail: rank 2 (pid "));
+  });
+}
+
+TEST_CASE("all hosts start their ranks again, also those whose ranks had succeeded") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int node) {
+    auto options =
+        on_node(node, 2, port, 1,
+                "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || exit $((2 - TORCHELASTIC_RESTART_COUNT))");
+    options.max_restarts = 3;
+    std::vector<std::string> lines;
+    const auto result = par::launch(options, [&](int, bool, const std::string& line) { lines.push_back(line); });
+    CHECK(result.exit_code == 0);
+    CHECK(result.attempt == 2);
+    // Node 0's rank may be stopped before it says a word.
+    if (node == 1) CHECK(lines == std::vector<std::string>{"0", "1", "2"});
+    CHECK(lines.back() == "2");
+  });
+}
+
+TEST_CASE("a launcher that is killed ends the others' ranks") {
+  const std::string port = fresh_port();
+  int victim = 0;
+  SUBCASE("node 0, which has the store") {}
+  SUBCASE("another") { victim = 1; }
+  const auto results = run_processes(2, [&](int node) {
+    const auto result =
+        par::launch(on_node(node, 2, port, 1, "echo ready; exec sleep 1000"), [&](int, bool, const std::string&) {
+          if (node == victim) raise(SIGKILL);
+        });
+    CHECK(result.exit_code == 1);
+    CHECK(contains(result.summary(), victim == 0 ? "node 0's launcher is lost" : "node 1: its launcher ended"));
+  });
+  CHECK(results[static_cast<std::size_t>(victim)].signal == SIGKILL);
+  CHECK_MESSAGE(results[static_cast<std::size_t>(1 - victim)].ok(),
+                results[static_cast<std::size_t>(1 - victim)].to_string());
+}
+
+TEST_CASE("a host that is there twice, or does not come, is named") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int node) {
+    auto options = on_node(0, 3, port, 1, "true");
+    options.nodes.rank = node;
+    options.nodes.timeout = seconds(1);
+    par::launch(options, [](int, bool, const std::string&) {});
+  });
+  for (const ExitStatus& result : results)
+    CHECK_MESSAGE(contains(result.error, "rank 2 of 3 did not arrive"), result.to_string());
+}

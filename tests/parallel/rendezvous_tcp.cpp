@@ -1,0 +1,151 @@
+// Processes that find each other over TCP, as those of several hosts do; here the hosts are one.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/tcp_store.h"
+#include "lockstep/tensor/warning.h"
+#include "tests/parallel/rendezvous_support.h"
+#include "tests/support/ranks.h"
+
+namespace ls = lockstep;
+namespace par = lockstep::parallel;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+// As a launcher on each of two hosts sets them: not all ranks are here.
+void set_two_hosts(const std::string& port, int rank, int size,
+                   const char* token = "0123456789abcdef0123456789abcdef") {
+  ls::on_warning([](const std::string&) {});
+  set_torchrun(port, rank, size);
+  set_variable("MASTER_ADDR", "127.0.0.1");
+  set_variable("LOCAL_WORLD_SIZE", "1");
+  set_variable("LOCKSTEP_JOB_TOKEN", token);
+}
+
+void check_together(par::Rendezvous& here) {
+  here.store->set("from " + std::to_string(here.rank), std::to_string(here.rank * 10));
+  for (int rank = 0; rank < here.size; ++rank)
+    CHECK(here.store->get("from " + std::to_string(rank)) == std::to_string(rank * 10));
+  here.store->add("leaving", 1);
+  if (here.rank != 0) return here.store->set("left " + std::to_string(here.rank), "");
+  for (int rank = 1; rank < here.size; ++rank) here.store->get("left " + std::to_string(rank));
+}
+
+}  // namespace
+
+TEST_CASE("ranks of several hosts meet over TCP, with the job's token") {
+  const std::string port = fresh_port();
+  check_processes(3, [&](int rank) {
+    set_two_hosts(port, rank, 3);
+    par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+    CHECK(here.address == "127.0.0.1");
+    check_together(here);
+  });
+}
+
+TEST_CASE("the launcher's agent may have the port: ranks meet above it") {
+  const std::string port = fresh_port();
+  const par::TcpStore agent("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
+  check_processes(2, [&](int rank) {
+    set_two_hosts(port, rank, 2);
+    SUBCASE("and says so") { set_variable("TORCHELASTIC_USE_AGENT_STORE", "True"); }
+    SUBCASE("or is somebody else") {}
+    par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+    check_together(here);
+  });
+}
+
+TEST_CASE("several groups, one after another and at once") {
+  const std::string port = fresh_port();
+  check_processes(2, [&](int rank) {
+    set_two_hosts(port, rank, 2);
+    for (int round = 0; round < 3; ++round) {
+      par::Rendezvous first = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+      par::Rendezvous second = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+      par::Rendezvous other = par::rendezvous({.backend = "gloo", .timeout = seconds(30), .group_name = "other"});
+      for (par::Rendezvous* here : {&first, &second, &other}) check_together(*here);
+    }
+  });
+}
+
+TEST_CASE("tcp:// and file:// with rank and world size") {
+  const std::string port = fresh_port();
+  std::string method = "tcp://127.0.0.1:" + port;  // one host: no token needed
+  SUBCASE("a loopback address") {}
+  SUBCASE("a file") { method = "file://" + std::string(get_current_dir_name()) + "/meeting" + port; }
+  check_processes(3, [&](int rank) {
+    clear_environment();
+    const std::string query = rank == 2 ? "?rank=2&world_size=3" : "";
+    par::InitOptions options{.init_method = method + query, .timeout = seconds(30)};
+    if (rank != 2) {
+      options.world_size = 3;
+      options.rank = rank;
+    }
+    par::Rendezvous here = par::rendezvous(options);
+    CHECK(here.rank == rank);
+    check_together(here);
+  });
+}
+
+TEST_CASE("several hosts need a token, or the word that they do without") {
+  const std::string port = fresh_port();
+  set_two_hosts(port, 0, 2, "");
+  const std::string text = error_of([] { par::rendezvous({.backend = "gloo"}); });
+  CHECK(contains(text, "lockstep-run --new-token"));
+  CHECK(contains(text, ".authenticate = false"));
+  check_processes(2, [&](int rank) {
+    set_two_hosts(port, rank, 2, "");
+    par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30), .authenticate = false});
+    check_together(here);
+  });
+  clear_environment();
+}
+
+TEST_CASE("who has another token, or counts other ranks, is told so") {
+  const std::string port = fresh_port();
+  SUBCASE("another token") {
+    const auto results = run_processes(2, [&](int rank) {
+      set_two_hosts(port, rank, 2, rank == 0 ? "0123456789abcdef0123456789abcdef" : "another0another0another0another0");
+      par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
+    });
+    CHECK(contains(results[0].error, "rank 1 of 2 did not arrive"));
+    CHECK(contains(results[1].error, "no rank 0 of this job at ports"));
+    CHECK(contains(results[1].error, "LOCKSTEP_JOB_TOKEN"));
+    for (const ExitStatus& result : results) CHECK_FALSE(contains(result.error, "another0"));
+  }
+  SUBCASE("another world size") {
+    const auto results = run_processes(2, [&](int rank) {
+      set_two_hosts(port, rank, 2 + rank);
+      par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
+    });
+    CHECK(contains(results[1].error, "rank 0 counts 2 ranks, this process 3"));
+  }
+}
+
+TEST_CASE("a master address that is not rank 0's is an error of rank 0") {
+  const auto results = run_processes(1, [&](int) {
+    set_two_hosts(fresh_port(), 0, 2);
+    set_variable("MASTER_ADDR", "192.0.2.1");  // documentation only: nobody has it
+    par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
+  });
+  CHECK(contains(results[0].error, "MASTER_ADDR has to be an address of its host"));
+}
+
+TEST_CASE("a rank that dies while the others meet is named") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(3, [&](int rank) {
+    set_two_hosts(port, rank, 3);
+    if (rank == 2) {
+      par::TcpStore store("127.0.0.1", std::stoi(port), {.job = par::place_from_environment({}).job_text});
+      store.wait({"rendezvous/rank/0", "rendezvous/rank/1"});  // both wait for this one
+      return;
+    }
+    par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
+  });
+  for (int rank : {0, 1})
+    CHECK_MESSAGE(contains(results[static_cast<std::size_t>(rank)].error, "rank 2 of 3 did not arrive"),
+                  results[static_cast<std::size_t>(rank)].error);
+}
