@@ -1,4 +1,4 @@
-// Every store does the same: threads of one process, clients of a Unix store, and a prefix over either.
+// Every store does the same: threads of one process, clients of a Unix or TCP store, and a prefix over either.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -32,6 +32,20 @@ void with_each_store(const std::function<void(std::function<std::shared_ptr<par:
     const auto server = serve(options);
     const std::shared_ptr<par::Store> client = client_of(options);
     test([=] { return client; });
+  }
+  SUBCASE("TcpStore, a client each") {
+    const auto server = tcp_server();
+    test([=] { return tcp_client(*server); });
+  }
+  SUBCASE("TcpStore, the server's for all") {
+    const auto server = tcp_server();
+    test([=] { return server; });
+  }
+  SUBCASE("TcpStore, without authentication") {
+    par::TcpStoreOptions options{.is_server = true, .authenticate = false};
+    const auto server = std::make_shared<par::TcpStore>("127.0.0.1", 0, options);
+    options.is_server = false;
+    test([=] { return std::make_shared<par::TcpStore>("localhost", server->port(), options); });
   }
   SUBCASE("PrefixStore") {
     const auto store = std::make_shared<par::InProcessStore>();
