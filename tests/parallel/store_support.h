@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/parallel/file_store.h"
 #include "lockstep/parallel/tcp_store.h"
 #include "lockstep/parallel/unix_store.h"
 
@@ -24,6 +25,12 @@ inline std::unique_ptr<par::UnixStoreServer> serve(const par::UnixStoreOptions& 
 
 inline std::shared_ptr<par::UnixStore> client_of(const par::UnixStoreOptions& options) {
   return std::make_shared<par::UnixStore>(options, par::greet(options, par::Deadline(std::chrono::seconds(10))));
+}
+
+// In the folder that the test runs in, and not there yet.
+inline std::string fresh_path() {
+  static int count = 0;
+  return "file-store-" + std::to_string(getpid()) + "-" + std::to_string(count++);
 }
 
 inline const std::string kToken = "0123456789abcdef0123456789abcdef";
