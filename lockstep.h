@@ -23,6 +23,7 @@
 #include "lockstep/optim/schedulers.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed.h"
+#include "lockstep/parallel/file_store.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/random_state.h"

@@ -1,4 +1,4 @@
-// A Unix store's server with clients, in one process.
+// Servers of Unix and TCP stores with clients, in one process.
 #pragma once
 
 #include <unistd.h>
@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/parallel/file_store.h"
+#include "lockstep/parallel/tcp_store.h"
 #include "lockstep/parallel/unix_store.h"
 
 namespace par = lockstep::parallel;
@@ -23,4 +25,24 @@ inline std::unique_ptr<par::UnixStoreServer> serve(const par::UnixStoreOptions& 
 
 inline std::shared_ptr<par::UnixStore> client_of(const par::UnixStoreOptions& options) {
   return std::make_shared<par::UnixStore>(options, par::greet(options, par::Deadline(std::chrono::seconds(10))));
+}
+
+// In the folder that the test runs in, and not there yet.
+inline std::string fresh_path() {
+  static int count = 0;
+  return "file-store-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+}
+
+inline const std::string kToken = "0123456789abcdef0123456789abcdef";
+
+inline par::TcpStoreOptions tcp_options(bool is_server) {
+  return {.is_server = is_server, .token = kToken, .job = "run 1/0/2", .timeout = std::chrono::seconds(30)};
+}
+
+// A store over TCP with its server, on a free port.
+inline std::shared_ptr<par::TcpStore> tcp_server() {
+  return std::make_shared<par::TcpStore>("127.0.0.1", 0, tcp_options(true));
+}
+inline std::shared_ptr<par::TcpStore> tcp_client(const par::TcpStore& server) {
+  return std::make_shared<par::TcpStore>("127.0.0.1", server.port(), tcp_options(false));
 }

@@ -1,4 +1,4 @@
-// Every store does the same: threads of one process, clients of a Unix store, and a prefix over either.
+// Every store does the same: threads of one process, clients of a Unix or TCP store, a file, and a prefix over any.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -32,6 +32,30 @@ void with_each_store(const std::function<void(std::function<std::shared_ptr<par:
     const auto server = serve(options);
     const std::shared_ptr<par::Store> client = client_of(options);
     test([=] { return client; });
+  }
+  SUBCASE("TcpStore, a client each") {
+    const auto server = tcp_server();
+    test([=] { return tcp_client(*server); });
+  }
+  SUBCASE("TcpStore, the server's for all") {
+    const auto server = tcp_server();
+    test([=] { return server; });
+  }
+  SUBCASE("TcpStore, without authentication") {
+    par::TcpStoreOptions options{.is_server = true, .authenticate = false};
+    const auto server = std::make_shared<par::TcpStore>("127.0.0.1", 0, options);
+    options.is_server = false;
+    test([=] { return std::make_shared<par::TcpStore>("localhost", server->port(), options); });
+  }
+  SUBCASE("FileStore, an open file each") {
+    const std::string path = fresh_path();
+    // The first keeps the file while the others come and go.
+    const auto first = std::make_shared<par::FileStore>(path);
+    test([=] { return first ? std::make_shared<par::FileStore>(path) : nullptr; });
+  }
+  SUBCASE("FileStore, one for all") {
+    const auto store = std::make_shared<par::FileStore>(fresh_path());
+    test([=] { return store; });
   }
   SUBCASE("PrefixStore") {
     const auto store = std::make_shared<par::InProcessStore>();

@@ -1,0 +1,192 @@
+// What TcpStore does beyond the calls that every store has (store_threads.cpp).
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/parallel/tcp_store_internal.h"
+#include "lockstep/tensor/warning.h"
+#include "tests/parallel/store_support.h"
+#include "tests/support/ranks.h"
+
+namespace ls = lockstep;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+// The text of the error of a client with these options.
+std::string error_of_client(int port, const par::TcpStoreOptions& options) {
+  try {
+    const par::TcpStore client("127.0.0.1", port, options);
+  } catch (const ls::CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Sets the job's token in the environment while it lives.
+struct TokenVariable {
+  explicit TokenVariable(const char* token) { setenv("LOCKSTEP_JOB_TOKEN", token, 1); }
+  ~TokenVariable() { unsetenv("LOCKSTEP_JOB_TOKEN"); }
+};
+
+bool reaches(const std::string& host, int port) {
+  std::string error;
+  par::Deadline deadline(seconds(5));
+  return bool(par::connect_tcp(par::resolve(host, port).at(0), deadline, error));
+}
+
+}  // namespace
+
+TEST_CASE("a client may come before its server, and waits for it") {
+  const int port = tcp_server()->port();  // free again
+  run_threads(2, [&](int rank) {
+    par::TcpStore store("localhost", port, tcp_options(rank == 0));
+    CHECK(store.port() == port);
+    store.set("from " + std::to_string(rank), "here");
+    store.wait({"from 0", "from 1"});
+    // The server stays until the other has heard of it.
+    if (rank == 1) store.set("bye", "");
+    if (rank == 0) store.wait({"bye"});
+  });
+}
+
+TEST_CASE("a server listens on the address of its host alone") {
+  const auto server = tcp_server();
+  CHECK(reaches("127.0.0.1", server->port()));
+  CHECK_FALSE(reaches("127.0.0.2", server->port()));
+}
+
+TEST_CASE("IPv6 addresses do as well") {
+  std::string error;
+  if (!par::listen_tcp(par::resolve("::1", 0), error)) {
+    MESSAGE("skipped: no IPv6 loopback: ", error);
+    return;
+  }
+  par::TcpStore server("::1", 0, tcp_options(true));
+  par::TcpStore client("::1", server.port(), tcp_options(false));
+  client.set("k", "v");
+  CHECK(server.get("k") == "v");
+}
+
+TEST_CASE("an address that cannot be listened on is an error that names it and why") {
+  const auto server = tcp_server();
+  const std::string address = "127.0.0.1:" + std::to_string(server->port());
+  CHECK_THROWS_WITH_AS(par::TcpStore("127.0.0.1", server->port(), tcp_options(true)),
+                       ("TcpStore: cannot listen at " + address + ": " + address + ": Address already in use").c_str(),
+                       ls::CommError);
+  CHECK_THROWS_WITH_AS(par::TcpStore("192.0.2.1", 0, tcp_options(true)),
+                       doctest::Contains("192.0.2.1:0: Cannot assign requested address"), ls::CommError);
+  CHECK_THROWS_WITH_AS(par::TcpStore("no-such-host.invalid", 1, tcp_options(false)),
+                       doctest::Contains("the host \"no-such-host.invalid\" has no address"), ls::CommError);
+}
+
+TEST_CASE("where nobody listens a client gives up at its deadline and names every address that it tried") {
+  const int port = tcp_server()->port();
+  par::TcpStoreOptions options = tcp_options(false);
+  options.timeout = milliseconds(20);
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  CHECK_THROWS_WITH_AS(par::TcpStore("127.0.0.1", port, options),
+                       doctest::Contains(("no store within 20 ms: nobody listens there (" + address).c_str()),
+                       ls::CommTimeout);
+}
+
+TEST_CASE("without a token the error names both ways out") {
+  for (const bool is_server : {true, false}) {
+    const auto construct = [&] { par::TcpStore("127.0.0.1", 1, {.is_server = is_server}); };
+    CHECK_THROWS_WITH_AS(construct(), doctest::Contains("lockstep-run --new-token"), ls::InvalidArgument);
+    CHECK_THROWS_WITH_AS(construct(), doctest::Contains(".authenticate = false"), ls::InvalidArgument);
+  }
+  CHECK_THROWS_AS(par::TcpStore("127.0.0.1", 0, tcp_options(false)), ls::InvalidArgument);
+  CHECK_THROWS_AS(par::TcpStore("127.0.0.1", 65536, tcp_options(true)), ls::InvalidArgument);
+  CHECK_THROWS_AS(par::TcpStore("", 1, tcp_options(true)), ls::InvalidArgument);
+  par::TcpStoreOptions no_time = tcp_options(true);
+  no_time.timeout = milliseconds(0);
+  CHECK_THROWS_AS(par::TcpStore("127.0.0.1", 0, no_time), ls::InvalidArgument);
+}
+
+TEST_CASE("the token comes from the environment where the options have none") {
+  const auto server = tcp_server();
+  {
+    const TokenVariable token(kToken.c_str());
+    par::TcpStoreOptions options = tcp_options(false);
+    options.token = "";
+    par::TcpStore client("127.0.0.1", server->port(), options);
+    client.set("k", "v");
+  }
+  CHECK(server->get("k") == "v");
+}
+
+TEST_CASE("another token or another job is an error that says so, and where the token came from, and not the token") {
+  const auto server = tcp_server();
+  par::TcpStoreOptions other_token = tcp_options(false), other_job = tcp_options(false);
+  other_token.token = "";
+  other_job.job = "run 2";
+  std::string text;
+  {
+    const TokenVariable token("not the token of the server at all");
+    text = error_of_client(server->port(), other_token);
+  }
+  CHECK_MESSAGE(text.find("Token or job differs") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("the variable LOCKSTEP_JOB_TOKEN") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("not the token") == std::string::npos, text);
+  text = error_of_client(server->port(), other_job);
+  CHECK_MESSAGE(text.find("Token or job differs") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("job \"run 2\"") != std::string::npos, text);
+  CHECK_MESSAGE(text.find(kToken) == std::string::npos, text);
+}
+
+TEST_CASE("a short token is used, with a warning that does not show it") {
+  std::string warning;
+  ls::on_warning([&](const std::string& message) { warning = message; });
+  par::TcpStoreOptions options = tcp_options(true);
+  options.token = "guess me";
+  const par::TcpStore server("127.0.0.1", 0, options);
+  ls::on_warning({});
+  CHECK(warning.find("8 bytes") != std::string::npos);
+  CHECK(warning.find("guess me") == std::string::npos);
+}
+
+TEST_CASE("the will of a client over TCP is carried out when its connection closes") {
+  const auto server = tcp_server(), dying = tcp_client(*server), other = tcp_client(*server);
+  other->set("known", "alive");
+  par::Descriptor will = par::TcpMeeting::leave_will(*dying, {"known", "unknown"}, "lost");
+  CHECK_THROWS_AS(other->get("unknown", milliseconds(1)), ls::CommTimeout);
+  will.reset();
+  CHECK(other->get("unknown") == "lost");
+  CHECK(other->get("known") == "alive");
+}
+
+TEST_CASE("a TcpStore can be made of its steps") {
+  std::string error;
+  par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  REQUIRE(listener);
+  const par::TcpAddress address = par::address_of(listener);
+  const par::TcpIdentity identity = par::identity_of(tcp_options(true));
+  auto server = par::serve_tcp(std::move(listener), identity);
+  par::TcpAddress reached;
+  par::Greeting greeting = par::greet_any({address}, identity, seconds(30), reached);
+  REQUIRE(greeting.welcome == par::Welcome::kYes);
+  const auto store = par::TcpMeeting::make(reached, identity, std::move(greeting), std::move(server));
+  store->set("k", "v");
+  CHECK(store->get("k") == "v");
+  CHECK(store->port() == address.port());
+}
+
+TEST_CASE("the end of a TCP server ends a wait at once, and names the address") {
+  auto server = tcp_server();
+  const auto client = tcp_client(*server), probe = tcp_client(*server);
+  const std::string address = "127.0.0.1:" + std::to_string(server->port());
+  run_threads(2, [&](int rank) {
+    if (rank == 0) {
+      CHECK_THROWS_WITH_AS(client->get("never", std::chrono::hours(1)),
+                           doctest::Contains(("the store at " + address + ", has left or died").c_str()),
+                           ls::CommError);
+    } else {
+      probe->set("here", "1");
+      server.reset();
+    }
+  });
+  CHECK_THROWS_AS(probe->set("k", "v"), ls::CommError);
+}
