@@ -37,7 +37,7 @@ struct DistributedDataParallelStats {
   std::vector<BucketStats> buckets;
   std::int64_t steps = 0;          // synchronised
   std::int64_t reduced_bytes = 0;  // gradients that were reduced, in all steps
-  std::int64_t copies = 0;         // gradients that had to be copied into their bucket, in all steps
+  std::int64_t copies = 0;         // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
   double overlap = 0;              // of the last step: the share of buckets launched before backward was done
 };
 

@@ -23,10 +23,11 @@ struct Options {
   std::string save = {};        // the checkpoint; by default checkpoint.safetensors in `out`
   std::string resume = "auto";  // auto, yes or no
 
-  std::string mode = {};         // single, shards, dp, ddp or compare
-  std::int64_t shards = 2;       // into how many a step is cut, over all devices and ranks
-  std::int64_t nproc = 0;        // ranks that mode ddp starts; by default one for each shard
-  std::string loss = "outside";  // of dp: outside (on the gathered outputs) or replica
+  std::string mode = {};                // single, shards, dp, ddp or compare
+  std::int64_t shards = 2;              // into how many a step is cut, over all devices and ranks
+  std::int64_t nproc = 0;               // ranks that mode ddp starts; by default one for each shard
+  std::string loss = "outside";         // of dp: outside (on the gathered outputs) or replica
+  std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   bool quiet = false;
 
   std::string command = {};                 // what was typed, to be typed again
