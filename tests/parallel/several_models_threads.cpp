@@ -1,87 +1,17 @@
-// Several DistributedDataParallel models on one group: their buckets are launched in another order on each rank.
-#include <numeric>
+#include "tests/parallel/several_models.h"
 
-#include "tests/support/groups.h"
-
-namespace {
+#include <barrier>
 
 using ls::parallel::DistributedDataParallel;
 using ls::parallel::Phase;
-
-struct Net : ls::nn::Module {
-  ls::nn::Linear& first = add<ls::nn::Linear>("first", 4, 8);
-  ls::nn::Linear& second = add<ls::nn::Linear>("second", 4, 8);
-  ls::nn::Linear& head = add<ls::nn::Linear>("head", 8, 4);
-  ls::nn::Buffer& calls = add_buffer("calls", ls::zeros({1}));
-  explicit Net(std::uint32_t salt) {
-    const ls::NoGradGuard no_grad;
-    for (const ls::nn::Parameter& p : parameters()) p->copy_(numbers(p->shape(), {}, ++salt));
-  }
-  ls::Tensor forward(const ls::Tensor& x) const override { return use(x, true, true); }
-  // With a part of its parameters only.
-  ls::Tensor use(const ls::Tensor& x, bool with_first, bool with_second) const {
-    ls::Tensor hidden = ls::zeros({x.size(0), 8});
-    if (with_first) hidden = hidden + first(x);
-    if (with_second) hidden = hidden + second(x);
-    return head(ls::relu(hidden));
-  }
-};
-
-ls::Tensor mean_square(const ls::Tensor& x) { return ls::mean(x * x); }
-ls::Tensor inputs(int rank) { return numbers({6, 4}, {}, 50u + static_cast<std::uint32_t>(rank)); }
-
-// What rank `rank` computes: parts of the models, in an order of its own. The engine runs the newest operation first, so
-// the order of the forwards is that of the launches, reversed.
-ls::Tensor loss_of(const Net& a, const Net& b, int rank) {
-  const ls::Tensor x = inputs(rank);
-  const auto of_a = [&] { return mean_square(a.use(x, rank != 0, rank != 1)); };
-  const auto of_b = [&] { return mean_square(b.use(x, rank != 1, rank != 2)); };
-  ls::Tensor left, right;
-  if (rank % 2 == 0) {
-    left = of_a();
-    right = of_b();
-  } else {
-    right = of_b();
-    left = of_a();
-  }
-  return left + right;
-}
-
-void check_mean(const Net& model, const Net& a, const Net& b, bool is_a, int ranks) {
-  Net alone_a(0), alone_b(0);
-  const auto copy = [](const Net& from, Net& to) {
-    const ls::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < to.parameters().size(); ++i) to.parameters()[i]->copy_(*from.parameters()[i]);
-  };
-  copy(a, alone_a);
-  copy(b, alone_b);
-  for (int r = 0; r < ranks; ++r) loss_of(alone_a, alone_b, r).backward();
-  const auto have = model.named_parameters(), want = (is_a ? alone_a : alone_b).named_parameters();
-  for (std::size_t i = 0; i < have.size(); ++i)
-    check_close(have[i].second->grad(), want[i].second->grad() / ranks, have[i].first, {1e-5, 1e-6});
-}
-
-}  // namespace
+using Net = PartlyUsed;
 
 TEST_CASE("two models in one backward: ranks leave parameters unused and run forward in different orders") {
   for (const int ranks : {2, 3}) {
     for (const double cap : {25.0, 0.0001, 0.0005}) {  // one bucket each, one a parameter, and between
       CAPTURE(ranks);
       CAPTURE(cap);
-      with_group("local", ranks, [&](const Group& group) {
-        Net a(0), b(10);
-        DistributedDataParallel first(a, group, {.bucket_cap_mb = cap}), second(b, group, {.bucket_cap_mb = cap});
-        for (int step = 0; step < 20; ++step) {
-          a.zero_grad();
-          b.zero_grad();
-          loss_of(a, b, group->rank()).backward();
-          if (step > 0) continue;
-          check_mean(a, a, b, true, ranks);
-          check_mean(b, a, b, false, ranks);
-        }
-        CHECK(first.stats().steps == 20);
-        CHECK(second.stats().steps == 20);
-      });
+      with_group("local", ranks, [&](const Group& group) { train_two_models(group, cap); });
     }
   }
 }
@@ -196,18 +126,19 @@ TEST_CASE("an error in one backward does not pass for the start of the next") {
 TEST_CASE("a bucket that is late is named with its parameters and the rank that is missing") {
   with_group("local", 2,
              [](const Group& group) {
+               static std::barrier meeting(2);
                Net model(0);
-               DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.0006});
-               if (group->rank() == 1) {
-                 const std::string error =
-                     error_of<ls::CommError>([&] { group->barrier(); });  // it never comes to its backward
-                 CHECK_MESSAGE(!error.empty(), error);
-                 return;
+               DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.0003});
+               CHECK(ddp.stats().buckets.size() == 2);
+               if (group->rank() == 0) {
+                 const std::string error = error_of<ls::CommTimeout>([&] { mean_square(ddp(inputs(0))).backward(); });
+                 CHECK_MESSAGE(contains(error,
+                                        "DistributedDataParallel: bucket 0 of 2 still misses other ranks' "
+                                        "gradients of head.bias, head.weight, second.bias and 1 more: "),
+                               error);
+                 CHECK_MESSAGE(contains(error, "rank 1 has not arrived"), error);
                }
-               const std::string error = error_of<ls::CommError>([&] { ls::mean(ddp(inputs(0))).backward(); });
-               CHECK_MESSAGE(contains(error, "bucket 0 of "), error);
-               CHECK_MESSAGE(contains(error, "head.bias, head.weight"), error);
-               CHECK_MESSAGE(contains(error, "rank 1"), error);
+               meeting.arrive_and_wait();
              },
              {.timeout = std::chrono::milliseconds(500)});
 }
