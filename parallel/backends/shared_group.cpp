@@ -89,7 +89,9 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
   try {
     return memory_->allocate(round_up(bytes, kPage), deadline);
   } catch (const CommError& error) {  // unlike too little memory, which all ranks are told of
-    fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), error.what()));
+    int culprit = 0;                  // who hands memory over; another rank's end may have kept it from that
+    for (int r = 1; r < size_; ++r) culprit = gone(r) ? r : culprit;
+    fail(Poison::kLost, culprit, fmt::format("{}: {}", call.describe(), error.what()));
   }
 }
 

@@ -253,8 +253,9 @@ class ProcessMemory final : public SharedMemory {
   }
 
   [[noreturn]] void throw_ended(int rank) const {
-    throw CommError(fmt::format("shm: rank {} (process {}) ended while the group was being made", rank,
-                                processes_[static_cast<std::size_t>(rank)]));
+    throw CommError(fmt::format("shm: rank {} (process {}) ended while {}", rank,
+                                processes_[static_cast<std::size_t>(rank)],
+                                arena_ ? "memory was being shared" : "the group was being made"));
   }
 
   // What a broken connection comes from: a rank that has ended, or ends right now (its sockets close first). All ranks
@@ -262,10 +263,10 @@ class ProcessMemory final : public SharedMemory {
   void throw_if_ended() {
     std::vector<pollfd> entries;
     for (const FileDescriptor& process : alive_) entries.push_back({process.get(), POLLIN, 0});
-    poll(entries.data(), entries.size(), 100);
+    if (poll(entries.data(), entries.size(), 100) <= 0) return;
     for (int k = 1; k <= size_; ++k) {
       const int r = k % size_;
-      if (entries[static_cast<std::size_t>(r)].revents != 0) throw_ended(r);
+      if (entries[static_cast<std::size_t>(r)].revents & POLLIN) throw_ended(r);
     }
   }
 

@@ -53,6 +53,11 @@ TEST_CASE("gradients in f16 and bf16 are added up in f32 over shards and ranks, 
       Weights model(dtype);
       Shards(model, ShardsOptions{.shards = shards}).backward(rows(0, shards), rows(0, shards), kLoss(model));
       CHECK(same_bits(model.w->grad(), want));
+      std::vector<ls::Device> devices;
+      for (int s = 0; s < shards; ++s) devices.emplace_back("cpu:" + std::to_string(s));
+      model.zero_grad();
+      ls::parallel::DataParallel(model, devices).backward(rows(0, shards), rows(0, shards), kLoss(model));
+      CHECK(same_bits(model.w->grad(), want));
       for (int ranks = 1; ranks <= std::min(shards, 4); ranks *= 2) {
         CAPTURE(ranks);
         with_group("local", ranks, [&](const Group& group) {
