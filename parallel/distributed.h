@@ -3,7 +3,7 @@
 // Gradients live in buckets, in the group's communication memory. While backward runs, a bucket whose gradients are
 // complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
 // all ranks. A parameter that a rank did not use never makes others wait: what stands in its place counts as zero, and
-// one that no rank used keeps an undefined gradient.
+// one that no rank used keeps an undefined gradient. Several models may share a group, in one backward, too.
 #pragma once
 
 #include <cstdint>

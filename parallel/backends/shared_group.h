@@ -30,7 +30,8 @@ class Operation final : public Work {
 
   SharedGroup* group;  // null once it is complete, has failed, or the group is gone
   std::shared_ptr<const Call> call;
-  std::string error;  // why it failed; a complete one has none
+  std::string error;       // why it failed; a complete one has none
+  bool timed_out = false;  // as far as this rank knows, because another one was late
   Path path = Path::kArrivalsOnly;
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;

@@ -32,6 +32,7 @@ bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32)
 
 void Operation::wait() {
   if (group) group->wait(*this);
+  if (timed_out) throw CommTimeout(error);
   if (!error.empty()) throw CommError(error);
 }
 
@@ -252,6 +253,7 @@ void SharedGroup::give_up(const std::string& message, bool timeout) {
     const std::shared_ptr<Operation> op = std::move(slot);
     if (!op) continue;
     op->error = failed_;
+    op->timed_out = timeout;
     op->group = nullptr;
   }
   for (const auto& transfer : transfers_) transfer->abandon(failed_);
