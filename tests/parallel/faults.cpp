@@ -15,25 +15,28 @@
 
 namespace {
 
-// What ranks say to each other in shared memory, before there is a group. `on_call` runs first.
+// What ranks say to each other in shared memory, before there is a group. `on_call` runs first, and may
+// change the value that is set.
 class Board final : public ls::parallel::Store {
  public:
   struct Entry {
     std::atomic<int> length{0};
     char text[120];
   };
-  using Hook = std::function<void(const char* call, const std::string& key)>;
+  using Hook = std::function<void(const std::string& call, std::string& value)>;  // "set shm/address"
   Board(Entry* entries, Hook on_call) : entries_(entries), on_call_(std::move(on_call)) {}
   using Store::get;
   using Store::wait;
-  void set(const std::string& key, const std::string& value) override {
-    on_call_("set", key);
+  void set(const std::string& key, const std::string& given) override {
+    std::string value = given;
+    on_call_("set " + key, value);
     Entry& entry = entries_[place(key)];
     value.copy(entry.text, sizeof(entry.text));
     entry.length = static_cast<int>(value.size());
   }
   std::string get(const std::string& key, std::chrono::milliseconds) override {
-    on_call_("get", key);
+    std::string none;
+    on_call_("get " + key, none);
     const Entry& entry = entries_[place(key)];
     while (entry.length == 0) sched_yield();
     return {entry.text, static_cast<std::size_t>(entry.length.load())};
@@ -57,20 +60,16 @@ void check_end_while_making(bool reaped) {
   REQUIRE(memory != MAP_FAILED);
   auto* const entries = new (memory) Board::Entry[5];
   const auto ended = run_processes(3, [&](int rank) {
-    const auto on_call = [&](const std::string& call, const std::string& key) {
-      if (rank == 1 && call == "get" && key == "shm/process/2") _exit(5);
-      if (rank == 0 && call == "set" && key == "shm/process/2") {  // when rank 1 has ended
-        const pid_t process = std::stoi(std::string(entries[2].text, static_cast<std::size_t>(entries[2].length)));
-        pollfd entry{static_cast<int>(syscall(SYS_pidfd_open, process, 0)), POLLIN, 0};
-        poll(&entry, 1, -1);
-        if (!reaped) return;
-        const pid_t child = fork();  // a process that is no more stands for one whose parent has seen it end
-        if (child == 0) _exit(0);
-        waitpid(child, nullptr, 0);
-        const std::string text = std::to_string(child);
-        text.copy(entries[2].text, sizeof(entries[2].text));
-        entries[2].length = static_cast<int>(text.size());
-      }
+    const auto on_call = [&](const std::string& call, std::string& value) {
+      if (rank == 1 && call == "get shm/process/2") _exit(5);
+      if (rank != 0 || call != "set shm/process/1") return;
+      pollfd entry{static_cast<int>(syscall(SYS_pidfd_open, std::stoi(value), 0)), POLLIN, 0};
+      CHECK(poll(&entry, 1, -1) == 1);  // rank 1 has ended before anybody hears of it
+      if (!reaped) return;
+      const pid_t child = fork();  // a process that is no more stands for one whose parent has seen it end
+      if (child == 0) _exit(0);
+      waitpid(child, nullptr, 0);
+      value = std::to_string(child);
     };
     const auto store = std::make_shared<Board>(entries, on_call);
     const std::string error = error_of<ls::CommError>([&] {
