@@ -114,7 +114,10 @@ class Backward final : public Run {
       receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i], {});
     for (const std::int32_t root : roots_) settle(root);
     while (!ready_.empty()) run_node(pop_ready());
-    for (const Callback<void()>& callback : callbacks_) callback();
+    for (std::size_t i = 0; i < callbacks_.size(); ++i) {  // a callback may add another
+      const Callback<void()> callback = std::move(callbacks_[i]);
+      callback();
+    }
     return std::move(captured_);
   }
 

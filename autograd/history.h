@@ -13,7 +13,8 @@ namespace lockstep::inline LOCKSTEP_ABI::autograd {
 // A running backward, as leaf hooks see it.
 class Run {
  public:
-  // Calls `callback` once, after the last leaf hook of this backward.
+  // Calls `callback` once, after the last leaf hook of this backward and the callbacks that were added before it. One
+  // that a callback adds comes last.
   virtual void at_end(Callback<void()> callback) = 0;
 
  protected:

@@ -20,8 +20,8 @@ Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwisePa
   return record(raw::name(op), raw::pointwise_bend(op, grad, x, params), {grad, x},
                 [op](const Tensor&, const Needs&) -> Gradients {
                   throw InvalidArgument(
-                      fmt::format("{}: third derivatives of pointwise functions are not implemented; write it as "
-                                  "a composition of other functions",
+                      fmt::format("{}: third derivatives stop at pointwise functions; for more, wrap it in an "
+                                  "autograd::Function whose backward is made of other operations",
                                   raw::name(op)));
                 });
 }

@@ -41,11 +41,16 @@ struct Call {
   int tag = 0;
   std::uint64_t number = 0;  // of this call on the group
   int rank = 0;              // that calls
+  bool by_arrival = false;   // Reduction::kArrival, and there is something to add
   std::uint64_t detail = 0;  // the same on all ranks: shape and scale, hashed
 
   // "all_reduce #12 on rank 0 (f32, 1024 elements)"
   std::string describe() const;
 };
+
+// So many operations can be started before one more may wait for other ranks; of small ones fewer.
+inline constexpr std::size_t kInFlight = 32, kSmallInFlight = 4;
+inline constexpr std::int64_t kSmallBytes = 4096;
 
 class Backend {
  public:

@@ -1,13 +1,15 @@
 #include "lockstep/parallel/bucket_plan.h"
 
+#include "lockstep/parallel/shard_rows.h"
+
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
-std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
+std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
+std::int64_t bytes_of(const Tensor& t) { return t.numel() * item(t); }
 
 void lay_out(BucketLayout& bucket, const std::vector<nn::Parameter>& parameters) {
-  const Tensor& first = parameters[bucket.parameters.front()].master();
-  const std::int64_t line = 64 / static_cast<std::int64_t>(item_size(first.dtype()));
+  const std::int64_t line = 64 / item(parameters[bucket.parameters.front()].master());
   std::int64_t at = 0;
   for (const std::size_t p : bucket.parameters) {
     bucket.offsets.push_back(at);

@@ -8,7 +8,8 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
-// One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements.
+// One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements. Those of f16 and
+// bf16 parameters stand in it as f32.
 struct BucketLayout {
   std::vector<std::size_t> parameters;     // positions in the list of parameters
   std::vector<std::int64_t> offsets = {};  // of each, in elements

@@ -21,6 +21,13 @@ Reducer::Named trained(const nn::Module& module) {
   return named;
 }
 
+// A group on which no other model's buckets are launched: two models may be reduced in another order on each rank.
+std::shared_ptr<ProcessGroup> own_group(std::shared_ptr<ProcessGroup> group) {
+  const Tensor taken = raw::full({1}, Reducer::is_on(*group) ? 1 : 0, {.dtype = kInt32});
+  group->all_reduce(taken, ReduceOp::kMax)->wait();
+  return taken.item<int>() == 0 ? group : group->twin();
+}
+
 }  // namespace
 
 struct DistributedDataParallel::State {
@@ -62,6 +69,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
                    fmt::format("bucket_cap_mb {} shards_per_rank {} sync_buffers {} weighting {} check_every {}, {} {}",
                                options.bucket_cap_mb, options.shards_per_rank, options.sync_buffers,
                                static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
+  state_->group = own_group(state_->group);
   state_->share_state();
   state_->install();
 }
@@ -165,10 +173,10 @@ Tensor DistributedDataParallel::State::step(const Batch& batch, ShardLoss loss_f
   if (!sync) {
     if (running == 0) return raw::full(Shape(), 0, {.dtype = kFloat32});
     for (std::size_t p = 0; p < parameters.list().size(); ++p) {
-      sets.finish(p);
-      const Tensor grad = parameters.list()[p].master().grad();
-      scale_gradient(grad, local.first);
-      scale_gradient(grad, local.second);
+      const Tensor sum = sets.finish(p);
+      scale_gradient(sum, local.first);
+      scale_gradient(sum, local.second);
+      set_rounded(parameters.list()[p].master(), sum);
     }
     return combine_losses(losses, local);
   }

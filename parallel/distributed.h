@@ -3,7 +3,7 @@
 // Gradients live in buckets, in the group's communication memory. While backward runs, a bucket whose gradients are
 // complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
 // all ranks. A parameter that a rank did not use never makes others wait: what stands in its place counts as zero, and
-// one that no rank used keeps an undefined gradient.
+// one that no rank used keeps an undefined gradient. Several models may share a group, in one backward, too.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct DistributedDataParallelStats {
   std::vector<BucketStats> buckets;
   std::int64_t steps = 0;          // synchronised
   std::int64_t reduced_bytes = 0;  // gradients that were reduced, in all steps
-  std::int64_t copies = 0;         // gradients that had to be copied into their bucket, in all steps
+  std::int64_t copies = 0;         // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
   double overlap = 0;              // of the last step: the share of buckets launched before backward was done
 };
 

@@ -3,27 +3,25 @@
 #include <bit>
 
 #include "lockstep/autograd/history.h"
+#include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/ops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
-// a + b in a's place; an undefined one counts for nothing.
-Tensor merge(Tensor a, const Tensor& b) {
-  if (!a.defined()) return b;
-  if (b.defined()) raw::add_(a, b);
-  return a;
-}
+// Whether backward gives this parameter gradients in another dtype than they are added up in.
+bool is_narrow(const Tensor& leaf) { return leaf.dtype() != sum_dtype(leaf.dtype()); }
 
 }  // namespace
 
 GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
-    : parameters_(std::move(parameters)), homes_(parameters_.size()) {}
+    : parameters_(std::move(parameters)), homes_(parameters_.size()), half_(parameters_.size()) {}
 
 void GradientSets::set_homes(std::vector<Tensor> homes) { homes_ = std::move(homes); }
 
 void GradientSets::clear() {
   sets_.clear();
+  half_.assign(parameters_.size(), Tensor());
   for (std::size_t p = 0; p < parameters_.size(); ++p) reset(p);
 }
 
@@ -43,39 +41,48 @@ void GradientSets::begin(int shard, int shards) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& leaf = parameters_[p].master();
     if (!leaf.requires_grad()) continue;
+    const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
+    const bool narrow = is_narrow(leaf);  // then each shard's stands alone in grad()
     autograd::set_gradient_home(leaf, first_set ? homes_[p] : Tensor());
-    autograd::set_whole_contributions(leaf, !new_set);
-    leaf.set_grad(new_set ? Tensor() : sets_.back()[p]);
+    autograd::set_whole_contributions(leaf, !new_set && !narrow);
+    leaf.set_grad(narrow ? Tensor() : before);
+    half_[p] = narrow ? before : Tensor();
   }
   if (!new_set) sets_.pop_back();
+}
+
+// The set that the last shard was added to.
+Tensor GradientSets::newest(std::size_t p) {
+  const Tensor grad = parameters_[p].master().grad();
+  return is_narrow(parameters_[p].master()) ? add_up(std::exchange(half_[p], Tensor()), widened(grad)) : grad;
 }
 
 void GradientSets::end(int shard, int shards) {
   if (shard == shards - 1) return;
   std::vector<Tensor>& set = sets_.emplace_back();
-  for (const nn::Parameter& parameter : parameters_) {
-    set.push_back(parameter.master().grad());
-    parameter.master().set_grad(Tensor());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    set.push_back(newest(p));
+    parameters_[p].master().set_grad(Tensor());
   }
   // As many sets remain as shard + 1 has ones in binary.
   while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(shard + 1)))) {
     std::vector<Tensor>& to = sets_[sets_.size() - 2];
-    for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = merge(to[p], sets_.back()[p]);
+    for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = add_up(to[p], sets_.back()[p]);
     sets_.pop_back();
   }
 }
 
-void GradientSets::finish(std::size_t p) {
+Tensor GradientSets::finish(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();
   reset(p);
-  Tensor sum = leaf.grad();
-  if (sets_.empty() && (!sum.defined() || sum.is_contiguous())) return;
+  Tensor sum = newest(p);
   for (std::size_t s = sets_.size(); s-- > 0;) {
-    sum = merge(std::move(sets_[s][p]), sum);
+    sum = add_up(std::move(sets_[s][p]), sum);
     sets_[s][p] = Tensor();
   }
   if (sum.defined() && !sum.is_contiguous()) sum = raw::clone(sum);
-  leaf.set_grad(sum);
+  leaf.set_grad(is_narrow(leaf) ? Tensor() : sum);
+  return sum;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

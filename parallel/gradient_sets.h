@@ -3,7 +3,7 @@
 //
 // It works like a binary counter: a shard with an even number starts a new set of gradients, one with an odd number is
 // added to the newest set, and two sets of the same size are merged. So S shards need at most log2(S) sets, and up to
-// two shards no spare one.
+// two shards no spare one. Sets of f16 and bf16 parameters are f32.
 #pragma once
 
 #include <vector>
@@ -22,15 +22,18 @@ class GradientSets {
   // Around the backward of shard 0, 1, ... of `shards`. After the last one `finish` merges what is left.
   void begin(int shard, int shards);
   void end(int shard, int shards);
-  // For each parameter, once the last shard's gradient is complete: from then on its grad() is the sum over all shards.
-  void finish(std::size_t parameter);
+  // For each parameter, once the last shard's gradient is complete: the sum over all shards, undefined where no shard
+  // used it. It is the parameter's grad() from then on; of f16 and bf16 parameters it is f32, and grad() is undefined.
+  Tensor finish(std::size_t parameter);
 
  private:
   void clear();
   void reset(std::size_t parameter);
+  Tensor newest(std::size_t parameter);
   std::vector<nn::Parameter> parameters_;
   std::vector<Tensor> homes_;
   std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: that set has no gradient
+  std::vector<Tensor> half_;  // of the set that an odd shard completes, where that does not stand in grad()
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -71,6 +71,11 @@ std::uint64_t detail_of(const Call& call) {
   return hash;
 }
 
+bool is_floating_sum(const Call& call) {
+  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
+  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
+}
+
 void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
   check_tensor(op, out);
   check_tensor(op, in);
@@ -124,6 +129,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
     out.impl().storage->bump_version();
   }
   if (call.in.defined()) call.dtype = call.in.dtype();
+  call.by_arrival = options_.reduction == Reduction::kArrival && is_floating_sum(call);
   call.detail = detail_of(call);
   book(call);
   const bool put_back = out.defined() && !out.is_contiguous();
@@ -340,6 +346,13 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   return std::make_shared<ProcessGroup>(std::move(place), options_);
 }
 
+std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
+  std::shared_ptr<ProcessGroup> twin = split(0, rank());
+  twin->traffic_ = traffic_;
+  twin->reducers_ = reducers_;
+  return twin;
+}
+
 // What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each
 // element, range r of the elements belonging to rank r.
 void ProcessGroup::book(const Call& call) {
@@ -347,7 +360,7 @@ void ProcessGroup::book(const Call& call) {
   const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
   const auto to_all_others = [&](auto bytes) {
     for (int r = 0; r < size(); ++r) {
-      if (r != rank()) traffic_.add(rank(), r, phase_, bytes(r));
+      if (r != rank()) traffic_->add(rank(), r, phase_, bytes(r));
     }
   };
   const auto part = [&](int) { return call.count * item; };
@@ -365,7 +378,7 @@ void ProcessGroup::book(const Call& call) {
     case Kind::kReduce:
     case Kind::kGather:
     case Kind::kSend:
-      if (rank() != call.root) traffic_.add(rank(), call.root, phase_, call.count * item);
+      if (rank() != call.root) traffic_->add(rank(), call.root, phase_, call.count * item);
       return;
     case Kind::kRecv:
     case Kind::kBarrier:

@@ -24,13 +24,16 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 class Backend;
+class Reducer;
 struct Call;
 
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 
 // In which order the ranks' values are added. kCanonical: pairs of neighbours, then pairs of pairs, on every backend the
-// same bits; kNative: as the backend likes (for shm and local that is the canonical order, too).
-enum class Reduction : std::uint8_t { kNative, kCanonical };
+// same bits; kNative: as the backend likes (for shm and local that is the canonical order, too). kArrival is for teaching:
+// floating-point sums of three or more ranks are added in the order in which the ranks started the operation. All ranks get
+// the same result, but runs differ from one another in their last digits: what the canonical order prevents.
+enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival };
 
 // An operation that was started. Dropping it is safe: the group keeps what it needs and finishes it.
 class Work {
@@ -109,8 +112,12 @@ class ProcessGroup {
   // Cuts the group: ranks with the same `color` form a new one, ordered by (key, rank). A negative color: no group, null.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
 
+  // A group of the same ranks, for operations that may be started in another order than this one's on each rank. What it
+  // sends is booked here, too. On all ranks.
+  std::shared_ptr<ProcessGroup> twin();
+
   // What this rank has sent, by link.
-  TrafficBook& traffic() { return traffic_; }
+  TrafficBook& traffic() { return *traffic_; }
 
   // After large operations that will not come again: waits for those in flight and gives memory back. On all ranks.
   void release_staging();
@@ -119,6 +126,7 @@ class ProcessGroup {
 
  private:
   friend class PhaseGuard;
+  friend class Reducer;
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
   std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
@@ -130,7 +138,10 @@ class ProcessGroup {
   std::unique_ptr<Backend> backend_;  // null in a group of one
   Rendezvous place_;
   InitOptions options_;
-  TrafficBook traffic_;
+  // Of this group and its twins:
+  std::shared_ptr<TrafficBook> traffic_ = std::make_shared<TrafficBook>();
+  std::shared_ptr<std::vector<Reducer*>> reducers_ =
+      std::make_shared<std::vector<Reducer*>>();  // in the order of making
   Phase phase_ = Phase::kOther;
   std::uint64_t calls_ = 0;  // operations so far: the next one's number
   std::uint64_t splits_ = 0;

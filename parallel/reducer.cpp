@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/half.h"
 #include "lockstep/tensor/ops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -26,34 +26,17 @@ T& element(const Tensor& memory, std::int64_t at) {
 }
 
 void set_element(const Tensor& memory, std::int64_t at, double value) {
-  switch (memory.dtype()) {
-    case kFloat32:
-      element<float>(memory, at) = static_cast<float>(value);
-      return;
-    case kFloat64:
-      element<double>(memory, at) = value;
-      return;
-    case kFloat16:
-      element<Half>(memory, at) = to_half(static_cast<float>(value));
-      return;
-    default:
-      element<BFloat16>(memory, at) = to_bfloat16(static_cast<float>(value));
-      return;
-  }
+  if (memory.dtype() == kFloat64)
+    element<double>(memory, at) = value;
+  else
+    element<float>(memory, at) = static_cast<float>(value);
 }
 
 double get_element(const Tensor& memory, std::int64_t at) {
-  switch (memory.dtype()) {
-    case kFloat32:
-      return element<float>(memory, at);
-    case kFloat64:
-      return element<double>(memory, at);
-    case kFloat16:
-      return to_float(element<Half>(memory, at));
-    default:
-      return to_float(element<BFloat16>(memory, at));
-  }
+  return memory.dtype() == kFloat64 ? element<double>(memory, at) : element<float>(memory, at);
 }
+
+std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
 
 }  // namespace
 
@@ -62,7 +45,7 @@ Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const Di
   const auto cap = static_cast<std::int64_t>(options.bucket_cap_mb * (1 << 20));
   for (BucketLayout& layout : plan_buckets(handles(parameters_), std::min(cap, kFirstBucketBytes), cap)) {
     const Tensor& first = parameters_[layout.parameters.front()].second.master();
-    Tensor memory = group_->empty({layout.elements}, first.dtype(), first.device());
+    Tensor memory = group_->empty({layout.elements}, sum_dtype(first.dtype()), first.device());
     raw::fill(memory, 0);  // the gaps between gradients are added up, too
     buckets_.push_back({.layout = std::move(layout), .memory = std::move(memory)});
   }
@@ -76,13 +59,16 @@ Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const Di
       slot.home = raw::view(raw::slice(buckets_[b].memory, 0, at, at + slot.leaf.numel(), 1), slot.leaf.shape());
       slot.bucket = b;
       slot.used_bit = layout.tail + kTailFixed + static_cast<std::int64_t>(k);
-      autograd::set_gradient_home(slot.leaf, slot.home);
+      slot.dtype = slot.leaf.dtype();
+      if (slot.dtype == slot.home.dtype()) autograd::set_gradient_home(slot.leaf, slot.home);
       slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { complete(p, run); });
     }
   }
+  group_->reducers_->push_back(this);
 }
 
 Reducer::~Reducer() {
+  std::erase(*group_->reducers_, this);
   for (Slot& slot : slots_) {
     slot.hook.remove();
     const Tensor home = autograd::gradient_home(slot.leaf);  // another reducer's, where one has been made since
@@ -92,13 +78,17 @@ Reducer::~Reducer() {
 
 std::vector<Tensor> Reducer::homes() const {
   std::vector<Tensor> homes;
-  for (const Slot& slot : slots_) homes.push_back(slot.home);
+  for (const Slot& slot : slots_) homes.push_back(slot.dtype == slot.home.dtype() ? slot.home : Tensor());
   return homes;
+}
+
+bool Reducer::is_on(const ProcessGroup& group) {
+  return std::ranges::any_of(*group.reducers_, [&](const Reducer* each) { return each->group_.get() == &group; });
 }
 
 bool Reducer::outdated() const {
   return std::ranges::any_of(slots_, [](const Slot& slot) {
-    return slot.leaf.dtype() != slot.home.dtype() || slot.leaf.device() != slot.home.device();
+    return slot.leaf.dtype() != slot.dtype || slot.leaf.device() != slot.home.device();
   });
 }
 
@@ -111,20 +101,33 @@ void Reducer::abandon() {
 // The hook: this parameter's gradient is complete. Whether to synchronise is decided here, while backward runs.
 void Reducer::complete(std::size_t parameter, autograd::Run& run) {
   if (!sync_) return;
-  if (!active_ || (!has_step_ && run_ != &run)) {  // an error may have cut the last one short
-    begin();
-    if (!has_step_) run.at_end([this] { finish(); });
-    run_ = &run;
+  if (has_step_ ? !active_ : !takes_part(run)) {  // an error may have cut the last one short
+    begin(&run);
+    if (!has_step_) {
+      const auto lives = std::make_shared<const int>();
+      run_lives_ = lives;
+      run.at_end([this, &run, lives = lives] { end_backward(run); });
+    }
   }
   settle(parameter);
-  launch_ready();
+  launch_early();
 }
 
-void Reducer::begin() {
+// Whether this run's end ends the step under way.
+bool Reducer::takes_part(const autograd::Run& run) const {
+  return active_ && !has_step_ && run_ == &run && !run_lives_.expired();
+}
+
+void Reducer::begin(const autograd::Run* run) {
+  // Several models in one backward make one step of the books.
+  const bool joins = run && !has_step_ && std::ranges::any_of(*group_->reducers_, [&](const Reducer* each) {
+                       return each->takes_part(*run);
+                     });
+  if (!joins) group_->traffic().begin_step();
   active_ = true;
-  group_->traffic().begin_step();
+  run_ = run;
   start_ = Clock::now();
-  next_ = early_ = 0;
+  next_ = early_ = early_small_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.layout.parameters.size();
     bucket.work = nullptr;
@@ -138,7 +141,7 @@ void Reducer::begin_step(const Step& step) {
 }
 
 void Reducer::end_step() {
-  if (!active_) begin();  // no parameter took part on this rank
+  if (!active_) begin(nullptr);  // no parameter took part on this rank
   finish();
 }
 
@@ -147,15 +150,14 @@ void Reducer::settle(std::size_t parameter) {
   Slot& slot = slots_[parameter];
   if (slot.ready) return;
   slot.ready = true;
-  if (step_.sets) step_.sets->finish(parameter);
-  if (step_.standing) step_.standing->add_back(parameter, step_.standing_factor);
-  const Tensor grad = slot.leaf.grad();
+  Tensor grad = step_.sets ? step_.sets->finish(parameter) : slot.leaf.grad();
+  if (step_.standing) grad = step_.standing->join(parameter, grad, step_.standing_factor);
   slot.used = grad.defined();
   if (!slot.used) {
     raw::fill(slot.home, -0.0);  // adding it changes nothing, not even the sign of a zero
   } else if (grad.raw_data() != slot.home.raw_data()) {
     raw::copy(grad, slot.home);
-    slot.leaf.set_grad(slot.home);
+    if (slot.dtype == slot.home.dtype()) slot.leaf.set_grad(slot.home);
     ++copies_;
   }
   Bucket& bucket = buckets_[slot.bucket];
@@ -163,15 +165,32 @@ void Reducer::settle(std::size_t parameter) {
   if (--bucket.pending == 0) bucket.ready = seconds();
 }
 
-// Strictly in order, so that all ranks do the same.
-void Reducer::launch_ready() {
-  for (; next_ < buckets_.size() && buckets_[next_].pending == 0; ++next_) {
-    launch(buckets_[next_]);
+// Where other models share the ranks, each rank may launch them in another order: then none may wait for other ranks
+// before it has launched all.
+bool Reducer::is_early_enough(const Bucket& bucket) const {
+  if (group_->reducers_->size() == 1) return true;
+  return early_ < kInFlight && (bytes_of(bucket.memory) > kSmallBytes || early_small_ < kSmallInFlight);
+}
+
+// While backward runs. Strictly in order, so that all ranks do the same.
+void Reducer::launch_early() {
+  while (next_ < buckets_.size() && buckets_[next_].pending == 0 && is_early_enough(buckets_[next_])) {
+    early_small_ += bytes_of(buckets_[next_].memory) <= kSmallBytes ? 1 : 0;
     ++early_;
+    launch_next();
   }
 }
 
-void Reducer::launch(Bucket& bucket) {
+// When backward is done: what it did not reach counts with what stands there.
+void Reducer::launch_rest() {
+  for (const Bucket& bucket : buckets_) {
+    for (const std::size_t p : bucket.layout.parameters) settle(p);
+  }
+  while (next_ < buckets_.size()) launch_next();
+}
+
+void Reducer::launch_next() {
+  Bucket& bucket = buckets_[next_];
   const std::int64_t tail = bucket.layout.tail;
   set_element(bucket.memory, tail + kTailShards, static_cast<double>(step_.shards));
   set_element(bucket.memory, tail + kTailRows, static_cast<double>(step_.rows));
@@ -183,19 +202,27 @@ void Reducer::launch(Bucket& bucket) {
     const PhaseGuard phase(*group_, Phase::kGradients);
     bucket.work = group_->all_reduce_scaled(bucket.memory, step_.weighted ? 1 : 1.0 / shards);
   } catch (Error& error) {
-    error.add_context("DistributedDataParallel: " + describe(next_));
+    error.add_context(
+        fmt::format("DistributedDataParallel: launching bucket {} of {} ({})", next_, buckets_.size(), names(bucket)));
     throw;
   }
+  ++next_;
 }
 
-// When backward is done: what it did not reach counts with what stands there, and everything is waited for.
+// Every model of this backward launches what is left, and only then is one of them waited for, all in the order in which
+// they were made: whichever backward reached first on a rank, no two ranks wait for each other.
+void Reducer::end_backward(autograd::Run& run) {
+  const auto for_all = [this, &run](auto body) {
+    for (Reducer* const each : *group_->reducers_) {
+      if (each->takes_part(run)) body(*each);
+    }
+  };
+  for_all([](Reducer& each) { each.launch_rest(); });
+  run.at_end([for_all, lives = run_lives_.lock()] { for_all([](Reducer& each) { each.finish(); }); });
+}
+
 void Reducer::finish() {
-  const std::size_t early = early_;
-  for (const Bucket& bucket : buckets_) {
-    for (const std::size_t p : bucket.layout.parameters) settle(p);
-  }
-  launch_ready();
-  early_ = early;
+  launch_rest();
   for (std::size_t b = 0; b < buckets_.size(); ++b) wait_for(b);
   take_results();
   ++steps_;
@@ -208,7 +235,10 @@ void Reducer::wait_for(std::size_t b) {
     buckets_[b].work->wait();
   } catch (Error& error) {
     abandon();
-    error.add_context("DistributedDataParallel: " + describe(b));
+    const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+    const std::string all = names(buckets_[b]);
+    error.add_context(fmt::format("DistributedDataParallel: bucket {} of {}{}", b, buckets_.size(),
+                                  late ? " still misses other ranks' gradients of " + all : " (" + all + ")"));
     throw;
   }
   buckets_[b].work = nullptr;
@@ -229,27 +259,33 @@ void Reducer::take_results() {
   };
   for (Slot& slot : slots_) {
     if (get_element(buckets_[slot.bucket].memory, slot.used_bit) == 0) continue;
-    if (!slot.used) slot.leaf.set_grad(slot.home);
     rescale(slot.home);
+    if (slot.dtype == slot.home.dtype()) {
+      if (!slot.used) slot.leaf.set_grad(slot.home);
+    } else {
+      set_rounded(slot.leaf, slot.home);
+      ++copies_;
+    }
   }
   const Tensor loss = raw::clone(raw::select(first.memory, 0, first.layout.tail + kTailLoss));
   rescale(loss);
   mean_loss_ = get_element(loss, 0);
 }
 
-std::string Reducer::describe(std::size_t b) const {
-  const std::vector<std::size_t>& in = buckets_[b].layout.parameters;
-  const std::string& first = parameters_[in.front()].first;
-  const std::string& last = parameters_[in.back()].first;
-  return fmt::format("bucket {} of {} ({}{}{})", b, buckets_.size(), first, in.size() > 1 ? " to " : "",
-                     in.size() > 1 ? last : "");
+// "fc2.bias, fc2.weight and 12 more"
+std::string Reducer::names(const Bucket& bucket) const {
+  constexpr std::size_t kShown = 3;
+  const std::vector<std::size_t>& in = bucket.layout.parameters;
+  std::string text;
+  for (std::size_t k = 0; k < std::min(in.size(), kShown); ++k) text += (k > 0 ? ", " : "") + parameters_[in[k]].first;
+  return in.size() > kShown ? fmt::format("{} and {} more", text, in.size() - kShown) : text;
 }
 
 void Reducer::fill(DistributedDataParallelStats& stats) const {
   std::int64_t bytes = 0;
   for (const Bucket& bucket : buckets_) {
     BucketStats& out = stats.buckets.emplace_back();
-    out.bytes = bucket.layout.elements * static_cast<std::int64_t>(item_size(bucket.memory.dtype()));
+    out.bytes = bytes_of(bucket.memory);
     for (const std::size_t p : bucket.layout.parameters) out.parameters.push_back(parameters_[p].first);
     out.ready = bucket.ready;
     out.launched = bucket.launched;

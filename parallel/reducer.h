@@ -26,6 +26,8 @@ class Reducer {
   // Hooks do nothing while it is off.
   void set_sync(bool on) { sync_ = on; }
   bool sync() const { return sync_; }
+  // Whether one launches on this very group. Two would have to launch in the same order on all ranks.
+  static bool is_on(const ProcessGroup& group);
   // Forgets a step that an error cut short.
   void abandon();
 
@@ -66,8 +68,9 @@ class Reducer {
     std::shared_ptr<Work> work = nullptr;
     double ready = 0, launched = 0, done = 0;
   };
-  struct Slot {  // one parameter's place
-    Tensor leaf, home;
+  struct Slot {         // one parameter's place
+    Tensor leaf, home;  // in f32 for f16 and bf16, rounded once when the step ends
+    DType dtype;
     std::size_t bucket = 0;
     std::int64_t used_bit = 0;  // in the bucket, in elements
     bool ready = false, used = false;
@@ -75,15 +78,19 @@ class Reducer {
   };
 
   void complete(std::size_t parameter, autograd::Run& run);
-  void begin();
+  void begin(const autograd::Run* run);
+  bool takes_part(const autograd::Run& run) const;
   void settle(std::size_t parameter);
-  void launch_ready();
-  void launch(Bucket& bucket);
+  bool is_early_enough(const Bucket& bucket) const;
+  void launch_early();
+  void launch_rest();
+  void launch_next();
+  void end_backward(autograd::Run& run);
   void finish();
   void wait_for(std::size_t bucket);
   void take_results();
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  std::string describe(std::size_t bucket) const;
+  std::string names(const Bucket& bucket) const;
 
   Named parameters_;
   std::shared_ptr<ProcessGroup> group_;
@@ -94,11 +101,12 @@ class Reducer {
 
   bool sync_ = true;
   bool active_ = false;                 // a step is under way
-  const autograd::Run* run_ = nullptr;  // the backward whose end ends it
+  const autograd::Run* run_ = nullptr;  // the backward whose end ends it ...
+  std::weak_ptr<const int> run_lives_;  // ... unless an error has ended that
   bool has_step_ = false;               // between begin_step and end_step
   Step step_;
-  std::size_t next_ = 0;   // bucket to launch
-  std::size_t early_ = 0;  // buckets launched while backward ran
+  std::size_t next_ = 0;                     // bucket to launch
+  std::size_t early_ = 0, early_small_ = 0;  // buckets launched while backward ran
   Clock::time_point start_;
   double mean_loss_ = 0;
   bool wants_stop_ = false, stop_requested_ = false;

@@ -36,13 +36,29 @@ Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight) {
   LOCKSTEP_CHECK(loss.defined() && loss.numel() == 1 && loss.requires_grad(),
                  "{}: the loss function returned {}, expected one number that depends on the parameters", op,
                  loss.defined() ? lockstep::describe(loss) : "nothing");
-  const Tensor detached = loss.detach();
-  return weight == 1 ? detached : raw::mul(detached, raw::full(loss.shape(), weight, loss.options()));
+  const Tensor detached = widened(loss.detach());
+  return weight == 1 ? detached : raw::mul(detached, raw::full(loss.shape(), weight, detached.options()));
 }
 
 void weighted_backward(const Tensor& loss, std::int64_t weight) {
   if (weight == 1) return loss.backward();
   loss.backward(raw::full(loss.shape(), weight, loss.options()));
+}
+
+DType sum_dtype(DType dtype) { return dtype == kFloat16 || dtype == kBFloat16 ? kFloat32 : dtype; }
+
+Tensor widened(const Tensor& t) {
+  return !t.defined() || t.dtype() == sum_dtype(t.dtype()) ? t : raw::to(t, sum_dtype(t.dtype()));
+}
+
+void set_rounded(const Tensor& leaf, const Tensor& sum) {
+  leaf.set_grad(!sum.defined() || sum.dtype() == leaf.dtype() ? sum : raw::to(sum, leaf.dtype()));
+}
+
+Tensor add_up(Tensor a, const Tensor& b) {
+  if (!a.defined()) return b;
+  if (b.defined()) raw::add_(a, b);
+  return a;
 }
 
 void scale_gradient(const Tensor& gradient, double factor) {

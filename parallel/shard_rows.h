@@ -20,7 +20,7 @@ RowRange shard_rows(std::int64_t rows, int s, int n);
 // Views without history: several threads may run backward from them.
 Batch narrow_rows(const Batch& batch, RowRange rows);
 
-// A shard's loss times `weight`, detached. Throws InvalidArgument, naming `op`, unless `loss` is one number that depends
+// A shard's loss times `weight`, detached, in the dtype of sums. Throws InvalidArgument, naming `op`, unless `loss` is one number that depends
 // on the parameters.
 Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight);
 // Backward from a shard's loss, times `weight`.
@@ -34,6 +34,14 @@ struct StepScale {
   double first, second;
 };
 
+// Gradients and losses of f16 and bf16, which are formats for storage, are added up in f32 and rounded once: `sum_dtype` is
+// the dtype of their sums, `widened` the tensor in it (itself where it is already), `set_rounded` rounds a sum to the
+// leaf's gradient.
+DType sum_dtype(DType dtype);
+Tensor widened(const Tensor& t);
+void set_rounded(const Tensor& leaf, const Tensor& sum);
+// a + b in a's place; an undefined one counts for nothing.
+Tensor add_up(Tensor a, const Tensor& b);
 // gradient *= factor, in place; nothing where it is undefined.
 void scale_gradient(const Tensor& gradient, double factor);
 // The canonical sum of 0-d losses, scaled (or not).

@@ -58,10 +58,10 @@ Tensor Shards::run(const Batch& batch, ShardLoss loss_fn) {
   }
   const StepScale scale = weighted ? StepScale(rows) : StepScale(shards, running);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    state.sets.finish(p);
-    const Tensor grad = parameters[p].master().grad();
-    scale_gradient(grad, scale.first);
-    scale_gradient(grad, scale.second);
+    const Tensor sum = state.sets.finish(p);
+    scale_gradient(sum, scale.first);
+    scale_gradient(sum, scale.second);
+    set_rounded(parameters[p].master(), sum);
   }
   standing.add_back();
   return combine_losses(losses, scale);

@@ -1,4 +1,5 @@
-// Gradients that stand when a step begins: set aside, so that the step's sum and scale are its own, and added at the end.
+// Gradients that stand when a step begins: set aside, so that the step's sum and scale are its own. They are added to the
+// step's gradients at the end, as autograd adds to a gradient, or take part in its sums.
 // Not installed.
 #pragma once
 
@@ -31,18 +32,19 @@ class StandingGradients {
   StandingGradients(const StandingGradients&) = delete;
   StandingGradients& operator=(const StandingGradients&) = delete;
 
-  // Adds one of them, times `factor`, to what the step has given.
-  void add_back(std::size_t p, double factor = 1) {
-    if (p >= grads_.size() || !grads_[p].defined()) return;
-    scale_gradient(grads_[p], factor);
-    const Tensor standing = std::exchange(grads_[p], Tensor()), grad = parameters_[p].master().grad();
-    if (grad.defined())
-      raw::add_(grad, standing);
-    else
-      parameters_[p].master().set_grad(standing);
+  // `sum`, of the dtype of sums, with one of them times `factor` added to it: in its place where it is defined.
+  Tensor join(std::size_t p, const Tensor& sum, double factor = 1) {
+    if (p >= grads_.size() || !grads_[p].defined()) return sum;
+    const Tensor standing = widened(std::exchange(grads_[p], Tensor()));
+    scale_gradient(standing, factor);
+    return add_up(sum, standing);
   }
+  // Adds them to the gradients that the step has left.
   void add_back() {
-    for (std::size_t p = 0; p < grads_.size(); ++p) add_back(p);
+    for (std::size_t p = 0; p < grads_.size(); ++p) {
+      const Tensor& leaf = parameters_[p].master();
+      if (grads_[p].defined()) set_rounded(leaf, join(p, widened(leaf.grad())));
+    }
   }
 
  private:

@@ -24,6 +24,7 @@ struct Combine {
   DType dtype = kFloat32;
   CombineOp op = CombineOp::kSum;
   double scale = 1;
+  bool in_turn = false;  // not in canonical order: ((0 + 1) + 2) + 3
 };
 
 // Combines elements [first, first + count). Throws InvalidArgument for bool, without inputs, or beyond kMaxCombined.

@@ -9,13 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/parallel/backend.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
-inline constexpr int kSlots = 32;                  // operations in flight
-inline constexpr int kInlineSlots = 4;             // small operations in flight, see kInlineBytes
-inline constexpr std::size_t kInlineBytes = 4096;  // up to here two ranks exchange copies instead of sharing work
+inline constexpr int kSlots = kInFlight;             // operations in flight
+inline constexpr int kInlineSlots = kSmallInFlight;  // small operations in flight, see kInlineBytes
+inline constexpr std::size_t kInlineBytes =
+    kSmallBytes;  // up to here two ranks exchange copies instead of sharing work
 inline constexpr int kMaxLocalRanks = 256;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -39,6 +40,7 @@ struct alignas(64) RankState {
 struct alignas(64) Arrival {
   std::atomic<std::uint64_t> sequence;                    // 1 + the operation's number, written last
   std::atomic<std::uint64_t> what, count, place, detail;  // the fingerprint: must be the same on all ranks
+  std::atomic<std::uint64_t> ticket;                      // of Reduction::kArrival: drawn on arrival
 };
 
 struct alignas(64) Counter {
@@ -67,6 +69,8 @@ class Control {
   }
   // Tasks that are done, of all shares.
   Counter& done(std::size_t slot) const { return at<Counter>(dones() + slot * sizeof(Counter)); }
+  // Tickets that were drawn, so far.
+  Counter& tickets(std::size_t slot) const { return at<Counter>(draws() + slot * sizeof(Counter)); }
   std::byte* inline_data(int r, std::uint64_t number) const {
     return base_ + inlines() + (index(r) * kInlineSlots + number % kInlineSlots) * kInlineBytes;
   }
@@ -90,7 +94,8 @@ class Control {
   std::size_t arrivals() const { return ranks() + size_ * sizeof(RankState); }
   std::size_t claims() const { return arrivals() + kSlots * size_ * sizeof(Arrival); }
   std::size_t dones() const { return claims() + kSlots * size_ * sizeof(Counter); }
-  std::size_t inlines() const { return (dones() + kSlots * sizeof(Counter) + 4095) / 4096 * 4096; }
+  std::size_t draws() const { return dones() + kSlots * sizeof(Counter); }
+  std::size_t inlines() const { return (draws() + kSlots * sizeof(Counter) + 4095) / 4096 * 4096; }
   std::size_t mailboxes() const { return inlines() + size_ * kInlineSlots * kInlineBytes; }
   std::size_t box(int from, int to) const {
     return mailboxes() + (index(from) * size_ + index(to)) * (sizeof(Mailbox) + mailbox_bytes());

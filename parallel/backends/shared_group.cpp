@@ -19,7 +19,8 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 // The fingerprint: what all ranks must agree on, beside count and place.
 std::uint64_t fingerprint(const Call& call) {
   return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
-         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.root) << 32;
+         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.by_arrival) << 24 |
+         static_cast<std::uint64_t>(call.root) << 32;
 }
 
 // Several pieces as one Work.
@@ -88,7 +89,9 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
   try {
     return memory_->allocate(round_up(bytes, kPage), deadline);
   } catch (const CommError& error) {  // unlike too little memory, which all ranks are told of
-    fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), error.what()));
+    int culprit = 0;                  // who hands memory over; another rank's end may have kept it from that
+    for (int r = 1; r < size_; ++r) culprit = gone(r) ? r : culprit;
+    fail(Poison::kLost, culprit, fmt::format("{}: {}", call.describe(), error.what()));
   }
 }
 
@@ -255,6 +258,11 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
   own.place.store(op->place, std::memory_order_relaxed);
   own.detail.store(op->call->detail, std::memory_order_relaxed);
+  if (op->call->by_arrival) {
+    op->tickets_from = tickets_so_far_[slot];
+    tickets_so_far_[slot] += static_cast<std::uint64_t>(size_);
+    own.ticket.store(control_.tickets(slot).value.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  }
   own.sequence.store(op->sequence + 1, std::memory_order_seq_cst);
   // Whoever comes last wakes the others: there is work to do, or nothing more to wait for.
   if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0 && all_arrived(*op)) wake(size_);

@@ -30,7 +30,8 @@ class Operation final : public Work {
 
   SharedGroup* group;  // null once it is complete, has failed, or the group is gone
   std::shared_ptr<const Call> call;
-  std::string error;  // why it failed; a complete one has none
+  std::string error;       // why it failed; a complete one has none
+  bool timed_out = false;  // as far as this rank knows, because another one was late
   Path path = Path::kArrivalsOnly;
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;
@@ -43,6 +44,8 @@ class Operation final : public Work {
   std::vector<std::uint64_t> tasks;         // of each rank's share
   std::vector<std::uint64_t> claimed_from;  // where the slot's counters stood before
   std::uint64_t done_at = 0;                // where the slot's counter stands when all tasks are done
+  std::uint64_t tickets_from = 0;           // of by_arrival: where the slot's tickets stood before ...
+  std::vector<int> order = {};              // ... and the ranks in the order of their arrival, once it is needed
   unsigned polls = 0;                       // calls of is_completed so far
   bool agreed = false;                      // all ranks have arrived, with the same fingerprint
 };
@@ -87,6 +90,7 @@ class SharedGroup final : public Backend {
   bool all_arrived(const Operation& op) const;
   void compare_fingerprints(Operation& op);
   void work(Operation& op);
+  void take_order(Operation& op);
   bool claim(const Operation& op, int owner, std::uint64_t* task);
   void finish(Operation& op);
   void wake(int count);
@@ -118,7 +122,7 @@ class SharedGroup final : public Backend {
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
   std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
   std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // of each slot's counters, by this rank's history
-  std::array<std::uint64_t, kSlots> done_so_far_{};
+  std::array<std::uint64_t, kSlots> done_so_far_{}, tickets_so_far_{};
   std::vector<CommunicationMemory> communication_memory_;
   std::shared_ptr<Segment> arena_;  // where staged data goes: a ring, as large as was needed so far
   std::size_t arena_reserved_ = 0, arena_head_ = 0;

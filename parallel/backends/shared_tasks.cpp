@@ -69,13 +69,15 @@ raw::CombineOp combine_op(ReduceOp op) {
 void combine_range(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
   SmallVector<const void*, 8> inputs;
   SmallVector<void*, 8> outputs;
-  for (int r = 0; r < size; ++r) inputs.push_back(element(op, r, p, 0));
+  for (int r = 0; r < size; ++r)
+    inputs.push_back(element(op, op.order.empty() ? r : op.order[static_cast<std::size_t>(r)], p, 0));
   for (std::int64_t r = targets.begin; r < targets.end; ++r) outputs.push_back(element(op, static_cast<int>(r), p, 0));
   raw::combine({.inputs = {inputs.begin(), inputs.size()},
                 .outputs = {outputs.begin(), outputs.size()},
                 .dtype = op.call->dtype,
                 .op = combine_op(op.call->op),
-                .scale = op.call->scale},
+                .scale = op.call->scale,
+                .in_turn = !op.order.empty()},
                range.begin, range.end - range.begin);
 }
 

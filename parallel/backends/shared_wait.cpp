@@ -20,7 +20,7 @@ std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place
   std::string text = fmt::format("{} of {} {}", name(kind), count, name(dtype));
   if (kind == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
   if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter)
-    text += fmt::format(" ({})", name(op));
+    text += fmt::format(" ({}{})", name(op), (what >> 24 & 1) != 0 ? ", in order of arrival" : "");
   if (kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter)
     text += fmt::format(" with root {}", what >> 32);
   return text + (place == ~std::uint64_t{0} ? "" : " in communication memory");
@@ -32,6 +32,7 @@ bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32)
 
 void Operation::wait() {
   if (group) group->wait(*this);
+  if (timed_out) throw CommTimeout(error);
   if (!error.empty()) throw CommError(error);
 }
 
@@ -139,13 +140,32 @@ void SharedGroup::work(Operation& op) {
   RankState& own = control_.rank(rank_);
   for (int k = 0; k < size_; ++k) {
     const int owner = (rank_ + k) % size_;
-    for (std::uint64_t task; claim(op, owner, &task); ++finished) run_task(op, owner, task, size_);
+    for (std::uint64_t task; claim(op, owner, &task); ++finished) {
+      if (op.call->by_arrival && op.order.empty()) take_order(op);
+      run_task(op, owner, task, size_);
+    }
   }
   if (finished == 0) return own.busy.store(0, std::memory_order_relaxed);
   std::atomic<std::uint64_t>& done = control_.done(op.sequence % kSlots).value;
   const bool last = done.fetch_add(finished, std::memory_order_seq_cst) + finished == op.done_at;
   own.busy.store(0, std::memory_order_relaxed);
   if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+}
+
+// By the tickets that the ranks have drawn. Only with a task in hand: until it is done, nobody goes on to the slot's next
+// operation and another ticket.
+void SharedGroup::take_order(Operation& op) {
+  std::vector<int> order(static_cast<std::size_t>(size_), -1);
+  for (int r = 0; r < size_; ++r) {
+    const Arrival& arrival = control_.arrival(op.sequence % kSlots, r);
+    const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
+    if (place >= order.size() || order[place] >= 0)
+      fail(Poison::kDisagreed, r,
+           fmt::format("{}: ranks disagree: rank {} says that it arrived as number {} of {}", op.call->describe(), r,
+                       place, size_));
+    order[place] = r;
+  }
+  op.order = std::move(order);
 }
 
 bool SharedGroup::claim(const Operation& op, int owner, std::uint64_t* task) {
@@ -233,6 +253,7 @@ void SharedGroup::give_up(const std::string& message, bool timeout) {
     const std::shared_ptr<Operation> op = std::move(slot);
     if (!op) continue;
     op->error = failed_;
+    op->timed_out = timeout;
     op->group = nullptr;
   }
   for (const auto& transfer : transfers_) transfer->abandon(failed_);

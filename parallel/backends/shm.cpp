@@ -219,8 +219,10 @@ class ProcessMemory final : public SharedMemory {
       if (!wait_readable(peer(0), deadline))
         throw CommTimeout(fmt::format("shm: rank 0 did not share {} bytes of memory in time", message.bytes));
       if (!receive_message(peer(0), &message, &fd) || message.number != expected.number ||
-          (message.status == 0 && fd.get() < 0))
+          (message.status == 0 && fd.get() < 0)) {
+        throw_if_ended();
         throw CommError("shm: rank 0 is gone or shared something else");
+      }
       message.bytes = expected.bytes;
     }
     if (message.status != 0) throw_no_memory(message.bytes, static_cast<int>(message.status));
@@ -245,7 +247,27 @@ class ProcessMemory final : public SharedMemory {
         if (failed.empty()) failed = fmt::format("rank {}: {}", r, error.what());
       }
     }
-    if (!failed.empty()) throw CommError(failed);
+    if (failed.empty()) return;
+    throw_if_ended();
+    throw CommError(failed);
+  }
+
+  [[noreturn]] void throw_ended(int rank) const {
+    throw CommError(fmt::format("shm: rank {} (process {}) ended while {}", rank,
+                                processes_[static_cast<std::size_t>(rank)],
+                                arena_ ? "memory was being shared" : "the group was being made"));
+  }
+
+  // What a broken connection comes from: a rank that has ended, or ends right now (its sockets close first). All ranks
+  // name that one; rank 0, which then gives up, only where it is the one.
+  void throw_if_ended() {
+    std::vector<pollfd> entries;
+    for (const FileDescriptor& process : alive_) entries.push_back({process.get(), POLLIN, 0});
+    if (poll(entries.data(), entries.size(), 100) <= 0) return;
+    for (int k = 1; k <= size_; ++k) {
+      const int r = k % size_;
+      if (entries[static_cast<std::size_t>(r)].revents & POLLIN) throw_ended(r);
+    }
   }
 
   int peer(int rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
@@ -307,6 +329,7 @@ class ProcessMemory final : public SharedMemory {
       pid_t& process = processes_[static_cast<std::size_t>(r)];
       if (process == 0) process = parse_process(store.get(fmt::format("shm/process/{}", r)));
       alive_[static_cast<std::size_t>(r)] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+      if (alive_[static_cast<std::size_t>(r)].get() < 0 && errno == ESRCH) throw_ended(r);
       if (alive_[static_cast<std::size_t>(r)].get() < 0)
         throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, std::strerror(errno)));
     }

@@ -55,6 +55,7 @@ std::string Run::settings(bool with_epochs) const {
                                  options_.data, options_.batch, options_.lr, options_.seed);
   if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
+  if (options_.reduction == "arrival") text += " reduction=arrival";
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
 

@@ -35,9 +35,17 @@ bool has_same_bits_outside(const Options& options) {
   return std::has_single_bit(static_cast<std::uint64_t>(options.shards));
 }
 
+namespace {
+
+par::Reduction reduction_of(const Options& options) {
+  return options.reduction == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
+}
+
+}  // namespace
+
 Step::Step(const Options& options, ls::nn::Module& model)
     : options_(options), model_(model), is_loss_outside_(options.loss == "outside") {
-  if (options.mode == "ddp") group_ = par::init_process_group();
+  if (options.mode == "ddp") group_ = par::init_process_group({.reduction = reduction_of(options)});
   check_split(options, ranks());
   const int shards = static_cast<int>(options.shards);
   if (options.mode == "shards") {

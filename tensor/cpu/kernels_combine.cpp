@@ -110,7 +110,8 @@ void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count
     const T* in = static_cast<const T*>(c.inputs[i]) + first;
     for (std::int64_t k = 0; k < count; ++k) blocks[height][k] = widen(in[k]);
     ++height;
-    for (std::size_t done = i + 1; done % 2 == 0; done /= 2, --height)  // a pair is complete
+    if (c.in_turn && i > 0) join_blocks<kOp>(blocks[0], blocks[--height], count);
+    for (std::size_t done = i + 1; done % 2 == 0 && !c.in_turn; done /= 2, --height)  // a pair is complete
       join_blocks<kOp>(blocks[height - 2], blocks[height - 1], count);
   }
   for (; height > 1; --height) join_blocks<kOp>(blocks[height - 2], blocks[height - 1], count);
@@ -126,7 +127,7 @@ void combine_all(const raw::Combine& c, std::int64_t first, std::int64_t count) 
     return combine_pair<T, kOp, true>(a, b, out0, out1, count, scale);
   }
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    const bool usual = c.outputs.size() == 1 || c.outputs.size() == c.inputs.size();
+    const bool usual = !c.in_turn && (c.outputs.size() == 1 || c.outputs.size() == c.inputs.size());
     if (c.inputs.size() == 4 && usual) return combine_few<T, kOp, 4>(c, first, count, scale);
     if (c.inputs.size() == 8 && usual) return combine_few<T, kOp, 8>(c, first, count, scale);
   }

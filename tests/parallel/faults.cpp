@@ -1,11 +1,97 @@
 // What the others see when a rank dies, stops or leaves: ranks are processes that share a shm group.
+#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
+#include "lockstep/parallel/backend.h"
 #include "tests/parallel/collectives.h"
 #include "tests/support/chaos.h"
+
+namespace {
+
+// What ranks say to each other in shared memory, before there is a group. `on_call` runs first, and may
+// change the value that is set.
+class Board final : public ls::parallel::Store {
+ public:
+  struct Entry {
+    std::atomic<int> length{0};
+    char text[120];
+  };
+  using Hook = std::function<void(const std::string& call, std::string& value)>;  // "set shm/address"
+  Board(Entry* entries, Hook on_call) : entries_(entries), on_call_(std::move(on_call)) {}
+  using Store::get;
+  using Store::wait;
+  void set(const std::string& key, const std::string& given) override {
+    std::string value = given;
+    on_call_("set " + key, value);
+    Entry& entry = entries_[place(key)];
+    value.copy(entry.text, sizeof(entry.text));
+    entry.length = static_cast<int>(value.size());
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds) override {
+    std::string none;
+    on_call_("get " + key, none);
+    const Entry& entry = entries_[place(key)];
+    while (entry.length == 0) sched_yield();
+    return {entry.text, static_cast<std::size_t>(entry.length.load())};
+  }
+  std::int64_t add(const std::string&, std::int64_t) override { throw ls::CommError("not on a board"); }
+  std::string compare_set(const std::string&, const std::string&, const std::string&) override { return {}; }
+  void wait(const std::vector<std::string>&, std::chrono::milliseconds) override {}
+  bool delete_key(const std::string&) override { return false; }
+
+ private:
+  static std::size_t place(const std::string& key) {
+    return key == "shm/address" ? 0 : 1 + static_cast<std::size_t>(key.back() - '0');
+  }
+  Entry* entries_;
+  Hook on_call_;
+};
+
+// Makes a shm group of three, whose rank 1 ends as soon as it has connected.
+void check_end_while_making(bool reaped) {
+  void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* const entries = new (memory) Board::Entry[5];
+  const auto ended = run_processes(3, [&](int rank) {
+    const auto on_call = [&](const std::string& call, std::string& value) {
+      if (rank == 1 && call == "get shm/process/2") _exit(5);
+      if (rank != 0 || call != "set shm/process/1") return;
+      pollfd entry{static_cast<int>(syscall(SYS_pidfd_open, std::stoi(value), 0)), POLLIN, 0};
+      CHECK(poll(&entry, 1, -1) == 1);  // rank 1 has ended before anybody hears of it
+      if (!reaped) return;
+      const pid_t child = fork();  // a process that is no more stands for one whose parent has seen it end
+      if (child == 0) _exit(0);
+      waitpid(child, nullptr, 0);
+      value = std::to_string(child);
+    };
+    const auto store = std::make_shared<Board>(entries, on_call);
+    const std::string error = error_of<ls::CommError>([&] {
+      ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
+    });
+    CHECK_MESSAGE(contains(error, "rank 1 (process "), error);
+    CHECK_MESSAGE(contains(error, "ended while the group was being made"), error);
+  });
+  CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
+  CHECK(ended[1].code == 5);
+  CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
+  munmap(memory, 4096);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that ends while the group is being made is named by the others, with its process") {
+  for (const bool reaped : {false, true}) {
+    CAPTURE(reaped);
+    check_end_while_making(reaped);
+  }
+}
 
 TEST_CASE("a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
   for (const int size : {2, 3, 5}) {

@@ -128,6 +128,13 @@ TEST_CASE("the bits depend on the number of shards, not on mode, ranks, or where
   }
 }
 
+TEST_CASE("--reduction arrival is for ddp, and cannot change anything with two ranks") {
+  const std::string two = hash_of("canonical", {"--mode", "ddp", "--reduction", "canonical"});
+  CHECK(two == hash_of("arrival", {"--mode", "ddp", "--reduction", "arrival"}));
+  CHECK(hash_of("arrival4", {"--mode", "ddp", "--shards", "4", "--reduction", "arrival"}).size() == 16);
+  check_error({"--mode", "dp", "--reduction", "arrival"}, {"--reduction", "ddp", "dp"});
+}
+
 TEST_CASE("--nproc alone means ddp, and only rank 0 prints") {
   const Finished finished = run(kProgram, {"--nproc", "2", "--epochs", "2", "--out", fresh("nproc")});
   CAPTURE(finished.output);

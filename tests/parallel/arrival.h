@@ -1,0 +1,53 @@
+// Reduction::kArrival: sums in the order in which ranks come, the same on all of them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/support/groups.h"
+
+inline const std::vector<double> kValues = {1e8, 1, -1e8, 1};
+
+// Starts the operation on the ranks of `order` one after another: each is told by the one before.
+template <class Start>
+std::shared_ptr<ls::parallel::Work> start_in_order(const Group& group, const Group& messages,
+                                                   const std::vector<int>& order, Start start) {
+  const auto self = std::ranges::find(order, group->rank());
+  const ls::Tensor token = ls::zeros({1});
+  if (self != order.begin()) messages->recv(token, *(self - 1))->wait();
+  auto work = start();
+  if (self + 1 != order.end()) messages->send(token, *(self + 1))->wait();
+  return work;
+}
+
+template <class T>
+double sum_in_turn(const std::vector<int>& order) {
+  T sum = 0;
+  for (const int r : order) sum += static_cast<T>(kValues[static_cast<std::size_t>(r)]);
+  return static_cast<double>(sum);
+}
+
+inline void check_orders(const Group& group) {
+  const Group messages = group->split(0, group->rank());
+  std::vector<int> order = {0, 1, 2, 3};
+  const double mine = kValues[static_cast<std::size_t>(group->rank())];
+  do {
+    for (const std::int64_t count : {1, 20000, 300000}) {
+      if (count > 1 && order[0] % 2 == 0) continue;  // fewer of the large ones
+      const ls::Tensor t = ls::full({count}, mine), memory = group->empty({count});
+      memory.copy_(t);
+      start_in_order(group, messages, order, [&] { return group->all_reduce(t); })->wait();
+      start_in_order(group, messages, order, [&] {
+        return group->all_reduce(memory, ls::parallel::ReduceOp::kAvg);
+      })->wait();
+      const double want = sum_in_turn<float>(order);
+      for (const ls::Tensor& each : {t, memory * 4}) {
+        CHECK(each.min().item<double>() == want);
+        CHECK(each.max().item<double>() == want);
+      }
+    }
+    const ls::Tensor part = ls::zeros({3});
+    start_in_order(group, messages, order, [&] { return group->reduce_scatter(part, ls::full({4, 3}, mine)); })->wait();
+    CHECK(part.max().item<double>() == sum_in_turn<float>(order));
+  } while (std::ranges::next_permutation(order).found);
+}

@@ -1,0 +1,56 @@
+#include "tests/parallel/arrival.h"
+
+using ls::parallel::ReduceOp;
+using ls::parallel::Reduction;
+
+TEST_CASE("in order of arrival a sum follows the order in which the ranks came, on all of them alike") {
+  with_group("local", 4, check_orders, {.reduction = Reduction::kArrival});
+  CHECK(sum_in_turn<float>({0, 1, 2, 3}) != sum_in_turn<float>({0, 2, 1, 3}));
+}
+
+TEST_CASE("in canonical order a sum does not depend on who comes when") {
+  with_group("local", 4, [](const Group& group) {
+    const Group messages = group->split(0, group->rank());
+    std::vector<int> order = {0, 1, 2, 3};
+    do {
+      const ls::Tensor t = ls::full({5}, kValues[static_cast<std::size_t>(group->rank())]);
+      start_in_order(group, messages, order, [&] { return group->all_reduce(t); })->wait();
+      CHECK(t.max().item<float>() == (1e8f + 1) + (-1e8f + 1));
+    } while (std::ranges::next_permutation(order).found);
+  });
+}
+
+TEST_CASE("in order of arrival f16 is added in f32, and other operations are as always") {
+  with_group("local", 3,
+             [](const Group& group) {
+               const ls::Tensor half = ls::full({4}, group->rank() == 0 ? 2048 : 1, {.dtype = ls::kFloat16});
+               group->all_reduce(half)->wait();
+               CHECK(half.to(ls::kFloat32).max().item<float>() == 2050);
+               const ls::Tensor numbers = ls::full({4}, group->rank(), {.dtype = ls::kInt64}),
+                                product = ls::full({4}, group->rank() + 2.0);
+               group->all_reduce(numbers)->wait();
+               group->all_reduce(product, ReduceOp::kProduct)->wait();
+               CHECK(numbers.max().item<int>() == 3);
+               CHECK(product.max().item<float>() == 24);
+               for (int i = 0; i < 200; ++i) {  // slots are used again
+                 const ls::Tensor t = ls::full({3}, 1.0 * group->rank() + i);
+                 group->all_reduce(t)->wait();
+                 CHECK(t.max().item<float>() == 3 + 3 * i);
+               }
+             },
+             {.reduction = Reduction::kArrival});
+}
+
+TEST_CASE("ranks that would add in different orders are told") {
+  const auto store = std::make_shared<ls::parallel::InProcessStore>();
+  run_threads(3, [&](int rank) {
+    const Group group =
+        ls::parallel::init_process_group({.backend = "local",
+                                          .world_size = 3,
+                                          .rank = rank,
+                                          .store = store,
+                                          .reduction = rank == 1 ? Reduction::kArrival : Reduction::kCanonical});
+    const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::zeros({3}))->wait(); });
+    CHECK_MESSAGE(contains(error, "ranks disagree"), error);
+  });
+}

@@ -1,0 +1,144 @@
+// Parameters in f16 and bf16: their gradients are added up in f32, over shards and ranks, and rounded once.
+#include "tests/support/groups.h"
+
+namespace {
+
+using ls::parallel::DistributedDataParallel;
+using ls::parallel::DistributedDataParallelOptions;
+using ls::parallel::Shards;
+using ls::parallel::ShardsOptions;
+
+// loss = mean(x w): the gradient of a shard is the mean of its rows, in the parameter's format.
+struct Weights : ls::nn::Module {
+  explicit Weights(ls::DType dtype) : w(add_parameter("w", ls::full({3}, 1, {.dtype = dtype}))) {}
+  ls::Tensor forward(const ls::Tensor& x) const override { return ls::mean(ls::sum(x * w->to(ls::kFloat32), {1})); }
+  ls::nn::Parameter& w;
+};
+
+const auto kLoss = [](const Weights& model) {
+  return [&model](const ls::Tensor& x, const ls::Tensor&) { return model(x); };
+};
+
+// One row a shard. Added one after another in f16, column 0 stays at 2048, and so does a sum of two rounded pairs in
+// column 1 (2049 + 1); column 2 is exact.
+const std::vector<double> kRows[] = {{2048, 2048, 4}, {1, 1, 5}, {1, 1, 6}, {1, 0, 7}};
+
+ls::Tensor rows(std::int64_t first, std::int64_t count) {
+  const ls::Tensor x = ls::zeros({count, 3});
+  for (std::int64_t r = 0; r < count; ++r) {
+    for (std::int64_t c = 0; c < 3; ++c) x[r][c].fill_(kRows[(first + r) % 4][static_cast<std::size_t>(c)]);
+  }
+  return x;
+}
+
+// The mean over `shards` rows, computed exactly and rounded once.
+ls::Tensor rounded_mean(int shards, ls::DType dtype, double plus = 0) {
+  std::vector<double> mean;
+  for (std::size_t c = 0; c < 3; ++c) {
+    double sum = 0;
+    for (int s = 0; s < shards; ++s) sum += kRows[s][c];
+    mean.push_back(sum / shards + plus);
+  }
+  return ls::tensor(mean, {.dtype = ls::kFloat64}).to(dtype);
+}
+
+}  // namespace
+
+TEST_CASE("gradients in f16 and bf16 are added up in f32 over shards and ranks, and rounded once") {
+  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+    for (const int shards : {1, 2, 4}) {
+      CAPTURE(ls::name(dtype));
+      CAPTURE(shards);
+      const ls::Tensor want = rounded_mean(shards, dtype);
+      Weights model(dtype);
+      Shards(model, ShardsOptions{.shards = shards}).backward(rows(0, shards), rows(0, shards), kLoss(model));
+      CHECK(same_bits(model.w->grad(), want));
+      std::vector<ls::Device> devices;
+      for (int s = 0; s < shards; ++s) devices.emplace_back("cpu:" + std::to_string(s));
+      model.zero_grad();
+      ls::parallel::DataParallel(model, devices).backward(rows(0, shards), rows(0, shards), kLoss(model));
+      CHECK(same_bits(model.w->grad(), want));
+      for (int ranks = 1; ranks <= std::min(shards, 4); ranks *= 2) {
+        CAPTURE(ranks);
+        with_group("local", ranks, [&](const Group& group) {
+          Weights own(dtype);
+          const int each = shards / ranks;
+          DistributedDataParallel ddp(own, group, {.shards_per_rank = each});
+          for (int step = 0; step < 2; ++step) {
+            own.zero_grad();
+            const ls::Tensor x = rows(group->rank() * each, each);
+            const ls::Tensor loss = ddp.backward(x, x, kLoss(own));
+            CHECK(same_bits(own.w->grad(), want));
+            CHECK(loss.item<double>() == doctest::Approx(ls::mean(ls::sum(rows(0, shards), {1})).item<double>()));
+          }
+          CHECK(ddp.stats().copies == 4);  // into the bucket and out of it, twice
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a backward by itself reduces f16 gradients in f32, too, and what one rank does not use counts as zero") {
+  with_group("local", 2, [](const Group& group) {
+    Weights model(ls::kFloat16);
+    DistributedDataParallel ddp(model, group);
+    ddp(rows(group->rank(), 1)).backward();
+    CHECK(same_bits(model.w->grad(), rounded_mean(2, ls::kFloat16)));
+    model.zero_grad();
+    const ls::Tensor x = rows(0, 1 - group->rank());  // rank 1 has no rows
+    ddp.backward(x, x, kLoss(model));
+    CHECK(same_bits(model.w->grad(), rounded_mean(1, ls::kFloat16)));
+  });
+}
+
+TEST_CASE("numbers of rows and losses are exact beside f16 gradients") {
+  with_group("local", 2, [](const Group& group) {
+    Weights model(ls::kFloat16);
+    DistributedDataParallel ddp(model, group, {.weighting = ls::parallel::Weighting::kSamples});
+    // 3001 and 100 rows: in f16 3101 is 3100, and a loss of 4097 is 4096.
+    const std::int64_t count = group->rank() == 0 ? 3001 : 100;
+    const ls::Tensor x = ls::full({count, 3}, group->rank() == 0 ? 0.0 : 31.01);
+    const ls::Tensor loss = ddp.backward(x, x, kLoss(model));
+    CHECK(loss.item<double>() == doctest::Approx(3.0).epsilon(1e-5));
+    CHECK(model.w->grad().to(ls::kFloat64)[0].item<double>() == doctest::Approx(1.0).epsilon(1e-3));
+
+    DistributedDataParallel equal(model, group);
+    model.zero_grad();
+    const ls::Tensor big = ls::full({1, 3}, 4097.0 / 3);
+    CHECK(equal.backward(big, big, kLoss(model)).item<double>() == doctest::Approx(4097).epsilon(1e-6));
+  });
+}
+
+TEST_CASE("gradients that stand join f16 sums before they are rounded, or are added as autograd adds") {
+  with_group("local", 2, [](const Group& group) {
+    const int rank = group->rank();
+    Weights model(ls::kFloat16);
+    DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+    const auto step = [&](double value) {
+      const ls::Tensor x = ls::full({2, 3}, value);
+      ddp.backward(x, x, kLoss(model));
+    };
+    {
+      const auto guard = ddp.no_sync();
+      step(2048);
+    }
+    step(rank == 0 ? 1 : 2);  // 2048 + 1.5, from ranks' sums of 2049 and 2050: 2049 is not an f16
+    CHECK(model.w->grad().to(ls::kFloat32).max().item<float>() == 2050);
+    step(4);  // without zero_grad: a mean that stands
+    CHECK(model.w->grad().to(ls::kFloat32).max().item<float>() == 2054);
+  });
+}
+
+TEST_CASE("a model may be converted to f16 and back between steps") {
+  with_group("local", 2, [](const Group& group) {
+    Weights model(ls::kFloat32);
+    DistributedDataParallel ddp(model, group);
+    for (const ls::DType dtype : {ls::kFloat32, ls::kFloat16, ls::kBFloat16, ls::kFloat32}) {
+      model.to(dtype);
+      model.zero_grad();
+      const ls::Tensor x = rows(group->rank(), 1);
+      ddp.backward(x, x, kLoss(model));
+      CHECK(same_bits(model.w->grad(), rounded_mean(2, dtype)));
+    }
+  });
+}
