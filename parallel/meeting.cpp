@@ -73,7 +73,7 @@ class Meeting {
   // Both return whether this rank has arrived; if not, another try follows, after a pause or at once.
   bool host();
   bool join();
-  bool enter(std::shared_ptr<Store> store);
+  bool enter(std::shared_ptr<Store> store, bool serves = false);
   void wait_for_next_call();
   void meet_other_host();
   void see_off();
@@ -104,7 +104,7 @@ bool Meeting::host() {
     error.add_context(patience_.where());
     throw;
   }
-  if (store) return enter(std::move(store));
+  if (store) return enter(std::move(store), /*serves=*/true);
   meet_other_host();
   return false;
 }
@@ -134,7 +134,7 @@ bool Meeting::join() {
   return false;
 }
 
-bool Meeting::enter(std::shared_ptr<Store> store) {
+bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   store->set_timeout(time_left(end_));
   call_store_ = std::make_shared<PrefixStore>(kCallPrefix, store);
   call_.emplace(*call_store_, place_.rank, place_.size, patience_.where());
@@ -146,6 +146,10 @@ bool Meeting::enter(std::shared_ptr<Store> store) {
     return false;
   }
   if (is_over) {
+    if (serves) {  // a rank came and died before this one entered: those who came as well hear why
+      let_others_hear();
+      throw CommError(call_->error());
+    }
     wait_for_next_call();
     return false;
   }
