@@ -30,11 +30,10 @@ struct Lambda : ls::nn::Module {
 // x, with `backward` called on a replica's way back.
 template <class F>
 ls::Tensor on_the_way_back(const ls::Tensor& x, F backward) {
-  return ls::autograd::record("probe", x.detach(), {x},
-                              [backward](const ls::Tensor& grad, const ls::autograd::Needs&) {
-                                backward();
-                                return ls::autograd::Gradients{grad};
-                              });
+  return ls::autograd::record("probe", x.detach(), {x}, [backward](const ls::Tensor& grad, const ls::autograd::Needs&) {
+    backward();
+    return ls::autograd::Gradients{grad};
+  });
 }
 
 std::vector<ls::Device> devices(int count) {
@@ -92,9 +91,8 @@ TEST_CASE("a graph that is retained runs backward again with the same result; on
 
 TEST_CASE("without retain_graph a backward frees what the replicas saved, though the output lives on") {
   const auto token = std::make_shared<int>(1);
-  Lambda model([&](const ls::Tensor& x, const ls::Tensor& w) {
-    return on_the_way_back(ls::matmul(x, w), [token = token] {});
-  });
+  Lambda model(
+      [&](const ls::Tensor& x, const ls::Tensor& w) { return on_the_way_back(ls::matmul(x, w), [token = token] {}); });
   DataParallel parallel(model, devices(2));
   const long owners = token.use_count();
   const ls::Tensor out = parallel(kX);
