@@ -178,6 +178,13 @@ TEST_CASE("what a module takes from outside without registering it gets its grad
   const auto have = run(parallel), again = run(parallel);
   check_same(have, want);
   for (std::size_t i = 0; i < have.size(); ++i) CHECK(same_bits(have[i], again[i]));
+  for (const ls::Tensor& one : {scale, shift}) {  // alone
+    const auto gradient = [&](auto& forward) {
+      shifted = ls::exp(shift);
+      return ls::autograd::grad(ls::sum(forward(kX)), one);
+    };
+    check_close(gradient(parallel), gradient(model), "grad", {1e-5, 1e-6});
+  }
   const auto verb = [&] {
     parallel.backward(kX, kX, [&](const ls::Tensor& x, const ls::Tensor&) { return ls::sum(model(x)); });
   };

@@ -256,3 +256,30 @@ TEST_CASE("a step that fails leaves the gradients that stood") {
   step(false);
   check_close(model.fc1.weight->grad(), stood * 2.0, "gradient", {1e-5, 1e-6});
 }
+
+TEST_CASE("sums so large that the replicas share them have the bits of shards in turn") {
+  struct Wide : ls::nn::Module {
+    ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 251, 211);
+    ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 211, 67);
+    ls::Tensor forward(const ls::Tensor& x) const override {
+      const ls::Tensor y = fc1(x);
+      return x.select(0, 0).select(0, 0).item<double>() > 2 ? ls::sum(y) : ls::sum(fc2(y));  // some do not use fc2
+    }
+  };
+  for (const int n : {2, 3, 5}) {
+    CAPTURE(n);
+    Wide model;
+    const ls::Tensor x = numbers({2 * n, 251}), y = numbers({2 * n, 1});
+    x.select(0, 0).select(0, 0).fill_(3.0);
+    const auto gradients_of = [&](auto&& run) {
+      model.zero_grad();
+      run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor&) { return model(x); });
+      std::vector<ls::Tensor> grads;
+      for (const auto& p : model.parameters()) grads.push_back(p->grad());
+      return grads;
+    };
+    const auto want = gradients_of(ls::parallel::Shards(model, {.shards = n}));
+    const auto have = gradients_of(DataParallel(model, devices(n)));
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(have[i], want[i]));
+  }
+}
