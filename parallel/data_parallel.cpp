@@ -41,7 +41,8 @@ std::vector<nn::Parameter> DataParallel::parameters() const { return state_->mod
 TrafficBook& DataParallel::traffic() { return state_->books->book(); }
 
 void DataParallel::State::begin_step(int running) {
-  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr, "DataParallel: called inside another DataParallel's replica");
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "DataParallel: it cannot run inside a replica, or a later shard, of another mode");
   books->begin_step();
   buffers.begin_step(running > 1);
 }

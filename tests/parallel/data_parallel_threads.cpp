@@ -283,3 +283,14 @@ TEST_CASE("sums so large that the replicas share them have the bits of shards in
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(have[i], want[i]));
   }
 }
+
+TEST_CASE("DataParallel inside a replica is refused") {
+  struct Nested : ls::nn::Module {
+    Net& body = add<Net>("body");
+    mutable DataParallel inner{body, devices(2)};
+    ls::Tensor forward(const ls::Tensor& x) const override { return inner(x); }
+  };
+  Nested model;
+  DataParallel outer(model, devices(2));
+  CHECK(contains(error_of([&] { outer(numbers({4, 4})); }), "cannot run inside a replica"));
+}
