@@ -37,6 +37,7 @@ struct Stop {
   std::int32_t pending = 0;             // edges that have yet to deliver
   std::int32_t first_target = 0;        // of a node: where its edges lead, from here on in Backward::targets_
   bool useful = true;                   // a requested input lies here or further down
+  bool requested = false;               // one lies here
   bool at_once = false;                 // of a leaf: contributions join its gradient as they arrive
   bool several_shards = false;          // its contributions come from more than one
   std::int32_t shard = -1;              // that of the edges found so far
@@ -183,7 +184,7 @@ class Backward final : public Run {
     for (const Tensor& input : request_.inputs) {
       const History& own = *history(input);
       const std::int32_t index = index_.at(own.node ? static_cast<const void*>(own.node.get()) : input.ref().get());
-      if (index >= 0) stop(index).useful = true;
+      if (index >= 0) stop(index).useful = stop(index).requested = true;
     }
     std::ranges::sort(nodes, {}, [](const Stop* each) { return each->node->sequence; });
     for (Stop* each : nodes) {
@@ -234,7 +235,7 @@ class Backward final : public Run {
       for (const Node::Hook& hook : state.tensor_hooks) apply_hook(hook, grad);
     }
     if (!request_.inputs.empty()) {
-      capture(at.leaf, 0, grad);
+      if (at.requested) capture(at.leaf, 0, grad);
       return;
     }
     if (at.several_shards) state.home_given = false;
@@ -250,7 +251,7 @@ class Backward final : public Run {
     }
     for (std::uint32_t i = 0; i < at.grads.size(); ++i) {
       any = any || at.grads[i].defined();
-      if (!request_.inputs.empty()) capture(&node, i, at.grads[i]);
+      if (at.requested) capture(&node, i, at.grads[i]);
     }
     Gradients gradients = any && at.useful ? gradients_of(node, at) : Gradients();
     at.grads.clear();
@@ -278,8 +279,9 @@ class Backward final : public Run {
     try {
       const NodeContext context(node);
       const bool homes = request_.inputs.empty() && !grad_mode();
-      Gradients gradients = node.run(at.grads, Needs(node, wanted, homes));
-      if (!request_.retain_graph && !request_.create_graph) node.release();
+      const bool retain = request_.retain_graph || request_.create_graph;
+      Gradients gradients = node.run(at.grads, Needs(node, wanted, homes, retain));
+      if (!retain) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());
       return gradients;

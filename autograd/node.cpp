@@ -33,6 +33,8 @@ Node::Node(const char* name)
     : name(name), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)), shard(random::current_shard()),
       replica(current_replica) {}
 
+std::uint64_t newest_sequence() { return next_sequence.load(std::memory_order_relaxed) - 1; }
+
 void Node::destroy(const Node* first) {
   // What a node saved may hold the last handle on an input, and with it on the input's node, and so on down the chain.
   // So its neighbours are kept alive in `pending` until the node itself is gone, and then taken in turn.

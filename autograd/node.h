@@ -44,16 +44,20 @@ struct Edge {
 // Which gradients are wanted, and where they may be written.
 class Needs {
  public:
-  Needs(const Node& node, std::uint64_t wanted, bool homes) : node_(node), wanted_(wanted), homes_(homes) {}
+  Needs(const Node& node, std::uint64_t wanted, bool homes, bool retains_graph)
+      : node_(node), wanted_(wanted), homes_(homes), retains_graph_(retains_graph) {}
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
   // The place (a gradient bucket) where the leaf behind this input keeps its gradient, if this is its first
   // contribution and grad mode is off; otherwise undefined. A kernel that writes there saves a copy.
   Tensor home(std::size_t input) const;
+  // Whether the graph may run backward again.
+  bool retains_graph() const { return retains_graph_; }
 
  private:
   const Node& node_;
   std::uint64_t wanted_;  // bit i: input i
   bool homes_;            // gradients may be written where they live
+  bool retains_graph_;
 };
 
 // A tensor that backward needs. Notices, and says, when it was changed in place after it was saved. Keeps nothing while
@@ -117,6 +121,9 @@ class Node : public RefCounted<Node>, public SmallObject {
   // Output `index` again, with its history where grad mode is on.
   Tensor output(std::size_t index);
 };
+
+// The sequence number of the node that was made last, by whatever thread: later ones have a higher number.
+std::uint64_t newest_sequence();
 
 // True where grad mode is on and `tensor` takes part in gradients.
 bool requires_grad(const Tensor& tensor);

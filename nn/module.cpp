@@ -81,21 +81,34 @@ Tensor Module::forward(const Tensor&) const {
                         "called by its own methods");
 }
 
-Tensor Module::operator()(const Tensor& x) const {
+Tensor Module::forward_inputs(const std::vector<Tensor>& inputs) const {
+  LOCKSTEP_CHECK(inputs.size() == 1,
+                 "{}: it was given {} inputs, and forward takes one; override "
+                 "forward_inputs(const std::vector<Tensor>&) const",
+                 type_name(), inputs.size());
+  return forward(inputs[0]);
+}
+
+// `forward`, with the module's name in errors, and noticed by summary().
+template <class Forward>
+Tensor Module::run(const Forward& forward) const {
   try {
-    if (traced_output_) [[unlikely]]
-      return traced_forward(x);
-    return forward(x);
+    Tensor y = forward();
+    if (traced_output_ && y.defined()) [[unlikely]]
+      *traced_output_ = y.shape();
+    return y;
   } catch (Error& error) {
     if (!name_.empty()) error.add_module(name_);
     throw;
   }
 }
 
-Tensor Module::traced_forward(const Tensor& x) const {
-  Tensor y = forward(x);
-  if (y.defined()) *traced_output_ = y.shape();
-  return y;
+Tensor Module::operator()(const Tensor& x) const {
+  return run([&] { return forward(x); });
+}
+
+Tensor Module::operator()(const std::vector<Tensor>& inputs) const {
+  return run([&] { return forward_inputs(inputs); });
 }
 
 std::string Module::type_name() const {

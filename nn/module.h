@@ -68,8 +68,12 @@ class Module {
   // What the module computes. The default throws InvalidArgument: a module that takes other arguments has methods of
   // its own.
   virtual Tensor forward(const Tensor& x) const;
-  // Runs forward. An error that passes through gets the module's name in front: "net.fc1: linear: ...".
+  // The same for several inputs; DataParallel and DistributedDataParallel call it. The default gives a single input to
+  // forward, and throws InvalidArgument for any other number.
+  virtual Tensor forward_inputs(const std::vector<Tensor>& inputs) const;
+  // Runs forward, or forward_inputs. An error that passes through gets the module's name in front: "net.fc1: linear: ...".
   Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const std::vector<Tensor>& inputs) const;
 
   // --- asking -------------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }  // within the parent; empty for the root
@@ -113,7 +117,8 @@ class Module {
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
   void check_name(const std::string& name) const;
-  Tensor traced_forward(const Tensor& x) const;
+  template <class Forward>
+  Tensor run(const Forward& forward) const;
   template <class Visit>
   void visit(const std::string& path, const Visit& visitor) const;
 

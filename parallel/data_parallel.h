@@ -30,12 +30,16 @@ class DataParallel : public ShardedStep<DataParallel> {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // Forward on all devices at once, rows split as evenly as possible; a batch with fewer rows than devices uses as many
-  // as it has. The results are gathered, in order, on the output device, and backward runs through everything. An
-  // exception of a replica names it and its device.
+  // as it has. The results are gathered, in order, on the output device. Backward runs through everything, each replica's
+  // part on its own thread, also after the DataParallel is gone (then in turn on the calling thread); gradients flow
+  // through what forward returns. An exception of a replica names it and its device.
   Tensor operator()(const Tensor& x);
+  // Several inputs, split alike: the module's forward_inputs. Throws InvalidArgument where their rows differ in number.
+  Tensor operator()(const std::vector<Tensor>& inputs);
   std::vector<nn::Parameter> parameters() const;
 
-  // What was moved between devices; ends are positions in `devices`.
+  // What was moved between devices. Ends are positions in `devices`; their number stands for every device that is not
+  // among them (an output device, where inputs came from).
   TrafficBook& traffic();
   // backward(x, y, loss_fn): see step.h; forward, loss and backward of a replica run on its own thread.
 

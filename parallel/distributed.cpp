@@ -92,6 +92,8 @@ void DistributedDataParallel::State::share_buffers() {
 
 // Also again where parameters have been frozen, unfrozen or converted since; all ranks have to do that alike.
 void DistributedDataParallel::State::install() {
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "DistributedDataParallel: it cannot run inside a DataParallel replica");
   if (parameters.changed() || !reducer || reducer->outdated()) {
     reducer = std::make_unique<Reducer>(trained(module), group, options);
     reducer->after_step([this] { after_step(); });
@@ -113,6 +115,12 @@ Tensor DistributedDataParallel::operator()(const Tensor& x) {
   state_->install();
   const random::ShardGuard shard(state_->group->rank());
   return state_->module(x);
+}
+
+Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
+  state_->install();
+  const random::ShardGuard shard(state_->group->rank());
+  return state_->module(inputs);
 }
 
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }

@@ -51,8 +51,10 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's forward; `loss.backward()` then reduces the gradients.
+  // The module's forward; `loss.backward()` then reduces the gradients. Throws InvalidArgument inside a DataParallel
+  // replica.
   Tensor operator()(const Tensor& x);
+  Tensor operator()(const std::vector<Tensor>& inputs);  // the module's forward_inputs
   std::vector<nn::Parameter> parameters() const;
   nn::Module& module() const;
 

@@ -17,67 +17,50 @@ Replicas::Replicas(const nn::Module& module, std::vector<Device> devices)
   for (const auto& [name, parameter] : module.named_parameters()) check(name, parameter.master());
   for (const auto& [name, buffer] : module.named_buffers()) check(name, buffer.master());
   copies_.resize(devices_.size());
-  for (std::size_t r = 0; r < devices_.size(); ++r) {
-    workers_.push_back(std::make_unique<ReplicaWorker>());
-    if (r > 0) copies_[r].resize(parameters_.size());
-  }
+  for (std::size_t r = 1; r < devices_.size(); ++r) copies_[r].resize(parameters_.size());
+  workers_ = std::make_shared<ReplicaWorkers>(devices_.size());
 }
 
-const Tensor& Replicas::leaf(int replica, std::size_t parameter) const {
-  return replica == 0 ? parameters_[parameter].master() : copies_[static_cast<std::size_t>(replica)][parameter].tensor;
-}
-
-std::int64_t Replicas::refresh(int replica) {
+std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves) {
   std::int64_t bytes = 0;
-  for (std::size_t p = 0; p < parameters_.size() && replica > 0; ++p) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& master = parameters_[p].master();
-    Copy& copy = copies_[static_cast<std::size_t>(replica)][p];
-    const Storage* const source = master.impl().storage.get();
-    if (copy.tensor.defined()) copy.tensor.requires_grad_(master.requires_grad());
-    if (copy.tensor.defined() && copy.source == source && copy.version == source->version()) continue;
-    const TensorOptions options{.dtype = master.dtype(), .device = device(replica)};
-    if (!copy.tensor.defined() || copy.tensor.shape() != master.shape() || copy.tensor.dtype() != master.dtype())
-      copy.tensor = raw::empty(master.shape(), options);
-    copy.tensor.requires_grad_(master.requires_grad());
-    raw::copy(master, copy.tensor);
-    copy.tensor.impl().storage->bump_version();
-    copy.source = source;
-    copy.version = source->version();
-    bytes += master.numel() * static_cast<std::int64_t>(item_size(master.dtype()));
+    Tensor own = master;
+    if (replica > 0) {
+      Copy& copy = copies_[static_cast<std::size_t>(replica)][p];
+      bytes += refresh(master, copy, device(replica));
+      own = copy.tensor;
+    }
+    if (recording && master.requires_grad()) {
+      own = raw::alias(own).requires_grad_();
+      leaves.push_back(own);
+    }
+    view.set(parameters_[p].id(), own);
   }
   return bytes;
+}
+
+std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) {
+  const Ref<Storage>& source = master.impl().storage;
+  if (copy.source == source && copy.version == source->version()) return 0;
+  if (!copy.tensor.defined() || copy.tensor.shape() != master.shape() || copy.tensor.dtype() != master.dtype())
+    copy.tensor = raw::empty(master.shape(), {.dtype = master.dtype(), .device = device});
+  raw::copy(master, copy.tensor);
+  copy.tensor.impl().storage->bump_version();
+  copy.source = source;
+  copy.version = source->version();
+  return master.numel() * static_cast<std::int64_t>(item_size(master.dtype()));
 }
 
 void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
   const bool recording = autograd::grad_mode();
   const int first_shard = random::current_shard() * size();
-  std::vector<Callback<void()>> tasks;
-  for (std::size_t r = 0; r < views.size(); ++r) {
-    tasks.emplace_back([&, r] {
-      const EnableGradGuard mode(recording);
-      const random::ShardGuard shard(first_shard + static_cast<int>(r));
-      const nn::ReplicaViewGuard view(&views[r]);
-      body(static_cast<int>(r));
-    });
-  }
-  for (std::size_t r = 0; r < tasks.size(); ++r) workers_[r]->start(&tasks[r]);
-  std::exception_ptr first_error;
-  int failed = 0;
-  for (std::size_t r = 0; r < tasks.size(); ++r) {
-    const std::exception_ptr error = workers_[r]->wait();
-    if (!error || first_error) continue;
-    first_error = error;
-    failed = static_cast<int>(r);
-  }
-  if (!first_error) return;
-  try {
-    std::rethrow_exception(first_error);
-  } catch (Error& error) {
-    error.add_context(fmt::format("DataParallel: replica {} on {}", failed, device(failed).to_string()));
-    throw;
-  } catch (const std::exception& error) {
-    throw Error(fmt::format("DataParallel: replica {} on {}: {}", failed, device(failed).to_string(), error.what()));
-  }
+  run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
+    const EnableGradGuard mode(recording);
+    const random::ShardGuard shard(first_shard + r);
+    const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);
+    body(r);
+  });
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

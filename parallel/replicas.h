@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/nn/module.h"
-#include "lockstep/parallel/replica_worker.h"
+#include "lockstep/parallel/replica_workers.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -16,12 +16,16 @@ class Replicas {
 
   int size() const { return static_cast<int>(devices_.size()); }
   Device device(int replica) const { return devices_[static_cast<std::size_t>(replica)]; }
+  // The first `count` of them.
+  std::vector<Device> devices(int count) const { return {devices_.begin(), devices_.begin() + count}; }
   const std::vector<nn::Parameter>& parameters() const { return parameters_; }
-  // A replica's own tensor for a parameter, a leaf; the first replica's is the master.
-  const Tensor& leaf(int replica, std::size_t parameter) const;
+  // Graphs may outlive them, and then run backward without.
+  const std::shared_ptr<ReplicaWorkers>& workers() const { return workers_; }
 
-  // Sends the parameters that have changed since the last time to a replica, on whatever thread calls. Returns the bytes.
-  std::int64_t refresh(int replica);
+  // On the replica's thread, before its forward: sends the parameters that have changed since the last time, and makes
+  // them stand in `view` for the module's. Those that require grad (if `recording`) are leaves of this run alone, the
+  // first replica's as well: they are added to `leaves`, in order. Returns the bytes that were sent.
+  std::int64_t enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves);
 
   // Calls body(replica) for the first views.size() replicas at the same time, each on its thread, in its shard and with
   // its view, in the caller's grad mode. Rethrows the first replica's exception, naming the replica and its device.
@@ -30,14 +34,15 @@ class Replicas {
  private:
   struct Copy {  // of one master on one device
     Tensor tensor;
-    const void* source = nullptr;  // the storage it was copied from, and its version then
+    Ref<Storage> source = {};  // the storage it was copied from, and its version then
     std::uint32_t version = 0;
   };
+  std::int64_t refresh(const Tensor& master, Copy& copy, Device device);
 
   std::vector<Device> devices_;
   std::vector<nn::Parameter> parameters_;
   std::vector<std::vector<Copy>> copies_;  // of each replica; the first has none
-  std::vector<std::unique_ptr<ReplicaWorker>> workers_;
+  std::shared_ptr<ReplicaWorkers> workers_;
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -11,11 +11,14 @@ void ShardBuffers::begin_step(bool several) {
   }
 }
 
-void ShardBuffers::enter(nn::ReplicaView& view, std::optional<Device> device) const {
+std::int64_t ShardBuffers::enter(nn::ReplicaView& view, std::optional<Device> device) const {
+  std::int64_t bytes = 0;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
-    const Tensor copy = raw::clone(start_[b]);
-    view.set(buffers_[b].id(), !device || copy.device() == *device ? copy : raw::to(copy, *device));
+    const Tensor& start = start_[b];
+    view.set(buffers_[b].id(), !device || start.device() == *device ? raw::clone(start) : raw::to(start, *device));
+    bytes += start.numel() * static_cast<std::int64_t>(item_size(start.dtype()));
   }
+  return bytes;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -16,8 +16,8 @@ class ShardBuffers {
   // Remembers the values, where more than one shard will run here.
   void begin_step(bool several);
   // What the buffers stand for in a shard that is not the first: fresh copies, placed in `view`.
-  // They stay on their devices, or go to `device`.
-  void enter(nn::ReplicaView& view, std::optional<Device> device = std::nullopt) const;
+  // They stay on their devices, or go to `device`. Returns their bytes.
+  std::int64_t enter(nn::ReplicaView& view, std::optional<Device> device = std::nullopt) const;
   bool empty() const { return buffers_.empty(); }
 
  private:

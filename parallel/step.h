@@ -4,9 +4,9 @@
 //
 // runs the function once for each shard of the batch, backward included, adds up the gradients in canonical order
 // (shards (0,1), (2,3), ...; then pairs of pairs), multiplies once by 1 / shards, and returns the mean of the shards'
-// losses, detached. `x` and `y` are taken without their history; parameters that are not the module's must not take part
-// in DataParallel. The function returns the mean loss of its shard, a 0-d tensor. For the same shards all modes give
-// the same bits.
+// losses, detached. `x` and `y` are taken without their history; what requires grad and is no parameter of the module is
+// refused by DataParallel. The function returns the mean loss of its shard, a 0-d tensor. For the same shards all modes
+// give the same bits.
 #pragma once
 
 #include <cstdint>

@@ -94,6 +94,24 @@ TEST_CASE("a module without forward says so") {
   CHECK(contains(error_of([] { Plain()(ls::ones({1})); }), "Plain: forward(const Tensor&) const is not overridden"));
 }
 
+TEST_CASE("several inputs go to forward_inputs, a single one by default to forward") {
+  struct Add : nn::Module {
+    ls::Tensor forward_inputs(const std::vector<ls::Tensor>& inputs) const override { return inputs[0] + inputs[1]; }
+  };
+  const ls::Tensor one = ls::ones({2});
+  CHECK(ls::equal(Add()({one, one}), ls::full({2}, 2.0)));
+  Outer model;
+  const ls::Tensor x = ls::ones({1, 3});
+  CHECK(same_bits(model(std::vector<ls::Tensor>{x}), model(x)));
+  const std::string text = error_of([&] { model({x, x}); });
+  CHECK_MESSAGE(contains(text, "2 inputs, and forward takes one; override forward_inputs"), text);
+  struct Parent : nn::Module {
+    Add& part = add<Add>("part");
+    ls::Tensor forward(const ls::Tensor& x) const override { return part({x, ls::ones({3})}); }
+  };
+  CHECK(error_of([&] { Parent()(one); }).starts_with("part: "));
+}
+
 TEST_CASE("references to children, parameters and buffers stay valid when a module moves") {
   auto first = std::make_unique<Outer>();
   const ls::Tensor x = ls::ones({1, 3}), y = (*first)(x);

@@ -152,3 +152,145 @@ TEST_CASE("misuse is named") {
                  }),
                  "expected one number"));
 }
+
+TEST_CASE("several inputs are split alike, and go to the module's forward_inputs") {
+  struct Two : ls::nn::Module {
+    ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);
+    ls::Tensor forward_inputs(const std::vector<ls::Tensor>& inputs) const override {
+      return fc(inputs[0]) * inputs[1];
+    }
+  };
+  Two model;
+  DataParallel parallel(model, devices(3));
+  const ls::Tensor a = numbers({7, 4}), b = numbers({7, 2}, {}, 2);
+  ls::sum(model({a, b})).backward();
+  const ls::Tensor want = model.fc.weight->grad();
+  model.zero_grad();
+  const ls::Tensor out = parallel({a, b});
+  check_close(out.detach(), model({a, b}).detach(), "output", {1e-6, 1e-7});
+  ls::sum(out).backward();
+  check_close(model.fc.weight->grad(), want, "gradient", {1e-5, 1e-6});
+  const std::string error = error_of([&] { parallel({a, numbers({6, 2})}); });
+  CHECK(contains(error, "(7, 4) f32 cpu"));
+  CHECK(contains(error, "(6, 2) f32 cpu"));
+  Net one;
+  DataParallel single(one, devices(2));
+  CHECK(same_bits(single(std::vector<ls::Tensor>{a}), single(a)));
+  CHECK(contains(error_of([&] { single({a, b}); }), "override forward_inputs"));
+}
+
+TEST_CASE("the output device has its own place in the books, wherever it is") {
+  for (const int where : {0, 1, 2, 5}) {  // of three devices; the last is none of them
+    CAPTURE(where);
+    Net model;
+    const ls::Device target("cpu:" + std::to_string(where));
+    DataParallel parallel(model, devices(3), {.output_device = target});
+    const ls::Tensor x = numbers({9, 4}, {.device = target}), y = numbers({9, 2}, {.device = target}, 2);
+    const ls::Tensor out = parallel(x);
+    CHECK(out.device() == target);
+    ls::nn::MSELoss()(out, y).backward();
+    const auto& book = parallel.traffic();
+    const int end = std::min(where, 3);
+    std::int64_t transfers = 0;
+    for (const auto& link : book.links()) {
+      if (link.phase == Phase::kInputs || link.phase == Phase::kLossGradient) CHECK(link.from == end);
+      if (link.phase == Phase::kOutputs) CHECK(link.to == end);
+      transfers += link.phase == Phase::kOutputs ? 1 : 0;
+    }
+    CHECK(transfers == (where < 3 ? 2 : 3));
+    CHECK(book.bytes(Phase::kOutputs) == transfers * 4 * 3 * 2);
+    CHECK(book.bytes(Phase::kLossGradient) == transfers * 4 * 3 * 2);
+    CHECK(book.bytes(Phase::kInputs) == transfers * 4 * 3 * 4);
+  }
+}
+
+TEST_CASE("buffers go to the replicas in every step, and are booked") {
+  struct Counting : ls::nn::Module {
+    ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);
+    ls::nn::Buffer& seen = add_buffer("seen", ls::zeros({6}));
+    ls::Tensor forward(const ls::Tensor& x) const override {
+      const ls::NoGradGuard no_grad;
+      seen->add_(1.0);
+      const ls::EnableGradGuard grad;
+      return fc(x) * seen->select(0, 0);
+    }
+  };
+  Counting model;
+  DataParallel parallel(model, devices(3));
+  for (int step = 1; step <= 2; ++step) {
+    const ls::Tensor out = parallel(numbers({6, 4}));
+    CHECK(ls::equal(*model.seen, ls::full({6}, 1.0 * step)));  // the first replica's
+    CHECK(parallel.traffic().bytes(Phase::kBuffers) == step * 2 * 6 * 4);
+  }
+}
+
+TEST_CASE("parameters are sent again after they were replaced") {
+  Net model;
+  DataParallel parallel(model, devices(2));
+  const ls::Tensor x = numbers({4, 4});
+  parallel(x);
+  for (int i = 0; i < 4; ++i) {
+    model.to(ls::kFloat64);
+    model.to(ls::kFloat32);
+    const ls::NoGradGuard no_grad;
+    for (const ls::nn::Parameter& p : model.parameters()) p->mul_(2.0);
+    check_close(parallel(x), model(x), "output", {1e-6, 1e-7});
+  }
+}
+
+TEST_CASE("a step that fails leaves the gradients that stood") {
+  Net model;
+  DataParallel parallel(model, devices(2));
+  const ls::Tensor x = numbers({4, 4}), y = numbers({4, 2}, {}, 2);
+  ls::nn::MSELoss criterion;
+  criterion(model(x), y).backward();
+  const ls::Tensor stood = model.fc1.weight->grad().clone();
+  const auto step = [&](bool fail) {
+    parallel.backward(x, y, [&, fail](const ls::Tensor& x, const ls::Tensor& y) {
+      if (fail && x.device() == ls::Device("cpu:1")) throw ls::InvalidArgument("mine");
+      return criterion(model(x), y);
+    });
+  };
+  CHECK(contains(error_of([&] { step(true); }), "replica 1 on cpu:1"));
+  CHECK(same_bits(model.fc1.weight->grad(), stood));
+  step(false);
+  check_close(model.fc1.weight->grad(), stood * 2.0, "gradient", {1e-5, 1e-6});
+}
+
+TEST_CASE("sums so large that the replicas share them have the bits of shards in turn") {
+  struct Wide : ls::nn::Module {
+    ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 251, 211);
+    ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 211, 67);
+    ls::Tensor forward(const ls::Tensor& x) const override {
+      const ls::Tensor y = fc1(x);
+      return x.select(0, 0).select(0, 0).item<double>() > 2 ? ls::sum(y) : ls::sum(fc2(y));  // some do not use fc2
+    }
+  };
+  for (const int n : {2, 3, 5}) {
+    CAPTURE(n);
+    Wide model;
+    const ls::Tensor x = numbers({2 * n, 251}), y = numbers({2 * n, 1});
+    x.select(0, 0).select(0, 0).fill_(3.0);
+    const auto gradients_of = [&](auto&& run) {
+      model.zero_grad();
+      run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor&) { return model(x); });
+      std::vector<ls::Tensor> grads;
+      for (const auto& p : model.parameters()) grads.push_back(p->grad());
+      return grads;
+    };
+    const auto want = gradients_of(ls::parallel::Shards(model, {.shards = n}));
+    const auto have = gradients_of(DataParallel(model, devices(n)));
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(have[i], want[i]));
+  }
+}
+
+TEST_CASE("DataParallel inside a replica is refused") {
+  struct Nested : ls::nn::Module {
+    Net& body = add<Net>("body");
+    mutable DataParallel inner{body, devices(2)};
+    ls::Tensor forward(const ls::Tensor& x) const override { return inner(x); }
+  };
+  Nested model;
+  DataParallel outer(model, devices(2));
+  CHECK(contains(error_of([&] { outer(numbers({4, 4})); }), "cannot run inside a replica"));
+}

@@ -1,0 +1,57 @@
+#include "lockstep/autograd/graph_cut.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "lockstep/autograd/history.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace {
+
+// Has a shape, a dtype and a device, but only one element.
+Tensor placeholder(const Shape& shape, DType dtype, Device device) {
+  return raw::expand(raw::empty(Shape(), {.dtype = dtype, .device = device}), shape);
+}
+
+Tensor stand_in(const Edge& edge) {
+  if (edge.leaf.defined()) return placeholder(edge.leaf.shape(), edge.leaf.dtype(), edge.leaf.device());
+  const OutputInfo& out = edge.node->outputs[edge.output];
+  return placeholder(out.shape, out.dtype, out.device);
+}
+
+}  // namespace
+
+CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves) {
+  const EnableGradGuard recording;
+  CutGraph graph;
+  graph.root = record("result", placeholder(result.shape(), result.dtype(), result.device()), {result},
+                      [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
+  std::unordered_set<const void*> seen;  // nodes, and leaves that stay
+  for (const Tensor& leaf : leaves) seen.insert(leaf.ref().get());
+  std::vector<Node*> unexplored = {history(graph.root)->node.get()};
+  while (!unexplored.empty()) {
+    Node* const node = unexplored.back();
+    unexplored.pop_back();
+    for (Edge& edge : node->edges) {
+      if (edge.node && edge.node->sequence > before) {
+        if (seen.insert(edge.node.get()).second) unexplored.push_back(edge.node.get());
+      } else if (edge.node || (edge.leaf.defined() && !seen.contains(edge.leaf.ref().get()))) {
+        const auto leads_there = [&edge](const Cut& cut) {
+          return cut.outside.node == edge.node && cut.outside.output == edge.output &&
+                 cut.outside.leaf.ref() == edge.leaf.ref();
+        };
+        auto cut = std::ranges::find_if(graph.cuts, leads_there);
+        if (cut == graph.cuts.end()) {
+          cut = graph.cuts.insert(cut, {.outside = edge, .inside = stand_in(edge)});
+          cut->inside.requires_grad_();
+          seen.insert(cut->inside.ref().get());
+        }
+        edge = {.node = {}, .leaf = cut->inside};
+      }
+    }
+  }
+  return graph;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::autograd

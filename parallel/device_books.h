@@ -1,0 +1,37 @@
+// DataParallel's books. Replicas' threads write them, and backward, which may outlive the DataParallel. Not installed.
+#pragma once
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/parallel/traffic.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
+
+class DeviceBooks {
+ public:
+  explicit DeviceBooks(std::vector<Device> devices) : devices_(std::move(devices)) {}
+
+  // The end of a link that stands for a device: the first replica there, or one place for all that have none.
+  int position(Device device) const { return static_cast<int>(std::ranges::find(devices_, device) - devices_.begin()); }
+  void add(int from, int to, Phase phase, std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (from != to) book_.add(from, to, phase, bytes);
+  }
+  void begin_step() {
+    const std::lock_guard lock(mutex_);
+    book_.begin_step();
+  }
+  TrafficBook& book() { return book_; }
+
+ private:
+  std::vector<Device> devices_;
+  std::mutex mutex_;
+  TrafficBook book_;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,0 +1,68 @@
+#include "lockstep/parallel/gradient_sums.h"
+
+#include <algorithm>
+
+#include "lockstep/tensor/combine.h"
+#include "lockstep/tensor/ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+constexpr std::int64_t kShare = 1 << 14;  // elements that are worth waking another thread
+
+// Adds pairs, level by level, until no hole is left between the gradients.
+void close_holes(std::vector<Tensor>& gradients, Device device) {
+  while (gradients.size() > 1 && !std::ranges::all_of(gradients, &Tensor::defined)) {
+    for (std::size_t i = 0; i < gradients.size(); i += 2) {
+      Tensor& a = gradients[i];
+      const Tensor b = i + 1 < gradients.size() ? gradients[i + 1] : Tensor();
+      if (a.defined() && b.defined())
+        a = raw::add(raw::to(a, device), raw::to(b, device));
+      else if (b.defined())
+        a = b;
+      gradients[i / 2] = a;
+    }
+    gradients.resize((gradients.size() + 1) / 2);
+  }
+}
+
+}  // namespace
+
+Tensor GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input) {
+  for (std::size_t r = 0; r < gradients.size(); ++r) {
+    if (!gradients[r].defined()) continue;
+    gradients[r] = raw::contiguous(gradients[r]);
+    books_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
+  }
+  close_holes(gradients, device_);
+  const Tensor& like = gradients[0];
+  if (!like.defined()) return {};
+  Tensor out = needs.home(input);
+  if (!out.defined()) out = raw::empty(like.shape(), {.dtype = like.dtype(), .device = device_});
+  sums_.push_back({.inputs = std::move(gradients), .out = out, .first = elements_});
+  elements_ += out.numel();
+  return out;
+}
+
+void GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) const {
+  const std::int64_t shares = std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices));
+  if (shares == 1) return combine(0, elements_);
+  run_replicas(workers, {devices.data(), static_cast<std::size_t>(shares)},
+               [&](int w) { combine(elements_ * w / shares, elements_ * (w + 1) / shares); });
+}
+
+// The elements [begin, end) of all sums one after another.
+void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
+  std::vector<const void*> inputs;
+  for (const Sum& sum : sums_) {
+    const std::int64_t from = std::max(begin, sum.first), to = std::min(end, sum.first + sum.out.numel());
+    if (from >= to) continue;
+    inputs.clear();
+    for (const Tensor& each : sum.inputs) inputs.push_back(each.raw_data());
+    void* const target = sum.out.raw_data();
+    raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = sum.out.dtype(), .scale = scale_},
+                 from - sum.first, to - from);
+  }
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

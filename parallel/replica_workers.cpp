@@ -1,0 +1,52 @@
+#include "lockstep/parallel/replica_workers.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+[[noreturn]] void rethrow(const std::exception_ptr& what, std::size_t replica, Device device) {
+  const std::string where = fmt::format("DataParallel: replica {} on {}", replica, device.to_string());
+  try {
+    std::rethrow_exception(what);
+  } catch (Error& error) {
+    error.add_context(where);
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(where + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+ReplicaWorkers::ReplicaWorkers(std::size_t count) {
+  for (std::size_t r = 0; r < count; ++r) workers_.push_back(std::make_unique<ReplicaWorker>());
+}
+
+bool ReplicaWorkers::run(FunctionRef<void(int replica)> body, std::span<std::exception_ptr> errors) {
+  const std::unique_lock lock(busy_, std::try_to_lock);
+  if (!lock) return false;
+  std::vector<Callback<void()>> tasks;
+  for (std::size_t r = 0; r < errors.size(); ++r) tasks.emplace_back([&body, r] { body(static_cast<int>(r)); });
+  for (std::size_t r = 0; r < tasks.size(); ++r) workers_[r]->start(&tasks[r]);
+  for (std::size_t r = 0; r < tasks.size(); ++r) errors[r] = workers_[r]->wait();
+  return true;
+}
+
+void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, FunctionRef<void(int replica)> body) {
+  std::vector<std::exception_ptr> errors(devices.size());
+  if (!workers || !workers->run(body, errors)) {
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      try {
+        body(static_cast<int>(r));
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    }
+  }
+  for (std::size_t r = 0; r < errors.size(); ++r) {
+    if (errors[r]) rethrow(errors[r], r, devices[r]);
+  }
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
