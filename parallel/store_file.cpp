@@ -42,8 +42,8 @@ std::uint64_t start_of(pid_t pid) {
   const ssize_t count = file ? uninterrupted([&] { return ::read(file.get(), buffer, sizeof(buffer)); }) : -1;
   std::string_view text(buffer, count > 0 ? static_cast<std::size_t>(count) : 0);
   text.remove_prefix(std::min(text.size(), text.rfind(')') + 1));
-  constexpr int kFieldsBefore = 20;
-  for (int i = 0; i < kFieldsBefore; ++i) text.remove_prefix(std::min(text.size(), text.find(' ', 1)));
+  constexpr int kFieldsBetween = 19;  // the start time is the 22nd, counted from 1; the name is the second
+  for (int i = 0; i < kFieldsBetween; ++i) text.remove_prefix(std::min(text.size(), text.find(' ', 1)));
   std::uint64_t start = 0;
   if (!text.empty()) std::from_chars(text.data() + 1, text.data() + text.size(), start);
   return start;
