@@ -42,8 +42,8 @@ std::uint64_t start_of(pid_t pid) {
   const ssize_t count = file ? uninterrupted([&] { return ::read(file.get(), buffer, sizeof(buffer)); }) : -1;
   std::string_view text(buffer, count > 0 ? static_cast<std::size_t>(count) : 0);
   text.remove_prefix(std::min(text.size(), text.rfind(')') + 1));
-  constexpr int kFieldsBefore = 20;
-  for (int i = 0; i < kFieldsBefore; ++i) text.remove_prefix(std::min(text.size(), text.find(' ', 1)));
+  constexpr int kFieldsBetween = 19;  // the start time is the 22nd, counted from 1; the name is the second
+  for (int i = 0; i < kFieldsBetween; ++i) text.remove_prefix(std::min(text.size(), text.find(' ', 1)));
   std::uint64_t start = 0;
   if (!text.empty()) std::from_chars(text.data() + 1, text.data() + text.size(), start);
   return start;
@@ -221,37 +221,44 @@ void StoreFile::remove() { static_cast<void>(::unlink(path_.c_str())); }
 void StoreFile::catch_up() {
   if (end_ == 0) read_header();  // after a failure
   const std::string bytes = read_from(end_);
-  std::string_view rest = bytes;
+  std::string why;
   try {
-    while (!rest.empty()) {
-      const auto content = first_frame(rest, kMaxFrame);
-      const std::size_t size = content ? kFrameHeader + content->size() : 0;
-      if (!content || rest.size() - size < kChecksumBytes) fail_broken(end_, "a record that is not all there");
-      ByteReader checksum = reader_of(rest.substr(size, kChecksumBytes), "checksum", end_ + size);
-      if (checksum.little<std::uint64_t>("checksum") != XXH3_64bits_withSeed(rest.data(), size, nonce_))
-        fail_broken(end_, "a record with a wrong checksum");
-      StoreMessage message = read_message(*content);
-      apply(static_cast<Record>(message.code), message.fields);
-      end_ += size + kChecksumBytes;
-      rest.remove_prefix(size + kChecksumBytes);
+    for (std::string_view rest = bytes; !rest.empty(); rest = rest.substr(take_record(rest))) {
     }
+  } catch (const IoError& error) {
+    why = error.what();
   } catch (const InvalidArgument& error) {  // past a limit
-    fail_broken(end_, error.what());
+    why = error.what();
   }
+  if (!why.empty()) fail_broken(end_, why);
+}
+
+// Returns the size of the first record in `rest`, which has been applied. Throws IoError or InvalidArgument.
+std::size_t StoreFile::take_record(std::string_view rest) {
+  const auto content = first_frame(rest, kMaxFrame);
+  const std::size_t size = content ? kFrameHeader + content->size() : 0;
+  LOCKSTEP_CHECK_IO(content && rest.size() - size >= kChecksumBytes, "a record that is not all there");
+  ByteReader checksum = reader_of(rest.substr(size, kChecksumBytes), "record", 0);
+  LOCKSTEP_CHECK_IO(checksum.little<std::uint64_t>("checksum") == XXH3_64bits_withSeed(rest.data(), size, nonce_),
+                    "a record with a wrong checksum");
+  const StoreMessage message = read_message(*content);
+  apply(static_cast<Record>(message.code), message.fields);
+  end_ += size + kChecksumBytes;
+  return size + kChecksumBytes;
 }
 
 void StoreFile::apply(Record record, const std::vector<std::string>& fields) {
   constexpr std::size_t kFields[] = {0, 2, 1, 3, 1};
   const auto number = static_cast<std::size_t>(record);
-  if (number == 0 || number >= std::size(kFields) || fields.size() != kFields[number])
-    fail_broken(end_, fmt::format("a record of kind {} with {} fields", number, fields.size()));
+  LOCKSTEP_CHECK_IO(number > 0 && number < std::size(kFields) && fields.size() == kFields[number],
+                    "a record of kind {} with {} fields", number, fields.size());
   if (record == Record::kSet) table_.set(fields[0], fields[1]);
   if (record == Record::kDelete) table_.delete_key(fields[0]);
   if (record == Record::kLeave) users_.erase(fields[0]);
   if (record == Record::kJoin) {
     ProcessMark user;
-    if (!read_number(fields[1], user.pid) || !read_number(fields[2], user.start))
-      fail_broken(end_, "a process that is no number");
+    LOCKSTEP_CHECK_IO(read_number(fields[1], user.pid) && read_number(fields[2], user.start),
+                      "a process that is no number");
     users_[fields[0]] = user;
     ++joined_;
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/parallel/deadline.h"
@@ -60,6 +61,7 @@ class StoreFile {
   enum class Record : std::uint8_t { kSet = 1, kDelete, kJoin, kLeave };
 
   void read_header();
+  std::size_t take_record(std::string_view rest);
   void apply(Record record, const std::vector<std::string>& fields);
   void append(Record record, const std::vector<std::string>& fields);
   void write_at_end(const std::string& bytes);

@@ -1,5 +1,5 @@
-// What client and server of the Unix store say to each other. A frame is a length (u32, little-endian) and as many bytes:
-// a hello, or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes).
+// What client and server of a Unix or TCP store say to each other. A frame is a length (u32, little-endian) and as many bytes:
+// a hello (Unix), or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes).
 #pragma once
 
 #include <cstddef>

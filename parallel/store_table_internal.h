@@ -1,4 +1,4 @@
-// The table behind a store, without waiting or locking: InProcessStore and the Unix store's server hold one each.
+// The table behind a store, without waiting or locking: InProcessStore, StoreServer and StoreFile hold one each.
 #pragma once
 
 #include <cstddef>
