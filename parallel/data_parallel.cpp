@@ -141,16 +141,13 @@ void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& 
     if (parameter.master().requires_grad()) trained.push_back(parameter.master());
   }
   const auto sum = [&](const Tensor&, const autograd::Needs& needs) {
-    GradientSums sums(replicas.device(0), scale.first, *books);
-    autograd::Gradients gradients;
+    GradientSums sums(replicas.device(0), scale, *books);
     for (std::size_t p = 0; p < trained.size(); ++p) {
       std::vector<Tensor> of_all;
       for (const std::vector<Tensor>& each : leaves) of_all.push_back(each[p].grad());
-      gradients.push_back(sums.add(std::move(of_all), needs, p));
+      sums.add(std::move(of_all), needs, p);
     }
-    sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
-    for (const Tensor& gradient : gradients) scale_gradient(gradient, scale.second);
-    return gradients;
+    return sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
   };
   autograd::record("data_parallel", raw::zeros(Shape()), trained, sum).backward();
 }

@@ -129,10 +129,9 @@ autograd::Gradients ForwardPass::backward(const Tensor& grad, const autograd::Ne
     for (std::vector<Tensor>& each : found) gradients.push_back(std::move(each[leaf]));
     return gradients;
   };
-  autograd::Gradients gradients;
-  GradientSums sums(devices_[0], 1, *books_);
-  for (std::size_t i = 0; i < trained_.size(); ++i) gradients.push_back(sums.add(of_all(i), needs, i));
-  sums.run(workers.get(), devices_);
+  GradientSums sums(devices_[0], StepScale(1, 1), *books_);
+  for (std::size_t i = 0; i < trained_.size(); ++i) sums.add(of_all(i), needs, i);
+  autograd::Gradients gradients = sums.run(workers.get(), devices_);
   for (std::size_t i = 0; i < inputs_.size(); ++i)
     gradients.push_back(join_rows(of_all(trained_.size() + i), trained_.size() + i, input_devices_[i]));
   for (std::size_t r = 0; r < parts_.size(); ++r) {

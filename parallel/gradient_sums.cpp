@@ -28,39 +28,52 @@ void close_holes(std::vector<Tensor>& gradients, Device device) {
 
 }  // namespace
 
-Tensor GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input) {
+void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input) {
+  Sum sum;
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     if (!gradients[r].defined()) continue;
-    gradients[r] = raw::contiguous(gradients[r]);
+    sum.dtype = gradients[r].dtype();
     books_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
+    gradients[r] = widened(raw::contiguous(gradients[r]));
   }
   close_holes(gradients, device_);
-  const Tensor& like = gradients[0];
-  if (!like.defined()) return {};
-  Tensor out = needs.home(input);
-  if (!out.defined()) out = raw::empty(like.shape(), {.dtype = like.dtype(), .device = device_});
-  sums_.push_back({.inputs = std::move(gradients), .out = out, .first = elements_});
-  elements_ += out.numel();
-  return out;
+  sum.first = elements_;
+  if (const Tensor& like = gradients[0]; like.defined()) {
+    if (like.dtype() == sum.dtype) sum.out = needs.home(input);
+    if (!sum.out.defined()) sum.out = raw::empty(like.shape(), {.dtype = like.dtype(), .device = device_});
+    sum.inputs = std::move(gradients);
+    elements_ += sum.out.numel();
+  }
+  sums_.push_back(std::move(sum));
 }
 
-void GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) const {
+autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) {
   const std::int64_t shares = std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices));
-  if (shares == 1) return combine(0, elements_);
-  run_replicas(workers, {devices.data(), static_cast<std::size_t>(shares)},
-               [&](int w) { combine(elements_ * w / shares, elements_ * (w + 1) / shares); });
+  if (shares == 1)
+    combine(0, elements_);
+  else
+    run_replicas(workers, {devices.data(), static_cast<std::size_t>(shares)},
+                 [&](int w) { combine(elements_ * w / shares, elements_ * (w + 1) / shares); });
+  autograd::Gradients out;
+  for (const Sum& sum : sums_) {
+    scale_gradient(sum.out, scale_.second);
+    const bool is_rounded = sum.out.defined() && sum.out.dtype() != sum.dtype;
+    out.push_back(is_rounded ? raw::to(sum.out, sum.dtype) : sum.out);
+  }
+  return out;
 }
 
 // The elements [begin, end) of all sums one after another.
 void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
   std::vector<const void*> inputs;
   for (const Sum& sum : sums_) {
+    if (!sum.out.defined()) continue;
     const std::int64_t from = std::max(begin, sum.first), to = std::min(end, sum.first + sum.out.numel());
     if (from >= to) continue;
     inputs.clear();
     for (const Tensor& each : sum.inputs) inputs.push_back(each.raw_data());
     void* const target = sum.out.raw_data();
-    raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = sum.out.dtype(), .scale = scale_},
+    raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = sum.out.dtype(), .scale = scale_.first},
                  from - sum.first, to - from);
   }
 }

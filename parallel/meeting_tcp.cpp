@@ -35,7 +35,7 @@ class TcpPlace final : public MeetingPlace {
 
  private:
   std::vector<TcpAddress> at_port(std::vector<TcpAddress> addresses, int port) const;
-  void check_size(Store& store) const;
+  bool is_of_this_size(Store& store) const;
 
   Place place_;
   TcpIdentity identity_;
@@ -76,8 +76,9 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
     TcpAddress reached;
     Greeting greeting = greet_any(at_port(addresses, port), identity_, kLookEach, reached);
     if (greeting.welcome == Welcome::kYes) {
-      out.store = TcpMeeting::make(reached, identity_, std::move(greeting));
-      check_size(*out.store);
+      auto store = TcpMeeting::make(reached, identity_, std::move(greeting));
+      if (!is_of_this_size(*store)) continue;
+      out.store = std::move(store);
       next_port_ = port + 1;
       return out;
     }
@@ -90,12 +91,18 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
   return out;
 }
 
-// The size is no part of the proof, so that a wrong one can be told.
-void TcpPlace::check_size(Store& store) const {
-  const std::string size = store.get(kSizeKey, kHandshakeDeadline);
+// The size is no part of the proof, so that a wrong one can be told. False: the store ended meanwhile, with an earlier group.
+bool TcpPlace::is_of_this_size(Store& store) const {
+  std::string size;
+  try {
+    size = store.get(kSizeKey, kHandshakeDeadline);
+  } catch (const CommError&) {
+    return false;
+  }
   if (size != std::to_string(place_.size))
     throw CommError(
         fmt::format("rank 0 counts {} ranks, this process {}\nWORLD_SIZE must be the same on all", size, place_.size));
+  return true;
 }
 
 std::string TcpPlace::own_address() {

@@ -78,6 +78,22 @@ TEST_CASE("gradients in f16 and bf16 are added up in f32 over shards and ranks, 
   }
 }
 
+TEST_CASE("a batch with fewer rows than devices is scaled before it is rounded, and a replica may lack a gradient") {
+  const ls::Tensor x = ls::tensor({{2048.0, 0.0, 0.0}, {1.0, 0.0, 0.0}, {0.0, 0.0, 3.0}});
+  Weights model(ls::kFloat16);
+  ls::parallel::DataParallel dp(model, {"cpu:0", "cpu:1", "cpu:2", "cpu:3"});
+  dp.backward(x, x, kLoss(model));
+  CHECK(same_bits(model.w->grad(), ls::tensor({683.0, 0.0, 1.0}, {.dtype = ls::kFloat16})));  // 2049 / 4 has no f16
+
+  const ls::nn::Parameter spare = model.add_parameter("spare", ls::full({1}, 1, {.dtype = ls::kFloat16}));
+  ls::parallel::DataParallel with_spare(model, {"cpu:0", "cpu:1", "cpu:2"});
+  with_spare.backward(x, x, [&](const ls::Tensor& x, const ls::Tensor&) {
+    const ls::Tensor loss = model(x);
+    return x[0][0].item<float>() == 1 ? loss : loss + ls::sum(spare->to(ls::kFloat32));  // not the middle one
+  });
+  CHECK(spare->grad().item<float>() == doctest::Approx(2.0 / 3).epsilon(1e-3));
+}
+
 TEST_CASE("a backward by itself reduces f16 gradients in f32, too, and what one rank does not use counts as zero") {
   with_group("local", 2, [](const Group& group) {
     Weights model(ls::kFloat16);
