@@ -28,8 +28,9 @@ target_compile_definitions(lockstep PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_
 target_include_directories(lockstep INTERFACE
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
+target_include_directories(lockstep SYSTEM PRIVATE ${OPENSSL_INCLUDE_DIR})  # libcrypto is opened on first use
 target_compile_definitions(lockstep PRIVATE XXH_INLINE_ALL=)  # xxHash as a header: one library less to load at start
-target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB OpenSSL::Crypto Threads::Threads
+target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads ${CMAKE_DL_LIBS}
   $<BUILD_INTERFACE:Eigen3::Eigen> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(LOCKSTEP_HAS_ONEDNN)
   target_link_libraries(lockstep PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})

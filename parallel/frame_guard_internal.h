@@ -1,45 +1,16 @@
-// Message authentication of the TCP store: HMAC-SHA256 by OpenSSL's libcrypto, and the guard that goes around frames.
+// Message authentication of the TCP store: the guard that goes around frames.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/parallel/crypto_internal.h"
 #include "lockstep/tensor/error.h"
 
-struct evp_mac_ctx_st;
-
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
-
-inline constexpr std::size_t kDigestBytes = 32;
-using Digest = std::array<char, kDigestBytes>;
-inline std::string_view view(const Digest& digest) { return {digest.data(), digest.size()}; }
-
-// From the system. Throws CommError where it has none.
-Digest random_digest();
-Digest sha256(std::string_view text);
-// In a time that does not depend on where they differ.
-bool same_secret(std::string_view a, std::string_view b);
-// Overwrites it, in a way that the compiler keeps.
-void wipe(Digest& secret);
-
-// HMAC-SHA256 under one key. The context is kept: making one costs more than a MAC.
-class Mac {
- public:
-  explicit Mac(std::string_view key);
-  Digest operator()(std::initializer_list<std::string_view> parts);
-
- private:
-  struct Free {
-    void operator()(evp_mac_ctx_st* context) const;
-  };
-  std::unique_ptr<evp_mac_ctx_st, Free> context_;
-};
 
 // The two directions of one connection. A guarded frame is a frame whose length also counts a trailer: the number of the
 // frame in its direction (u64, from 0) and the first 16 bytes of the MAC of all before them (128 bits: HMAC may be cut,
