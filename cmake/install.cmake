@@ -2,6 +2,9 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS lockstep EXPORT lockstepTargets)
+foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
+  install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
+endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
 # Public are lockstep.h and the headers it leads to; all others are the library's own.

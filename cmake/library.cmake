@@ -18,6 +18,14 @@ foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu parallel/backends)
   list(APPEND sources ${found})
 endforeach()
 list(FILTER sources EXCLUDE REGEX "/tensor/cpu/kernels_[^/]*\\.cpp$")
+foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
+  if(source MATCHES "/parallel/backends/")
+    file(STRINGS ${source} entry REGEX "^extern \"C\" .* lockstep_backend_" LIMIT_COUNT 1)
+    if(entry)
+      list(REMOVE_ITEM sources ${source})
+    endif()
+  endif()
+endforeach()
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cpu/kernels_*.cpp)
 
 add_library(lockstep ${sources})
@@ -29,7 +37,7 @@ target_include_directories(lockstep INTERFACE
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
 target_compile_definitions(lockstep PRIVATE XXH_INLINE_ALL=)  # xxHash as a header: one library less to load at start
-target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads
+target_link_libraries(lockstep PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads ${CMAKE_DL_LIBS}
   $<BUILD_INTERFACE:Eigen3::Eigen> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(LOCKSTEP_HAS_ONEDNN)
   target_link_libraries(lockstep PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})

@@ -42,7 +42,7 @@ class Work {
 };
 
 struct InitOptions {
-  std::string backend = "shm";         // shm or local
+  std::string backend = "shm";         // shm, local, gloo or mpi
   std::string init_method = "env://";  // how the ranks find each other; ignored where `store` is given
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
   int world_size = -1;                                           // -1: from the environment
@@ -59,6 +59,7 @@ struct Rendezvous {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store = nullptr;  // alone for this group
+  std::vector<int> members = {};           // after a split: the ranks' numbers in the group that was made first
 };
 
 struct AllToAllOptions {
