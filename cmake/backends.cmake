@@ -1,9 +1,10 @@
 # Process-group backends with heavy dependencies are modules, liblockstep_<name>.so, that the library opens on first use;
 # a static library links them in. A backend is parallel/backends/<name>.cpp and one call of this function.
+set(LOCKSTEP_BACKENDS_BUILT "")
 set(LOCKSTEP_BACKEND_MODULES "")
 set(backend_lines "")
 
-# lockstep_backend(<name> <Debian package> <header> <library> [include folders...])
+# lockstep_backend(<name> <Debian package> <header> <library>)
 function(lockstep_backend name package header library)
   string(TOUPPER ${name} id)
   set(option LOCKSTEP_WITH_${id})
@@ -15,7 +16,7 @@ function(lockstep_backend name package header library)
     lockstep_report("backend ${name}" off "${option}=OFF")
     return()
   endif()
-  find_path(LOCKSTEP_${id}_INCLUDE ${header} HINTS ${ARGN})
+  find_path(LOCKSTEP_${id}_INCLUDE ${header} PATH_SUFFIXES ${name})
   find_library(LOCKSTEP_${id}_LIBRARY ${library})
   mark_as_advanced(LOCKSTEP_${id}_INCLUDE LOCKSTEP_${id}_LIBRARY)
   if(NOT LOCKSTEP_${id}_INCLUDE OR NOT LOCKSTEP_${id}_LIBRARY)
@@ -43,10 +44,12 @@ function(lockstep_backend name package header library)
     set(backend_lines "${backend_lines}${line}" PARENT_SCOPE)
     lockstep_report("backend ${name}" on "linked in")
   endif()
+  set(LOCKSTEP_BACKENDS_BUILT ${LOCKSTEP_BACKENDS_BUILT} ${name} PARENT_SCOPE)
   target_include_directories(${target} SYSTEM PRIVATE ${LOCKSTEP_${id}_INCLUDE})
   target_link_libraries(${target} PRIVATE ${LOCKSTEP_${id}_LIBRARY})
 endfunction()
 
 lockstep_backend(gloo libgloo-dev gloo/transport/tcp/device.h gloo)
+lockstep_backend(mpi libopenmpi-dev mpi.h mpi)
 
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/lockstep/backend_modules.def CONTENT "${backend_lines}" @ONLY)

@@ -21,7 +21,7 @@ class Deadline {
   bool passed() { return look() >= end_; }
   // What is left, at least a millisecond: for waits that end by themselves.
   std::chrono::milliseconds left() {
-    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look()), std::chrono::milliseconds(1));
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(end_ - look()), std::chrono::milliseconds(1));
   }
   // How long to wait before looking again; call it once a slice.
   std::chrono::milliseconds slice() {

@@ -262,12 +262,14 @@ Rendezvous rendezvous(const InitOptions& options) {
   if (options.store) {
     result = meet_on_store(options);
   } else {
-    if (options.init_method != "env://")
-      throw NotBuilt(
-          fmt::format("init_process_group: init_method {} is not in this version\nUse env://, or give .store, "
-                      ".rank and .world_size",
-                      quoted(options.init_method)));
-    const Place place = place_from_environment(options);
+    const bool by_mpi = options.init_method == "mpi://";
+    if (!by_mpi && options.init_method != "env://")
+      throw NotBuilt(fmt::format(
+          "init_process_group: init_method {} is not in this version\nUse env:// or mpi://, or give .store, "
+          ".rank and .world_size",
+          quoted(options.init_method)));
+    const Place place = by_mpi ? place_from_mpi(options) : place_from_environment(options);
+    if (by_mpi && options.backend == "mpi") return {place.rank, place.size};
     result = {place.rank, place.size, nullptr};
     if (place.size == 1) {
       result.store = std::make_shared<InProcessStore>();

@@ -23,6 +23,8 @@ struct Place {
 // InvalidArgument naming what is missing or does not fit, NotBuilt for ranks on several hosts.
 Place place_from_environment(const InitOptions& options);
 void check_place(int rank, int size);
+// By MPI, which is initialised for it. No address where the backend needs no store. Throws NotBuilt without the module.
+Place place_from_mpi(const InitOptions& options);
 
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);

@@ -114,10 +114,12 @@ class GlooTransport final : public Transport {
   // gloo gives up all that is in flight when a wait runs out, so waiting has one end: the deadline. Without one it looks
   // at what has come, for which there is no other way; that is done after failures only.
   bool finish(Parcel& parcel, Deadline* deadline) override {
+    const auto patience = deadline ? deadline->left() : std::chrono::milliseconds(1);
+    const auto end = Deadline::Clock::now() + patience;
     try {
-      return static_cast<GlooParcel&>(parcel).finish(deadline ? deadline->left() : std::chrono::milliseconds(1));
+      return static_cast<GlooParcel&>(parcel).finish(patience);
     } catch (const gloo::Exception&) {
-      throw PeerLost{parcel.peer(), kClosed, deadline && deadline->passed()};
+      throw PeerLost{parcel.peer(), kClosed, deadline && Deadline::Clock::now() >= end};
     }
   }
 
@@ -125,7 +127,7 @@ class GlooTransport final : public Transport {
   std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
 
   // A wait that runs out closes every connection of a context and lets all go that wait for it.
-  void abandon() override {
+  void hang_up(bool) override {
     char none = 0;
     const WithoutBrokenPipe guard;
     try {

@@ -69,7 +69,7 @@ MessageGroup::~MessageGroup() {
     tell_others(Poison::kLeft, rank_);
     lock.lock();
     failed_ = "its group is gone";
-    transport_->abandon();
+    transport_->hang_up(false);
   }
   stopping_ = true;
   lock.unlock();
@@ -296,7 +296,7 @@ void MessageGroup::fail(const Failure& failure) {
     failed_late_ = failure.reason == Poison::kLate;
   }
   tell_others(failure.reason, failure.culprit);
-  transport_->abandon();
+  transport_->hang_up(true);
 }
 
 // Where the transport cannot say who is late.

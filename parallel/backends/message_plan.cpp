@@ -151,7 +151,7 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
     return called.text() + (transfer ? fmt::format(" with tag {}", head.tag) : "");
   };
   const bool same_text = text(own) == text(got);
-  throw CommError(fmt::format("{}: ranks disagree: rank {} {} {}, rank {} {}{}", call.describe(), rank_,
+  throw CommError(fmt::format("{}: ranks disagree: rank {} {} {}, rank {} {} {}{}", call.describe(), rank_,
                               transfer ? "expects" : "called", text(own), peer, transfer ? "sent" : "called", text(got),
                               !same_text                 ? ""
                               : own.number != got.number ? fmt::format(" as its operation #{}", got.number)

@@ -46,8 +46,8 @@ class Transport {
   virtual bool blocks() const = 0;
   // The library's own algorithm for the call, started; null where it has none or the group's is at least as fast.
   virtual std::unique_ptr<Parcel> start_native(const Call& call) = 0;
-  // After a failure: whoever waits for this rank, here or there, is let go. Nothing is posted afterwards.
-  virtual void abandon() = 0;
+  // The end, by a failure or not: whoever waits for this rank, here or there, is let go. Nothing is posted afterwards.
+  virtual void hang_up(bool failed) = 0;
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel
