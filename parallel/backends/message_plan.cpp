@@ -10,7 +10,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr std::size_t kPieceBytes = 1 << 20;      // of a reduction: what is received while the one before is added
-constexpr std::int64_t kPiecesAhead = 4;          // whose receives are posted
+constexpr std::int64_t kPiecesAhead = 8;          // whose receives are posted
 constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below what MPI counts
 
 std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }
@@ -171,15 +171,7 @@ void MessageGroup::begin(MessageWork& work) {
   }
   if (!canonical_) {
     if (std::unique_ptr<Parcel> parcel = transport_->start_native(call)) {
-      MessageWork::Step& step = work.steps.emplace_back();
-      step.needs.push_back(std::move(parcel));
-      if (call.scale != 1 && call.out.defined()) {
-        step.then = [&call] {
-          const void* const sum = call.out.raw_data();
-          combine_into(call, {&sum, 1}, call.out.raw_data(), call.count);
-        };
-      }
-      return;
+      return work.steps.emplace_back().needs.push_back(std::move(parcel));
     }
   }
   is_reduction(call.kind) ? begin_reduction(work) : begin_exchange(work);

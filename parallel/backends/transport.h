@@ -44,7 +44,7 @@ class Transport {
 
   // Whether `finish` blocks, so that somebody must wait while the caller does other things: the group has a thread.
   virtual bool blocks() const = 0;
-  // The library's own algorithm for the call, started; null where it has none or the group's is at least as fast.
+  // The library's own algorithm for a call without sums, started; null where it has none or the group's is as fast.
   virtual std::unique_ptr<Parcel> start_native(const Call& call) = 0;
   // The end, by a failure or not: whoever waits for this rank, here or there, is let go. Nothing is posted afterwards.
   virtual void hang_up(bool failed) = 0;

@@ -73,7 +73,7 @@ TEST_CASE("ranks on several hosts are not in this version, and the reason for th
                  {"OMPI_COMM_WORLD_LOCAL_SIZE is 2"});
   check_error<E>({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "8"}},
                  {"srun started the ranks on \"2\" hosts"});
-  for (const char* method : {"tcp://127.0.0.1:1", "file:///tmp/x", "mpi://", ""}) {
+  for (const char* method : {"tcp://127.0.0.1:1", "file:///tmp/x", ""}) {
     CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("Use env://") != std::string::npos);
   }
 }
