@@ -1,6 +1,8 @@
 // all_reduce over shared memory beside its limit: processes that sum their shares in place, with nothing but a barrier.
+// With --backend gloo, or --backend mpi under mpirun -np 2: that backend, in either order of additions.
 #include <cstring>
 
+#include "support/arguments.h"
 #include "support/ranks.h"
 #include "support/timing.h"
 
@@ -40,6 +42,55 @@ double ours(int size, std::size_t bytes) {
       ->results[0][0];
 }
 
+std::string text(std::size_t bytes) {
+  return bytes >= 1000000 ? std::to_string(bytes / 1000000) + "mb"
+         : bytes >= 1000  ? std::to_string(bytes / 1000) + "kb"
+                          : std::to_string(bytes) + "b";
+}
+
+constexpr std::size_t kNetworkSizes[] = {4, 4'000'000, 100'000'000};
+constexpr struct {
+  ls::parallel::Reduction reduction;
+  const char* name;
+} kReductions[] = {{ls::parallel::Reduction::kNative, "native"}, {ls::parallel::Reduction::kCanonical, "canonical"}};
+
+// The median over fewer calls than on shared memory: these take longer.
+double time_on(const Group& group, std::size_t bytes) {
+  const ls::Tensor t = ls::zeros({static_cast<std::int64_t>(bytes / 4)});
+  const int batch = bytes <= 65536 ? 100 : 1, batches = bytes > (32u << 20) ? 10 : bytes > 65536 ? 80 : 30;
+  std::vector<double> samples;
+  for (int b = -3; b < batches; ++b) {
+    const double start = bench::seconds_now();
+    for (int i = 0; i < batch; ++i) group->all_reduce(t)->wait();
+    if (b >= 0) samples.push_back((bench::seconds_now() - start) / batch);
+  }
+  return bench::median(std::move(samples));
+}
+
+void run_backend(const std::string& backend) {
+  const bool by_mpi = backend == "mpi";
+  for (const auto& [reduction, order] : kReductions) {
+    const ls::parallel::InitOptions options{
+        .backend = backend, .init_method = by_mpi ? "mpi://" : "env://", .reduction = reduction};
+    const Group world = by_mpi ? ls::parallel::init_process_group(options) : nullptr;
+    for (const std::size_t bytes : kNetworkSizes) {
+      const std::string row = backend + "_" + order + "_all_reduce_2_" + text(bytes);
+      if (!bench::wanted(row)) continue;
+      double seconds = 0;
+      if (by_mpi)
+        seconds = time_on(world, bytes);
+      else
+        seconds =
+            bench::run_group(
+                2,
+                [&](const Group& group, Shared& shared) { shared.results[group->rank()][0] = time_on(group, bytes); },
+                options)
+                ->results[0][0];
+      if (!by_mpi || world->rank() == 0) bench::print_row(row, seconds);
+    }
+  }
+}
+
 // Two processes, each of which sums its half of both arrays into both.
 double limit(std::size_t bytes) {
   void* const memory = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -65,15 +116,14 @@ double limit(std::size_t bytes) {
       ->results[0][0];
 }
 
-std::string text(std::size_t bytes) {
-  return bytes >= 1000000 ? std::to_string(bytes / 1000000) + "mb"
-         : bytes >= 1000  ? std::to_string(bytes / 1000) + "kb"
-                          : std::to_string(bytes) + "b";
-}
-
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const std::string backend = bench::Arguments(argc, argv).get("backend", "shm");
+  if (backend != "shm") {
+    run_backend(backend);
+    return 0;
+  }
   for (const std::size_t bytes :
        {std::size_t{4}, std::size_t{4000}, std::size_t{4'000'000}, std::size_t{100'000'000}}) {
     if (bench::wanted("all_reduce_2_" + text(bytes))) {

@@ -2,6 +2,9 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS lockstep EXPORT lockstepTargets)
+foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
+  install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
+endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
 # Public are lockstep.h and the headers it leads to; all others are the library's own.
@@ -38,7 +41,7 @@ file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconf
 set(pc_requires "")
 set(pc_libs "")
 if(NOT BUILD_SHARED_LIBS)
-  set(pc_requires "fmt, zlib, libcrypto")
+  set(pc_requires "fmt, zlib")
   set(pc_libs " -pthread")
   if(LOCKSTEP_HAS_ONEDNN)
     string(APPEND pc_libs " -ldnnl -l:libgomp.so.1")
@@ -57,5 +60,16 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libssl3 | libssl3t64")  # opened on first use, so not found by looking
+# Backends with dependencies of their own are packages of their own: lockstep-gloo, lockstep-mpi.
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME lockstep)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
+  string(TOUPPER ${module} id)
+  string(REPLACE "_" "-" package ${module})
+  set(CPACK_DEBIAN_${id}_PACKAGE_NAME ${package})
+  set(CPACK_DEBIAN_${id}_PACKAGE_DEPENDS "lockstep (= ${PROJECT_VERSION})")
+endforeach()
 set(CPACK_OUTPUT_FILE_PREFIX ${PROJECT_BINARY_DIR}/package)
 include(CPack)

@@ -15,6 +15,21 @@ const char* name(ReduceOp op) {
   return kNames[static_cast<std::size_t>(op)];
 }
 
+raw::CombineOp combine_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return raw::CombineOp::kMin;
+    case ReduceOp::kMax:
+      return raw::CombineOp::kMax;
+    case ReduceOp::kProduct:
+      return raw::CombineOp::kProduct;
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      break;
+  }
+  return raw::CombineOp::kSum;
+}
+
 std::string Call::describe() const {
   const std::string start = fmt::format("{} #{} on rank {}", name(kind), number, rank);
   if (kind == Kind::kBarrier) return start;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/process_group.h"
+#include "lockstep/tensor/combine.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -28,6 +29,7 @@ enum class Kind : std::uint8_t {
 };
 const char* name(Kind kind);    // "all_reduce"
 const char* name(ReduceOp op);  // "sum"
+raw::CombineOp combine_op(ReduceOp op);
 
 // One operation. Tensors are contiguous, on one device, and of one dtype; `in` may be `out`.
 struct Call {
@@ -72,6 +74,9 @@ struct BackendOptions {
   int size = 1;
   std::shared_ptr<Store> store;
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  Reduction reduction = Reduction::kNative;
+  std::vector<int> members = {};  // the ranks' numbers in the group that all others were split from; empty: the same
+  std::string address = {};       // of this host, as the other ranks reach it (gloo); empty: loopback
 };
 
 std::unique_ptr<Backend> make_local(const BackendOptions& options);

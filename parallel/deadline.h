@@ -19,6 +19,10 @@ class Deadline {
         looked_(Clock::now()) {}
 
   bool passed() { return look() >= end_; }
+  // What is left, at least a millisecond: for waits that end by themselves.
+  std::chrono::milliseconds left() {
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(end_ - look()), std::chrono::milliseconds(1));
+  }
   // How long to wait before looking again; call it once a slice.
   std::chrono::milliseconds slice() {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());

@@ -22,7 +22,8 @@ constexpr const char* kSizeKey = "world size";
 class TcpPlace final : public MeetingPlace {
  public:
   explicit TcpPlace(const Place& place)
-      : place_(place), identity_(identity_of({.authenticate = place.authenticate, .job = place.job_text})),
+      : place_(place),
+        identity_(identity_of({.token = place.token, .authenticate = place.authenticate, .job = place.job_text})),
         first_port_(place.port + (place.is_port_taken ? 1 : 0)), last_port_(std::min(place.port + kPortsAbove, 65535)),
         next_port_(first_port_) {}
 

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine.h"
@@ -95,11 +96,20 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : place_(std::move(place)), options_(std::move(options)) {
-  LOCKSTEP_CHECK(options_.backend == "shm" || options_.backend == "local",
-                 "init_process_group: there is no backend '{}' in this build; it has shm and local", options_.backend);
+  const std::string& name = options_.backend;
+  LOCKSTEP_CHECK(name == "shm" || name == "local" || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, gloo and mpi", name);
   if (size() == 1) return;
-  const BackendOptions wanted{rank(), size(), place_.store, options_.timeout};
-  backend_ = options_.backend == "local" ? make_local(wanted) : make_shm(wanted);
+  const BackendOptions wanted{.rank = rank(),
+                              .size = size(),
+                              .store = place_.store,
+                              .timeout = options_.timeout,
+                              .reduction = options_.reduction,
+                              .members = place_.members,
+                              .address = place_.address};
+  backend_ = name == "shm"     ? make_shm(wanted)
+             : name == "local" ? make_local(wanted)
+                               : backend_module(name).make(wanted);
   barrier();  // nobody leaves, and takes its store along, before all have come
 }
 
@@ -340,7 +350,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   }
   std::ranges::sort(members);
   const auto self = std::ranges::find(members, rank(), &std::pair<std::int64_t, int>::second);
-  Rendezvous place{.rank = static_cast<int>(self - members.begin()), .size = static_cast<int>(members.size())};
+  Rendezvous place{.rank = static_cast<int>(self - members.begin()),
+                   .size = static_cast<int>(members.size()),
+                   .address = place_.address};
+  for (const auto& [ignored, member] : members)
+    place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
   if (place_.store)
     place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
   return std::make_shared<ProcessGroup>(std::move(place), options_);

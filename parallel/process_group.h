@@ -45,8 +45,8 @@ class Work {
 };
 
 struct InitOptions {
-  std::string backend = "shm";  // shm or local
-  // How the ranks find each other: env://, tcp://host:port, file:///path. Ignored where `store` is given.
+  std::string backend = "shm";  // shm, local, gloo or mpi
+  // How the ranks find each other: env://, tcp://host:port, file:///path, mpi://. Ignored where `store` is given.
   std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
   int world_size = -1;                                           // -1: from the environment
@@ -64,6 +64,7 @@ struct Rendezvous {
   int size = 1;
   std::shared_ptr<Store> store = nullptr;  // alone for this group
   std::string address = "127.0.0.1";       // of this host, on the network that leads to the others
+  std::vector<int> members = {};           // after a split: the ranks' numbers in the group that was made first
 };
 
 struct AllToAllOptions {

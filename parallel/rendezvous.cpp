@@ -80,6 +80,24 @@ void check_same_host(const Rendezvous& here) {
   }
 }
 
+Place place_of(const InitOptions& options, const Url& url) {
+  if (url.scheme == "mpi") return place_from_mpi(options);
+  if (url.scheme == "tcp") return place_from_url(options, url);
+  InitOptions with_url = options;
+  with_url.rank = url.rank;
+  with_url.world_size = url.world_size;
+  return place_from_environment(with_url);
+}
+
+Rendezvous meet_at_place(const InitOptions& options, const Place& place) {
+  if (options.init_method == "mpi://" && options.backend == "mpi") return {.rank = place.rank, .size = place.size};
+  if (place.size == 1) return {.rank = 0, .size = 1, .store = std::make_shared<InProcessStore>()};
+  Rendezvous result = meet(place, options.timeout);
+  result.store->set_timeout(options.timeout);
+  if (!place.is_one_host && options.backend == "shm") check_same_host(result);
+  return result;
+}
+
 }  // namespace
 
 Rendezvous rendezvous(const InitOptions& options) {
@@ -90,21 +108,9 @@ Rendezvous rendezvous(const InitOptions& options) {
     result = meet_on_store(options);
   } else {
     const Url url = read_url(options);
-    if (url.scheme == "file") {
-      result = meet_in_file(options, url);
-    } else {
-      InitOptions with_place = options;
-      with_place.rank = url.rank;
-      with_place.world_size = url.world_size;
-      const Place place = url.scheme == "tcp" ? place_from_url(options, url) : place_from_environment(with_place);
-      const bool is_alone = place.size == 1;
-      result = is_alone ? Rendezvous{.rank = 0, .size = 1, .store = std::make_shared<InProcessStore>()}
-                        : meet(place, options.timeout);
-      result.store->set_timeout(options.timeout);
-      if (!is_alone && !place.is_one_host && options.backend == "shm") check_same_host(result);
-    }
+    result = url.scheme == "file" ? meet_in_file(options, url) : meet_at_place(options, place_of(options, url));
   }
-  result.store->set_timeout(options.timeout);
+  if (result.store) result.store->set_timeout(options.timeout);
   return result;
 }
 

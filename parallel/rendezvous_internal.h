@@ -25,25 +25,28 @@ struct Place {
   bool is_port_taken = false;  // by the launcher's agent; rank 0 takes one above it
   std::string job_text = {};   // what all ranks of the job have in common
   bool authenticate = true;
+  std::string token = {};  // empty: the environment's
 };
 
 // By the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` come first. Throws
 // InvalidArgument naming what is missing or does not fit.
 Place place_from_environment(const InitOptions& options);
 void check_place(int rank, int size);
+// By MPI, which is initialised for it. No address where the backend needs no store. Throws NotBuilt without the module.
+Place place_from_mpi(const InitOptions& options);
 // Sets `place.socket` and `place.job` from its address and what identifies the job.
 void set_socket(Place& place, const InitOptions& options, const std::string& job);
 bool is_loopback(const std::string& address);
 
 // What an init_method other than env:// says; rank and world_size are from `options` where they are given there.
 struct Url {
-  std::string scheme = {};  // env, tcp or file
+  std::string scheme = {};  // env, tcp, file or mpi
   std::string host = {};
   int port = 0;
   std::string path = {};
   int rank = -1, world_size = -1;
 };
-// Throws InvalidArgument naming the part that cannot be understood, NotBuilt for schemes of other versions.
+// Throws InvalidArgument naming the part that cannot be understood.
 Url read_url(const InitOptions& options);
 Place place_from_url(const InitOptions& options, const Url& url);
 

@@ -50,7 +50,7 @@ Url read_url(const InitOptions& options) {
   const std::string& text = options.init_method;
   const std::size_t colon = text.find("://");
   Url url{.scheme = text.substr(0, colon), .rank = options.rank, .world_size = options.world_size};
-  const bool is_known = url.scheme == "env" || url.scheme == "tcp" || url.scheme == "file";
+  const bool is_known = url.scheme == "env" || url.scheme == "tcp" || url.scheme == "file" || url.scheme == "mpi";
   LOCKSTEP_CHECK(colon != std::string::npos && is_known,
                  "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
                  quoted(text));
@@ -64,8 +64,9 @@ Url read_url(const InitOptions& options) {
                    quoted(text));
     url.path = place;
   }
-  if (url.scheme == "env")
-    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow env://", quoted(text));
+  if (url.scheme == "env" || url.scheme == "mpi")
+    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow {}://", quoted(text),
+                   url.scheme);
   return url;
 }
 

@@ -145,6 +145,12 @@ std::string address_towards(const std::vector<TcpAddress>& addresses) {
   return {};
 }
 
+std::string address_on_network() {
+  constexpr const char* kElsewhere = "192.0.2.1";  // in nobody's network (RFC 5737); nothing is sent to it
+  const std::string own = address_towards(resolve(kElsewhere, 9));
+  return own.empty() ? "127.0.0.1" : own;
+}
+
 void tune_tcp(const Descriptor& socket) {
   constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);

@@ -37,6 +37,9 @@ Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::strin
 // Nothing is sent.
 std::string address_towards(const std::vector<TcpAddress>& addresses);
 
+// This host's address on the network that leads to the rest of the world; a loopback one where there is none.
+std::string address_on_network();
+
 // For both ends: small frames go out at once, and a host that has vanished is noticed within half a minute.
 void tune_tcp(const Descriptor& socket);
 

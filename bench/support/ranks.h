@@ -88,17 +88,18 @@ inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn) 
   return shared;
 }
 
-// The same, with a shm group.
-inline Shared* run_group(int size, const std::function<void(const Group&, Shared&)>& fn) {
+// The same, with a group; of the backend shm unless `options` say otherwise.
+inline Shared* run_group(int size, const std::function<void(const Group&, Shared&)>& fn,
+                         ls::parallel::InitOptions options = {}) {
   static int runs = 0;
   const std::string port = std::to_string(20000 + (getpid() * 8 + runs++) % 40000);
   return run_ranks(size, [&](int rank, Shared& shared) {
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port.c_str(), 1);
-    ls::parallel::InitOptions options;
-    options.world_size = size;
-    options.rank = rank;
-    fn(ls::parallel::init_process_group(options), shared);
+    ls::parallel::InitOptions own = options;
+    own.world_size = size;
+    own.rank = rank;
+    fn(ls::parallel::init_process_group(own), shared);
   });
 }
 

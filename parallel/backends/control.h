@@ -21,13 +21,10 @@ inline constexpr int kMaxLocalRanks = 256;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Why a group failed: the upper half of the poison word.
-enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed };
-
 struct alignas(64) ControlHeader {
   std::atomic<std::uint32_t> events;                // what sleepers sleep on
   alignas(64) std::atomic<std::uint32_t> sleepers;  // nobody wakes anybody while it is 0
-  alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: reason and culprit + 1
+  alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: Poison and culprit + 1
 };
 
 struct alignas(64) RankState {

@@ -12,6 +12,7 @@
 
 #include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/backends/control.h"
+#include "lockstep/parallel/backends/poison.h"
 #include "lockstep/parallel/backends/segment.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {

@@ -50,21 +50,6 @@ std::byte* user_element(const Operation& op, const Tensor& tensor, std::int64_t 
   return static_cast<std::byte*>(tensor.raw_data()) + (p * op.call->count + op.first) * item(op);
 }
 
-raw::CombineOp combine_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return raw::CombineOp::kMin;
-    case ReduceOp::kMax:
-      return raw::CombineOp::kMax;
-    case ReduceOp::kProduct:
-      return raw::CombineOp::kProduct;
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      break;
-  }
-  return raw::CombineOp::kSum;
-}
-
 // Combines elements [begin, end) of part p of all ranks into part p of `targets`.
 void combine_range(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
   SmallVector<const void*, 8> inputs;

@@ -11,19 +11,15 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
-  const auto kind = static_cast<Kind>(what & 0xff);
-  const auto dtype = static_cast<DType>(what >> 8 & 0xff);
-  const auto op = static_cast<ReduceOp>(what >> 16 & 0xff);
-  // Written by a peer: values outside the enumerations are possible.
-  if (kind > Kind::kRecv || static_cast<int>(dtype) >= kDTypeCount || op > ReduceOp::kProduct) return "something else";
-  if (kind == Kind::kBarrier) return "barrier";
-  std::string text = fmt::format("{} of {} {}", name(kind), count, name(dtype));
-  if (kind == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
-  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter)
-    text += fmt::format(" ({}{})", name(op), (what >> 24 & 1) != 0 ? ", in order of arrival" : "");
-  if (kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather || kind == Kind::kScatter)
-    text += fmt::format(" with root {}", what >> 32);
-  return text + (place == ~std::uint64_t{0} ? "" : " in communication memory");
+  const Announcement called{.kind = what & 0xff,
+                            .dtype = what >> 8 & 0xff,
+                            .op = what >> 16 & 0xff,
+                            .root = what >> 32,
+                            .count = count,
+                            .by_arrival = (what >> 24 & 1) != 0};
+  return called.text() + (place == ~std::uint64_t{0} || called.kind > static_cast<std::uint64_t>(Kind::kAllToAll)
+                              ? ""
+                              : " in communication memory");
 }
 
 bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
@@ -265,20 +261,8 @@ void SharedGroup::give_up(const std::string& message, bool timeout) {
 std::string SharedGroup::poison_text(std::uint64_t poison) {
   const auto culprit = static_cast<int>((poison & 0xffffffff) - 1);
   if (culprit < 0 || culprit >= size_) return "the group has failed";
-  switch (static_cast<Poison>(poison >> 32)) {
-    case Poison::kLost: {
-      const std::string lost = memory_->lost(culprit);
-      return fmt::format("rank {} is gone{}{}", culprit, lost.empty() ? "" : ": ", lost);
-    }
-    case Poison::kLeft:
-      return fmt::format("rank {} has left the group", culprit);
-    case Poison::kLate:
-      return fmt::format("rank {} did not arrive in time, another rank says", culprit);
-    case Poison::kDisagreed:
-      return fmt::format("ranks disagree: rank {} called another operation, another rank says", culprit);
-    default:
-      return fmt::format("the group has failed because of rank {}", culprit);
-  }
+  const auto reason = static_cast<Poison>(poison >> 32);
+  return lockstep::parallel::poison_text(reason, culprit, reason == Poison::kLost ? memory_->lost(culprit) : "");
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -38,6 +38,10 @@ for module in $modules; do
         [[ $file == tensor/cuda/* ]] || complain "$file:$line: $header belongs to tensor/cuda only" ;;
       nccl*)
         [[ $file == parallel/backends/nccl* ]] || complain "$file:$line: $header belongs to parallel/backends/nccl only" ;;
+      gloo/*)
+        [[ $file == parallel/backends/gloo* ]] || complain "$file:$line: $header belongs to parallel/backends/gloo only" ;;
+      mpi.h)
+        [[ $file == parallel/backends/mpi* ]] || complain "$file:$line: $header belongs to parallel/backends/mpi only" ;;
       CLI/*) complain "$file:$line: the library has no command line" ;;
       iostream) complain "$file:$line: the library never prints" ;;
     esac

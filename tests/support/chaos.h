@@ -18,14 +18,15 @@ struct TwoLayers : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
 };
 
-// Ranks of a shm group, some of which are expected to die: how each ended.
+// Ranks of a group, some of which are expected to die: how each ended.
 inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
-                                        std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                                        std::chrono::milliseconds timeout = std::chrono::seconds(20),
+                                        const std::string& backend = "shm") {
   const std::string port = std::to_string(10000 + (getpid() * 16 + 15) % 50000);
   return run_processes(size, [&](int rank) {
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port.c_str(), 1);
-    fn(ls::parallel::init_process_group({.timeout = timeout, .world_size = size, .rank = rank}));
+    fn(ls::parallel::init_process_group({.backend = backend, .timeout = timeout, .world_size = size, .rank = rank}));
   });
 }
 

@@ -12,7 +12,7 @@
 
 using Group = std::shared_ptr<ls::parallel::ProcessGroup>;
 
-// Runs fn on `size` ranks that share a group of the backend: threads for local, processes for shm.
+// Runs fn on `size` ranks that share a group of the backend: threads for local, processes for all others.
 inline void with_group(const std::string& backend, int size, const std::function<void(const Group& group)>& fn,
                        ls::parallel::InitOptions options = {}) {
   options.backend = backend;

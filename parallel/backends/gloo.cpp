@@ -1,0 +1,213 @@
+// gloo: ranks on any hosts, over TCP. Its pairs move the bytes, by unbound buffers alone; the collectives are ours
+// (message_group.h), as gloo's own cannot tell that ranks disagree and take more messages for small tensors.
+//
+// Ranks learn each other's addresses from the store, and each connection begins with a token from there: whoever connects
+// to a rank's port by chance, or by guess, is not taken for a peer. That checks identity and protects nothing: bytes
+// travel in the clear. A message that is larger than what was asked for makes gloo end the process.
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <signal.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/parallel/backends/message_group.h"
+#include "lockstep/parallel/modules.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+constexpr int kHelloChannel = kChannels;
+
+// gloo writes to sockets that peers may have closed. While this lives, that is an error code in this thread, not the
+// signal that ends the process.
+class WithoutBrokenPipe {
+ public:
+  WithoutBrokenPipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    was_pending_ = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutBrokenPipe() {
+    const timespec now{};
+    if (!was_pending_) static_cast<void>(sigtimedwait(&pipe_, nullptr, &now));
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutBrokenPipe(const WithoutBrokenPipe&) = delete;
+  WithoutBrokenPipe& operator=(const WithoutBrokenPipe&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+  bool was_pending_ = false;
+};
+
+class StoreForGloo final : public gloo::rendezvous::Store {
+ public:
+  StoreForGloo(std::string prefix, std::shared_ptr<parallel::Store> store)
+      : store_(std::move(prefix), std::move(store)) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { store_.wait(keys); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { store_.wait(keys); }
+
+ private:
+  PrefixStore store_;
+};
+
+class GlooParcel final : public Parcel {
+ public:
+  GlooParcel(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
+      : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
+  gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
+
+  bool finish(std::chrono::milliseconds patience) {
+    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, patience) : buffer_->waitRecv(nullptr, patience);
+    return done_;
+  }
+
+ private:
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool sending_, done_ = false;
+};
+
+constexpr const char* kClosed = "its connection is closed";
+
+class GlooTransport final : public Transport {
+ public:
+  explicit GlooTransport(const BackendOptions& options) : rank_(options.rank) {
+    const WithoutBrokenPipe guard;  // gloo's thread inherits it
+    gloo::transport::tcp::attr address(options.address.empty() ? "127.0.0.1" : options.address.c_str());
+    auto device = gloo::transport::tcp::CreateDevice(address);
+    const Hello hello = own_hello(options);
+    for (auto* const mesh : {&data_, &news_}) {
+      *mesh = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+      // gloo waits five times this long for a connection.
+      (*mesh)->setTimeout(std::max(options.timeout / 5, std::chrono::milliseconds(1)));
+      StoreForGloo store(mesh == &data_ ? "gloo/data/" : "gloo/news/", options.store);
+      (*mesh)->connectFullMesh(store, device);
+      greet(**mesh, hello, options);
+    }
+  }
+  ~GlooTransport() override {
+    const WithoutBrokenPipe guard;
+    data_.reset();
+    news_.reset();
+  }
+
+  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+    return post(to, channel, const_cast<void*>(data), bytes, true);
+  }
+  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+    return post(from, channel, data, bytes, false);
+  }
+
+  // gloo gives up all that is in flight when a wait runs out, so waiting has one end: the deadline. Without one it looks
+  // at what has come, for which there is no other way; that is done after failures only.
+  bool finish(Parcel& parcel, Deadline* deadline) override {
+    const auto patience = deadline ? deadline->left() : std::chrono::milliseconds(1);
+    const auto end = Deadline::Clock::now() + patience;
+    try {
+      return static_cast<GlooParcel&>(parcel).finish(patience);
+    } catch (const gloo::Exception&) {
+      throw PeerLost{parcel.peer(), kClosed, deadline && Deadline::Clock::now() >= end};
+    }
+  }
+
+  bool blocks() const override { return true; }
+  std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
+
+  // A wait that runs out closes every connection of a context and lets all go that wait for it.
+  void hang_up(bool) override {
+    char none = 0;
+    const WithoutBrokenPipe guard;
+    try {
+      data_->createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
+    } catch (const gloo::Exception&) {
+      // As it should be.
+    }
+  }
+
+ private:
+  std::unique_ptr<Parcel> post(int peer, Channel channel, void* data, std::size_t bytes, bool sending) {
+    const WithoutBrokenPipe guard;
+    try {
+      auto buffer = (channel == Channel::kFailures ? news_ : data_)->createUnboundBuffer(data, bytes);
+      sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
+              : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+      return std::make_unique<GlooParcel>(peer, sending, std::move(buffer));
+    } catch (const gloo::Exception&) {
+      throw PeerLost{peer, kClosed, false};
+    }
+  }
+
+  struct Hello {
+    std::uint64_t token[2] = {};
+    std::int64_t rank = 0;
+  };
+
+  // The token that rank 0 drew for this group.
+  Hello own_hello(const BackendOptions& options) const {
+    Hello own{.rank = rank_};
+    if (rank_ == 0) {
+      if (getrandom(own.token, sizeof(own.token), 0) != sizeof(own.token)) throw CommError("gloo: no random numbers");
+      options.store->set("gloo/token", std::string(reinterpret_cast<const char*>(own.token), sizeof(own.token)));
+    } else {
+      const std::string token = options.store->get("gloo/token");
+      if (token.size() != sizeof(own.token)) throw CommError("gloo: rank 0 left no token in the store");
+      std::memcpy(own.token, token.data(), sizeof(own.token));
+    }
+    return own;
+  }
+
+  // Every rank shows every other the token.
+  void greet(gloo::Context& mesh, Hello own, const BackendOptions& options) const {
+    std::vector<Hello> hellos(static_cast<std::size_t>(options.size));
+    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sent, received;
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      received.push_back(mesh.createUnboundBuffer(&hellos[static_cast<std::size_t>(peer)], sizeof(Hello)));
+      received.back()->recv(peer, kHelloChannel);
+      sent.push_back(mesh.createUnboundBuffer(&own, sizeof(own)));
+      sent.back()->send(peer, kHelloChannel);
+    }
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      const int peer = static_cast<int>(i) < rank_ ? static_cast<int>(i) : static_cast<int>(i) + 1;
+      received[i]->waitRecv(nullptr, options.timeout);
+      sent[i]->waitSend(nullptr, options.timeout);
+      const Hello& theirs = hellos[static_cast<std::size_t>(peer)];
+      if (std::memcmp(own.token, theirs.token, sizeof(own.token)) != 0 || theirs.rank != peer)
+        throw CommError(fmt::format("init_process_group: gloo: a stranger answered for rank {}", peer));
+    }
+  }
+
+  int rank_;
+  std::shared_ptr<gloo::rendezvous::Context> data_, news_;
+};
+
+std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {
+  LOCKSTEP_CHECK(options.store, "init_process_group: the backend gloo needs a store; use env://");
+  try {
+    return std::make_unique<MessageGroup>("gloo", options, std::make_unique<GlooTransport>(options));
+  } catch (const gloo::Exception& error) {
+    throw CommError(fmt::format("init_process_group: gloo could not connect rank {} with the others: {}", options.rank,
+                                error.what()));
+  }
+}
+
+constexpr BackendModule kModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
+
+}  // namespace
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+
+extern "C" const lockstep::parallel::BackendModule* lockstep_backend_gloo();
+const lockstep::parallel::BackendModule* lockstep_backend_gloo() { return &lockstep::parallel::kModule; }

@@ -1,0 +1,377 @@
+#include "lockstep/parallel/backends/message_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+constexpr std::size_t kHeadsAhead = 4;                 // receives posted before anybody asks
+constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
+constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
+constexpr std::chrono::seconds kNewsPatience{1};       // a rank that fails tells why before it hangs up
+constexpr int kPollsBetweenLooks = 4096;               // while waiting: is there still hope?
+
+}  // namespace
+
+void MessageWork::wait() {
+  if (!over.load(std::memory_order_acquire)) group->wait(*this);
+  if (error.empty()) return;
+  if (late) throw CommTimeout(error);
+  throw CommError(error);
+}
+
+bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) || group->poll(*this); }
+
+MessageGroup::MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport)
+    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+      canonical_(options.reduction == Reduction::kCanonical),
+      small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
+      transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),
+      heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
+      news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)) {
+  try {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const auto r = static_cast<std::size_t>(peer);
+      news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Head));
+      for (const auto& [boxes, channel] :
+           {std::pair{&heads_, Channel::kHeads}, {&transfer_heads_, Channel::kTransferHeads}}) {
+        Mailbox& box = (*boxes)[r];
+        box.peer = peer;
+        box.channel = channel;
+        for (std::size_t i = 0; i < kHeadsAhead; ++i)
+          post_slot(box, {std::vector<std::byte>(sizeof(Head) + small_bytes_), nullptr});
+      }
+    }
+  } catch (const PeerLost& lost) {
+    throw CommError(fmt::format("init_process_group: rank {} is gone: {}", lost.peer, lost.why));
+  }
+}
+
+MessageGroup::~MessageGroup() {
+  std::unique_lock lock(mutex_);
+  if (std::uncaught_exceptions() == 0) {  // else peers may never arrive
+    std::vector<std::shared_ptr<MessageWork>> dropped(collectives_.queue.begin(), collectives_.queue.end());
+    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)  // sends; nobody waits for what is received
+      dropped.insert(dropped.end(), transfers_[r].queue.begin(), transfers_[r].queue.end());
+    lock.unlock();
+    for (const auto& work : dropped) {
+      if (!work->over) wait(*work);
+    }
+    lock.lock();
+  }
+  if (failed_.empty()) {
+    lock.unlock();
+    tell_others(Poison::kLeft, rank_);
+    lock.lock();
+    failed_ = "its group is gone";
+    transport_->hang_up(false);
+  }
+  stopping_ = true;
+  lock.unlock();
+  const auto join = [](Lane& lane) {
+    lane.thread_wanted.notify_all();
+    if (lane.thread.joinable()) lane.thread.join();
+  };
+  join(collectives_);
+  for (Lane& lane : transfers_) join(lane);
+  lock.lock();
+  end_lanes();
+}
+
+Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device device) {
+  check_usable(call);
+  return Storage::allocate(bytes, device);
+}
+
+// --- starting -------------------------------------------------------------------------------------------------------------
+
+MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
+  if (call.kind == Kind::kSend) return transfers_[static_cast<std::size_t>(call.root)];
+  if (call.kind == Kind::kRecv) return transfers_[static_cast<std::size_t>(size_ + call.root)];
+  return collectives_;
+}
+
+void MessageGroup::check_usable(const Call& call) const {
+  if (failed_.empty()) return;
+  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
+  if (failed_late_) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+std::shared_ptr<Work> MessageGroup::start(Call call) {
+  {
+    const std::lock_guard lock(mutex_);
+    check_usable(call);
+  }
+  const bool quick = is_small(call);
+  auto work = std::make_shared<MessageWork>(this, std::move(call));
+  try {
+    if (work->call.kind == Kind::kSend)
+      send_transfer(*work);
+    else if (work->call.kind != Kind::kRecv)
+      send_heads(*work);
+  } catch (const PeerLost& lost) {
+    fail(explain(*work, lost));  // its wait throws
+  }
+  const std::lock_guard lock(mutex_);
+  Lane& lane = lane_of(work->call);
+  lane.queue.push_back(work);
+  if (!failed_.empty()) end_lanes();
+  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // a send is with gloo
+  return work;
+}
+
+// --- driving --------------------------------------------------------------------------------------------------------------
+
+MessageGroup::Mailbox& MessageGroup::mailbox_of(const MessageWork& work, int peer) {
+  return (work.call.kind == Kind::kRecv ? transfer_heads_ : heads_)[static_cast<std::size_t>(peer)];
+}
+
+void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
+  box.slots.push_back(std::move(slot));
+  Mailbox::Slot& last = box.slots.back();
+  try {
+    last.parcel = transport_->receive(box.peer, box.channel, last.memory.data(), last.memory.size());
+  } catch (const PeerLost&) {
+    last.parcel = nullptr;  // it has left after all that was to be done; whoever listens here will hear so
+  }
+}
+
+// The heads of this operation from all that send one; false where one is not there yet.
+bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
+  const Call& call = work.call;
+  for (; call.kind != Kind::kSend && work.heard < size_; ++work.heard) {
+    if (work.heard == rank_ || (call.kind == Kind::kRecv && work.heard != call.root)) continue;
+    const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
+    if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
+    if (!transport_->finish(*slot.parcel, deadline)) return false;
+    Head head;
+    std::memcpy(&head, slot.memory.data(), sizeof(head));
+    check_head(call, work.heard, head);
+  }
+  return true;
+}
+
+// The front slots have been read: they take the heads of later operations.
+void MessageGroup::recycle_heads(MessageWork& work) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (work.call.kind == Kind::kSend || peer == rank_ || (work.call.kind == Kind::kRecv && peer != work.call.root))
+      continue;
+    Mailbox& box = mailbox_of(work, peer);
+    Mailbox::Slot slot = std::move(box.slots.front());
+    box.slots.pop_front();
+    post_slot(box, std::move(slot));
+  }
+}
+
+// As far as it goes: to the end with a deadline where the transport blocks. Returns whether it is complete.
+bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
+  const auto finish_all = [&](Parcels& parcels) {
+    for (; !parcels.empty(); parcels.pop_back()) {
+      if (!transport_->finish(*parcels.back(), deadline)) return false;
+    }
+    return true;
+  };
+  if (!work.begun) {
+    if (!listen(work, deadline)) return false;
+    work.begun = true;
+    begin(work);
+    recycle_heads(work);
+  }
+  for (; work.next_step < work.steps.size(); ++work.next_step) {
+    MessageWork::Step& step = work.steps[work.next_step];
+    if (!finish_all(step.needs)) return false;
+    if (step.then) step.then();
+  }
+  return finish_all(work.last);
+}
+
+// Works on the front of a lane that nobody else works on. Returns whether that is over, well or not.
+bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline) {
+  const std::shared_ptr<MessageWork> work = lane.queue.front();
+  lane.is_driven = true;
+  lock.unlock();
+  bool complete = false;
+  try {
+    complete = advance(*work, deadline);
+  } catch (const PeerLost& lost) {
+    fail(explain(*work, lost));
+  } catch (const CommError& error) {
+    fail({Poison::kDisagreed, work->heard < size_ ? work->heard : rank_, error.what()});
+  } catch (const std::exception& error) {
+    fail({Poison::kLost, rank_, fmt::format("{}: {}", work->call.describe(), error.what())});
+  }
+  lock.lock();
+  lane.is_driven = false;
+  if (complete) {
+    lane.queue.pop_front();
+    work->over.store(true, std::memory_order_release);
+  }
+  if (!failed_.empty()) end_lanes();
+  if (work->over) changed_.notify_all();
+  if (lane.wants_thread && !lane.queue.empty()) lane.thread_wanted.notify_one();
+  return work->over;
+}
+
+void MessageGroup::ask_thread(Lane& lane) {
+  lane.wants_thread = true;
+  if (!lane.thread.joinable()) lane.thread = std::thread([this, &lane] { run_thread(lane); });
+  lane.thread_wanted.notify_one();
+}
+
+void MessageGroup::run_thread(Lane& lane) {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (lane.queue.empty()) lane.wants_thread = false;
+    if (!lane.wants_thread || lane.is_driven) {
+      lane.thread_wanted.wait(lock);
+      continue;
+    }
+    Deadline deadline(timeout_);
+    run_front(lane, lock, &deadline);
+  }
+}
+
+// Where the transport does not block: as far as everything goes. Returns whether anything was completed.
+bool MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
+  bool any = false;
+  const auto poll_lane = [&](Lane& lane) {
+    while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) any = true;
+  };
+  poll_lane(collectives_);
+  for (Lane& lane : transfers_) poll_lane(lane);
+  return any;
+}
+
+void MessageGroup::wait(MessageWork& work) {
+  std::unique_lock lock(mutex_);
+  Lane& lane = lane_of(work.call);
+  Deadline deadline(timeout_);
+  for (int polls = 1; !work.over; ++polls) {
+    if (transport_->blocks()) {
+      Deadline own(timeout_);
+      lane.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(lane, lock, &own));
+      continue;
+    }
+    if (poll_lanes(lock)) continue;
+    if (polls % kPollsBetweenLooks != 0) continue;
+    const std::shared_ptr<MessageWork> front = lane.queue.front();
+    lock.unlock();
+    Failure failure;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && hear_of_failure(*front, peer, nullptr, &failure)) {
+        fail(failure);
+        break;
+      }
+    }
+    if (deadline.passed()) fail_late(*front);
+    lock.lock();
+    if (!failed_.empty()) end_lanes();
+  }
+}
+
+bool MessageGroup::poll(MessageWork& work) {
+  std::unique_lock lock(mutex_);
+  if (!transport_->blocks()) {
+    poll_lanes(lock);
+  } else if (!work.over) {
+    ask_thread(lane_of(work.call));
+  }
+  return work.over;
+}
+
+// --- failing --------------------------------------------------------------------------------------------------------------
+
+// Makes the group unusable; the operations end when their lanes are looked at next.
+void MessageGroup::fail(const Failure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_.empty()) return;
+    failed_ = failure.message;
+    failed_late_ = failure.reason == Poison::kLate;
+  }
+  tell_others(failure.reason, failure.culprit);
+  transport_->hang_up(true);
+}
+
+// Where the transport cannot say who is late.
+void MessageGroup::fail_late(const MessageWork& work) { fail(explain(work, {work.call.root, "", true})); }
+
+MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
+  Failure failure{Poison::kLost, lost.peer, ""};
+  if (!lost.late) {
+    Deadline patience(kNewsPatience);
+    if (lost.peer >= 0 && hear_of_failure(work, lost.peer, &patience, &failure)) return failure;
+    failure.message = fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, lost.peer, lost.why));
+    return failure;
+  }
+  std::string late;
+  const auto add = [&](int peer, const char* what) {
+    if (late.empty()) failure.culprit = peer;
+    late += fmt::format("{}rank {} {}", late.empty() ? "" : ", ", peer, what);
+  };
+  const bool transfer = work.call.kind == Kind::kSend || work.call.kind == Kind::kRecv;
+  for (int peer = work.heard; peer < size_ && !transfer && !work.begun; ++peer) {
+    if (peer == rank_) continue;
+    try {
+      const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
+      if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
+    } catch (const PeerLost&) {
+      // What had not come before the time was up never will.
+    }
+    add(peer, "has not arrived");
+  }
+  if (late.empty()) add(std::max(lost.peer, 0), transfer ? "did not answer" : "does not finish its part");
+  failure.reason = Poison::kLate;
+  failure.message = fmt::format("{}: not complete after {} ms: {}", work.call.describe(), timeout_.count(), late);
+  return failure;
+}
+
+bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
+  const auto r = static_cast<std::size_t>(peer);
+  try {
+    if (!transport_->finish(*news_parcels_[r], deadline)) return false;
+  } catch (const PeerLost&) {
+    return false;
+  }
+  failure->reason = static_cast<Poison>(news_[r].kind);
+  failure->culprit = std::clamp(news_[r].root, 0, size_ - 1);
+  failure->message = fmt::format("{}: {}", work.call.describe(), poison_text(failure->reason, failure->culprit, ""));
+  return true;
+}
+
+void MessageGroup::tell_others(Poison reason, int culprit) {
+  Head& own = news_.back();
+  own.kind = static_cast<std::uint8_t>(reason);
+  own.root = culprit;
+  for (int k = 1; k < size_; ++k) {
+    try {
+      own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
+    } catch (const PeerLost&) {
+      // It is the one, or knows by itself.
+    }
+  }
+}
+
+// After a failure, with the lock held: all operations are over but those that somebody still works on.
+void MessageGroup::end_lanes() {
+  const auto end_lane = [&](Lane& lane) {
+    if (lane.is_driven) return;
+    for (const auto& work : lane.queue) {
+      work->error = stopping_ ? work->call.describe() + ": " + failed_ : failed_;
+      work->late = failed_late_;
+      work->over.store(true, std::memory_order_release);
+    }
+    lane.queue.clear();
+  };
+  end_lane(collectives_);
+  for (Lane& lane : transfers_) end_lane(lane);
+  changed_.notify_all();
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

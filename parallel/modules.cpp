@@ -1,0 +1,100 @@
+#include "lockstep/parallel/modules.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+
+#include "lockstep/tensor/check_internal.h"
+
+// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, package, option) for every backend that a static build
+// has, LOCKSTEP_BACKEND_MODULE(...) for every other.
+#define LOCKSTEP_BACKEND_MODULE(name, package, option)
+#define LOCKSTEP_LINKED_BACKEND(name, package, option) \
+  extern "C" const lockstep::parallel::BackendModule* lockstep_backend_##name();
+#include "lockstep/backend_modules.def"
+#undef LOCKSTEP_BACKEND_MODULE
+#undef LOCKSTEP_LINKED_BACKEND
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace {
+
+struct Known {
+  const char* name;
+  const char* package;
+  const char* option;
+  BackendEntry* linked;  // null: in a file of its own
+};
+constexpr Known kKnown[] = {
+#define LOCKSTEP_BACKEND_MODULE(name, package, option) {#name, package, option, nullptr},
+#define LOCKSTEP_LINKED_BACKEND(name, package, option) {#name, package, option, lockstep_backend_##name},
+#include "lockstep/backend_modules.def"
+#undef LOCKSTEP_BACKEND_MODULE
+#undef LOCKSTEP_LINKED_BACKEND
+};
+
+const Known* find(const std::string& name) {
+  for (const Known& known : kKnown) {
+    if (name == known.name) return &known;
+  }
+  return nullptr;
+}
+
+struct Opened {
+  std::mutex mutex;
+  std::map<std::string, const BackendModule*> modules;
+};
+Opened& opened() {
+  static Opened instance;
+  return instance;
+}
+
+// The folder of the file that this code was loaded from.
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || !info.dli_fname) return ".";
+  const std::string path = info.dli_fname;
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// Installed modules have a folder of their own; in the build folder they lie beside the library.
+BackendEntry* open_entry(const Known& known) {
+  const std::string folder = own_folder(), file = fmt::format("liblockstep_{}.so", known.name);
+  std::string why;
+  for (const std::string& path : {folder + "/lockstep/" + file, folder + "/" + file}) {
+    if (void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      void* const entry = dlsym(handle, fmt::format("lockstep_backend_{}", known.name).c_str());
+      if (!entry) throw NotBuilt(fmt::format("init_process_group: {} is no module of Lockstep", path));
+      return reinterpret_cast<BackendEntry*>(entry);
+    }
+    const char* const error = dlerror();
+    // That a file is missing is said below; what else is wrong with one that is there, the loader knows.
+    if (error && !std::string(error).starts_with(path + ": cannot open shared object file")) why = error;
+  }
+  throw NotBuilt(
+      fmt::format("init_process_group: the backend '{}' is the module {}/lockstep/{}, {}\n"
+                  "Build Lockstep with {}=ON (package {}), or use the backend shm",
+                  known.name, folder, file, why.empty() ? "which is not there" : "which does not open: " + why,
+                  known.option, known.package));
+}
+
+}  // namespace
+
+bool is_backend_module(const std::string& name) { return find(name) != nullptr; }
+
+const BackendModule& backend_module(const std::string& name) {
+  const Known* const known = find(name);
+  LOCKSTEP_CHECK(known, "init_process_group: there is no backend '{}'", name);
+  const std::lock_guard lock(opened().mutex);
+  const BackendModule*& module = opened().modules[name];
+  if (module) return *module;
+  BackendEntry* const entry = known->linked ? known->linked : open_entry(*known);
+  const BackendModule* const offered = entry();
+  if (std::string(offered->version) != LOCKSTEP_VERSION)
+    throw NotBuilt(fmt::format("init_process_group: the module of backend '{}' is of Lockstep {}, the library is {}",
+                               name, offered->version, LOCKSTEP_VERSION));
+  return *(module = offered);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

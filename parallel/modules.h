@@ -1,0 +1,28 @@
+// Backends that are shared objects of their own, opened on first use: what they need (gloo, MPI) is no burden for
+// programs that do without. A static build links them in.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/parallel/backend.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+// What a module offers. It returns this from `lockstep_backend_<name>`.
+struct BackendModule {
+  const char* version;  // it was built for; no other is used
+  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+  // For init_method "mpi://", null where a module does not know: this process's place in its job, and the value that
+  // rank 0 has, on all ranks.
+  void (*place)(int* rank, int* size);
+  void (*share)(void* data, std::size_t bytes);
+};
+using BackendEntry = const BackendModule*();
+
+// Whether there can be a module of this name, in this build or in another.
+bool is_backend_module(const std::string& name);
+// Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
+const BackendModule& backend_module(const std::string& name);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

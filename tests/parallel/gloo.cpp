@@ -1,0 +1,150 @@
+// The collective suite on the gloo backend, and what ranks see when one of them is lost.
+#include <signal.h>
+
+#include "tests/parallel/collectives.h"
+#include "tests/support/chaos.h"
+
+TEST_CASE("gloo: every collective, dtype and stride, 1 to 5 ranks") {
+  for (int n = 1; n <= 5; ++n) {
+    with_group("gloo", n, [](const Group& group) {
+      for (const ls::DType dtype : kAllDTypes) {
+        check_collectives(group, 1, dtype, false);
+        check_collectives(group, 29, dtype, true);
+      }
+      for (const std::int64_t rows : {2500, 3500, 20000}) check_collectives(group, rows, ls::kFloat32, false);
+    });
+  }
+}
+
+TEST_CASE("gloo: tensors of several pieces") { with_group("gloo", 3, check_pieces); }
+
+TEST_CASE("gloo: 10,000 random collectives of random sizes, waited for at random, leave the right numbers") {
+  for (const int size : {2, 3})
+    with_group("gloo", size, [](const Group& group) { check_random_collectives(group, 5000); });
+}
+
+TEST_CASE("gloo: sums have the bits of shm, in either reduction order and size") {
+  with_group("gloo", 3, [](const Group& outer) {
+    ls::parallel::InitOptions options{.init_method = "env://", .world_size = 3, .rank = outer->rank()};
+    const auto sums = [&](const std::string& backend, ls::parallel::Reduction reduction) {
+      options.backend = backend;
+      options.reduction = reduction;
+      options.group_name = backend;
+      const Group group = ls::parallel::init_process_group(options);
+      std::vector<ls::Tensor> results;
+      for (const std::int64_t count : {7, 5000, 700'001}) {
+        const ls::Tensor t = ls::sin(ls::arange(0, count, 1, {.dtype = ls::kFloat32}) * (1.0 + group->rank()));
+        group->all_reduce(t, ls::parallel::ReduceOp::kAvg)->wait();
+        results.push_back(t);
+      }
+      group->barrier();
+      return results;
+    };
+    const auto want = sums("shm", ls::parallel::Reduction::kNative);
+    for (const auto reduction : {ls::parallel::Reduction::kNative, ls::parallel::Reduction::kCanonical}) {
+      const auto have = sums("gloo", reduction);
+      for (std::size_t i = 0; i < want.size(); ++i) expect_same(have[i], want[i], "all_reduce");
+    }
+  });
+}
+
+TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
+  with_group("gloo", 3, [](const Group& group) {
+    const int rank = group->rank();
+    const ls::Tensor in = ls::full({6, 2}, 1.0 * rank), out = ls::zeros({3 * (rank + 1), 2});  // r + 1 rows to rank r
+    const std::vector<std::int64_t> own(3, rank + 1);
+    group->all_to_all(out, in, {.out_splits = own, .in_splits = {1, 2, 3}})->wait();
+    for (int from = 0; from < 3; ++from) CHECK(out.narrow(0, from * (rank + 1), rank + 1).max().item<double>() == from);
+    const ls::Tensor product = ls::full({5}, rank + 2.0);
+    group->all_reduce(product, ls::parallel::ReduceOp::kProduct)->wait();
+    CHECK(product.max().item<double>() == 24);
+    const Group part = group->split(rank == 1 ? -1 : 0, -rank);
+    CHECK((part == nullptr) == (rank == 1));
+    if (!part) return;
+    const ls::Tensor order = ls::zeros({2});
+    part->all_gather(order, ls::full({1}, 1.0 * rank))->wait();
+    CHECK(order[0].item<double>() == 2);
+    CHECK(order[1].item<double>() == 0);
+  });
+}
+
+TEST_CASE("gloo: ranks that disagree are told who called what") {
+  const auto check = [](const std::function<void(const Group&)>& call, const std::string& one,
+                        const std::string& other) {
+    with_group("gloo", 2, [&](const Group& group) {
+      const std::string error = error_of<ls::CommError>([&] { call(group); });
+      CHECK_MESSAGE(contains(error, "disagree"), error);
+      const bool both = contains(error, one) && contains(error, other);
+      CHECK_MESSAGE((both || contains(error, "another rank says")), error);
+      CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
+    });
+  };
+  check([](const Group& g) { g->all_reduce(ls::zeros({g->rank() == 0 ? 5 : 100'000}))->wait(); }, "all_reduce of 5 f32",
+        "all_reduce of 100000 f32");
+  check([](const Group& g) { g->rank() == 0 ? g->barrier() : g->broadcast(ls::zeros({3}), 1)->wait(); }, "barrier",
+        "broadcast of 3 f32 with root 1");
+  check(
+      [](const Group& g) {
+        g->all_reduce(ls::zeros(g->rank() == 0 ? ls::Shape{2, 3} : ls::Shape{6}))->wait();
+      },
+      "all_reduce of 6 f32", "another shape");
+  check(
+      [](const Group& g) {
+        g->rank() == 0 ? g->send(ls::zeros({3}), 1, 7)->wait() : g->recv(ls::zeros({4}), 0, 7)->wait();
+        g->barrier();
+      },
+      "send of 3 f32", "send of 4 f32");
+}
+
+TEST_CASE(
+    "gloo: a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
+  for (const int size : {2, 3}) {
+    const int victim = size - 1;
+    const auto ended = ranks_of(
+        size, [&](const Group& group) { train_until(group, victim, 5, [] { raise(SIGKILL); }); },
+        std::chrono::seconds(20), "gloo");
+    for (int r = 0; r < size; ++r) {
+      const ExitStatus& status = ended[static_cast<std::size_t>(r)];
+      if (r == victim)
+        CHECK(status.signal == SIGKILL);
+      else
+        CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
+    }
+  }
+}
+
+TEST_CASE("gloo: a rank that is killed amid large sums is named by all others") {
+  const auto ended = ranks_of(
+      3,
+      [](const Group& group) {
+        const ls::Tensor t = ls::ones({10'000'000});
+        const std::string error = error_of<ls::CommError>([&] {
+          for (int i = 0; i < 1000; ++i) {
+            const auto work = group->all_reduce(t);
+            if (group->rank() == 1 && i == 3) raise(SIGKILL);
+            work->wait();
+          }
+        });
+        CHECK_MESSAGE(contains(error, "rank 1 is gone"), error);
+      },
+      std::chrono::seconds(20), "gloo");
+  CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
+  CHECK(ended[1].signal == SIGKILL);
+  CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
+}
+
+TEST_CASE("gloo: ranks that are stopped run into the timeout of the others, who name all of them") {
+  const auto ended = ranks_of(
+      3,
+      [&](const Group& group) {
+        const ls::Tensor pids = ls::zeros({3}, {.dtype = ls::kInt64});
+        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (group->rank() != 0) raise(SIGSTOP);
+        const std::string error = error_of<ls::CommTimeout>([&] { group->barrier(); });
+        CHECK_MESSAGE(contains(error, "rank 1 has not arrived, rank 2 has not arrived"), error);
+        for (const int r : {1, 2}) kill(static_cast<pid_t>(pids[r].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::milliseconds(2000), "gloo");
+  CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
+  CHECK(ended[1].signal == SIGKILL);
+}

@@ -1,0 +1,68 @@
+// The collective suite on the mpi backend. ctest runs this file under mpirun; without it there is nothing to join.
+#include <cstdlib>
+
+#include "tests/parallel/collectives.h"
+
+namespace {
+
+bool under_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+
+Group world(ls::parallel::InitOptions options = {}) {
+  options.backend = "mpi";
+  options.init_method = "mpi://";
+  options.timeout = std::chrono::seconds(30);
+  return ls::parallel::init_process_group(options);
+}
+
+void check_everything(const Group& group) {
+  for (const ls::DType dtype : kAllDTypes) {
+    check_collectives(group, 1, dtype, false);
+    check_collectives(group, 29, dtype, true);
+  }
+  for (const std::int64_t rows : {2500, 3500, 20000}) check_collectives(group, rows, ls::kFloat32, false);
+}
+
+}  // namespace
+
+TEST_CASE("mpi: every collective, dtype and stride" * doctest::skip(!under_mpirun())) {
+  check_everything(world());
+  check_everything(world({.reduction = ls::parallel::Reduction::kCanonical}));
+}
+
+TEST_CASE("mpi: tensors of several pieces" * doctest::skip(!under_mpirun())) {
+  check_pieces(world());
+  check_pieces(world({.reduction = ls::parallel::Reduction::kCanonical}));
+}
+
+TEST_CASE("mpi: 10,000 random collectives of random sizes, waited for at random, leave the right numbers" *
+          doctest::skip(!under_mpirun())) {
+  check_random_collectives(world(), 10000);
+}
+
+TEST_CASE("mpi: ranks that split form groups of their own" * doctest::skip(!under_mpirun())) {
+  const Group group = world();
+  const Group part = group->split(group->rank() % 2);
+  const ls::Tensor t = ls::full({3}, group->rank());
+  part->all_reduce(t)->wait();
+  double sum = 0;
+  for (int r = group->rank() % 2; r < group->size(); r += 2) sum += r;
+  CHECK(t.min().item<double>() == sum);
+}
+
+TEST_CASE("mpi: other backends meet by MPI, too" * doctest::skip(!under_mpirun())) {
+  for (const char* backend : {"shm", "gloo"}) {
+    const Group group = ls::parallel::init_process_group({.backend = backend, .init_method = "mpi://"});
+    const ls::Tensor t = ls::ones({3});
+    group->all_reduce(t)->wait();
+    CHECK(t.min().item<int>() == group->size());
+  }
+}
+
+TEST_CASE("mpi: a program that mpirun did not start is told so" * doctest::skip(under_mpirun())) {
+  check_processes(1, [](int) {  // MPI would stay initialised
+    const std::string error = error_of([] {
+      ls::parallel::init_process_group({.backend = "mpi", .init_method = "mpi://", .world_size = 2, .rank = 0});
+    });
+    CHECK_MESSAGE(contains(error, "mpirun -np"), error);
+  });
+}
