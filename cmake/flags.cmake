@@ -6,7 +6,7 @@ check_pie_supported(OUTPUT_VARIABLE LOCKSTEP_PIE_OUTPUT LANGUAGES CXX)
 set(LOCKSTEP_IS_OPTIMISED $<CONFIG:Release,RelWithDebInfo,MinSizeRel>)
 set(LOCKSTEP_KERNEL_OPTIMISATION -O3)
 if(LOCKSTEP_QUICK_BUILD)
-  set(LOCKSTEP_KERNEL_OPTIMISATION -O2)
+  set(LOCKSTEP_KERNEL_OPTIMISATION -O1)
 endif()
 if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_IS_OPTIMISED 0)
@@ -14,6 +14,10 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 function(lockstep_warnings target)
+  if(LOCKSTEP_QUICK_BUILD)
+    target_compile_options(${target} PRIVATE -w)  # of several files compiled as one they say little
+    return()
+  endif()
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string's operator+ (GCC bug 105651)
@@ -25,7 +29,7 @@ function(lockstep_flags target)
   lockstep_warnings(${target})
   target_compile_options(${target} PRIVATE
     -ffp-contract=off -fstack-protector-strong
-    "$<${LOCKSTEP_IS_OPTIMISED}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
+    "$<${LOCKSTEP_IS_OPTIMISED}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>" $<$<BOOL:${LOCKSTEP_QUICK_BUILD}>:-O1>)
   target_link_options(${target} PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE

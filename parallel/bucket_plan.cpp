@@ -6,7 +6,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
-std::int64_t bytes_of(const Tensor& t) { return t.numel() * item(t); }
+std::int64_t sum_bytes_of(const Tensor& t) { return t.numel() * item(t); }
 
 void lay_out(BucketLayout& bucket, const std::vector<nn::Parameter>& parameters) {
   const std::int64_t line = 64 / item(parameters[bucket.parameters.front()].master());
@@ -30,14 +30,14 @@ std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& paramet
     if (!buckets.empty()) {
       const Tensor& first = parameters[buckets.back().parameters.front()].master();
       const std::int64_t limit = buckets.size() == 1 ? first_bytes : bytes;
-      if (first.dtype() == next.dtype() && first.device() == next.device() && filled + bytes_of(next) <= limit) {
+      if (first.dtype() == next.dtype() && first.device() == next.device() && filled + sum_bytes_of(next) <= limit) {
         buckets.back().parameters.push_back(p);
-        filled += bytes_of(next);
+        filled += sum_bytes_of(next);
         continue;
       }
     }
     buckets.push_back({.parameters = {p}});
-    filled = bytes_of(next);
+    filled = sum_bytes_of(next);
   }
   for (BucketLayout& bucket : buckets) lay_out(bucket, parameters);
   return buckets;

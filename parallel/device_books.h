@@ -5,12 +5,11 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/parallel/shard_rows.h"
 #include "lockstep/parallel/traffic.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
-
-inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
 
 class DeviceBooks {
  public:

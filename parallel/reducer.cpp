@@ -36,8 +36,6 @@ double get_element(const Tensor& memory, std::int64_t at) {
   return memory.dtype() == kFloat64 ? element<double>(memory, at) : element<float>(memory, at);
 }
 
-std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
-
 }  // namespace
 
 Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)

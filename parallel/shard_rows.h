@@ -9,6 +9,8 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
+
 // Rows of every tensor of the batch; throws InvalidArgument, naming `op`, where they differ.
 std::int64_t rows_of(const char* op, const Batch& batch);
 

@@ -27,10 +27,6 @@ constexpr std::size_t kHeaderBytes = 40;
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::chrono::microseconds kShortestPause{100}, kLongestPause{5000};
 
-void put(std::string& out, std::unsigned_integral auto value) {
-  for (std::size_t i = 0; i < sizeof(value); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
 ByteReader reader_of(std::string_view bytes, const std::string& path, std::uint64_t base) {
   return ByteReader(std::as_bytes(std::span(bytes.data(), bytes.size())), path, base);
 }
@@ -172,12 +168,12 @@ void StoreFile::begin() {
   const Digest random = random_digest();
   std::memcpy(&nonce_, random.data(), sizeof(nonce_));
   std::string header;
-  put(header, kMagic);
-  put(header, kVersion);
-  put(header, nonce_);
-  put(header, static_cast<std::uint32_t>(creator_.pid));
-  put(header, creator_.start);
-  put(header, static_cast<std::uint64_t>(XXH3_64bits(header.data(), header.size())));
+  put_little(header, kMagic);
+  put_little(header, kVersion);
+  put_little(header, nonce_);
+  put_little(header, static_cast<std::uint32_t>(creator_.pid));
+  put_little(header, creator_.start);
+  put_little(header, static_cast<std::uint64_t>(XXH3_64bits(header.data(), header.size())));
   write_at_end(header);
 }
 
@@ -268,7 +264,7 @@ void StoreFile::apply(Record record, const std::vector<std::string>& fields) {
 void StoreFile::append(Record record, const std::vector<std::string>& fields) {
   apply(record, fields);
   std::string bytes = frame(static_cast<std::uint8_t>(record), fields);
-  put(bytes, static_cast<std::uint64_t>(XXH3_64bits_withSeed(bytes.data(), bytes.size(), nonce_)));
+  put_little(bytes, static_cast<std::uint64_t>(XXH3_64bits_withSeed(bytes.data(), bytes.size(), nonce_)));
   write_at_end(bytes);
 }
 

@@ -10,14 +10,10 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
-void put(std::string& out, std::unsigned_integral auto value) {
-  for (std::size_t i = 0; i < sizeof(value); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
 std::string with_length(const std::string& content) {
   std::string out;
   out.reserve(kFrameHeader + content.size());
-  put(out, static_cast<std::uint32_t>(content.size()));
+  put_little(out, static_cast<std::uint32_t>(content.size()));
   return out += content;
 }
 
@@ -33,21 +29,21 @@ void expect_end(const ByteReader& reader) {
 
 std::string frame(const StoreHello& hello) {
   std::string content;
-  put(content, StoreHello::kMagic);
-  put(content, hello.version);
-  put(content, hello.job.low);
-  put(content, hello.job.high);
-  put(content, hello.rank);
-  put(content, hello.size);
+  put_little(content, StoreHello::kMagic);
+  put_little(content, hello.version);
+  put_little(content, hello.job.low);
+  put_little(content, hello.job.high);
+  put_little(content, hello.rank);
+  put_little(content, hello.size);
   return with_length(content);
 }
 
 std::string frame(std::uint8_t code, const std::vector<std::string>& fields) {
   std::string content;
-  put(content, code);
-  put(content, static_cast<std::uint32_t>(fields.size()));
+  put_little(content, code);
+  put_little(content, static_cast<std::uint32_t>(fields.size()));
   for (const std::string& field : fields) {
-    put(content, static_cast<std::uint32_t>(field.size()));
+    put_little(content, static_cast<std::uint32_t>(field.size()));
     content += field;
   }
   return with_length(content);

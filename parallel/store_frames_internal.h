@@ -2,6 +2,7 @@
 // a hello (Unix), or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes).
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -53,6 +54,11 @@ struct StoreHello {
   std::uint32_t rank = 0;
   std::uint32_t size = 0;
 };
+
+// Appends a number, little-endian.
+void put_little(std::string& out, std::unsigned_integral auto value) {
+  for (std::size_t i = 0; i < sizeof(value); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
 
 // Whole frames. Reading throws IoError that names the field.
 std::string frame(const StoreHello& hello);

@@ -7,8 +7,6 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
-
 // The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not.
 Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
   LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index must be i64 or i32, got {}", op,

@@ -11,7 +11,6 @@ void require_parameter(const char* name, const Tensor& parameter, const Shape& s
                  describe(parameter), shape.to_string(), describe(x));
 }
 
-const void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
 Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
 // x as (outer, n), by the (2, outer) statistics.

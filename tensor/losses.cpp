@@ -5,7 +5,6 @@
 namespace lockstep::inline LOCKSTEP_ABI::raw {
 namespace {
 
-const void* data_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw_data() : nullptr; }
 // An undefined weight stays undefined.
 bool stays(const Tensor& weight) { return !weight.defined() || weight.is_contiguous(); }
 

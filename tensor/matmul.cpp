@@ -5,8 +5,6 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
-
 // True where the last two dimensions are a matrix that the kernels can read: one stride is 1, the other covers it.
 bool readable(const Tensor& x) {
   const int d = x.dim();

@@ -5,21 +5,21 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-struct Entry {
+struct PointwiseEntry {
   const char* name;
   void (*KernelTable::*value)(const Loop<2>&, DType, const PointwiseParams&);
   void (*KernelTable::*slope)(const Loop<4>&, DType, const PointwiseParams&);
   void (*KernelTable::*bend)(const Loop<3>&, DType, const PointwiseParams&);
 };
 
-constexpr Entry kEntries[] = {
+constexpr PointwiseEntry kEntries[] = {
 #define POINTWISE(name, functor, low, high) \
   {#name, &KernelTable::name, &KernelTable::name##_slope, &KernelTable::name##_bend},
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };
 
-const Entry& entry(Pointwise op) { return kEntries[static_cast<std::size_t>(op)]; }
+const PointwiseEntry& entry(Pointwise op) { return kEntries[static_cast<std::size_t>(op)]; }
 
 // These keep integers; all others turn them into f32 first.
 bool keeps_integers(Pointwise op) { return op == Pointwise::neg || op == Pointwise::abs || op == Pointwise::relu; }

@@ -8,8 +8,6 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
-
 // x laid out so that the reduced dimensions are one block, and the shape of the result.
 struct Plan {
   Tensor input;

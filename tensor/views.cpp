@@ -7,8 +7,6 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
-
 Tensor make_view(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
   const TensorImpl& impl = x.impl();
   std::byte* first = impl.data + offset * static_cast<std::int64_t>(item_size(impl.dtype));

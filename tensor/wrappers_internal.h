@@ -8,6 +8,10 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::raw {
 
+inline std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+// Of an operand that may be absent.
+inline const void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
+
 // Apart from the checks, which are then small enough to be inlined.
 [[noreturn, gnu::noinline]] inline void throw_devices_differ(const char* op, const Tensor& a, const Tensor& b) {
   throw InvalidArgument(fmt::format("{}: operands on different devices: {} and {}; move one with to(device)", op,

@@ -2,19 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/tensor/error.h"
+#include "support/json.h"
 
 namespace samples {
 namespace {
-
-// JSON has no NaN.
-nlohmann::ordered_json number(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-}
 
 void require(const std::ostream& stream, const std::string& path) {
   if (!stream) throw lockstep::IoError(fmt::format("{}: cannot be written", path));
@@ -35,10 +29,10 @@ void MetricsFile::write(const EpochMetrics& m) const {
   const nlohmann::ordered_json line = {{"epoch", m.epoch},
                                        {"step", m.step},
                                        {"lr", m.lr},
-                                       {"train_loss", number(m.train_loss)},
-                                       {"test_loss", number(m.test_loss)},
-                                       {"test_accuracy", number(m.test_accuracy)},
-                                       {"seconds", number(m.seconds)}};
+                                       {"train_loss", to_json(m.train_loss)},
+                                       {"test_loss", to_json(m.test_loss)},
+                                       {"test_accuracy", to_json(m.test_accuracy)},
+                                       {"seconds", to_json(m.seconds)}};
   std::ofstream file(path_, std::ios::app);
   file << line.dump() << std::endl;
   require(file, path_);

@@ -2,19 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "support/json.h"
 
 namespace samples {
 namespace {
 
 namespace par = lockstep::parallel;
 using Json = nlohmann::ordered_json;
-
-// JSON has no NaN.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-double number(const Json& value) { return value.is_null() ? NAN : value.get<double>(); }
 
 Json by_phase(const PhaseBytes& bytes) {
   Json object = Json::object();
@@ -37,11 +33,11 @@ double Moved::per_step(par::Phase phase) const {
 
 void write_result(const std::string& path, const Result& r) {
   const Json json = {{"mode", r.mode},
-                     {"steps_per_second", number(r.steps_per_second)},
-                     {"train_loss", number(r.train.loss)},
-                     {"train_accuracy", number(r.train.accuracy)},
-                     {"test_loss", number(r.test.loss)},
-                     {"test_accuracy", number(r.test.accuracy)},
+                     {"steps_per_second", to_json(r.steps_per_second)},
+                     {"train_loss", to_json(r.train.loss)},
+                     {"train_accuracy", to_json(r.train.accuracy)},
+                     {"test_loss", to_json(r.test.loss)},
+                     {"test_accuracy", to_json(r.test.accuracy)},
                      {"parameter_hash", r.hash},
                      {"steps", r.moved.steps},
                      {"bytes_in_steps", by_phase(r.moved.in_steps)},
@@ -56,9 +52,9 @@ Result read_result(const std::string& path) {
     std::ifstream file(path);
     const Json json = Json::parse(file);
     return {.mode = json.at("mode"),
-            .steps_per_second = number(json.at("steps_per_second")),
-            .train = {.loss = number(json.at("train_loss")), .accuracy = number(json.at("train_accuracy"))},
-            .test = {.loss = number(json.at("test_loss")), .accuracy = number(json.at("test_accuracy"))},
+            .steps_per_second = to_double(json.at("steps_per_second")),
+            .train = {.loss = to_double(json.at("train_loss")), .accuracy = to_double(json.at("train_accuracy"))},
+            .test = {.loss = to_double(json.at("test_loss")), .accuracy = to_double(json.at("test_accuracy"))},
             .moved = {.at_start = by_phase(json.at("bytes_at_start")),
                       .in_steps = by_phase(json.at("bytes_in_steps")),
                       .steps = json.at("steps")},
