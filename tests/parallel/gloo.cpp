@@ -50,14 +50,8 @@ TEST_CASE("gloo: sums have the bits of shm, in either reduction order and size")
 
 TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
   with_group("gloo", 3, [](const Group& group) {
+    check_uneven_and_products(group);
     const int rank = group->rank();
-    const ls::Tensor in = ls::full({6, 2}, 1.0 * rank), out = ls::zeros({3 * (rank + 1), 2});  // r + 1 rows to rank r
-    const std::vector<std::int64_t> own(3, rank + 1);
-    group->all_to_all(out, in, {.out_splits = own, .in_splits = {1, 2, 3}})->wait();
-    for (int from = 0; from < 3; ++from) CHECK(out.narrow(0, from * (rank + 1), rank + 1).max().item<double>() == from);
-    const ls::Tensor product = ls::full({5}, rank + 2.0);
-    group->all_reduce(product, ls::parallel::ReduceOp::kProduct)->wait();
-    CHECK(product.max().item<double>() == 24);
     const Group part = group->split(rank == 1 ? -1 : 0, -rank);
     CHECK((part == nullptr) == (rank == 1));
     if (!part) return;
