@@ -11,7 +11,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
+#include <thread>
 
 #include "lockstep/parallel/backends/message_group.h"
 #include "lockstep/parallel/crypto_internal.h"
@@ -21,7 +24,7 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
-constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1;
+constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
 
 // gloo writes to sockets that peers may have closed. While this lives, that is an error code in this thread, not the
 // signal that ends the process.
@@ -65,20 +68,78 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   PrefixStore store_;
 };
 
+constexpr std::chrono::hours kForever{24 * 365};
+
 class GlooParcel final : public Parcel {
  public:
   GlooParcel(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
       : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
   gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
 
-  bool finish(std::chrono::milliseconds patience) {
-    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, patience) : buffer_->waitRecv(nullptr, patience);
+  // Waits until it is done or `abort` was called, before or meanwhile.
+  bool finish() {
+    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, kForever) : buffer_->waitRecv(nullptr, kForever);
     return done_;
   }
+  void abort() { sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv(); }
 
  private:
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
   bool sending_, done_ = false;
+};
+
+// Ends waits after a slice. A wait that is aborted loses nothing; one that runs out closes all connections.
+class Alarm {
+ public:
+  Alarm() : thread_([this] { run(); }) {}
+  ~Alarm() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  void set(GlooParcel& parcel, std::chrono::milliseconds after) {
+    const std::lock_guard lock(mutex_);
+    const auto at = Deadline::Clock::now() + after;
+    waits_.push_back({&parcel, at});
+    if (at < next_) changed_.notify_one();
+  }
+  void clear(GlooParcel& parcel) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.parcel == &parcel; });
+  }
+
+ private:
+  struct Wait {
+    GlooParcel* parcel;
+    Deadline::Clock::time_point at;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const auto now = Deadline::Clock::now();
+      std::erase_if(waits_, [&](const Wait& wait) {
+        if (wait.at <= now) wait.parcel->abort();
+        return wait.at <= now;
+      });
+      next_ = now + kForever;
+      for (const Wait& wait : waits_) next_ = std::min(next_, wait.at);
+      changed_.wait_until(lock, next_);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Wait> waits_;
+  Deadline::Clock::time_point next_;  // when the thread wakes up by itself
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
 constexpr const char* kClosed = "its connection is closed";
@@ -100,9 +161,17 @@ class GlooTransport final : public Transport {
       (*mesh)->connectFullMesh(store, device);
       greet(**mesh, mac, options);
     }
+    watches_.resize(static_cast<std::size_t>(options.size));
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
+      buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
+      watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
+    }
   }
   ~GlooTransport() override {
     const WithoutBrokenPipe guard;
+    watches_.clear();
     data_.reset();
     news_.reset();
   }
@@ -114,15 +183,30 @@ class GlooTransport final : public Transport {
     return post(from, channel, data, bytes, false);
   }
 
-  // gloo gives up all that is in flight when a wait runs out, so waiting has one end: the deadline. Without one it looks
-  // at what has come, for which there is no other way; that is done after failures only.
   bool finish(Parcel& parcel, Deadline* deadline) override {
-    const auto patience = deadline ? deadline->left() : std::chrono::milliseconds(1);
-    const auto end = Deadline::Clock::now() + patience;
+    auto& waited = static_cast<GlooParcel&>(parcel);
+    alarm_.set(waited, deadline ? deadline->slice() : std::chrono::milliseconds(1));
+    bool done = false, closed = false;
     try {
-      return static_cast<GlooParcel&>(parcel).finish(patience);
+      done = waited.finish();
     } catch (const gloo::Exception&) {
-      throw PeerLost{parcel.peer(), kClosed, deadline && Deadline::Clock::now() >= end};
+      closed = true;
+    }
+    alarm_.clear(waited);
+    if (closed) throw PeerLost{parcel.peer(), kClosed, false};
+    return done;
+  }
+
+  // A receive of what never comes tells, when it is waited for, of nothing but the connection's end.
+  bool is_closed(int peer) override {
+    GlooParcel& watch = *watches_[static_cast<std::size_t>(peer)];
+    const std::lock_guard lock(watches_mutex_);
+    watch.abort();
+    try {
+      watch.finish();
+      return false;
+    } catch (const gloo::Exception&) {
+      return true;
     }
   }
 
@@ -210,6 +294,10 @@ class GlooTransport final : public Transport {
 
   int rank_;
   std::shared_ptr<gloo::rendezvous::Context> data_, news_;
+  Alarm alarm_;
+  char never_ = 0;
+  std::mutex watches_mutex_;
+  std::vector<std::unique_ptr<GlooParcel>> watches_;  // by peer
 };
 
 std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {

@@ -143,6 +143,35 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
   }
 }
 
+// Whether a parcel is done; with a deadline, where the transport blocks, not before.
+bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
+  while (!transport_->finish(parcel, deadline)) {
+    if (!deadline) return false;
+    check_hope(work, parcel.peer(), *deadline);
+  }
+  return true;
+}
+
+// After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
+void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
+  const auto is_needed = [&](int peer) {
+    if (!work.begun) return peer >= work.heard && (work.call.kind != Kind::kRecv || peer == work.call.root);
+    const auto is_of_peer = [&](const auto& parcel) { return parcel && parcel->peer() == peer; };
+    return std::ranges::any_of(work.last, is_of_peer) ||
+           std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
+                       [&](const auto& step) { return std::ranges::any_of(step.needs, is_of_peer); });
+  };
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
+    Deadline patience(kNewsPatience);
+    Failure failure;
+    const bool told = hear_of_failure(work, peer, &patience, &failure);
+    if (told ? failure.reason != Poison::kLeft : is_needed(peer))
+      throw PeerLost{peer, "its connection is closed", false};
+  }
+  if (deadline.passed()) throw PeerLost{waited_for, "", true};
+}
+
 // The heads of this operation from all that send one; false where one is not there yet.
 bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
   const Call& call = work.call;
@@ -150,7 +179,7 @@ bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
     if (work.heard == rank_ || (call.kind == Kind::kRecv && work.heard != call.root)) continue;
     const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
     if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
-    if (!transport_->finish(*slot.parcel, deadline)) return false;
+    if (!finish(work, *slot.parcel, deadline)) return false;
     Head head;
     std::memcpy(&head, slot.memory.data(), sizeof(head));
     check_head(call, work.heard, head);
@@ -174,7 +203,7 @@ void MessageGroup::recycle_heads(MessageWork& work) {
 bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
   const auto finish_all = [&](Parcels& parcels) {
     for (; !parcels.empty(); parcels.pop_back()) {
-      if (!transport_->finish(*parcels.back(), deadline)) return false;
+      if (!finish(work, *parcels.back(), deadline)) return false;
     }
     return true;
   };
@@ -345,7 +374,9 @@ bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* 
   const auto r = static_cast<std::size_t>(peer);
   const std::lock_guard lock(news_mutex_);
   try {
-    if (!transport_->finish(*news_parcels_[r], deadline)) return false;
+    while (!transport_->finish(*news_parcels_[r], deadline)) {
+      if (!deadline || deadline->passed()) return false;
+    }
   } catch (const PeerLost&) {
     return false;
   }

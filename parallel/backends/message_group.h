@@ -125,6 +125,8 @@ class MessageGroup final : public Backend {
   void post_slot(Mailbox& box, Mailbox::Slot slot);
   void recycle_heads(MessageWork& work);
   bool advance(MessageWork& work, Deadline* deadline);
+  bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
+  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   bool listen(MessageWork& work, Deadline* deadline);
   void check_head(const Call& call, int peer, const Head& got);
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);

@@ -142,3 +142,21 @@ TEST_CASE("gloo: ranks that are stopped run into the timeout of the others, who 
   CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
   CHECK(ended[1].signal == SIGKILL);
 }
+
+TEST_CASE("gloo: whoever waits for a rank that is alive hears of another's death before that one arrives") {
+  const auto ended = ranks_of(
+      3,
+      [](const Group& group) {
+        const ls::Tensor pids = ls::zeros({3}, {.dtype = ls::kInt64});
+        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (group->rank() == 0) raise(SIGSTOP);
+        if (group->rank() == 2) raise(SIGKILL);
+        const std::string error = error_of<ls::CommError>([&] { group->barrier(); });
+        CHECK_MESSAGE(contains(error, "rank 2 is gone"), error);
+        kill(static_cast<pid_t>(pids[0].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::seconds(20), "gloo");
+  CHECK(ended[0].signal == SIGKILL);
+  CHECK_MESSAGE(ended[1].ok(), ended[1].to_string());
+  CHECK(ended[2].signal == SIGKILL);
+}
