@@ -1,6 +1,5 @@
 // Deadlines by the steady clock. A process that was stopped (SIGSTOP, a suspended laptop) gets the lost time back: its
-// peers have not had a chance to arrive meanwhile, as far as it can tell. It was stopped where a wait took over a second
-// longer than asked.
+// peers have not had a chance to arrive meanwhile, as far as it can tell.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +19,6 @@ class Deadline {
         looked_(Clock::now()) {}
 
   bool passed() { return look() >= end_; }
-  // What is left, at least a millisecond: for waits that end by themselves.
-  std::chrono::milliseconds left() {
-    asked_ = std::max(std::chrono::ceil<std::chrono::milliseconds>(end_ - look()), std::chrono::milliseconds(1));
-    return asked_;
-  }
   // How long to wait before looking again; call it once a slice.
   std::chrono::milliseconds slice() {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());
@@ -34,13 +28,11 @@ class Deadline {
  private:
   Clock::time_point look() {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > asked_ + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
+    if (now - looked_ > kSlice + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
     looked_ = now;
-    asked_ = kSlice;
     return now;
   }
   Clock::time_point end_, looked_;
-  std::chrono::milliseconds asked_ = kSlice;  // for which the caller waits after the last look
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

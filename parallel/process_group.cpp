@@ -99,6 +99,8 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   const std::string& name = options_.backend;
   LOCKSTEP_CHECK(name == "shm" || name == "local" || is_backend_module(name),
                  "init_process_group: there is no backend '{}'; there are shm, local, gloo and mpi", name);
+  LOCKSTEP_CHECK(options_.reduction != Reduction::kArrival || !is_backend_module(name),
+                 "init_process_group: sums in order of arrival are for the backends local and shm, not for '{}'", name);
   if (size() == 1) return;
   const BackendOptions wanted{.rank = rank(),
                               .size = size(),

@@ -1,26 +1,30 @@
 // gloo: ranks on any hosts, over TCP. Its pairs move the bytes, by unbound buffers alone; the collectives are ours
 // (message_group.h), as gloo's own cannot tell that ranks disagree and take more messages for small tensors.
 //
-// Ranks learn each other's addresses from the store, and each connection begins with a token from there: whoever connects
-// to a rank's port by chance, or by guess, is not taken for a peer. That checks identity and protects nothing: bytes
-// travel in the clear. A message that is larger than what was asked for makes gloo end the process.
+// Ranks learn each other's addresses from the store, and on each connection both ends prove by a MAC that they know a
+// secret from there: whoever connects to a rank's port by chance, or by guess, is not taken for a peer. That checks
+// identity and protects nothing: bytes travel in the clear, and unsigned. A message that is larger than what was asked
+// for makes gloo end the process.
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <signal.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <cstring>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
 
 #include "lockstep/parallel/backends/message_group.h"
+#include "lockstep/parallel/crypto_internal.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
-constexpr int kHelloChannel = kChannels;
+constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
 
 // gloo writes to sockets that peers may have closed. While this lives, that is an error code in this thread, not the
 // signal that ends the process.
@@ -64,20 +68,78 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   PrefixStore store_;
 };
 
+constexpr std::chrono::hours kForever{24 * 365};
+
 class GlooParcel final : public Parcel {
  public:
   GlooParcel(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
       : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
   gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
 
-  bool finish(std::chrono::milliseconds patience) {
-    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, patience) : buffer_->waitRecv(nullptr, patience);
+  // Waits until it is done or `abort` was called, before or meanwhile.
+  bool finish() {
+    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, kForever) : buffer_->waitRecv(nullptr, kForever);
     return done_;
   }
+  void abort() { sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv(); }
 
  private:
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
   bool sending_, done_ = false;
+};
+
+// Ends waits after a slice. A wait that is aborted loses nothing; one that runs out closes all connections.
+class Alarm {
+ public:
+  Alarm() : thread_([this] { run(); }) {}
+  ~Alarm() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  void set(GlooParcel& parcel, std::chrono::milliseconds after) {
+    const std::lock_guard lock(mutex_);
+    const auto at = Deadline::Clock::now() + after;
+    waits_.push_back({&parcel, at});
+    if (at < next_) changed_.notify_one();
+  }
+  void clear(GlooParcel& parcel) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.parcel == &parcel; });
+  }
+
+ private:
+  struct Wait {
+    GlooParcel* parcel;
+    Deadline::Clock::time_point at;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const auto now = Deadline::Clock::now();
+      std::erase_if(waits_, [&](const Wait& wait) {
+        if (wait.at <= now) wait.parcel->abort();
+        return wait.at <= now;
+      });
+      next_ = now + kForever;
+      for (const Wait& wait : waits_) next_ = std::min(next_, wait.at);
+      changed_.wait_until(lock, next_);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Wait> waits_;
+  Deadline::Clock::time_point next_;  // when the thread wakes up by itself
+  bool stopping_ = false;
+  std::thread thread_;
 };
 
 constexpr const char* kClosed = "its connection is closed";
@@ -88,18 +150,28 @@ class GlooTransport final : public Transport {
     const WithoutBrokenPipe guard;  // gloo's thread inherits it
     gloo::transport::tcp::attr address(options.address.empty() ? "127.0.0.1" : options.address.c_str());
     auto device = gloo::transport::tcp::CreateDevice(address);
-    const Hello hello = own_hello(options);
+    Digest secret = shared_secret(options);
+    Mac mac(view(secret));
+    wipe(secret);
     for (auto* const mesh : {&data_, &news_}) {
       *mesh = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
       // gloo waits five times this long for a connection.
       (*mesh)->setTimeout(std::max(options.timeout / 5, std::chrono::milliseconds(1)));
       StoreForGloo store(mesh == &data_ ? "gloo/data/" : "gloo/news/", options.store);
       (*mesh)->connectFullMesh(store, device);
-      greet(**mesh, hello, options);
+      greet(**mesh, mac, options);
+    }
+    watches_.resize(static_cast<std::size_t>(options.size));
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
+      buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
+      watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
     }
   }
   ~GlooTransport() override {
     const WithoutBrokenPipe guard;
+    watches_.clear();
     data_.reset();
     news_.reset();
   }
@@ -111,15 +183,30 @@ class GlooTransport final : public Transport {
     return post(from, channel, data, bytes, false);
   }
 
-  // gloo gives up all that is in flight when a wait runs out, so waiting has one end: the deadline. Without one it looks
-  // at what has come, for which there is no other way; that is done after failures only.
   bool finish(Parcel& parcel, Deadline* deadline) override {
-    const auto patience = deadline ? deadline->left() : std::chrono::milliseconds(1);
-    const auto end = Deadline::Clock::now() + patience;
+    auto& waited = static_cast<GlooParcel&>(parcel);
+    alarm_.set(waited, deadline ? deadline->slice() : std::chrono::milliseconds(1));
+    bool done = false, closed = false;
     try {
-      return static_cast<GlooParcel&>(parcel).finish(patience);
+      done = waited.finish();
     } catch (const gloo::Exception&) {
-      throw PeerLost{parcel.peer(), kClosed, deadline && Deadline::Clock::now() >= end};
+      closed = true;
+    }
+    alarm_.clear(waited);
+    if (closed) throw PeerLost{parcel.peer(), kClosed, false};
+    return done;
+  }
+
+  // A receive of what never comes tells, when it is waited for, of nothing but the connection's end.
+  bool is_closed(int peer) override {
+    GlooParcel& watch = *watches_[static_cast<std::size_t>(peer)];
+    const std::lock_guard lock(watches_mutex_);
+    watch.abort();
+    try {
+      watch.finish();
+      return false;
+    } catch (const gloo::Exception&) {
+      return true;
     }
   }
 
@@ -150,48 +237,67 @@ class GlooTransport final : public Transport {
     }
   }
 
-  struct Hello {
-    std::uint64_t token[2] = {};
-    std::int64_t rank = 0;
-  };
-
-  // The token that rank 0 drew for this group.
-  Hello own_hello(const BackendOptions& options) const {
-    Hello own{.rank = rank_};
+  // The secret that rank 0 drew for this group: the key of the hellos.
+  Digest shared_secret(const BackendOptions& options) const {
+    Digest secret;
     if (rank_ == 0) {
-      if (getrandom(own.token, sizeof(own.token), 0) != sizeof(own.token)) throw CommError("gloo: no random numbers");
-      options.store->set("gloo/token", std::string(reinterpret_cast<const char*>(own.token), sizeof(own.token)));
-    } else {
-      const std::string token = options.store->get("gloo/token");
-      if (token.size() != sizeof(own.token)) throw CommError("gloo: rank 0 left no token in the store");
-      std::memcpy(own.token, token.data(), sizeof(own.token));
+      secret = random_digest();
+      options.store->set("gloo/secret", std::string(view(secret)));
+      return secret;
     }
-    return own;
+    const std::string given = options.store->get("gloo/secret");
+    if (given.size() != secret.size()) throw CommError("gloo: rank 0 left no secret in the store");
+    given.copy(secret.data(), secret.size());
+    return secret;
   }
 
-  // Every rank shows every other the token.
-  void greet(gloo::Context& mesh, Hello own, const BackendOptions& options) const {
-    std::vector<Hello> hellos(static_cast<std::size_t>(options.size));
-    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sent, received;
+  // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
+  // proof cannot be shown again elsewhere.
+  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options) const {
+    const auto own_nonces = exchange(mesh, kNonceChannel, options, [](int) { return random_digest(); });
+    const auto proof = [&](int prover, int verifier, const Digest& nonce) {
+      const std::int32_t ends[3] = {prover, verifier, &mesh == news_.get()};
+      return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
+    };
+    const auto proofs = exchange(mesh, kProofChannel, options, [&](int peer) {
+      return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
+    });
     for (int peer = 0; peer < options.size; ++peer) {
-      if (peer == rank_) continue;
-      received.push_back(mesh.createUnboundBuffer(&hellos[static_cast<std::size_t>(peer)], sizeof(Hello)));
-      received.back()->recv(peer, kHelloChannel);
-      sent.push_back(mesh.createUnboundBuffer(&own, sizeof(own)));
-      sent.back()->send(peer, kHelloChannel);
-    }
-    for (std::size_t i = 0; i < sent.size(); ++i) {
-      const int peer = static_cast<int>(i) < rank_ ? static_cast<int>(i) : static_cast<int>(i) + 1;
-      received[i]->waitRecv(nullptr, options.timeout);
-      sent[i]->waitSend(nullptr, options.timeout);
-      const Hello& theirs = hellos[static_cast<std::size_t>(peer)];
-      if (std::memcmp(own.token, theirs.token, sizeof(own.token)) != 0 || theirs.rank != peer)
+      const auto r = static_cast<std::size_t>(peer);
+      if (peer != rank_ && !same_secret(view(proofs.received[r]), view(proof(peer, rank_, own_nonces.sent[r]))))
         throw CommError(fmt::format("init_process_group: gloo: a stranger answered for rank {}", peer));
     }
   }
 
+  // A digest for every peer, and one from each.
+  struct Digests {
+    std::vector<Digest> sent, received;
+  };
+  Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options,
+                   const std::function<Digest(int)>& digest_for) const {
+    const auto size = static_cast<std::size_t>(options.size);
+    Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
+    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sends, receives;
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      const auto r = static_cast<std::size_t>(peer);
+      digests.sent[r] = digest_for(peer);
+      receives.push_back(mesh.createUnboundBuffer(&digests.received[r], kDigestBytes));
+      receives.back()->recv(peer, static_cast<std::uint64_t>(channel));
+      sends.push_back(mesh.createUnboundBuffer(&digests.sent[r], kDigestBytes));
+      sends.back()->send(peer, static_cast<std::uint64_t>(channel));
+    }
+    for (const auto& receive : receives) receive->waitRecv(nullptr, options.timeout);
+    for (const auto& send : sends) send->waitSend(nullptr, options.timeout);
+    return digests;
+  }
+
   int rank_;
   std::shared_ptr<gloo::rendezvous::Context> data_, news_;
+  Alarm alarm_;
+  char never_ = 0;
+  std::mutex watches_mutex_;
+  std::vector<std::unique_ptr<GlooParcel>> watches_;  // by peer
 };
 
 std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {

@@ -13,7 +13,8 @@ constexpr std::size_t kHeadsAhead = 4;                 // receives posted before
 constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
 constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
 constexpr std::chrono::seconds kNewsPatience{1};       // a rank that fails tells why before it hangs up
-constexpr int kPollsBetweenLooks = 4096;               // while waiting: is there still hope?
+constexpr int kPollsBetweenClocks = 16;                // while waiting: is it time to look around?
+constexpr std::chrono::milliseconds kBetweenLooks{1};
 
 }  // namespace
 
@@ -64,15 +65,14 @@ MessageGroup::~MessageGroup() {
     }
     lock.lock();
   }
-  if (failed_.empty()) {
-    lock.unlock();
-    tell_others(Poison::kLeft, rank_);
-    lock.lock();
-    failed_ = "its group is gone";
-    transport_->hang_up(false);
-  }
+  const bool leaves = failed_.empty();
+  if (leaves) failed_ = "its group is gone";  // what fails from now on is no news
   stopping_ = true;
   lock.unlock();
+  if (leaves) {
+    tell_others(Poison::kLeft, rank_);
+    transport_->hang_up(false);
+  }
   const auto join = [](Lane& lane) {
     lane.thread_wanted.notify_all();
     if (lane.thread.joinable()) lane.thread.join();
@@ -84,6 +84,7 @@ MessageGroup::~MessageGroup() {
 }
 
 Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device device) {
+  const std::lock_guard lock(mutex_);
   check_usable(call);
   return Storage::allocate(bytes, device);
 }
@@ -142,6 +143,35 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
   }
 }
 
+// Whether a parcel is done; with a deadline, where the transport blocks, not before.
+bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
+  while (!transport_->finish(parcel, deadline)) {
+    if (!deadline) return false;
+    check_hope(work, parcel.peer(), *deadline);
+  }
+  return true;
+}
+
+// After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
+void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
+  const auto is_needed = [&](int peer) {
+    if (!work.begun) return peer >= work.heard && (work.call.kind != Kind::kRecv || peer == work.call.root);
+    const auto is_of_peer = [&](const auto& parcel) { return parcel && parcel->peer() == peer; };
+    return std::ranges::any_of(work.last, is_of_peer) ||
+           std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
+                       [&](const auto& step) { return std::ranges::any_of(step.needs, is_of_peer); });
+  };
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
+    Deadline patience(kNewsPatience);
+    Failure failure;
+    const bool told = hear_of_failure(work, peer, &patience, &failure);
+    if (told ? failure.reason != Poison::kLeft : is_needed(peer))
+      throw PeerLost{peer, "its connection is closed", false};
+  }
+  if (deadline.passed()) throw PeerLost{waited_for, "", true};
+}
+
 // The heads of this operation from all that send one; false where one is not there yet.
 bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
   const Call& call = work.call;
@@ -149,7 +179,7 @@ bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
     if (work.heard == rank_ || (call.kind == Kind::kRecv && work.heard != call.root)) continue;
     const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
     if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
-    if (!transport_->finish(*slot.parcel, deadline)) return false;
+    if (!finish(work, *slot.parcel, deadline)) return false;
     Head head;
     std::memcpy(&head, slot.memory.data(), sizeof(head));
     check_head(call, work.heard, head);
@@ -173,7 +203,7 @@ void MessageGroup::recycle_heads(MessageWork& work) {
 bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
   const auto finish_all = [&](Parcels& parcels) {
     for (; !parcels.empty(); parcels.pop_back()) {
-      if (!transport_->finish(*parcels.back(), deadline)) return false;
+      if (!finish(work, *parcels.back(), deadline)) return false;
     }
     return true;
   };
@@ -237,42 +267,50 @@ void MessageGroup::run_thread(Lane& lane) {
   }
 }
 
-// Where the transport does not block: as far as everything goes. Returns whether anything was completed.
-bool MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
-  bool any = false;
+// Where the transport does not block: as far as everything goes.
+void MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
   const auto poll_lane = [&](Lane& lane) {
-    while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) any = true;
+    while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) continue;
   };
   poll_lane(collectives_);
   for (Lane& lane : transfers_) poll_lane(lane);
-  return any;
 }
 
 void MessageGroup::wait(MessageWork& work) {
   std::unique_lock lock(mutex_);
   Lane& lane = lane_of(work.call);
   Deadline deadline(timeout_);
+  Deadline::Clock::time_point looked = Deadline::Clock::now();
   for (int polls = 1; !work.over; ++polls) {
     if (transport_->blocks()) {
       Deadline own(timeout_);
       lane.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(lane, lock, &own));
       continue;
     }
-    if (poll_lanes(lock)) continue;
-    if (polls % kPollsBetweenLooks != 0) continue;
-    const std::shared_ptr<MessageWork> front = lane.queue.front();
-    lock.unlock();
-    Failure failure;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && hear_of_failure(*front, peer, nullptr, &failure)) {
-        fail(failure);
-        break;
-      }
-    }
-    if (deadline.passed()) fail_late(*front);
-    lock.lock();
-    if (!failed_.empty()) end_lanes();
+    poll_lanes(lock);
+    if (work.over || polls % kPollsBetweenClocks != 0 || lane.is_driven) continue;
+    if (Deadline::Clock::now() - looked < kBetweenLooks) continue;
+    look_around(lane, lock, deadline);
+    looked = Deadline::Clock::now();
   }
+}
+
+// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
+void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
+  const std::shared_ptr<MessageWork> front = lane.queue.front();
+  lane.is_driven = true;
+  lock.unlock();
+  Failure failure;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && hear_of_failure(*front, peer, nullptr, &failure)) {
+      fail(failure);
+      break;
+    }
+  }
+  if (deadline.passed()) fail_late(*front);
+  lock.lock();
+  lane.is_driven = false;
+  if (!failed_.empty()) end_lanes();
 }
 
 bool MessageGroup::poll(MessageWork& work) {
@@ -334,8 +372,11 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
 
 bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
   const auto r = static_cast<std::size_t>(peer);
+  const std::lock_guard lock(news_mutex_);
   try {
-    if (!transport_->finish(*news_parcels_[r], deadline)) return false;
+    while (!transport_->finish(*news_parcels_[r], deadline)) {
+      if (!deadline || deadline->passed()) return false;
+    }
   } catch (const PeerLost&) {
     return false;
   }

@@ -125,11 +125,14 @@ class MessageGroup final : public Backend {
   void post_slot(Mailbox& box, Mailbox::Slot slot);
   void recycle_heads(MessageWork& work);
   bool advance(MessageWork& work, Deadline* deadline);
+  bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
+  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   bool listen(MessageWork& work, Deadline* deadline);
   void check_head(const Call& call, int peer, const Head& got);
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
-  bool poll_lanes(std::unique_lock<std::mutex>& lock);
+  void poll_lanes(std::unique_lock<std::mutex>& lock);
   void wait(MessageWork& work);
+  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   bool poll(MessageWork& work);
   void ask_thread(Lane& lane);
   void run_thread(Lane& lane);
@@ -163,6 +166,7 @@ class MessageGroup final : public Backend {
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // of reductions: pieces of the others' data
+  std::mutex news_mutex_;                        // of the receives of news: several lanes may fail at once
   std::vector<Head> news_;                       // of failures, by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
 };

@@ -39,8 +39,10 @@ class Transport {
   // come, as the engine compares what both sides are about to do before.
   virtual std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) = 0;
   virtual std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) = 0;
-  // Whether it is done. Waits for that until the deadline, where there is one and the transport can only wait.
+  // Whether it is done. Waits for that for a slice, where there is a deadline and the transport can only wait.
   virtual bool finish(Parcel& parcel, Deadline* deadline) = 0;
+  // Whether the connection has ended, by a failure or not, as far as this can be told.
+  virtual bool is_closed(int peer) = 0;
 
   // Whether `finish` blocks, so that somebody must wait while the caller does other things: the group has a thread.
   virtual bool blocks() const = 0;

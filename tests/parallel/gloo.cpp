@@ -50,14 +50,8 @@ TEST_CASE("gloo: sums have the bits of shm, in either reduction order and size")
 
 TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
   with_group("gloo", 3, [](const Group& group) {
+    check_uneven_and_products(group);
     const int rank = group->rank();
-    const ls::Tensor in = ls::full({6, 2}, 1.0 * rank), out = ls::zeros({3 * (rank + 1), 2});  // r + 1 rows to rank r
-    const std::vector<std::int64_t> own(3, rank + 1);
-    group->all_to_all(out, in, {.out_splits = own, .in_splits = {1, 2, 3}})->wait();
-    for (int from = 0; from < 3; ++from) CHECK(out.narrow(0, from * (rank + 1), rank + 1).max().item<double>() == from);
-    const ls::Tensor product = ls::full({5}, rank + 2.0);
-    group->all_reduce(product, ls::parallel::ReduceOp::kProduct)->wait();
-    CHECK(product.max().item<double>() == 24);
     const Group part = group->split(rank == 1 ? -1 : 0, -rank);
     CHECK((part == nullptr) == (rank == 1));
     if (!part) return;
@@ -147,4 +141,22 @@ TEST_CASE("gloo: ranks that are stopped run into the timeout of the others, who 
       std::chrono::milliseconds(2000), "gloo");
   CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
   CHECK(ended[1].signal == SIGKILL);
+}
+
+TEST_CASE("gloo: whoever waits for a rank that is alive hears of another's death before that one arrives") {
+  const auto ended = ranks_of(
+      3,
+      [](const Group& group) {
+        const ls::Tensor pids = ls::zeros({3}, {.dtype = ls::kInt64});
+        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (group->rank() == 0) raise(SIGSTOP);
+        if (group->rank() == 2) raise(SIGKILL);
+        const std::string error = error_of<ls::CommError>([&] { group->barrier(); });
+        CHECK_MESSAGE(contains(error, "rank 2 is gone"), error);
+        kill(static_cast<pid_t>(pids[0].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::seconds(20), "gloo");
+  CHECK(ended[0].signal == SIGKILL);
+  CHECK_MESSAGE(ended[1].ok(), ended[1].to_string());
+  CHECK(ended[2].signal == SIGKILL);
 }

@@ -34,6 +34,11 @@ TEST_CASE("mpi: tensors of several pieces" * doctest::skip(!under_mpirun())) {
   check_pieces(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
+TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {
+  check_uneven_and_products(world());
+  check_uneven_and_products(world({.reduction = ls::parallel::Reduction::kCanonical}));
+}
+
 TEST_CASE("mpi: 10,000 random collectives of random sizes, waited for at random, leave the right numbers" *
           doctest::skip(!under_mpirun())) {
   check_random_collectives(world(), 10000);
@@ -56,6 +61,18 @@ TEST_CASE("mpi: other backends meet by MPI, too" * doctest::skip(!under_mpirun()
     group->all_reduce(t)->wait();
     CHECK(t.min().item<int>() == group->size());
   }
+}
+
+TEST_CASE("mpi: ranks that disagree are told who called what" * doctest::skip(!under_mpirun())) {
+  const Group group = world();
+  const bool is_first = group->rank() == 0;
+  const std::string error = error_of<ls::CommError>([&] {
+    group->all_reduce(ls::zeros(is_first ? ls::Shape{2, 3} : ls::Shape{6}))->wait();
+  });
+  CHECK_MESSAGE(contains(error, "disagree"), error);
+  const bool is_told = contains(error, "all_reduce of 6 f32") && contains(error, "another shape");
+  CHECK_MESSAGE((is_told || contains(error, "another rank says")), error);
+  CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
 }
 
 TEST_CASE("mpi: a program that mpirun did not start is told so" * doctest::skip(under_mpirun())) {

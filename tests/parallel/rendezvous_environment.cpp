@@ -179,5 +179,10 @@ TEST_CASE("options that do not fit") {
   CHECK(text({.store = store}).find("with .store, .rank and .world_size must be given") != std::string::npos);
   CHECK(text({.world_size = 2, .rank = 2, .store = store}).find("the rank is 2, expected 0 to 1") != std::string::npos);
   CHECK(text({.world_size = 0, .rank = 0, .store = store}).find("the world size is 0") != std::string::npos);
+  const auto arrival = [&] {
+    par::init_process_group(
+        {.backend = "gloo", .world_size = 1, .rank = 0, .store = store, .reduction = par::Reduction::kArrival});
+  };
+  CHECK(error_of<E>(arrival).find("in order of arrival are for the backends local and shm") != std::string::npos);
   CHECK(text({.timeout = std::chrono::milliseconds(0)}).find("the timeout is 0 ms") != std::string::npos);
 }

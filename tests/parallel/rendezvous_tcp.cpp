@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/parallel/tcp_store.h"
 #include "lockstep/tensor/warning.h"
@@ -75,7 +77,7 @@ TEST_CASE("tcp:// and file:// with rank and world size") {
   const std::string port = fresh_port();
   std::string method = "tcp://127.0.0.1:" + port;  // one host: no token needed
   SUBCASE("a loopback address") {}
-  SUBCASE("a file") { method = "file://" + std::string(get_current_dir_name()) + "/meeting" + port; }
+  SUBCASE("a file") { method = "file://" + std::filesystem::current_path().string() + "/meeting" + port; }
   check_processes(3, [&](int rank) {
     clear_environment();
     const std::string query = rank == 2 ? "?rank=2&world_size=3" : "";
