@@ -10,14 +10,14 @@ namespace lockstep::inline LOCKSTEP_ABI::autograd {
 namespace {
 
 // Has a shape, a dtype and a device, but only one element.
-Tensor placeholder(const Shape& shape, DType dtype, Device device) {
+Tensor stand_in(const Shape& shape, DType dtype, Device device) {
   return raw::expand(raw::empty(Shape(), {.dtype = dtype, .device = device}), shape);
 }
 
 Tensor stand_in(const Edge& edge) {
-  if (edge.leaf.defined()) return placeholder(edge.leaf.shape(), edge.leaf.dtype(), edge.leaf.device());
+  if (edge.leaf.defined()) return stand_in(edge.leaf.shape(), edge.leaf.dtype(), edge.leaf.device());
   const OutputInfo& out = edge.node->outputs[edge.output];
-  return placeholder(out.shape, out.dtype, out.device);
+  return stand_in(out.shape, out.dtype, out.device);
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ Tensor stand_in(const Edge& edge) {
 CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves) {
   const EnableGradGuard recording;
   CutGraph graph;
-  graph.root = record("result", placeholder(result.shape(), result.dtype(), result.device()), {result},
+  graph.root = record("result", stand_in(result.shape(), result.dtype(), result.device()), {result},
                       [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
   std::unordered_set<const void*> seen;  // nodes, and leaves that stay
   for (const Tensor& leaf : leaves) seen.insert(leaf.ref().get());

@@ -79,7 +79,7 @@ Digest random_digest() {
   std::size_t done = 0;
   while (done < out.size()) {
     const ssize_t count = uninterrupted([&] { return ::getrandom(out.data() + done, out.size() - done, 0); });
-    if (count <= 0) throw CommError(fmt::format("store: no random numbers from the system: {}", reason(errno)));
+    if (count <= 0) throw CommError(fmt::format("no random numbers from the system: {}", reason(errno)));
     done += static_cast<std::size_t>(count);
   }
   return out;

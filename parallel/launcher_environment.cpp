@@ -1,5 +1,4 @@
 #include <sched.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "lockstep/parallel/crypto_internal.h"
 #include "lockstep/parallel/launcher_internal.h"
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -53,15 +53,9 @@ void replace(std::vector<std::string>& environment, const std::string& entry) {
 }  // namespace
 
 std::string random_hex(std::size_t bytes) {
-  std::string random(bytes, '\0');
-  std::size_t done = 0;
-  while (done < bytes) {
-    const ssize_t count = uninterrupted([&] { return ::getrandom(random.data() + done, bytes - done, 0); });
-    LOCKSTEP_CHECK_IO(count > 0, "launch: no random numbers from the system: {}", reason(errno));
-    done += static_cast<std::size_t>(count);
-  }
+  const Digest random = random_digest();
   std::string out;
-  for (const char byte : random) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : view(random).substr(0, bytes)) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return out;
 }
 

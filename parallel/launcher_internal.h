@@ -22,7 +22,7 @@ struct RunIdentity {
 };
 // On several hosts the token is that of the environment. Throws InvalidArgument where there is none.
 RunIdentity make_run_identity(const LaunchOptions& options);
-// N random bytes from the system, in hexadecimal.
+// Random bytes from the system, at most kDigestBytes, in hexadecimal.
 std::string random_hex(std::size_t bytes);
 
 // The ranks of one host among all, in one attempt.

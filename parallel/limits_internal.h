@@ -25,6 +25,8 @@ inline constexpr std::chrono::seconds kHandshakeDeadline{5};
 
 // Between two tries to reach a store that does not listen yet.
 inline constexpr std::chrono::milliseconds kConnectPoll{1};
+// ... and where each try goes over a network: the pause doubles up to this.
+inline constexpr std::chrono::milliseconds kLongestConnectPoll{64};
 // What a run of another job that ends just now gets to free its address.
 inline constexpr std::chrono::seconds kStaleRun{1};
 

@@ -23,8 +23,9 @@ milliseconds time_left(Clock::time_point end) {
 // How long to go on trying. What belongs to another run may be about to end; it gets a moment.
 class Patience {
  public:
-  Patience(const std::string& address, milliseconds timeout)
-      : where_("rendezvous at " + address), timeout_(timeout), deadline_(timeout) {}
+  Patience(const Place& place, milliseconds timeout)
+      : where_("rendezvous at " + place.address), timeout_(timeout), deadline_(timeout),
+        longest_(place.is_one_host ? kConnectPoll : kLongestConnectPoll) {}
 
   // Waits a moment, or throws.
   void retry(const std::string& failure, bool is_foreign = false) {
@@ -35,7 +36,8 @@ class Patience {
       throw CommError(where_ + ": " + failure);
     last_ = failure;
     if (deadline_.passed()) throw CommTimeout(fmt::format("{}: {} (after {} ms)", where_, failure, timeout_.count()));
-    std::this_thread::sleep_for(kConnectPoll);
+    std::this_thread::sleep_for(pause_);  // nothing tells that somebody begins to listen
+    pause_ = std::min(2 * pause_, longest_);
   }
   // For the same reason as the last time.
   void retry() { retry(last_.empty() ? "rank 0 did not arrive" : std::string(last_)); }
@@ -46,13 +48,14 @@ class Patience {
   std::string where_, last_;
   milliseconds timeout_;
   Deadline deadline_;
+  milliseconds pause_ = kConnectPoll, longest_;
   std::optional<Clock::time_point> foreign_since_;
 };
 
 class Meeting {
  public:
   Meeting(const Place& place, milliseconds timeout)
-      : place_(place), timeout_(timeout), end_(Clock::now() + timeout), patience_(place.address, timeout),
+      : place_(place), timeout_(timeout), end_(Clock::now() + timeout), patience_(place, timeout),
         meeting_place_(place.is_one_host ? make_unix_place(place) : make_tcp_place(place)) {}
 
   Rendezvous run() {

@@ -42,6 +42,9 @@ class TcpPlace final : public MeetingPlace {
   TcpIdentity identity_;
   int first_port_, last_port_;
   int next_port_;  // after one that was joined: its roll call may have been an earlier group's
+  // The most telling answer of all tries: in the last one rank 0 may have given up already.
+  Welcome worst_ = Welcome::kNobody;
+  std::string told_;
 };
 
 std::vector<TcpAddress> TcpPlace::at_port(std::vector<TcpAddress> addresses, int port) const {
@@ -71,8 +74,7 @@ std::shared_ptr<Store> TcpPlace::host() {
 
 MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
   const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
-  Joined out{.failure = fmt::format("no rank 0 of this job at ports {} to {}", first_port_, last_port_)};
-  Welcome worst = Welcome::kNobody;
+  Joined out;
   for (int port = std::exchange(next_port_, first_port_); port <= last_port_ && !deadline.passed(); ++port) {
     TcpAddress reached;
     Greeting greeting = greet_any(at_port(addresses, port), identity_, kLookEach, reached);
@@ -83,12 +85,13 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
       next_port_ = port + 1;
       return out;
     }
-    if (port > first_port_ && greeting.welcome <= worst) continue;
-    worst = greeting.welcome;
-    const std::string where = worst == Welcome::kNobody ? fmt::format("{}:{}", place_.host, port) : reached.to_string();
-    out.failure = fmt::format("no rank 0 of this job at ports {} to {}: {}", first_port_, last_port_,
-                              describe_tcp(greeting, where, identity_));
+    if (!told_.empty() && (greeting.welcome < worst_ || (port > first_port_ && greeting.welcome == worst_))) continue;
+    worst_ = greeting.welcome;
+    const std::string where =
+        worst_ == Welcome::kNobody ? fmt::format("{}:{}", place_.host, port) : reached.to_string();
+    told_ = ": " + describe_tcp(greeting, where, identity_);
   }
+  out.failure = fmt::format("no rank 0 of this job at ports {} to {}{}", first_port_, last_port_, told_);
   return out;
 }
 

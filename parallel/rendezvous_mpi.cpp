@@ -47,7 +47,7 @@ Place place_from_mpi(const InitOptions& options) {
       "Leave them out with mpi://, and start the program with mpirun -np",
       options.rank, options.world_size, place.rank, place.size);
   if (place.size == 1 || options.backend == "mpi") return place;
-  Shared shared = draw();
+  Shared shared = place.rank == 0 ? draw() : Shared();
   mpi.share(&shared, sizeof(shared));
   const char* const local_size = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   place.is_one_host = !local_size || std::atoi(local_size) == place.size;

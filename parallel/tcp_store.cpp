@@ -20,7 +20,6 @@ using std::chrono::milliseconds;
 
 constexpr const char* kTokenVariable = "LOCKSTEP_JOB_TOKEN";
 constexpr std::size_t kShortToken = 16;
-constexpr milliseconds kLongestConnectPoll{64};
 
 // --- the server's side --------------------------------------------------------------------------------------------------
 
@@ -168,7 +167,7 @@ Greeting reach(const std::vector<TcpAddress>& addresses, const TcpIdentity& iden
     if (deadline.passed())
       throw CommTimeout(fmt::format("TcpStore: {}: no store within {} ms: {}", asked, timeout.count(),
                                     describe_tcp(greeting, where, identity)));
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(pause);  // nothing tells that somebody begins to listen
     pause = std::min(2 * pause, kLongestConnectPoll);
   }
 }

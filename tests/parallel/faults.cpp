@@ -98,16 +98,7 @@ TEST_CASE("a rank that is killed is named by the others, whose parameters are un
     for (const int moment : {0, 1, 17}) {
       CAPTURE(size);
       CAPTURE(moment);
-      const int victim = moment % size;
-      const auto ended =
-          ranks_of(size, [&](const Group& group) { train_until(group, victim, moment, [] { raise(SIGKILL); }); });
-      for (int r = 0; r < size; ++r) {
-        const ExitStatus& status = ended[static_cast<std::size_t>(r)];
-        if (r == victim)
-          CHECK(status.signal == SIGKILL);
-        else
-          CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
-      }
+      check_killed_rank(size, moment % size, moment, "shm");
     }
   }
 }

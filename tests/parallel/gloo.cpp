@@ -92,19 +92,7 @@ TEST_CASE("gloo: ranks that disagree are told who called what") {
 
 TEST_CASE(
     "gloo: a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
-  for (const int size : {2, 3}) {
-    const int victim = size - 1;
-    const auto ended = ranks_of(
-        size, [&](const Group& group) { train_until(group, victim, 5, [] { raise(SIGKILL); }); },
-        std::chrono::seconds(20), "gloo");
-    for (int r = 0; r < size; ++r) {
-      const ExitStatus& status = ended[static_cast<std::size_t>(r)];
-      if (r == victim)
-        CHECK(status.signal == SIGKILL);
-      else
-        CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
-    }
-  }
+  for (const int size : {2, 3}) check_killed_rank(size, size - 1, 5, "gloo");
 }
 
 TEST_CASE("gloo: a rank that is killed amid large sums is named by all others") {

@@ -149,7 +149,6 @@ TEST_CASE("options that make no sense are refused") {
     options.command = {"true"};
     return error_of<lockstep::Error>([&] { par::launch(options); });
   };
-  const auto contains = [](const std::string& all, const char* part) { return all.find(part) != std::string::npos; };
   CHECK(contains(text({.max_restarts = -1}), "max_restarts is -1, expected 0 or more"));
   CHECK(contains(text({.back_off = milliseconds(-1)}), "back_off is -1 ms"));
   CHECK(contains(text({.nodes = {.count = 2, .rank = 2}}), "the node's rank is 2, expected 0 to 1"));

@@ -1,6 +1,8 @@
 // Training that something happens to: the fault, and what every survivor must see and be left with.
 #pragma once
 
+#include <signal.h>
+
 #include <functional>
 #include <vector>
 
@@ -65,5 +67,19 @@ inline void train_until(const Group& group, int victim, int moment, const std::f
   for (std::size_t i = 0; i < have.size() && is_power_of_two(group->size()); ++i) {
     const bool same = same_bits(have[i]->detach(), want[i]->detach());
     CHECK(same);
+  }
+}
+
+// One of `size` processes is killed at its step `moment`; the others notice, as above, and end well.
+inline void check_killed_rank(int size, int victim, int moment, const char* backend) {
+  const auto ended = ranks_of(
+      size, [&](const Group& group) { train_until(group, victim, moment, [] { raise(SIGKILL); }); },
+      std::chrono::seconds(20), backend);
+  for (int r = 0; r < size; ++r) {
+    const ExitStatus& status = ended[static_cast<std::size_t>(r)];
+    if (r == victim)
+      CHECK(status.signal == SIGKILL);
+    else
+      CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
   }
 }
