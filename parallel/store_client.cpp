@@ -44,6 +44,16 @@ Outcome read_some(const Descriptor& socket, std::string& into, std::size_t most,
   }
 }
 
+namespace {
+
+// Between questions nothing comes but a connection's end: after a cut of some length, say, which has healed since.
+bool is_quiet(const Descriptor& socket) {
+  pollfd ready{socket.get(), POLLIN | POLLRDHUP, 0};
+  return uninterrupted([&] { return ::poll(&ready, 1, 0); }) == 0;
+}
+
+}  // namespace
+
 // --- connections and questions ------------------------------------------------------------------------------------------
 
 StoreClient::StoreClient(std::string address, std::string holder, StoreLink link, Connect connect)
@@ -54,15 +64,17 @@ StoreClient::StoreClient(std::string address, std::string holder, StoreLink link
 StoreLink StoreClient::take_link(milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
+    while (!idle_.empty()) {
       StoreLink link = std::move(idle_.back());
       idle_.pop_back();
-      return link;
+      if (is_quiet(link.socket)) return link;
     }
   }
   Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
-  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died", address_, holder_));
+  const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
+  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died{}", address_, holder_,
+                              has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : ""));
 }
 
 StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,

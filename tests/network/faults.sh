@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# What happens to the links between hosts that train together: faults.sh case
+source "$(dirname "$0")/hosts.sh"
+
+timeout=3000
+bound=$((timeout + 1000))
+patient=30000
+for_ever=1000000
+
+# train size timeout [steps]: a rank on each host, until stop_training or the steps are done.
+train() {
+  local rank
+  rm -f stop rank_*.log
+  for ((rank = 0; rank < $1; ++rank)); do start "$rank" "$rank" "$1" gloo "$2" "${3:-$for_ever}" "$PWD/stop"; done
+}
+in_training() { until_true 60 "training" has_steps 0 20; }
+
+undisturbed() {
+  local rank hash
+  hosts 3
+  train 3 $patient 40
+  done_well 0 1 2
+  hash=$(grep -h '^done' rank_*.log | sort -u)
+  [ "$(wc -l <<<"$hash")" = 1 ] || fail "ranks differ: $hash"
+  one_host=yes
+  for backend in shm gloo; do
+    for rank in 0 1 2; do start 0 "$rank" 3 "$backend" $patient 40; done
+    done_well 0 1 2
+    [ "$hash" = "$(grep -h '^done' rank_*.log | sort -u)" ] || fail "$backend on one host differs: $hash"
+  done
+}
+
+cable_pulled() {
+  hosts 3
+  train 3 $timeout
+  in_training
+  ip link set cable2 down
+  fails 0 $bound 'rank 2 has not arrived|rank 2 did not|rank 2 is gone'
+  fails 1 $bound 'rank 2'
+  fails 2 $bound 'rank [01] '
+}
+
+# Host 1 hears host 0 and is not heard by it.
+one_way() {
+  hosts 2
+  train 2 $timeout
+  in_training
+  ip rule add from 10.77.1.2 to 10.77.0.2 blackhole pref 10
+  fails 0 $bound 'rank 1'
+  fails 1 $bound 'rank 0'
+}
+
+healed() {
+  local steps
+  hosts 2
+  train 2 $patient
+  in_training
+  ip link set cable1 down
+  sleep 1
+  ip link set cable1 up
+  steps=$(steps_of 0)
+  until_true 60 "a step after the cut" has_steps 0 $((steps + 20))
+  touch stop
+  done_well 0 1
+}
+
+slow_link() {
+  hosts 2
+  command -v tc >/dev/null || skip "needs tc (iproute2)"
+  tc qdisc add dev cable0 root tbf rate 10mbit burst 32kbit latency 200ms || skip "this kernel has no tbf"
+  on 0 tc qdisc add dev eth0 root netem delay 20ms 2>/dev/null || echo "this kernel has no netem: no delay"
+  train 2 $patient 20
+  done_well 0 1
+}
+
+cut_in_rendezvous() {
+  hosts 3
+  rm -f rank_*.log
+  start 0 0 3 gloo $timeout 1
+  start 1 1 3 gloo $timeout 1
+  until_true 60 "rank 1 at rank 0" connected 0 1
+  ip link set cable1 down
+  fails 0 $bound 'rank 2 of 3 did not arrive'
+  fails 1 $bound 'rank|store'
+}
+connected() { [ -n "$(on "$1" ss -Htn state established "dst 10.77.$2.2" 2>/dev/null)" ]; }
+
+# Only the store's port is open between the hosts.
+firewall() {
+  hosts 2
+  ip rule add ipproto tcp dport $port lookup main pref 5
+  ip rule add ipproto tcp sport $port lookup main pref 5
+  ip rule add from all iif cable0 blackhole pref 10
+  ip rule add from all iif cable1 blackhole pref 10
+  train 2 $timeout
+  fails 0 $((2 * timeout + 1000)) 'rank 1'
+  fails 1 $((2 * timeout + 1000)) 'rank 0'
+}
+
+"$1"
+nothing_left
