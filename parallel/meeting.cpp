@@ -33,7 +33,7 @@ class Patience {
   void retry(const std::string& failure, bool is_foreign = false) {
     if (!is_foreign) foreign_since_.reset();
     if (is_foreign && !foreign_since_) foreign_since_ = Clock::now();
-    static_cast<void>(deadline_.slice());  // moves the deadline where this process was stopped
+    deadline_.waited(kHandshakeDeadline);  // the longest try
     if (is_foreign && (deadline_.passed() || Clock::now() - *foreign_since_ > kStaleRun))
       throw CommError(where_ + ": " + failure);
     last_ = failure;

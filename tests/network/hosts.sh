@@ -42,19 +42,18 @@ on() {
   nsenter --net="/run/netns/host$host" "$@"
 }
 
-# With few descriptors, where the case says how many.
-limited() {
-  [ -z "${descriptors:-}" ] || ulimit -n "$descriptors"
-  "$@"
-}
-
-# start host rank size arguments...: a rank, which writes rank_0.log.
+# start host rank size arguments...: a rank, which writes rank_0.log. `one_host` and `descriptors` (their number) may be set.
 start() {
   local host=$1 rank=$2 size=$3 per_host=1
   shift 3
   if [ "${one_host:-no}" = yes ]; then per_host=$size; fi
-  RANK=$rank WORLD_SIZE=$size LOCAL_WORLD_SIZE=$per_host MASTER_ADDR=10.77.0.2 MASTER_PORT=$port LOCKSTEP_JOB_TOKEN=$token \
-    limited on "$host" "$JOB" "$@" >"rank_$rank.log" 2>&1 &
+  : >"rank_$rank.log"
+  (
+    [ -z "${descriptors:-}" ] || ulimit -n "$descriptors"
+    export RANK=$rank WORLD_SIZE=$size LOCAL_WORLD_SIZE=$per_host MASTER_ADDR=10.77.0.2 MASTER_PORT=$port
+    export LOCKSTEP_JOB_TOKEN=$token
+    exec nsenter --net="/run/netns/host$host" "$JOB" "$@" >>"rank_$rank.log" 2>&1
+  ) &
   jobs[rank]=$!
 }
 

@@ -47,7 +47,7 @@ port_scan() {
     echo "host $rank listens at: ${listening:-nothing}"
     [ "$rank $listening" = "0 10.77.0.2:$port " ] || [ "$rank $listening" = "1 " ] || fail "more than the store listens"
   done
-  as_stranger nmap -n -Pn -sT -p- -T5 10.77.0.2 10.77.1.2 | grep -E '^[0-9]+/|closed'
+  as_stranger nmap -n -Pn -sT -p "$port-$((port + 64)),32768-40000" -T5 10.77.0.2 10.77.1.2 | grep -E '^[0-9]+/|closed'
   as_stranger nmap -n -Pn -sT -sV --version-intensity 9 -T5 -p $port 10.77.0.2 | grep "^$port"
   train_on
 }

@@ -23,7 +23,7 @@ constexpr std::int64_t kRows = 4, kInputs = 64;  // rows per rank
 struct Net : ls::nn::Module {
   ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", kInputs, 128);
   ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 128, 1);
-  ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
+  ls::Tensor forward(const ls::Tensor& x) const override { return ls::sigmoid(fc2(ls::relu(fc1(x)))); }
 };
 
 // A model that every process begins with the same, and its steps on shards `first` to `last` of `size`.
@@ -35,7 +35,7 @@ struct Training {
     const ls::Tensor x = ls::sin(ls::arange(0, size * kRows * kInputs, 1, {.dtype = ls::kFloat32}) * (number + 1.0));
     const ls::Tensor rows = x.view({size * kRows, kInputs}).narrow(0, first * kRows, (last - first) * kRows);
     optimizer.zero_grad();
-    mode.backward(rows, rows.sum(1, true),
+    mode.backward(rows, ls::sigmoid(rows.sum(1, true)),
                   [&](const ls::Tensor& in, const ls::Tensor& out) { return criterion(model(in), out); });
     optimizer.step();
   }
@@ -43,7 +43,7 @@ struct Training {
   int size;
   Net model;
   ls::nn::MSELoss criterion;
-  ls::optim::SGD optimizer{model.parameters(), {.lr = 0.001, .momentum = 0.9}};
+  ls::optim::SGD optimizer{model.parameters(), {.lr = 0.1, .momentum = 0.9}};
 };
 
 std::uint64_t undisturbed(int size, int steps) {
