@@ -1,9 +1,8 @@
 // A stranger who attacks a job's store while an honest client uses it:
-//   network_intruder host port connections pid [keeps_out]
+//   network_intruder host port connections pid
 // Connections of eight kinds in random order (LOCKSTEP_CHAOS_SEED); of those that stay, 200 are kept open. Every 20th is
-// followed by an honest operation on the store and every 500th by a new honest client, all of which must be served. `pid` is the
-// server's: its descriptors and memory must stay bounded. With "keeps_out" descriptors may be short there: new clients are
-// then served when the stranger has left.
+// followed by an honest operation on the store and every 500th by a new honest client, all of which must be served, the client
+// sooner than strangers lose their places by themselves. `pid` is the server's: its descriptors and memory must stay bounded.
 #include <dirent.h>
 #include <sys/socket.h>
 
@@ -98,7 +97,7 @@ class Intruder {
     std::size_t said;
   };
 
-  void try_to_say(const par::Descriptor& socket, const std::string& bytes) {
+  static void try_to_say(const par::Descriptor& socket, const std::string& bytes) {
     std::size_t sent = 0;
     static_cast<void>(par::send_some(socket, bytes, sent));  // it may be closed already
   }
@@ -144,11 +143,19 @@ class Intruder {
     session_ += request;  // recorded, and never sent by the honest one
   }
 
-  void replay(par::Descriptor socket) {
+  // The server's answer to a good hello. Whoever comes is heard: it is the oldest stranger who has to go.
+  static std::string hear_hello(const par::Descriptor& socket, const std::string& hello) {
     par::Deadline deadline(seconds(30));
     std::string heard;
-    try_to_say(socket, session_.substr(0, par::kTcpHelloBytes));
-    static_cast<void>(par::read_some(socket, heard, par::kTcpHelloBytes, deadline));
+    try_to_say(socket, hello);
+    while (heard.size() < par::kTcpHelloBytes)
+      require(par::read_some(socket, heard, par::kTcpHelloBytes - heard.size(), deadline) == par::Outcome::kAnswered,
+              "a newcomer is not heard");
+    return heard;
+  }
+
+  void replay(par::Descriptor socket) {
+    hear_hello(socket, session_.substr(0, par::kTcpHelloBytes));
     say(std::move(socket), session_.substr(par::kTcpHelloBytes));
   }
 
@@ -157,13 +164,8 @@ class Intruder {
     other.token = "another0another0another0another0";
     const par::TcpIdentity identity = par::identity_of(other);
     par::TcpClientHandshake handshake(identity);
-    par::Deadline deadline(seconds(30));
-    std::string heard;
-    try_to_say(socket, handshake.start());
-    while (heard.size() < par::kTcpHelloBytes &&
-           par::read_some(socket, heard, par::kTcpHelloBytes - heard.size(), deadline) == par::Outcome::kAnswered) {
-    }
-    if (heard.size() == par::kTcpHelloBytes) try_to_say(socket, handshake.take(heard).reply);
+    std::string heard = hear_hello(socket, handshake.start());
+    try_to_say(socket, handshake.take(heard).reply);
     keep(std::move(socket));
   }
 
@@ -175,9 +177,10 @@ class Intruder {
   std::deque<Slow> slow_;
 };
 
-void attack(const std::string& host, int port, int connections, const std::string& server, bool keeps_out,
-            unsigned seed) {
+void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
   const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
+  par::TcpStoreOptions hasty = options;
+  hasty.timeout = par::kHandshakeDeadline - seconds(2);
   par::TcpStore client(host, port, options);
   std::vector<double> latencies;
   const auto use_store = [&](par::TcpStore& store) {
@@ -196,8 +199,7 @@ void attack(const std::string& host, int port, int connections, const std::strin
       if (i % 20 == 0) use_store(client);
       if (i % 500 != 0) continue;
       most_descriptors = std::max(most_descriptors, Resources(server).descriptors);
-      if (keeps_out) continue;
-      par::TcpStore another(host, port, options);
+      par::TcpStore another(host, port, hasty);
       use_store(another);
     }
   }
@@ -222,7 +224,7 @@ int main(int argc, char** argv) {
   const char* const given = std::getenv("LOCKSTEP_CHAOS_SEED");
   const auto seed = static_cast<unsigned>(given ? std::atoi(given) : 1);
   try {
-    attack(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), argv[4], argc > 5, seed);
+    attack(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), argv[4], seed);
   } catch (const std::exception& error) {
     std::printf("FAILED (seed %u): %s\n", seed, error.what());
     return 1;

@@ -33,7 +33,7 @@ intruders() {
 few_descriptors() {
   descriptors=48
   train
-  as_stranger "$INTRUDER" 10.77.0.2 $port $((connections / 5)) "${jobs[0]}" keeps_out || fail "the store, under attack"
+  as_stranger "$INTRUDER" 10.77.0.2 $port $((connections / 5)) "${jobs[0]}" || fail "the store, under attack"
   train_on
 }
 
