@@ -180,10 +180,10 @@ class GlooTransport final : public Transport {
       try {
         (*mesh)->connectFullMesh(store, device);
       } catch (const gloo::Exception& error) {
-        throw CommError(
-            fmt::format("init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
-                        "Both reach the store; gloo's own ports, any that are free, must be open between hosts",
-                        rank_, store.last(), error.what()));
+        throw CommError(fmt::format(
+            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
+            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
+            rank_, store.last(), error.what()));
       }
       greet(**mesh, mac, options, left);
     }

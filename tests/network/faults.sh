@@ -107,5 +107,21 @@ nobody() {
   fails 1 $bound 'Connection timed out.*after 3000 ms'
 }
 
+# A host that dies while an answer is on its way to it: noticed after half a minute, not when the time-out ends. For
+# scripts/chaos.sh, as it takes that long.
+dead_host() {
+  local long=150000
+  hosts 3
+  start 0 0 3 gloo $long 1
+  start 1 1 3 gloo $long 1
+  until_true 60 "rank 1 at rank 0" connected 0 1
+  sleep 1 # until it waits for the others, of which nothing tells
+  ip link set cable1 down
+  start 2 2 3 gloo $long 1
+  fails 0 40000 'rank 1 .*ended before all ranks had arrived'
+  fails 1 40000 'rank 0, which holds the store'
+  fails 2 40000 'rank 0, which holds the store'
+}
+
 "$1"
 nothing_left

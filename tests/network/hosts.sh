@@ -5,7 +5,7 @@ set -euo pipefail
 skip() { echo "skipped: $*"; exit 77; }
 
 if [ -z "${LOCKSTEP_OWN_NAMESPACES:-}" ]; then
-  for tool in unshare nsenter ip; do
+  for tool in unshare nsenter ip ss; do
     command -v "$tool" >/dev/null || skip "needs $tool (util-linux, iproute2)"
   done
   own=(unshare --net --pid --mount --fork --kill-child --mount-proc)
