@@ -44,16 +44,6 @@ Outcome read_some(const Descriptor& socket, std::string& into, std::size_t most,
   }
 }
 
-namespace {
-
-// Between questions nothing comes but a connection's end: after a cut of some length, say, which has healed since.
-bool is_quiet(const Descriptor& socket) {
-  pollfd ready{socket.get(), POLLIN | POLLRDHUP, 0};
-  return uninterrupted([&] { return ::poll(&ready, 1, 0); }) == 0;
-}
-
-}  // namespace
-
 // --- connections and questions ------------------------------------------------------------------------------------------
 
 StoreClient::StoreClient(std::string address, std::string holder, StoreLink link, Connect connect)
@@ -64,10 +54,10 @@ StoreClient::StoreClient(std::string address, std::string holder, StoreLink link
 StoreLink StoreClient::take_link(milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
-    while (!idle_.empty()) {
+    if (!idle_.empty()) {
       StoreLink link = std::move(idle_.back());
       idle_.pop_back();
-      if (is_quiet(link.socket)) return link;
+      return link;
     }
   }
   Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));

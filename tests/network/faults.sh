@@ -30,6 +30,14 @@ undisturbed() {
   done
 }
 
+# Hosts that share a file and no more: gloo must find the address at which others reach it.
+shared_file() {
+  hosts 2
+  rm -f meeting
+  INIT_METHOD=file://$PWD/meeting train 2 $patient 20
+  done_well 0 1
+}
+
 cable_pulled() {
   hosts 3
   train 3 $timeout

@@ -1,5 +1,5 @@
 // One rank of a small training for the tests of networks: network_job backend timeout_ms steps [stop_file]
-// It meets the others by the environment (env://), says "arrived" and, after each step, "step 7", so that the test knows
+// It meets the others by the environment (env://, or what INIT_METHOD says), says "arrived" and, after each step, "step 7", so that the test knows
 // when to disturb it. It ends after `steps` steps, or after the step at which rank 0 sees the stop file. Last comes
 //   done 40 steps, 0123456789abcdef, same bits
 //   failed 40 steps, 0123456789abcdef, same bits, after 3021 ms: all_reduce of ...: rank 1 has not arrived
@@ -92,8 +92,13 @@ int main(int argc, char** argv) {
   Training training(size ? std::atoi(size) : 1);
   int steps = 0;
   try {
-    train(training, {.backend = argv[1], .timeout = timeout, .reduction = par::Reduction::kCanonical},
-          std::atoi(argv[3]), argc > 4 ? argv[4] : nullptr, steps);
+    par::InitOptions options{.backend = argv[1], .timeout = timeout, .reduction = par::Reduction::kCanonical};
+    if (const char* const method = std::getenv("INIT_METHOD")) {
+      options.init_method = method;
+      options.world_size = training.size;
+      options.rank = std::atoi(std::getenv("RANK"));
+    }
+    train(training, options, std::atoi(argv[3]), argc > 4 ? argv[4] : nullptr, steps);
   } catch (const std::exception& error) {
     const auto after = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_sign);
     say("failed " + result(training, steps) + ", after " + std::to_string(after.count()) + " ms: " + error.what());

@@ -127,17 +127,6 @@ TEST_CASE("a store over a network that misbehaves: right answers, or an error in
   for_each_seed(25, check_store);
 }
 
-TEST_CASE("a connection that ended while nobody asked anything is replaced, as after a long cut that has healed") {
-  const auto server = tcp_server();
-  Proxy proxy(server->port(), ProxyPlan(0));
-  par::TcpStoreOptions options = tcp_options(false);
-  const auto client = std::make_shared<par::TcpStore>("127.0.0.1", proxy.port(), options);
-  for (int round = 1; round <= 3; ++round) {
-    CHECK(client->add("n", 1) == round);
-    proxy.cut();
-  }
-}
-
 TEST_CASE("ranks meet over a network that misbehaves, or hear so in time") {
   ls::on_warning([](const std::string&) {});
   for_each_seed(15, check_rendezvous);

@@ -147,19 +147,8 @@ Proxy::Proxy(int server_port, const ProxyPlan& plan) {
   port_ = par::address_of(listener).port();
   loop_.reset(new Loop{std::move(listener), server_port, plan, has_harmed_, std::mt19937(plan.seed), 0, {}});
   thread_ = std::thread([this] {
-    while (!stopping_) {
-      loop_->turn();
-      if (!cutting_) continue;
-      loop_->lines.clear();
-      cutting_ = false;
-      cutting_.notify_one();
-    }
+    while (!stopping_) loop_->turn();
   });
-}
-
-void Proxy::cut() {
-  cutting_ = true;
-  cutting_.wait(true);
 }
 
 Proxy::~Proxy() {

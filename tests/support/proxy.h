@@ -26,13 +26,12 @@ class Proxy {
   Proxy& operator=(const Proxy&) = delete;
   int port() const { return port_; }
   bool has_harmed() const { return has_harmed_; }
-  void cut();  // closes all connections there are; returns when that is done
 
  private:
   struct Line;
   struct Loop;
   int port_ = 0;
-  std::atomic<bool> stopping_{false}, cutting_{false}, has_harmed_{false};
+  std::atomic<bool> stopping_{false}, has_harmed_{false};
   std::unique_ptr<Loop> loop_;
   std::thread thread_;
 };
