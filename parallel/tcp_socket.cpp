@@ -153,7 +153,7 @@ std::string address_on_network() {
 
 void tune_tcp(const Descriptor& socket) {
   constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
-  // While bytes are under way nobody probes: without this a dead host is noticed after a quarter of an hour.
+  // While bytes are under way nobody probes: without this a question to a dead host ends after a quarter of an hour.
   constexpr int kUnconfirmedMilliseconds = 1000 * (kIdleSeconds + kProbeSeconds * kProbes);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnconfirmedMilliseconds);
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);

@@ -115,8 +115,7 @@ nobody() {
   fails 1 $bound 'Connection timed out.*after 3000 ms'
 }
 
-# A host that dies while an answer is on its way to it: noticed after half a minute, not when the time-out ends. For
-# scripts/chaos.sh, as it takes that long.
+# A host that dies: noticed after half a minute, not when the time-out ends. For scripts/chaos.sh, as it takes that long.
 dead_host() {
   local long=150000
   hosts 3

@@ -31,6 +31,7 @@ namespace {
 constexpr std::size_t kKeptOpen = 200;
 constexpr int kDescriptorsOfClients = 16;  // beside strangers
 constexpr long kMostGrowth = 16 << 10;     // KiB
+constexpr std::chrono::seconds kSoonerThanStrangers = par::kHandshakeDeadline - seconds(2);
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
@@ -143,9 +144,9 @@ class Intruder {
     session_ += request;  // recorded, and never sent by the honest one
   }
 
-  // The server's answer to a good hello. Whoever comes is heard: it is the oldest stranger who has to go.
+  // The server's answer to a good hello. Whoever comes is heard before others have lost their places by themselves.
   static std::string hear_hello(const par::Descriptor& socket, const std::string& hello) {
-    par::Deadline deadline(seconds(30));
+    par::Deadline deadline(kSoonerThanStrangers);
     std::string heard;
     try_to_say(socket, hello);
     while (heard.size() < par::kTcpHelloBytes)
@@ -180,7 +181,7 @@ class Intruder {
 void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
   const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
   par::TcpStoreOptions hasty = options;
-  hasty.timeout = par::kHandshakeDeadline - seconds(2);
+  hasty.timeout = kSoonerThanStrangers;
   par::TcpStore client(host, port, options);
   std::vector<double> latencies;
   const auto use_store = [&](par::TcpStore& store) {
