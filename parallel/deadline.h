@@ -19,6 +19,12 @@ class Deadline {
         looked_(Clock::now()) {}
 
   bool passed() { return look() >= end_; }
+  // After waits of at most this long that had deadlines of their own: what went beyond them was a pause, the rest not.
+  void waited(std::chrono::milliseconds at_most) { look(at_most); }
+  std::chrono::milliseconds left() {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - look());
+    return std::max(left, std::chrono::milliseconds(0));
+  }
   // How long to wait before looking again; call it once a slice.
   std::chrono::milliseconds slice() {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());
@@ -26,9 +32,9 @@ class Deadline {
   }
 
  private:
-  Clock::time_point look() {
+  Clock::time_point look(std::chrono::milliseconds expected = kSlice) {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > kSlice + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
+    if (now - looked_ > expected + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
     looked_ = now;
     return now;
   }

@@ -15,6 +15,8 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
+constexpr milliseconds kLastQuestion{300};  // an answer over a slow network takes no longer
+
 // A last question just before the end gets its answer.
 milliseconds time_left(Clock::time_point end) {
   return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kSlice);
@@ -31,7 +33,7 @@ class Patience {
   void retry(const std::string& failure, bool is_foreign = false) {
     if (!is_foreign) foreign_since_.reset();
     if (is_foreign && !foreign_since_) foreign_since_ = Clock::now();
-    static_cast<void>(deadline_.slice());  // moves the deadline where this process was stopped
+    deadline_.waited(kHandshakeDeadline);  // the longest try
     if (is_foreign && (deadline_.passed() || Clock::now() - *foreign_since_ > kStaleRun))
       throw CommError(where_ + ": " + failure);
     last_ = failure;
@@ -61,6 +63,8 @@ class Meeting {
   Rendezvous run() {
     while (!(place_.rank == 0 ? host() : join())) {
     }
+    // Past the end there are only short questions: to a host that is cut off nobody answers.
+    if (place_.rank != 0) store_->set_timeout(kLastQuestion);
     try {
       call_->wait_for_all(time_left(end_), timeout_);
     } catch (const CommError&) {
@@ -182,16 +186,14 @@ void Meeting::wait_for_next_call() {
 void Meeting::see_off() {
   store_->set_timeout(timeout_);
   if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
-  std::vector<std::string> byes;
-  for (int rank = 1; rank < place_.size; ++rank) byes.push_back(bye_of(rank));
-  try {
-    call_store_->wait(byes, time_left(end_));
-  } catch (const CommTimeout&) {
-    throw CommTimeout(fmt::format("{}: a rank arrived and was not heard of again", patience_.where()));
-  }
-  for (const std::string& bye : byes) {
-    const std::string text = call_store_->get(bye);
-    if (!text.empty()) throw CommError(text.substr(1));
+  for (int rank = 1; rank < place_.size; ++rank) {
+    std::string bye;
+    try {
+      bye = call_store_->get(bye_of(rank), time_left(end_));
+    } catch (const CommTimeout&) {
+      throw CommTimeout(fmt::format("{}: rank {} arrived and was not heard of again", patience_.where(), rank));
+    }
+    if (!bye.empty()) throw CommError(bye.substr(1));
   }
 }
 

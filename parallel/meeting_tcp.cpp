@@ -16,7 +16,9 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr int kPortsAbove = 64;
-constexpr std::chrono::milliseconds kLookEach{250};  // at a port that somebody else may have
+// At a port that somebody else may have; then twice as long, up to a limit: answers come from afar as well.
+constexpr std::chrono::milliseconds kFirstLook{250}, kLongestLook{4000};
+constexpr int kUnanswered = 2;  // ports in one round: behind a firewall no others answer either
 constexpr const char* kSizeKey = "world size";
 
 class TcpPlace final : public MeetingPlace {
@@ -36,11 +38,12 @@ class TcpPlace final : public MeetingPlace {
 
  private:
   std::vector<TcpAddress> at_port(std::vector<TcpAddress> addresses, int port) const;
-  bool is_of_this_size(Store& store) const;
+  bool is_of_this_size(Store& store, std::chrono::milliseconds timeout) const;
 
   Place place_;
   TcpIdentity identity_;
   int first_port_, last_port_;
+  std::chrono::milliseconds look_ = kFirstLook;
   int next_port_;  // after one that was joined: its roll call may have been an earlier group's
   // The most telling answer of all tries: in the last one rank 0 may have given up already.
   Welcome worst_ = Welcome::kNobody;
@@ -75,12 +78,18 @@ std::shared_ptr<Store> TcpPlace::host() {
 MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
   const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
   Joined out;
-  for (int port = std::exchange(next_port_, first_port_); port <= last_port_ && !deadline.passed(); ++port) {
+  const std::chrono::milliseconds each = std::exchange(look_, std::min(2 * look_, kLongestLook));
+  int unanswered = 0;
+  for (int port = std::exchange(next_port_, first_port_);
+       port <= last_port_ && unanswered < kUnanswered && !deadline.passed(); ++port) {
     TcpAddress reached;
-    Greeting greeting = greet_any(at_port(addresses, port), identity_, kLookEach, reached);
+    const auto began = Deadline::Clock::now();
+    Greeting greeting = greet_any(at_port(addresses, port), identity_, std::min(each, deadline.left()), reached);
+    deadline.waited(each * static_cast<int>(addresses.size()));
+    if (greeting.welcome == Welcome::kNobody && Deadline::Clock::now() - began >= each) ++unanswered;
     if (greeting.welcome == Welcome::kYes) {
       auto store = TcpMeeting::make(reached, identity_, std::move(greeting));
-      if (!is_of_this_size(*store)) continue;
+      if (!is_of_this_size(*store, std::max(deadline.left(), kSlice))) continue;
       out.store = std::move(store);
       next_port_ = port + 1;
       return out;
@@ -96,10 +105,10 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
 }
 
 // The size is no part of the proof, so that a wrong one can be told. False: the store ended meanwhile, with an earlier group.
-bool TcpPlace::is_of_this_size(Store& store) const {
+bool TcpPlace::is_of_this_size(Store& store, std::chrono::milliseconds timeout) const {
   std::string size;
   try {
-    size = store.get(kSizeKey, kHandshakeDeadline);
+    size = store.get(kSizeKey, timeout);
   } catch (const CommError&) {
     return false;
   }

@@ -8,6 +8,7 @@
 #include "lockstep/parallel/file_store.h"
 #include "lockstep/parallel/meeting_place_internal.h"
 #include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/parallel/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -66,18 +67,25 @@ std::string host_id() {
   return boot + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
-// Shared memory is for ranks that meet on one host, and those at a TCP store may be anywhere.
-void check_same_host(const Rendezvous& here) {
+// The first rank that is on another host than rank 0; 0 where all are on one.
+int first_elsewhere(const Rendezvous& here) {
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
   here.store->set(key(here.rank), host_id());
   const std::string first = here.store->get(key(0));
   for (int rank = 1; rank < here.size; ++rank) {
-    if (here.store->get(key(rank)) != first)
-      throw CommError(
-          fmt::format("init_process_group: backend shm joins processes of one host, and ranks 0 and {} are on "
-                      "different ones\nUse .backend = \"gloo\" or \"mpi\" there",
-                      rank));
+    if (here.store->get(key(rank)) != first) return rank;
   }
+  return 0;
+}
+
+// Shared memory is for ranks that meet on one host, and those at a TCP store may be anywhere.
+void check_same_host(const Rendezvous& here) {
+  const int rank = first_elsewhere(here);
+  if (rank > 0)
+    throw CommError(
+        fmt::format("init_process_group: backend shm joins processes of one host, and ranks 0 and {} are on "
+                    "different ones\nUse .backend = \"gloo\" or \"mpi\" there",
+                    rank));
 }
 
 Place place_of(const InitOptions& options, const Url& url) {
@@ -104,13 +112,16 @@ Rendezvous rendezvous(const InitOptions& options) {
   LOCKSTEP_CHECK(options.timeout.count() > 0, "init_process_group: the timeout is {} ms, expected more than 0",
                  options.timeout.count());
   Rendezvous result;
+  bool is_by_store = true;  // which does not tell where ranks are
   if (options.store) {
     result = meet_on_store(options);
   } else {
     const Url url = read_url(options);
-    result = url.scheme == "file" ? meet_in_file(options, url) : meet_at_place(options, place_of(options, url));
+    is_by_store = url.scheme == "file";
+    result = is_by_store ? meet_in_file(options, url) : meet_at_place(options, place_of(options, url));
   }
   if (result.store) result.store->set_timeout(options.timeout);
+  if (is_by_store && options.backend == "gloo" && first_elsewhere(result) > 0) result.address = address_on_network();
   return result;
 }
 

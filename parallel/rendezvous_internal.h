@@ -87,6 +87,7 @@ class RollCall {
  private:
   static constexpr const char* kAllHere = "all here";
   std::string peek(const std::string& key);
+  std::string settle_late(std::chrono::milliseconds shown);
   std::string describe_missing(std::chrono::milliseconds shown);
   std::string describe_twice() const;
 

@@ -83,9 +83,19 @@ void RollCall::wait_for_all(std::chrono::milliseconds timeout, std::chrono::mill
   try {
     outcome_ = store_.get(kOutcome, rank_ == 0 ? timeout : timeout + kForRankZero);
   } catch (const CommTimeout&) {
-    outcome_ = store_.compare_set(kOutcome, "", kLate + describe_missing(shown));  // unless it came just now
+    outcome_ = settle_late(shown);
   }
   if (has_failed()) raise(outcome_);
+}
+
+// Late, unless the outcome came just now.
+std::string RollCall::settle_late(std::chrono::milliseconds shown) {
+  try {
+    return store_.compare_set(kOutcome, "", kLate + describe_missing(shown));
+  } catch (const CommError& error) {
+    return kLate + fmt::format("{}: not all of {} ranks arrived within {} ms, and the store does not answer:\n{}",
+                               where_, size_, shown.count(), error.what());
+  }
 }
 
 std::vector<int> RollCall::entered() {

@@ -62,7 +62,9 @@ StoreLink StoreClient::take_link(milliseconds timeout) {
   }
   Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
-  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died", address_, holder_));
+  const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
+  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died{}", address_, holder_,
+                              has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : ""));
 }
 
 StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,

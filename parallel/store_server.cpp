@@ -51,6 +51,8 @@ struct Connection {
   bool is_busy() const { return !awaited.empty() || !out.empty(); }  // nothing is read until it has its answer
 };
 
+bool is_stranger(const std::unique_ptr<Connection>& peer) { return !peer->is_known(); }
+
 // Fields of a message whose number is fixed.
 void expect_fields(const StoreMessage& message, std::size_t count) {
   if (message.fields.size() != count)
@@ -101,6 +103,7 @@ class StoreServer::Loop {
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
   void turn_one_away();
   void limit_strangers();
+  bool drop_oldest_stranger(const std::string& why);  // false: there is none
   void sweep();
 
   void read(Connection& peer);
@@ -167,6 +170,8 @@ void StoreServer::Loop::accept_all() {
         uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (!socket && errno == ECONNABORTED) continue;
+    // Whoever comes may have the token; who has been silent for longest hardly.
+    if (!socket && (errno == EMFILE || errno == ENFILE) && drop_oldest_stranger("descriptors ran out")) continue;
     if (!socket) return turn_one_away();
     if (auto handshake = gate_->greet(socket))
       peers_.push_back(std::make_unique<Connection>(std::move(socket), std::move(handshake)));
@@ -183,12 +188,17 @@ void StoreServer::Loop::turn_one_away() {
 }
 
 void StoreServer::Loop::limit_strangers() {
-  const auto is_stranger = [](const auto& peer) { return !peer->is_known(); };
-  if (std::count_if(peers_.begin(), peers_.end(), is_stranger) <= static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
-    return;
-  const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_stranger);
-  turn_away(**oldest, "too many connections have not said who they are");
+  const auto strangers = std::ranges::count_if(peers_, is_stranger);
+  if (strangers > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
+    drop_oldest_stranger("too many connections have not said who they are");
+}
+
+bool StoreServer::Loop::drop_oldest_stranger(const std::string& why) {
+  const auto oldest = std::ranges::find_if(peers_, is_stranger);
+  if (oldest == peers_.end()) return false;
+  turn_away(**oldest, why);
   peers_.erase(oldest);
+  return true;
 }
 
 // Removes the dead and carries out their wills, which can wake others, whose sockets can turn out dead.

@@ -153,6 +153,9 @@ std::string address_on_network() {
 
 void tune_tcp(const Descriptor& socket) {
   constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
+  // While bytes are under way nobody probes: without this a question to a dead host ends after a quarter of an hour.
+  constexpr int kUnconfirmedMilliseconds = 1000 * (kIdleSeconds + kProbeSeconds * kProbes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnconfirmedMilliseconds);
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);

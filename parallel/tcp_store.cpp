@@ -158,11 +158,12 @@ Greeting reach(const std::vector<TcpAddress>& addresses, const TcpIdentity& iden
     const milliseconds each = std::clamp<milliseconds>(left, kSlice, kHandshakeDeadline);
     Greeting greeting = greet_any(addresses, identity, each, reached);
     if (greeting.welcome == Welcome::kYes) return greeting;
+    if (patience) patience->waited(each * static_cast<int>(addresses.size()));
     const bool is_foreign = greeting.welcome == Welcome::kOtherJob, is_gone = greeting.welcome == Welcome::kGone;
     if (!is_foreign && !is_gone) patience.reset();
     if (!patience && (is_foreign || is_gone)) patience.emplace(is_foreign ? kStaleRun : kHandshakeDeadline);
     const std::string where = is_foreign || is_gone ? reached.to_string() : asked;
-    static_cast<void>(deadline.slice());  // moves the deadline where this process was stopped
+    deadline.waited(each * static_cast<int>(addresses.size()));
     if (patience && patience->passed()) throw CommError("TcpStore: " + describe_tcp(greeting, where, identity));
     if (deadline.passed())
       throw CommTimeout(fmt::format("TcpStore: {}: no store within {} ms: {}", asked, timeout.count(),

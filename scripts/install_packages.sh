@@ -8,7 +8,8 @@ needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3
 optional=()  # whatever uses these is skipped without them, and says so
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang clang-format-14 dpkg-dev file)
-  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime)
+  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
+    iproute2 nmap)
 fi
 
 if ! command -v dpkg-query >/dev/null; then

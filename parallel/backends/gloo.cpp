@@ -50,22 +50,40 @@ class WithoutBrokenPipe {
   bool was_pending_ = false;
 };
 
+// One time-out for all that making a group takes.
+class TimeLeft {
+ public:
+  explicit TimeLeft(std::chrono::milliseconds timeout) : end_(Deadline::Clock::now() + timeout) {}
+  std::chrono::milliseconds operator()() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Deadline::Clock::now());
+    return std::max(left, std::chrono::milliseconds(1));
+  }
+
+ private:
+  Deadline::Clock::time_point end_;
+};
+
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
-  StoreForGloo(std::string prefix, std::shared_ptr<parallel::Store> store)
-      : store_(std::move(prefix), std::move(store)) {}
+  StoreForGloo(std::string prefix, std::shared_ptr<parallel::Store> store, const TimeLeft& left)
+      : store_(std::move(prefix), std::move(store)), left_(left) {}
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.set(key, std::string(data.begin(), data.end()));
   }
   std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get(key);
+    const std::string value = store_.get(key, left_());
+    last_ = key;
     return {value.begin(), value.end()};
   }
-  void wait(const std::vector<std::string>& keys) override { store_.wait(keys); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { store_.wait(keys); }
+  void wait(const std::vector<std::string>& keys) override { store_.wait(keys, left_()); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+  // What gloo asked for last: a rank, whose addresses stand there, before it connects with that rank.
+  const std::string& last() const { return last_; }
 
  private:
   PrefixStore store_;
+  const TimeLeft& left_;
+  std::string last_;
 };
 
 constexpr std::chrono::hours kForever{24 * 365};
@@ -153,13 +171,21 @@ class GlooTransport final : public Transport {
     Digest secret = shared_secret(options);
     Mac mac(view(secret));
     wipe(secret);
+    const TimeLeft left(options.timeout);
     for (auto* const mesh : {&data_, &news_}) {
       *mesh = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
       // gloo waits five times this long for a connection.
-      (*mesh)->setTimeout(std::max(options.timeout / 5, std::chrono::milliseconds(1)));
-      StoreForGloo store(mesh == &data_ ? "gloo/data/" : "gloo/news/", options.store);
-      (*mesh)->connectFullMesh(store, device);
-      greet(**mesh, mac, options);
+      (*mesh)->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
+      StoreForGloo store(mesh == &data_ ? "gloo/data/" : "gloo/news/", options.store, left);
+      try {
+        (*mesh)->connectFullMesh(store, device);
+      } catch (const gloo::Exception& error) {
+        throw CommError(fmt::format(
+            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
+            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
+            rank_, store.last(), error.what()));
+      }
+      greet(**mesh, mac, options, left);
     }
     watches_.resize(static_cast<std::size_t>(options.size));
     for (int peer = 0; peer < options.size; ++peer) {
@@ -253,13 +279,13 @@ class GlooTransport final : public Transport {
 
   // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
   // proof cannot be shown again elsewhere.
-  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options) const {
-    const auto own_nonces = exchange(mesh, kNonceChannel, options, [](int) { return random_digest(); });
+  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) const {
+    const auto own_nonces = exchange(mesh, kNonceChannel, options, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
       const std::int32_t ends[3] = {prover, verifier, &mesh == news_.get()};
       return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
     };
-    const auto proofs = exchange(mesh, kProofChannel, options, [&](int peer) {
+    const auto proofs = exchange(mesh, kProofChannel, options, left, [&](int peer) {
       return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
     });
     for (int peer = 0; peer < options.size; ++peer) {
@@ -273,7 +299,7 @@ class GlooTransport final : public Transport {
   struct Digests {
     std::vector<Digest> sent, received;
   };
-  Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options,
+  Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options, const TimeLeft& left,
                    const std::function<Digest(int)>& digest_for) const {
     const auto size = static_cast<std::size_t>(options.size);
     Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
@@ -287,8 +313,16 @@ class GlooTransport final : public Transport {
       sends.push_back(mesh.createUnboundBuffer(&digests.sent[r], kDigestBytes));
       sends.back()->send(peer, static_cast<std::uint64_t>(channel));
     }
-    for (const auto& receive : receives) receive->waitRecv(nullptr, options.timeout);
-    for (const auto& send : sends) send->waitSend(nullptr, options.timeout);
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      try {
+        receives[i]->waitRecv(nullptr, left());
+        sends[i]->waitSend(nullptr, left());
+      } catch (const gloo::Exception& error) {
+        const int peer = static_cast<int>(i) + (static_cast<int>(i) >= rank_ ? 1 : 0);
+        throw CommError(
+            fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", peer, error.what()));
+      }
+    }
     return digests;
   }
 

@@ -1,0 +1,234 @@
+// A stranger who attacks a job's store while an honest client uses it:
+//   network_intruder host port connections pid
+// Connections of eight kinds in random order (LOCKSTEP_CHAOS_SEED); of those that stay, 200 are kept open. Every 20th is
+// followed by an honest operation on the store and every 500th by a new honest client, all of which must be served, the client
+// sooner than strangers lose their places by themselves. `pid` is the server's: its descriptors and memory must stay bounded.
+#include <dirent.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/parallel/tcp_store.h"
+#include "lockstep/parallel/tcp_store_internal.h"
+
+namespace par = lockstep::parallel;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr std::size_t kKeptOpen = 200;
+constexpr int kDescriptorsOfClients = 16;  // beside strangers
+constexpr long kMostGrowth = 16 << 10;     // KiB
+constexpr std::chrono::seconds kSoonerThanStrangers = par::kHandshakeDeadline - seconds(2);
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+// Of the server's process.
+struct Resources {
+  int descriptors = 0;
+  long kilobytes = 0;
+
+  explicit Resources(const std::string& process) {
+    DIR* const folder = opendir(("/proc/" + process + "/fd").c_str());
+    require(folder, "no process " + process);
+    while (readdir(folder)) ++descriptors;
+    closedir(folder);
+    std::ifstream status("/proc/" + process + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmRSS:")) kilobytes = std::atol(line.c_str() + 6);
+    }
+  }
+};
+
+class Intruder {
+ public:
+  Intruder(const std::string& host, int port, const par::TcpStoreOptions& honest, unsigned seed)
+      : address_(par::resolve(host, port).at(0)), honest_(honest), random_(seed) {
+    record_session();
+  }
+
+  void connect() {
+    par::Deadline deadline(seconds(30));
+    std::string error;
+    par::Descriptor socket = par::connect_tcp(address_, deadline, error);
+    require(bool(socket), error);
+    switch (random_() % 8) {
+      case 0:
+        return say(std::move(socket), random_bytes(1 + random_() % 400));
+      case 1:
+        return prove_with_another_token(std::move(socket));
+      case 2:
+        return keep(std::move(socket));  // silent
+      case 3:
+        slow_.push_back({std::move(socket), 0});
+        break;
+      case 4:
+        return say(std::move(socket), std::string("\xff\xff\xff\x7f", 4) + random_bytes(60));
+      case 5:
+        return reset(std::move(socket));
+      case 6:
+        return say(std::move(socket), session_);  // all at once
+      default:
+        return replay(std::move(socket));
+    }
+    // Of the slow ones each says a byte more of a good hello.
+    for (Slow& slow : slow_) {
+      if (slow.said + 1 < par::kTcpHelloBytes) try_to_say(slow.socket, session_.substr(slow.said++, 1));
+    }
+    if (slow_.size() > kKeptOpen / 4) slow_.pop_front();
+  }
+
+ private:
+  struct Slow {
+    par::Descriptor socket;
+    std::size_t said;
+  };
+
+  static void try_to_say(const par::Descriptor& socket, const std::string& bytes) {
+    std::size_t sent = 0;
+    static_cast<void>(par::send_some(socket, bytes, sent));  // it may be closed already
+  }
+  void keep(par::Descriptor socket) {
+    open_.push_back(std::move(socket));
+    if (open_.size() > kKeptOpen) open_.pop_front();
+  }
+  void say(par::Descriptor socket, const std::string& bytes) {
+    try_to_say(socket, bytes);
+    keep(std::move(socket));
+  }
+  void reset(par::Descriptor socket) {
+    const linger at_once{1, 0};
+    require(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0, "no SO_LINGER");
+  }
+  std::string random_bytes(std::size_t count) {
+    std::string bytes(count, '\0');
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<char>(random_()); });
+    return bytes;
+  }
+
+  // A whole session of an honest client: hello, proof and a request that would change the store.
+  void record_session() {
+    const par::TcpIdentity identity = par::identity_of(honest_);
+    par::TcpClientHandshake handshake(identity);
+    par::Deadline deadline(seconds(30));
+    std::string error, in;
+    const par::Descriptor socket = par::connect_tcp(address_, deadline, error);
+    require(bool(socket), error);
+    const auto talk = [&](const std::string& bytes, std::size_t count) {
+      session_ += bytes;
+      require(par::send_all(socket, bytes, deadline) == par::Outcome::kAnswered, "the honest session failed");
+      while (in.size() < count) {
+        require(par::read_some(socket, in, count - in.size(), deadline) == par::Outcome::kAnswered,
+                "the honest session failed");
+      }
+      return handshake.take(in);
+    };
+    const par::Handshake::Step hello = talk(handshake.start(), par::kTcpHelloBytes);
+    par::Handshake::Step proof = talk(hello.reply, par::kDigestBytes);
+    std::string request = par::frame(par::StoreOp::kAdd, {"intruder/probe", "1000000"});
+    proof.guard->seal(request);
+    session_ += request;  // recorded, and never sent by the honest one
+  }
+
+  // The server's answer to a good hello. Whoever comes is heard before others have lost their places by themselves.
+  static std::string hear_hello(const par::Descriptor& socket, const std::string& hello) {
+    par::Deadline deadline(kSoonerThanStrangers);
+    std::string heard;
+    try_to_say(socket, hello);
+    while (heard.size() < par::kTcpHelloBytes)
+      require(par::read_some(socket, heard, par::kTcpHelloBytes - heard.size(), deadline) == par::Outcome::kAnswered,
+              "a newcomer is not heard");
+    return heard;
+  }
+
+  void replay(par::Descriptor socket) {
+    hear_hello(socket, session_.substr(0, par::kTcpHelloBytes));
+    say(std::move(socket), session_.substr(par::kTcpHelloBytes));
+  }
+
+  void prove_with_another_token(par::Descriptor socket) {
+    par::TcpStoreOptions other = honest_;
+    other.token = "another0another0another0another0";
+    const par::TcpIdentity identity = par::identity_of(other);
+    par::TcpClientHandshake handshake(identity);
+    std::string heard = hear_hello(socket, handshake.start());
+    try_to_say(socket, handshake.take(heard).reply);
+    keep(std::move(socket));
+  }
+
+  par::TcpAddress address_;
+  par::TcpStoreOptions honest_;
+  std::mt19937 random_;
+  std::string session_;
+  std::deque<par::Descriptor> open_;
+  std::deque<Slow> slow_;
+};
+
+void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
+  const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
+  par::TcpStoreOptions hasty = options;
+  hasty.timeout = kSoonerThanStrangers;
+  par::TcpStore client(host, port, options);
+  std::vector<double> latencies;
+  const auto use_store = [&](par::TcpStore& store) {
+    const auto before = std::chrono::steady_clock::now();
+    const std::int64_t sum = store.add("intruder/probe", 1);
+    latencies.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count());
+    require(sum == static_cast<std::int64_t>(latencies.size()), "the store counts " + std::to_string(sum));
+  };
+  use_store(client);
+  const Resources before(server);
+  int most_descriptors = 0;
+  {
+    Intruder intruder(host, port, options, seed);
+    for (int i = 1; i <= connections; ++i) {
+      intruder.connect();
+      if (i % 20 == 0) use_store(client);
+      if (i % 500 != 0) continue;
+      most_descriptors = std::max(most_descriptors, Resources(server).descriptors);
+      par::TcpStore another(host, port, hasty);
+      use_store(another);
+    }
+  }
+  par::TcpStore another(host, port, options);
+  use_store(another);
+  const Resources after(server);
+  std::sort(latencies.begin(), latencies.end());
+  std::printf(
+      "%d hostile connections, %zu honest operations: median %.2f ms, p99 %.2f ms; descriptors %d, at most %d; "
+      "%ld KiB, then %ld KiB\n",
+      connections, latencies.size(), latencies[latencies.size() / 2], latencies[latencies.size() * 99 / 100],
+      before.descriptors, most_descriptors, before.kilobytes, after.kilobytes);
+  require(most_descriptors <= before.descriptors + static_cast<int>(par::kMaxUnauthenticated) + kDescriptorsOfClients,
+          "too many descriptors");
+  require(after.kilobytes <= before.kilobytes + kMostGrowth, "the server's memory grows");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  const char* const given = std::getenv("LOCKSTEP_CHAOS_SEED");
+  const auto seed = static_cast<unsigned>(given ? std::atoi(given) : 1);
+  try {
+    attack(argv[1], std::atoi(argv[2]), std::atoi(argv[3]), argv[4], seed);
+  } catch (const std::exception& error) {
+    std::printf("FAILED (seed %u): %s\n", seed, error.what());
+    return 1;
+  }
+  return 0;
+}

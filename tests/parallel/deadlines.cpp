@@ -1,0 +1,38 @@
+// When the time is over, for a process that works, waits, or is stopped for a while.
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include "lockstep/parallel/deadline.h"
+#include "lockstep/parallel/tcp_socket_internal.h"
+
+namespace par = lockstep::parallel;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+TEST_CASE("a pause between two looks moves the deadline; a wait that had a deadline of its own does not") {
+  par::Deadline paused(milliseconds(1000)), waited(milliseconds(1000));
+  usleep(1'300'000);  // what a stopped process does
+  waited.waited(hours(1));
+  CHECK(waited.passed());
+  CHECK(waited.left() == milliseconds(0));
+  CHECK(waited.slice() == milliseconds(1));
+  CHECK_FALSE(paused.passed());
+  CHECK(paused.left() > milliseconds(0));
+}
+
+TEST_CASE("a connection to a host that died is given up after 30 seconds, idle or with bytes under way") {
+  std::string error;
+  const par::Descriptor socket = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  REQUIRE_MESSAGE(socket, error);
+  par::tune_tcp(socket);
+  const auto option = [&](int name) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    CHECK(::getsockopt(socket.get(), IPPROTO_TCP, name, &value, &size) == 0);
+    return value;
+  };
+  CHECK(option(TCP_KEEPIDLE) + option(TCP_KEEPCNT) * option(TCP_KEEPINTVL) == 30);
+  CHECK(option(TCP_USER_TIMEOUT) == 30'000);
+}
