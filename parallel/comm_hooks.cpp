@@ -19,9 +19,8 @@ class CastHook final : public CommHook {
 
   std::shared_ptr<Work> start(const GradBucket& bucket, ProcessGroup& group) override {
     const Tensor narrow = raw::to(bucket.buffer, dtype_);
-    return then(group.all_reduce(narrow, ReduceOp::kAvg), [narrow, out = bucket.buffer] {
-      raw::copy(raw::to(narrow, out.dtype()), out);
-    });
+    return then(group.all_reduce(narrow, ReduceOp::kAvg),
+                [narrow, out = bucket.buffer] { raw::copy(raw::to(narrow, out.dtype()), out); });
   }
   std::string describe() const override { return dtype_ == kFloat16 ? "fp16_compress_hook" : "bf16_compress_hook"; }
 

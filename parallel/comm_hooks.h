@@ -18,11 +18,11 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // A bucket on its way through a hook.
 struct GradBucket {
-  std::size_t index = 0;                   // buckets come in this order, on all ranks
-  bool is_last = false;                    // of the step
-  Tensor buffer;                           // (elements): all gradients in a row, zeros between them
-  std::vector<Tensor> gradients = {};      // views of it, with the parameters' shapes; f32 for f16 and bf16 parameters
-  std::vector<std::string> names = {};     // of the parameters
+  std::size_t index = 0;                // buckets come in this order, on all ranks
+  bool is_last = false;                 // of the step
+  Tensor buffer;                        // (elements): all gradients in a row, zeros between them
+  std::vector<Tensor> gradients = {};   // views of it, with the parameters' shapes; f32 for f16 and bf16 parameters
+  std::vector<std::string> names = {};  // of the parameters
 };
 
 // What this rank's shards add up to stands in `bucket.buffer`, not divided by anything; when the Work that `start`
@@ -47,13 +47,13 @@ std::shared_ptr<CommHook> fp16_compress_hook();
 std::shared_ptr<CommHook> bf16_compress_hook();
 
 struct PowerSgdOptions {
-  std::int64_t rank = 1;               // of the matrices that are sent: more is closer, and more bytes
-  std::int64_t start_iteration = 1000;  // steps that are averaged as they are
-  double min_compression_rate = 2;     // a gradient that would not shrink by more than that is sent as it is
-  bool use_error_feedback = true;      // what a step has left out is added to the next one's gradients
-  bool warm_start = true;              // begin with the factors of the step before
+  std::int64_t rank = 1;                 // of the matrices that are sent: more is closer, and more bytes
+  std::int64_t start_iteration = 1000;   // steps that are averaged as they are
+  double min_compression_rate = 2;       // a gradient that would not shrink by more than that is sent as it is
+  bool use_error_feedback = true;        // what a step has left out is added to the next one's gradients
+  bool warm_start = true;                // begin with the factors of the step before
   double orthogonalization_epsilon = 0;  // added to each column's length
-  std::uint64_t seed = 0;              // of the first factors
+  std::uint64_t seed = 0;                // of the first factors
 };
 
 // PowerSGD (Vogels, Karimireddy and Jaggi 2019): a gradient of two or more dimensions, as a matrix M of n = size(0) rows

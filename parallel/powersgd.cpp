@@ -195,9 +195,9 @@ std::shared_ptr<Work> PowerSgdHook::Bucket::begin(const GradBucket& bucket, Proc
       if (each.error.defined()) raw::add_(m, each.error);
       each.error = raw::clone(m);
     }
-    // Numbers of their own for each bucket, matrix and step; a matrix may take up to 2^24 of them.
-    const std::uint64_t seed =
-        options.seed + ((static_cast<std::uint64_t>(steps) << 16) + (bucket.index << 8) + k << 24);
+    // Numbers of their own for each step, bucket and matrix.
+    const std::uint64_t number = (static_cast<std::uint64_t>(steps) << 16) + (bucket.index << 8) + k;
+    const std::uint64_t seed = options.seed + (number << 24);
     change_columns(q(each), [&](std::vector<Column>& columns) {
       draw_missing(columns, seed);
       make_orthonormal(columns, options.orthogonalization_epsilon);
@@ -210,9 +210,8 @@ std::shared_ptr<Work> PowerSgdHook::Bucket::begin(const GradBucket& bucket, Proc
 // Q = M' P, with P made orthonormal: from the same numbers on all ranks, and so to the same directions.
 std::shared_ptr<Work> PowerSgdHook::Bucket::project_back(ProcessGroup& group, const PowerSgdOptions& options) {
   for (const Matrix& each : matrices) {
-    change_columns(p(each), [&](std::vector<Column>& columns) {
-      make_orthonormal(columns, options.orthogonalization_epsilon);
-    });
+    change_columns(p(each),
+                   [&](std::vector<Column>& columns) { make_orthonormal(columns, options.orthogonalization_epsilon); });
     raw::copy(raw::matmul(raw::transpose(matrix(each), 0, 1), p(each)), q(each));
   }
   return group.all_reduce(second, ReduceOp::kAvg);
@@ -233,9 +232,10 @@ PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options) : options_(options) {
   LOCKSTEP_CHECK(options.rank >= 1, "PowerSgdHook: rank is {}, expected 1 or more", options.rank);
   LOCKSTEP_CHECK(options.start_iteration >= 0, "PowerSgdHook: start_iteration is {}, expected 0 or more",
                  options.start_iteration);
-  LOCKSTEP_CHECK(options.min_compression_rate > 0 && options.orthogonalization_epsilon >= 0,
-                 "PowerSgdHook: min_compression_rate is {} and orthogonalization_epsilon {}, expected more than 0, and 0 or more",
-                 options.min_compression_rate, options.orthogonalization_epsilon);
+  LOCKSTEP_CHECK(
+      options.min_compression_rate > 0 && options.orthogonalization_epsilon >= 0,
+      "PowerSgdHook: min_compression_rate is {} and orthogonalization_epsilon {}, expected more than 0, and 0 or more",
+      options.min_compression_rate, options.orthogonalization_epsilon);
 }
 
 PowerSgdHook::~PowerSgdHook() = default;
