@@ -221,6 +221,23 @@ TEST_CASE("join: what cannot work is an error that says so") {
   });
 }
 
+TEST_CASE("join: another collective of the body meets a rank that shadows, and both are told") {
+  with_group("local", 2, [](const Group& group) {
+    Counting model;
+    DistributedDataParallel ddp(model, group);
+    const std::string error = error_of<ls::CommError>([&] {
+      ddp.join([&] {
+        for (int k = 0; k < 2 - group->rank(); ++k) {
+          model.zero_grad();
+          step(ddp, model, group->rank(), k);
+          group->all_reduce(ls::ones({3}))->wait();  // a metric
+        }
+      });
+    });
+    CHECK_MESSAGE(contains(error, "disagree"), error);
+  });
+}
+
 TEST_CASE("join: a rank whose body throws is lost to those that shadow it") {
   std::string seen[2];
   CHECK_THROWS_WITH_AS(with_group("local", 2,
