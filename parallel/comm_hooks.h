@@ -26,8 +26,8 @@ struct GradBucket {
 };
 
 // What this rank's shards add up to stands in `bucket.buffer`, not divided by anything; when the Work that `start`
-// returns is complete, the mean over the ranks has to stand there, the same on all of them. So it may only use collectives of
-// `group`, in the same order on all ranks, and what is started in a Work's `wait` is: buckets are waited for in order.
+// returns is complete, the mean over the ranks has to stand there, the same on all of them. So `start` begins the same
+// collectives of `group`, in the same order, on all ranks. A Work's `wait` may begin more: buckets are waited for in order.
 // A parameter that this rank has not used counts as -0.0.
 //
 // What it throws is the step's error; parameters stay as they are. One hook serves one DistributedDataParallel.
