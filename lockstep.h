@@ -21,6 +21,7 @@
 #include "lockstep/optim/checkpoint.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/schedulers.h"
+#include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed.h"
 #include "lockstep/parallel/file_store.h"

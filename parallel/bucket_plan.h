@@ -18,7 +18,7 @@ struct BucketLayout {
 };
 
 // Elements of a bucket's tail before the used bits of its parameters.
-enum Tail : std::int64_t { kTailShards, kTailRows, kTailLoss, kTailStop, kTailFixed };
+enum Tail : std::int64_t { kTailShards, kTailRows, kTailLoss, kTailStop, kTailJoined, kTailFixed };
 
 // Buckets in the order in which gradients are likely to be complete: parameters from the last to the first. A bucket is
 // closed before a parameter of another dtype or device, and before one that would take it past its limit: `first_bytes`

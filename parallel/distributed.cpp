@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/parallel/distributed_state.h"
 #include "lockstep/parallel/model_check.h"
-#include "lockstep/parallel/reducer.h"
-#include "lockstep/parallel/shard_buffers.h"
-#include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/ops.h"
@@ -30,28 +28,6 @@ std::shared_ptr<ProcessGroup> own_group(std::shared_ptr<ProcessGroup> group) {
 
 }  // namespace
 
-struct DistributedDataParallel::State {
-  State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
-      : module(module), group(std::move(group)), options(options), parameters(module), sets(parameters.list()),
-        buffers(module) {}
-
-  void install();
-  void share_state();
-  void share_buffers();
-  void after_step();
-  Tensor step(const Batch& batch, ShardLoss loss_fn, StandingGradients* standing);
-
-  nn::Module& module;
-  std::shared_ptr<ProcessGroup> group;
-  DistributedDataParallelOptions options;
-  TrainedParameters parameters;
-  GradientSets sets;
-  ShardBuffers buffers;
-  std::unique_ptr<Reducer> reducer;
-  int no_sync_depth = 0;
-  bool reduced = false;  // the gradients that stand are means over all ranks
-};
-
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                                  const DistributedDataParallelOptions& options) {
   LOCKSTEP_CHECK(group, "DistributedDataParallel: the process group is null; init_process_group makes one");
@@ -70,24 +46,24 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
                                options.bucket_cap_mb, options.shards_per_rank, options.sync_buffers,
                                static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
   state_->group = own_group(state_->group);
-  state_->share_state();
+  state_->share_state(0);
   state_->install();
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
-void DistributedDataParallel::State::share_state() {
+void DistributedDataParallel::State::share_state(int root) {
   {
     const PhaseGuard phase(*group, Phase::kParameters);
-    for (const nn::Parameter& parameter : module.parameters()) group->broadcast(parameter.master(), 0)->wait();
+    for (const nn::Parameter& parameter : module.parameters()) group->broadcast(parameter.master(), root)->wait();
   }
-  share_buffers();
+  share_buffers(root);
   group->release_staging();
 }
 
-void DistributedDataParallel::State::share_buffers() {
+void DistributedDataParallel::State::share_buffers(int root) {
   const PhaseGuard phase(*group, Phase::kBuffers);
-  for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), 0)->wait();
+  for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
 }
 
 // Also again where parameters have been frozen, unfrozen or converted since; all ranks have to do that alike.
@@ -95,8 +71,11 @@ void DistributedDataParallel::State::install() {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DistributedDataParallel: it cannot run inside a DataParallel replica");
   if (parameters.changed() || !reducer || reducer->outdated()) {
+    LOCKSTEP_CHECK(!joining,
+                   "DistributedDataParallel: inside join the parameters that are trained have to stay the same");
     reducer = std::make_unique<Reducer>(trained(module), group, options);
     reducer->after_step([this] { after_step(); });
+    if (hook) reducer->set_hook(hook);
     sets = GradientSets(parameters.list());
     sets.set_homes(reducer->homes());
   }
@@ -106,8 +85,10 @@ void DistributedDataParallel::State::install() {
 
 void DistributedDataParallel::State::after_step() {
   reduced = true;
-  if (options.sync_buffers && !buffers.empty()) share_buffers();
-  if (options.check_every > 0 && reducer->steps() % options.check_every == 0)
+  if (joining) after_joined_step();
+  if (options.sync_buffers && !buffers.empty()) share_buffers(joining ? joining->buffers_of : 0);
+  // Ranks that are out of data have fallen behind.
+  if (options.check_every > 0 && reducer->steps() % options.check_every == 0 && reducer->joined() == 0)
     check_same_values(module, *group, options.sync_buffers);
 }
 
@@ -208,6 +189,17 @@ DistributedDataParallel::NoSync::~NoSync() {
   if (!owner_) return;
   State& state = *owner_->state_;
   state.reducer->set_sync(--state.no_sync_depth == 0);
+}
+
+void DistributedDataParallel::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  State& state = *state_;
+  LOCKSTEP_CHECK(hook, "register_comm_hook: the hook is null");
+  LOCKSTEP_CHECK(!state.hook, "register_comm_hook: there is one already ({})", state.hook->describe());
+  LOCKSTEP_CHECK(state.reducer->steps() == 0, "register_comm_hook: after {} steps; register it before the first",
+                 state.reducer->steps());
+  check_same_text("register_comm_hook: ranks have different hooks", hook->describe(), *state.group);
+  state.hook = hook;
+  state.reducer->set_hook(std::move(hook));
 }
 
 void DistributedDataParallel::request_stop() { state_->reducer->request_stop(); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/nn/module.h"
+#include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/step.h"
 
@@ -35,10 +36,23 @@ struct BucketStats {
 
 struct DistributedDataParallelStats {
   std::vector<BucketStats> buckets;
-  std::int64_t steps = 0;          // synchronised
-  std::int64_t reduced_bytes = 0;  // gradients that were reduced, in all steps
-  std::int64_t copies = 0;         // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
-  double overlap = 0;              // of the last step: the share of buckets launched before backward was done
+  std::int64_t steps = 0;  // synchronised
+  std::int64_t reduced_bytes =
+      0;                    // gradients that were reduced, in all steps; what a hook sends is in the group's traffic()
+  std::int64_t copies = 0;  // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
+  double overlap = 0;       // of the last step: the share of buckets launched before backward was done
+};
+
+// Of `join`, the same on all ranks.
+struct JoinOptions {
+  // Gradients are divided by the number of all ranks (shards), as if those out of data had gradients of zero; false: by the
+  // number of those that have data. With Weighting::kSamples it is the mean over the rows of the step either way.
+  bool divide_by_initial_world_size = true;
+  bool enable = true;                       // false: `join` only calls `body`
+  bool throw_on_early_termination = false;  // on all ranks, once one is out of data and another is not
+  // What a rank that is out of data does after each step of the others, with the step's gradients in grad(): an optimizer's
+  // step() here keeps the optimizer's state the same on all ranks.
+  Callback<void()> shadow_step = {};
 };
 
 class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
@@ -72,6 +86,21 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
     DistributedDataParallel* owner_;
   };
   [[nodiscard]] NoSync no_sync();
+
+  // Runs `body`, the loop over this rank's batches, where ranks may have different numbers of them (also none):
+  //
+  //   ddp.join([&] { for (const auto& [x, y] : loader) { ddp.backward(x, y, loss_fn); optimizer.step(); } });
+  //
+  // A rank whose body is done shadows the others' synchronised steps, adding nothing, until all are done; then all ranks get
+  // the parameters and buffers of one that took most steps, and no gradients stand. Other collectives of the body (metrics)
+  // are not shadowed. All ranks call it. What `body` throws passes through, and the other ranks lose this one.
+  // Throws InvalidArgument inside no_sync or another join, or where another model shares the group; CommError where
+  // options differ, a rank is lost, or with throw_on_early_termination.
+  void join(FunctionRef<void()> body, const JoinOptions& options = {});
+
+  // Averages buckets by `hook` (comm_hooks.h) from now on. Once, on all ranks, before the first synchronised backward, else
+  // InvalidArgument. Throws CommError where ranks register different hooks.
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   // For Ctrl-C: says that this rank wants to stop. The wish travels with the next synchronised step, so that all ranks
   // see it after the same one, in stop_requested().

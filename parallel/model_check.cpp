@@ -66,10 +66,7 @@ std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines
   return std::string(span.begin(), std::ranges::find(span, std::uint8_t{0}));
 }
 
-}  // namespace
-
-void check_same_model(const nn::Module& module, ProcessGroup& group, const std::string& options) {
-  const std::vector<std::string> lines = lines_of(module, options);
+void check_same_lines(const std::string& what, const std::vector<std::string>& lines, ProcessGroup& group) {
   const Tensor counts = gather_all(group, {static_cast<std::int64_t>(lines.size())});
   const std::int64_t longest = raw::to(counts, kInt64).max().item<std::int64_t>();
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(longest), 0);
@@ -80,10 +77,19 @@ void check_same_model(const nn::Module& module, ProcessGroup& group, const std::
     for (std::size_t k = 0; k < hashes.size(); ++k) {
       if (each[static_cast<std::size_t>(r) * hashes.size() + k] == each[k]) continue;
       const std::string first = line_from(group, lines, k, 0), other = line_from(group, lines, k, r);
-      throw CommError(fmt::format("DistributedDataParallel: ranks have different models: rank 0 has {}, rank {} has {}",
-                                  first, r, other));
+      throw CommError(fmt::format("{}: rank 0 has {}, rank {} has {}", what, first, r, other));
     }
   }
+}
+
+}  // namespace
+
+void check_same_model(const nn::Module& module, ProcessGroup& group, const std::string& options) {
+  check_same_lines("DistributedDataParallel: ranks have different models", lines_of(module, options), group);
+}
+
+void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {
+  check_same_lines(what, {text}, group);
 }
 
 void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers) {

@@ -21,10 +21,9 @@ class Done final : public Work {
   bool is_completed() override { return true; }
 };
 
-// An operation on a packed copy, whose result is put back once it is there.
-class PutBack final : public Work {
+class Then final : public Work {
  public:
-  PutBack(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  Then(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
   void wait() override {
     work_->wait();
     if (finish_) std::exchange(finish_, {})();
@@ -94,6 +93,10 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
 
 }  // namespace
 
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) {
+  return std::make_shared<Then>(std::move(work), std::move(finish));
+}
+
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : place_(std::move(place)), options_(std::move(options)) {
   const std::string& name = options_.backend;
@@ -154,7 +157,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
     work = std::make_shared<Done>();
   }
   if (!put_back) return work;
-  return keep(std::make_shared<PutBack>(std::move(work), [packed, out] { raw::copy(packed, out); }));
+  return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }
 
 // Remembers a Work that has something left to do, so that it is done though it may be dropped.
@@ -213,7 +216,7 @@ std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, cons
   if (rank() != root) return start(call, in, Tensor());
   for (const Tensor& out : outs) check_pair("gather", out, in, 1, 1);
   const Tensor packed = raw::empty({size(), in.numel()}, {.dtype = in.dtype(), .device = in.device()});
-  return keep(std::make_shared<PutBack>(start(call, in, packed), [packed, outs] {
+  return keep(then(start(call, in, packed), [packed, outs] {
     for (std::size_t r = 0; r < outs.size(); ++r)
       raw::copy(raw::select(packed, 0, static_cast<std::int64_t>(r)).reshape(outs[r].shape()), outs[r]);
   }));

@@ -19,6 +19,7 @@
 
 #include "lockstep/parallel/store.h"
 #include "lockstep/parallel/traffic.h"
+#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -43,6 +44,9 @@ class Work {
   virtual void wait() = 0;
   virtual bool is_completed() = 0;
 };
+
+// `work`, and then `finish`, which runs once, in the `wait` or `is_completed` that finds `work` complete.
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish);
 
 struct InitOptions {
   std::string backend = "shm";  // shm, local, gloo or mpi

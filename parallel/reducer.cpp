@@ -45,7 +45,7 @@ Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const Di
     const Tensor& first = parameters_[layout.parameters.front()].second.master();
     Tensor memory = group_->empty({layout.elements}, sum_dtype(first.dtype()), first.device());
     raw::fill(memory, 0);  // the gaps between gradients are added up, too
-    buckets_.push_back({.layout = std::move(layout), .memory = std::move(memory)});
+    buckets_.push_back({.layout = std::move(layout), .memory = memory, .own = memory});
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const BucketLayout& layout = buckets_[b].layout;
@@ -117,6 +117,11 @@ bool Reducer::takes_part(const autograd::Run& run) const {
 }
 
 void Reducer::begin(const autograd::Run* run) {
+  LOCKSTEP_CHECK(
+      !join_ || has_step_ || (options_.shards_per_rank == 1 && options_.weighting == Weighting::kEqual),
+      "DistributedDataParallel: inside join, with {} shards a rank{}, steps are made by backward(x, y, loss_fn): "
+      "ranks that are out of data could not know of another kind",
+      options_.shards_per_rank, options_.weighting == Weighting::kEqual ? "" : " weighted by samples");
   // Several models in one backward make one step of the books.
   const bool joins = run && !has_step_ && std::ranges::any_of(*group_->reducers_, [&](const Reducer* each) {
                        return each->takes_part(*run);
@@ -128,7 +133,7 @@ void Reducer::begin(const autograd::Run* run) {
   next_ = early_ = early_small_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.layout.parameters.size();
-    bucket.work = nullptr;
+    bucket.work = bucket.hook_work = nullptr;
   }
   for (Slot& slot : slots_) slot.ready = slot.used = false;
 }
@@ -166,7 +171,8 @@ void Reducer::settle(std::size_t parameter) {
 // Where other models share the ranks, each rank may launch them in another order: then none may wait for other ranks
 // before it has launched all.
 bool Reducer::is_early_enough(const Bucket& bucket) const {
-  if (group_->reducers_->size() == 1) return true;
+  if (alone()) return true;
+  if (hook_) return false;  // which starts as many operations as it likes
   return early_ < kInFlight && (bytes_of(bucket.memory) > kSmallBytes || early_small_ < kSmallInFlight);
 }
 
@@ -188,23 +194,27 @@ void Reducer::launch_rest() {
 }
 
 void Reducer::launch_next() {
-  Bucket& bucket = buckets_[next_];
-  const std::int64_t tail = bucket.layout.tail;
-  set_element(bucket.memory, tail + kTailShards, static_cast<double>(step_.shards));
-  set_element(bucket.memory, tail + kTailRows, static_cast<double>(step_.rows));
-  set_element(bucket.memory, tail + kTailLoss, step_.loss);
-  set_element(bucket.memory, tail + kTailStop, wants_stop_ ? 1 : 0);
-  const int shards = group_->size() * (has_step_ ? options_.shards_per_rank : 1);
+  start_own(next_);
+  start_hook(next_);
+  ++next_;
+}
+
+void Reducer::start_own(std::size_t b) {
+  Bucket& bucket = buckets_[b];
+  const auto set_tail = [&](Tail at, double value) { set_element(bucket.memory, bucket.layout.tail + at, value); };
+  set_tail(kTailShards, static_cast<double>(step_.shards));
+  set_tail(kTailRows, static_cast<double>(step_.rows));
+  set_tail(kTailLoss, step_.loss);
+  set_tail(kTailStop, wants_stop_ ? 1 : 0);
+  set_tail(kTailJoined, step_.joined ? 1 : 0);
   bucket.launched = seconds();
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
-    bucket.work = group_->all_reduce_scaled(bucket.memory, step_.weighted ? 1 : 1.0 / shards);
+    bucket.work = group_->all_reduce_scaled(bucket.own, step_.weighted ? 1 : 1.0 / nominal_shards());
   } catch (Error& error) {
-    error.add_context(
-        fmt::format("DistributedDataParallel: launching bucket {} of {} ({})", next_, buckets_.size(), names(bucket)));
+    explain(error, b, "launching ");
     throw;
   }
-  ++next_;
 }
 
 // Every model of this backward launches what is left, and only then is one of them waited for, all in the order in which
@@ -229,35 +239,47 @@ void Reducer::finish() {
 }
 
 void Reducer::wait_for(std::size_t b) {
+  Bucket& bucket = buckets_[b];
   try {
-    buckets_[b].work->wait();
+    const PhaseGuard phase(*group_, Phase::kGradients);
+    if (bucket.work) bucket.work->wait();
+    if (bucket.hook_work) bucket.hook_work->wait();
   } catch (Error& error) {
+    drain();
     abandon();
-    const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
-    const std::string all = names(buckets_[b]);
-    error.add_context(fmt::format("DistributedDataParallel: bucket {} of {}{}", b, buckets_.size(),
-                                  late ? " still misses other ranks' gradients of " + all : " (" + all + ")"));
+    explain(error, b, "");
+    throw;
+  } catch (...) {
+    drain();
+    abandon();
     throw;
   }
-  buckets_[b].work = nullptr;
-  buckets_[b].done = seconds();
+  bucket.work = bucket.hook_work = nullptr;
+  bucket.done = seconds();
+}
+
+// The sum over all ranks of an element of the tail.
+double Reducer::tail_sum(Tail at) const {
+  const Bucket& first = buckets_.front();
+  return get_element(first.memory, first.layout.tail + at) * (step_.weighted ? 1 : nominal_shards());
 }
 
 void Reducer::take_results() {
-  const Bucket& first = buckets_.front();
-  const int nominal = group_->size() * (has_step_ ? options_.shards_per_rank : 1);
-  const double shards = get_element(first.memory, first.layout.tail + kTailShards);
-  const StepScale scale =
-      step_.weighted ? StepScale(static_cast<std::int64_t>(get_element(first.memory, first.layout.tail + kTailRows)))
-                     : StepScale(nominal, static_cast<int>(std::lround(shards * nominal)));
-  stop_requested_ = get_element(first.memory, first.layout.tail + kTailStop) != 0;
-  const auto rescale = [&](const Tensor& gradient) {  // by what launch could not know
-    if (step_.weighted) scale_gradient(gradient, scale.first);
-    scale_gradient(gradient, scale.second);
-  };
+  const int nominal = nominal_shards();
+  joined_ = static_cast<int>(std::lround(tail_sum(kTailJoined)));
+  stop_requested_ = tail_sum(kTailStop) != 0;
+  const int ran = static_cast<int>(std::lround(tail_sum(kTailShards)));
+  const StepScale scale = step_.weighted ? StepScale(std::llround(tail_sum(kTailRows))) : StepScale(nominal, ran);
+  // Those that are out of data may count as if their gradients were zero.
+  const int idle = join_ && join_->divide_by_initial_world_size ? joined_ * nominal / group_->size() : 0;
+  const double second = step_.weighted ? 1 : StepScale(nominal, ran + idle).second;
+  // A sum over shards was multiplied with this when it was launched; what a hook leaves is the mean over ranks.
+  const double launched = step_.weighted ? 1 : 1.0 / nominal, had = hook_ ? 1.0 / group_->size() : launched;
+  const double first = step_.weighted ? scale.first / had : launched / had;
   for (Slot& slot : slots_) {
     if (get_element(buckets_[slot.bucket].memory, slot.used_bit) == 0) continue;
-    rescale(slot.home);
+    scale_gradient(slot.home, first);
+    scale_gradient(slot.home, second);
     if (slot.dtype == slot.home.dtype()) {
       if (!slot.used) slot.leaf.set_grad(slot.home);
     } else {
@@ -265,9 +287,19 @@ void Reducer::take_results() {
       ++copies_;
     }
   }
-  const Tensor loss = raw::clone(raw::select(first.memory, 0, first.layout.tail + kTailLoss));
-  rescale(loss);
+  const Bucket& bucket = buckets_.front();
+  const Tensor loss = raw::clone(raw::select(bucket.memory, 0, bucket.layout.tail + kTailLoss));
+  if (step_.weighted) scale_gradient(loss, scale.first);
+  scale_gradient(loss, scale.second);
   mean_loss_ = get_element(loss, 0);
+}
+
+void Reducer::explain(Error& error, std::size_t b, const char* doing) const {
+  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+  const std::string all = names(buckets_[b]);
+  error.add_context(fmt::format("DistributedDataParallel: {}bucket {} of {} of step {}{}", doing, b, buckets_.size(),
+                                steps_ + 1,
+                                late ? " still misses other ranks' gradients of " + all : " (" + all + ")"));
 }
 
 // "fc2.bias, fc2.weight and 12 more"

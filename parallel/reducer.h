@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/history.h"
 #include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/parallel/comm_hooks.h"
 #include "lockstep/parallel/distributed.h"
 #include "lockstep/parallel/gradient_sets.h"
 #include "lockstep/parallel/standing_gradients.h"
@@ -40,6 +41,7 @@ class Reducer {
     std::int64_t rows = 0;       // of them
     double loss = 0;             // the sum of their losses
     bool weighted = false;       // by rows
+    bool joined = false;         // this rank is out of data, and only takes part
   };
   // Around that backward. Without them a backward is a step of its own: one shard, ended with backward.
   void begin_step(const Step& step);
@@ -49,6 +51,17 @@ class Reducer {
   // The wish of this rank to stop, which travels with the next step; whether any rank had it in the last one.
   void request_stop() { wants_stop_ = true; }
   bool stop_requested() const { return stop_requested_; }
+  // Buckets go through the hook from now on, their tails do not. Null: none.
+  void set_hook(std::shared_ptr<CommHook> hook);
+  // Inside `join`, whose options live as long; null: outside.
+  void set_join(const JoinOptions* join) { join_ = join; }
+  // A step of the other ranks, to which this one adds nothing; its parameters have no gradients. False where all ranks are
+  // out of data: then there was none.
+  bool shadow_step();
+  // Ranks that were out of data in the last step.
+  int joined() const { return joined_; }
+  // Whether other models share the ranks.
+  bool alone() const { return group_->reducers_->size() == 1; }
   // Calls `body` after each step, when the gradients are there.
   void after_step(Callback<void()> body) { after_step_ = std::move(body); }
 
@@ -64,8 +77,10 @@ class Reducer {
   struct Bucket {
     BucketLayout layout;
     Tensor memory;            // gradients and tail
+    Tensor own;               // what no hook reduces: all of it, or with a hook the tail
+    GradBucket hooked = {};   // what the hook reduces
     std::size_t pending = 0;  // parameters whose gradient is not complete
-    std::shared_ptr<Work> work = nullptr;
+    std::shared_ptr<Work> work = nullptr, hook_work = nullptr;
     double ready = 0, launched = 0, done = 0;
   };
   struct Slot {         // one parameter's place
@@ -85,10 +100,16 @@ class Reducer {
   void launch_early();
   void launch_rest();
   void launch_next();
+  void start_own(std::size_t bucket);
+  void start_hook(std::size_t bucket);
+  void drain();
   void end_backward(autograd::Run& run);
   void finish();
   void wait_for(std::size_t bucket);
   void take_results();
+  double tail_sum(Tail at) const;
+  int nominal_shards() const { return group_->size() * (has_step_ ? options_.shards_per_rank : 1); }
+  void explain(Error& error, std::size_t bucket, const char* doing) const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   std::string names(const Bucket& bucket) const;
 
@@ -98,6 +119,8 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   Callback<void()> after_step_;
+  std::shared_ptr<CommHook> hook_;
+  const JoinOptions* join_ = nullptr;
 
   bool sync_ = true;
   bool active_ = false;                 // a step is under way
@@ -110,6 +133,7 @@ class Reducer {
   Clock::time_point start_;
   double mean_loss_ = 0;
   bool wants_stop_ = false, stop_requested_ = false;
+  int joined_ = 0;
   std::int64_t steps_ = 0, copies_ = 0;
 };
 

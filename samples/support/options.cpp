@@ -41,6 +41,9 @@ void settle_mode(Options& options, bool is_nproc_given) {
     throw CLI::ValidationError("--nproc", "is for --mode ddp and --mode compare, and the mode is " + options.mode);
   if (options.reduction == "arrival" && options.mode != "ddp")
     throw CLI::ValidationError("--reduction", "arrival is for --mode ddp, and the mode is " + options.mode);
+  if (options.comm_hook != "none" && options.mode != "ddp")
+    throw CLI::ValidationError("--comm-hook",
+                               options.comm_hook + " is for --mode ddp, and the mode is " + options.mode);
 }
 
 }  // namespace
@@ -78,6 +81,11 @@ Options parse(int argc, char** argv, Options options) {
          "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "
          "other bits each time")
       ->check(CLI::IsMember({"canonical", "arrival"}));
+  app.add_option(
+         "--comm-hook", options.comm_hook,
+         "of mode ddp, how gradients travel. none: exactly; fp16, bf16: in half the bytes; powersgd: as products "
+         "of thin matrices, after 10 steps")
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);

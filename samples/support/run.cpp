@@ -56,6 +56,7 @@ std::string Run::settings(bool with_epochs) const {
   if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
   if (options_.reduction == "arrival") text += " reduction=arrival";
+  if (options_.comm_hook != "none") text += " comm-hook=" + options_.comm_hook;
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
 

@@ -41,6 +41,12 @@ par::Reduction reduction_of(const Options& options) {
   return options.reduction == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
 }
 
+std::shared_ptr<par::CommHook> hook_of(const Options& options) {
+  if (options.comm_hook == "fp16") return par::fp16_compress_hook();
+  if (options.comm_hook == "bf16") return par::bf16_compress_hook();
+  return std::make_shared<par::PowerSgdHook>(par::PowerSgdOptions{.rank = 4, .start_iteration = 10});
+}
+
 }  // namespace
 
 Step::Step(const Options& options, ls::nn::Module& model)
@@ -56,6 +62,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
     dp_.emplace(model, devices);
   } else if (options.mode == "ddp") {
     ddp_.emplace(model, group_, par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks()});
+    if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));
   }
   at_start_ = booked();
 }

@@ -2,6 +2,8 @@
 #include <signal.h>
 
 #include "tests/parallel/collectives.h"
+#include "tests/parallel/comm_hooks.h"
+#include "tests/parallel/join.h"
 #include "tests/support/chaos.h"
 
 TEST_CASE("gloo: every collective, dtype and stride, 1 to 5 ranks") {
@@ -59,6 +61,15 @@ TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
     part->all_gather(order, ls::full({1}, 1.0 * rank))->wait();
     CHECK(order[0].item<double>() == 2);
     CHECK(order[1].item<double>() == 0);
+  });
+}
+
+TEST_CASE("gloo: join and communication hooks") {
+  with_group("gloo", 3, [](const Group& group) {
+    check_uneven(group, {.batches = {0, 3, 2}});
+    check_uneven(group, {.batches = {3, 1, 0}, .by_initial = false, .hook = ls::parallel::allreduce_hook});
+    check_casts(group);
+    check_power_sgd(group, 2, ls::kFloat32);
   });
 }
 

@@ -2,6 +2,8 @@
 #include <cstdlib>
 
 #include "tests/parallel/collectives.h"
+#include "tests/parallel/comm_hooks.h"
+#include "tests/parallel/join.h"
 
 namespace {
 
@@ -42,6 +44,17 @@ TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {
 TEST_CASE("mpi: 10,000 random collectives of random sizes, waited for at random, leave the right numbers" *
           doctest::skip(!under_mpirun())) {
   check_random_collectives(world(), 10000);
+}
+
+TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) {
+  const Group group = world();
+  std::vector<int> batches(static_cast<std::size_t>(group->size()), 2);
+  batches.front() = 0;
+  batches.back() = 3;
+  check_uneven(group, {.batches = batches});
+  check_uneven(group, {.batches = batches, .by_initial = false, .hook = ls::parallel::allreduce_hook});
+  check_casts(group);
+  check_power_sgd(group, 2, ls::kFloat32);
 }
 
 TEST_CASE("mpi: ranks that split form groups of their own" * doctest::skip(!under_mpirun())) {

@@ -133,7 +133,7 @@ TEST_CASE("a bucket that is late is named with its parameters and the rank that 
                if (group->rank() == 0) {
                  const std::string error = error_of<ls::CommTimeout>([&] { mean_square(ddp(inputs(0))).backward(); });
                  CHECK_MESSAGE(contains(error,
-                                        "DistributedDataParallel: bucket 0 of 2 still misses other ranks' "
+                                        "DistributedDataParallel: bucket 0 of 2 of step 1 still misses other ranks' "
                                         "gradients of head.bias, head.weight, second.bias and 1 more: "),
                                error);
                  CHECK_MESSAGE(contains(error, "rank 1 has not arrived"), error);

@@ -135,6 +135,17 @@ TEST_CASE("--reduction arrival is for ddp, and cannot change anything with two r
   check_error({"--mode", "dp", "--reduction", "arrival"}, {"--reduction", "ddp", "dp"});
 }
 
+TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
+  const std::string exact = hash_of("exact", {"--mode", "ddp", "--comm-hook", "none"});
+  const std::string bf16 = hash_of("bf16", {"--mode", "ddp", "--comm-hook", "bf16"});
+  CHECK(bf16 != exact);
+  CHECK(bf16 == hash_of("bf16_again", {"--mode", "ddp", "--comm-hook", "bf16"}));
+  CHECK(exact != hash_of("fp16", {"--mode", "ddp", "--comm-hook", "fp16"}));
+  // One row of weights is not worth factors: it is averaged as it is.
+  CHECK(exact == hash_of("powersgd", {"--mode", "ddp", "--comm-hook", "powersgd"}));
+  check_error({"--mode", "shards", "--comm-hook", "fp16"}, {"--comm-hook", "ddp", "shards"});
+}
+
 TEST_CASE("--nproc alone means ddp, and only rank 0 prints") {
   const Finished finished = run(kProgram, {"--nproc", "2", "--epochs", "2", "--out", fresh("nproc")});
   CAPTURE(finished.output);
