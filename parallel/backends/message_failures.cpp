@@ -11,24 +11,56 @@ constexpr std::chrono::seconds kNewsPatience{1};  // a rank that fails tells why
 
 }  // namespace
 
+// Whether an operation cannot be complete without more from or to `peer`; what is here already, but has not been looked
+// at, is not missed.
+bool MessageGroup::is_needed(const MessageWork& work, int peer) {
+  const auto is_missed = [&](const auto& parcel) {
+    return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
+  };
+  if (!work.begun) {
+    if (peer < work.heard || work.call.kind == Kind::kSend || (work.call.kind == Kind::kRecv && peer != work.call.root))
+      return false;
+    const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
+    return !slot.parcel || is_missed(slot.parcel);
+  }
+  return std::ranges::any_of(work.last, is_missed) ||
+         std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
+                     [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
+}
+
 // After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
-  const auto is_needed = [&](int peer) {
-    if (!work.begun) return peer >= work.heard && (work.call.kind != Kind::kRecv || peer == work.call.root);
-    const auto is_of_peer = [&](const auto& parcel) { return parcel && parcel->peer() == peer; };
-    return std::ranges::any_of(work.last, is_of_peer) ||
-           std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
-                       [&](const auto& step) { return std::ranges::any_of(step.needs, is_of_peer); });
-  };
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
     Deadline patience(kNewsPatience);
     Failure failure;
     const bool told = hear_of_failure(work, peer, &patience, &failure);
-    if (told ? failure.reason != Poison::kLeft : is_needed(peer))
+    if (told ? failure.reason != Poison::kLeft : is_needed(work, peer))
       throw PeerLost{peer, "its connection is closed", false};
   }
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
+}
+
+// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
+void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
+  const std::shared_ptr<MessageWork> front = lane.queue.front();
+  lane.is_driven = true;
+  lock.unlock();
+  try {
+    Failure failure;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_ || !hear_of_failure(*front, peer, nullptr, &failure)) continue;
+      if (failure.reason == Poison::kLeft && !is_needed(*front, peer)) continue;  // it has done its part
+      fail(failure);
+      break;
+    }
+  } catch (const PeerLost& lost) {
+    fail(explain(*front, lost));
+  }
+  if (deadline.passed()) fail_late(*front);
+  lock.lock();
+  lane.is_driven = false;
+  if (!failed_.empty()) end_lanes();
 }
 
 // Makes the group unusable; the operations end when their lanes are looked at next.

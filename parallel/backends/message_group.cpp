@@ -70,7 +70,7 @@ MessageGroup::~MessageGroup() {
   lock.unlock();
   if (leaves) {
     tell_others(Poison::kLeft, rank_);
-    transport_->hang_up(false);
+    transport_->hang_up(std::uncaught_exceptions() > 0);
   }
   const auto join = [](Lane& lane) {
     lane.thread_wanted.notify_all();
@@ -272,24 +272,6 @@ void MessageGroup::wait(MessageWork& work) {
     look_around(lane, lock, deadline);
     looked = Deadline::Clock::now();
   }
-}
-
-// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
-void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
-  const std::shared_ptr<MessageWork> front = lane.queue.front();
-  lane.is_driven = true;
-  lock.unlock();
-  Failure failure;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && hear_of_failure(*front, peer, nullptr, &failure)) {
-      fail(failure);
-      break;
-    }
-  }
-  if (deadline.passed()) fail_late(*front);
-  lock.lock();
-  lane.is_driven = false;
-  if (!failed_.empty()) end_lanes();
 }
 
 bool MessageGroup::poll(MessageWork& work) {

@@ -131,7 +131,6 @@ class MessageGroup final : public Backend {
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
   void poll_lanes(std::unique_lock<std::mutex>& lock);
   void wait(MessageWork& work);
-  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   bool poll(MessageWork& work);
   void ask_thread(Lane& lane);
   void run_thread(Lane& lane);
@@ -142,6 +141,8 @@ class MessageGroup final : public Backend {
     int culprit;
     std::string message;
   };
+  bool is_needed(const MessageWork& work, int peer);
+  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
   void fail_late(const MessageWork& work);

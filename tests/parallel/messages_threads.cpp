@@ -2,6 +2,9 @@
 // leaves, and what both sides see of a disagreement and of a rank that does not come. Ranks are threads.
 #include "lockstep/parallel/backends/message_group.h"
 
+#include <atomic>
+#include <thread>
+
 #include "tests/parallel/collectives.h"
 #include "tests/support/message_ranks.h"
 
@@ -14,9 +17,10 @@ std::shared_ptr<Post> with_message_group(int size, bool waits, const std::functi
                                          std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   const auto post = std::make_shared<Post>(size);
   run_threads(size, [&](int rank) {
-    par::MessageGroup group("messages",
-                            {.rank = rank, .size = size, .timeout = timeout, .reduction = par::Reduction::kCanonical},
-                            std::make_unique<PostTransport>(post, rank, waits));
+    par::MessageGroup group(
+        "messages",
+        {.rank = rank, .size = size, .store = nullptr, .timeout = timeout, .reduction = par::Reduction::kCanonical},
+        std::make_unique<PostTransport>(post, rank, waits));
     fn(group);
   });
   return post;

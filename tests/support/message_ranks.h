@@ -2,6 +2,7 @@
 // those that a rank sends on each channel.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstring>
