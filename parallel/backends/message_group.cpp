@@ -146,6 +146,10 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
 bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
   while (!transport_->finish(parcel, deadline)) {
     if (!deadline) return false;
+    if (transport_->is_closed(parcel.peer())) {  // gloo forgets a send whose connection ends meanwhile
+      if (transport_->finish(parcel, nullptr)) return true;
+      throw PeerLost{parcel.peer(), "its connection is closed", false};
+    }
     check_hope(work, parcel.peer(), *deadline);
   }
   return true;

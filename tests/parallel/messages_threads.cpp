@@ -162,3 +162,33 @@ TEST_CASE("messages: a disagreement and a rank that does not come are errors on 
     with_message_group(3, waits, is_late, std::chrono::milliseconds(300));
   }
 }
+
+TEST_CASE("messages: a rank that is gone when its heads have come, and others send to it, is named at once") {
+  for (const bool waits : {false, true}) {
+    std::atomic<bool> is_gone{false};
+    const auto post = std::make_shared<Post>(3);
+    run_threads(3, [&](int rank) {
+      const ls::Tensor t = ls::zeros({100});
+      const auto join = [&] {
+        return std::make_unique<par::MessageGroup>(
+            "messages",
+            par::BackendOptions{.rank = rank, .size = 3, .store = nullptr, .timeout = std::chrono::minutes(1)},
+            std::make_unique<PostTransport>(post, rank, waits));
+      };
+      if (rank == 2) {
+        try {
+          const auto group = join();
+          start(*group, par::Kind::kAllReduce, t, t);
+          throw std::runtime_error("its own error");
+        } catch (const std::runtime_error&) {
+          is_gone = true;
+        }
+        return;
+      }
+      const auto group = join();
+      while (!is_gone) std::this_thread::yield();
+      const std::string error = error_of<ls::CommError>([&] { start(*group, par::Kind::kAllReduce, t, t)->wait(); });
+      CHECK_MESSAGE(contains(error, "rank 2 has left the group"), error);
+    });
+  }
+}

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 
 #include "lockstep/parallel/backends/message_group.h"
@@ -83,9 +84,9 @@ class PostTransport final : public ls::parallel::Transport {
 
   std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
                                              std::size_t bytes) override {
-    if (post_->is_closed(to)) throw ls::parallel::PeerLost{to, "it is closed", false};
-    post_->put({rank_, to, channel}, data, bytes);
-    return std::make_unique<Sent>(to);
+    const bool is_lost = post_->is_closed(to);  // gloo does not say so: it never finishes
+    if (!is_lost) post_->put({rank_, to, channel}, data, bytes);
+    return std::make_unique<Sent>(to, is_lost);
   }
   std::unique_ptr<ls::parallel::Parcel> receive(int from, ls::parallel::Channel channel, void* data,
                                                 std::size_t) override {
@@ -94,8 +95,9 @@ class PostTransport final : public ls::parallel::Transport {
   }
   bool finish(ls::parallel::Parcel& parcel, ls::parallel::Deadline* deadline) override {
     auto* const awaited = dynamic_cast<Awaited*>(&parcel);
-    if (!awaited || awaited->done) return true;
     const auto patience = blocks_ && deadline ? deadline->slice() : std::chrono::milliseconds(0);
+    if (!awaited && static_cast<Sent&>(parcel).is_lost) return std::this_thread::sleep_for(patience), false;
+    if (!awaited || awaited->done) return true;
     const Post::Found found = post_->take(awaited->line, awaited->number, awaited->data, patience);
     if (found == Post::Found::kNever) throw ls::parallel::PeerLost{parcel.peer(), "it is closed", false};
     return awaited->done = found == Post::Found::kYes;
@@ -107,7 +109,8 @@ class PostTransport final : public ls::parallel::Transport {
 
  private:
   struct Sent final : ls::parallel::Parcel {
-    using Parcel::Parcel;
+    Sent(int to, bool is_lost) : Parcel(to), is_lost(is_lost) {}
+    bool is_lost;
   };
   struct Awaited final : ls::parallel::Parcel {
     Awaited(int from, const Post::Line& line, std::uint64_t number, std::byte* data)
