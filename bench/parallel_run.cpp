@@ -52,6 +52,7 @@ struct Reference {
   std::string name;                          // in the table
   bool ours_over = false;                    // the ratio is ours / reference (a price), else reference / ours (a gain)
   double at_most = kNone, at_least = kNone;  // of the ratio
+  double more_at_most = kNone;               // of ours - reference, in the row's unit
 };
 
 struct Goal {
@@ -70,6 +71,18 @@ Reference plain(const std::string& rows, double at_least) {
   return {.source = {kOurs, "plain_mlp_" + rows}, .name = "plain", .at_least = at_least};
 }
 
+Reference torch_gloo(const std::string& size) {
+  return {.source = {kTorch, "all_reduce_2_" + size}, .name = kTorch, .at_least = 1};
+}
+Reference bare_mpi(const std::string& size) {
+  return {.source = {kMpi, "all_reduce_2_" + size}, .name = kMpi, .ours_over = true, .at_most = 1.1};
+}
+// The price of the canonical order.
+Reference native(const std::string& backend, const std::string& size) {
+  return {
+      .source = {kOurs, backend + "_native_all_reduce_2_" + size}, .name = "native", .ours_over = true, .at_most = 1.5};
+}
+
 const std::vector<Goal> kGoals{
     {.name = "all_reduce_2_4b", .unit = "us", .at_most = 0.6, .reference = limit("all_reduce_2_4b")},
     {.name = "all_reduce_2_4kb", .unit = "us", .at_most = 0.8, .reference = limit("all_reduce_2_4kb")},
@@ -77,6 +90,22 @@ const std::vector<Goal> kGoals{
     {.name = "all_reduce_2_100mb", .unit = "ms", .reference = limit("all_reduce_2_100mb", 1.3)},
     {.name = "all_reduce_8_4kb", .unit = "us", .at_most = 60},
     {.name = "all_reduce_8_4mb", .unit = "ms", .at_most = 1.3},
+    {.name = "gloo_native_all_reduce_2_4b", .unit = "us", .reference = torch_gloo("4b")},
+    {.name = "gloo_native_all_reduce_2_4mb", .unit = "ms", .reference = torch_gloo("4mb")},
+    {.name = "gloo_native_all_reduce_2_100mb", .unit = "ms", .reference = torch_gloo("100mb")},
+    {.name = "gloo_canonical_all_reduce_2_100mb", .unit = "ms", .reference = native("gloo", "100mb")},
+    {.name = "mpi_native_all_reduce_2_4b",
+     .unit = "us",
+     .reference = Reference{.source = {kMpi, "all_reduce_2_4b"}, .name = kMpi, .ours_over = true, .more_at_most = 2}},
+    {.name = "mpi_native_all_reduce_2_4mb", .unit = "ms", .reference = bare_mpi("4mb")},
+    {.name = "mpi_native_all_reduce_2_100mb", .unit = "ms", .reference = bare_mpi("100mb")},
+    {.name = "mpi_canonical_all_reduce_2_100mb", .unit = "ms", .reference = native("mpi", "100mb")},
+    {.name = "survivor_shm_p50", .unit = "ms"},
+    {.name = "survivor_shm_p99", .unit = "ms", .at_most = 100},
+    {.name = "survivor_shm_max", .unit = "ms", .at_most = 1000},
+    {.name = "survivor_gloo_p50", .unit = "ms"},
+    {.name = "survivor_gloo_p99", .unit = "ms", .at_most = 100},
+    {.name = "survivor_gloo_max", .unit = "ms", .at_most = 1000},
     {.name = "ddp_logreg_step",
      .unit = "us",
      .at_most = 4,
@@ -152,15 +181,18 @@ class Comparison {
     for (int round = 0; round < repeats; ++round) {
       std::fprintf(stderr, "round %d of %d\n", round + 1, repeats);
       if (any_wanted("all_reduce")) run(kOurs, {bin + "/bench_all_reduce"});
+      if (any_wanted("gloo_")) run(kOurs, {bin + "/bench_all_reduce", "--backend", "gloo"});
+      if (!mpi.empty() && any_wanted("mpi_")) run_mpi(kOurs, {bin + "/bench_all_reduce", "--backend", "mpi"}, 2);
+      if (any_wanted("survivor_")) run(kOurs, {bin + "/bench_survivors"});
       if (any_wanted("dp_") || any_wanted("ddp_")) run(kOurs, {bin + "/bench_distributed"});
       if (wanted("launch_to_first_step")) {
         launch(kOurs, {arguments_.get("launcher"), "--nproc-per-node", "2", "--no-prefix", bin + "/bench_distributed",
                        "--first-step"});
       }
-      if (!mpi.empty() && any_wanted("all_reduce_2")) run_mpi(mpi, 2);
-      if (!mpi.empty() && any_wanted("all_reduce_8")) run_mpi(mpi, 8);
+      if (!mpi.empty() && (any_wanted("all_reduce_2") || any_wanted("mpi_"))) run_mpi(kMpi, {mpi}, 2);
+      if (!mpi.empty() && any_wanted("all_reduce_8")) run_mpi(kMpi, {mpi}, 8);
       if (torch.empty()) continue;
-      if (any_wanted("all_reduce_2") || any_wanted("ddp_")) run(kTorch, python);
+      if (any_wanted("all_reduce_2") || any_wanted("ddp_") || any_wanted("gloo_")) run(kTorch, python);
       if (wanted("launch_to_first_step")) launch(kTorch, {python[0], torch, "--first-step"});
     }
   }
@@ -201,7 +233,14 @@ class Comparison {
   }
 
   std::optional<std::vector<json>> rows_of(const std::string& contender, const std::vector<std::string>& command) {
-    const ProcessResult result = run_process(command, {.environment = {{"BENCH_FILTER", filter_}}});
+    // A peer's row does not have our backend's name before it.
+    const bool is_of_backend = filter_.starts_with("gloo") || filter_.starts_with("mpi");
+    const std::size_t size = filter_.find("all_reduce");
+    const std::string peers_filter = !is_of_backend              ? filter_
+                                     : size == std::string::npos ? "all_reduce_2"
+                                                                 : filter_.substr(size);
+    const ProcessResult result =
+        run_process(command, {.environment = {{"BENCH_FILTER", contender == kOurs ? filter_ : peers_filter}}});
     if (result.exit_code == 0) return json_lines(result.output);
     skip(contender + ": " + command[0] + " ended with " + std::to_string(result.exit_code));
     return std::nullopt;
@@ -216,11 +255,11 @@ class Comparison {
     }
   }
 
-  void run_mpi(const std::string& program, int ranks) {
+  void run_mpi(const std::string& contender, const std::vector<std::string>& program, int ranks) {
     std::vector<std::string> command{"mpirun", "-np", std::to_string(ranks), "--allow-run-as-root"};
     if (ranks > sysconf(_SC_NPROCESSORS_ONLN)) command.push_back("--oversubscribe");
-    command.push_back(program);
-    run(kMpi, command);
+    command.insert(command.end(), program.begin(), program.end());
+    run(contender, command);
   }
 
   // From here to the end of the last rank's first step.
@@ -259,6 +298,8 @@ class Comparison {
       const std::string quotient = reference.ours_over ? "ours/" + reference.name : reference.name + "/ours";
       const double value = !other ? kNone : reference.ours_over ? *ours / *other : *other / *ours;
       demand(quotient, value, reference.at_most, reference.at_least);
+      demand(kOurs + " - " + reference.name, other ? figure - shown(*other, goal.unit) : kNone, reference.more_at_most,
+             kNone);
       if (other) {
         theirs = number(shown(*other, goal.unit));
         ratio = number(std::round(value * 1000) / 1000) + " " + quotient;

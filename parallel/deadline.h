@@ -9,7 +9,8 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
-inline constexpr std::chrono::milliseconds kSlice{100};  // the longest wait before looking around
+inline constexpr std::chrono::milliseconds kSlice{25};     // the longest wait before looking around for lost ranks
+inline constexpr std::chrono::milliseconds kAttempt{100};  // what a single attempt gets even where time is almost up
 
 class Deadline {
  public:

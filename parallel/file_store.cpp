@@ -107,7 +107,7 @@ std::string FileStore::State::wait(const std::vector<std::string>& keys, millise
   for (;;) {
     std::string missing, value;
     const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
-    const bool is_there = with_file(std::max(left, kSlice), [&](StoreFile& the_file) {
+    const bool is_there = with_file(std::max(left, kAttempt), [&](StoreFile& the_file) {
       const std::string* first = the_file.table().first_missing(keys);
       if (first) missing = *first;
       if (!first) value = *the_file.table().find(keys.at(0));

@@ -19,7 +19,7 @@ constexpr milliseconds kLastQuestion{300};  // an answer over a slow network tak
 
 // A last question just before the end gets its answer.
 milliseconds time_left(Clock::time_point end) {
-  return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kSlice);
+  return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kAttempt);
 }
 
 // How long to go on trying. What belongs to another run may be about to end; it gets a moment.

@@ -155,7 +155,7 @@ Greeting reach(const std::vector<TcpAddress>& addresses, const TcpIdentity& iden
   milliseconds pause = kConnectPoll;
   for (;;) {
     const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
-    const milliseconds each = std::clamp<milliseconds>(left, kSlice, kHandshakeDeadline);
+    const milliseconds each = std::clamp<milliseconds>(left, kAttempt, kHandshakeDeadline);
     Greeting greeting = greet_any(addresses, identity, each, reached);
     if (greeting.welcome == Welcome::kYes) return greeting;
     if (patience) patience->waited(each * static_cast<int>(addresses.size()));

@@ -51,8 +51,8 @@ struct Shared {
   }
 };
 
-// Runs fn(rank, shared) in `size` processes, each on a core of its own where there are enough.
-inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn) {
+// Runs fn(rank, shared) in `size` processes; `pinned`: each on a core of its own, where there are enough.
+inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn, bool pinned = true) {
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   auto* const shared = new (memory) Shared;
@@ -62,7 +62,7 @@ inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn) 
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-      if (size <= cores) {
+      if (pinned && size <= cores) {
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(static_cast<std::size_t>(rank), &one);
@@ -88,19 +88,20 @@ inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn) 
   return shared;
 }
 
-// The same, with a group; of the backend shm unless `options` say otherwise.
+// The same, with a group; of the backend shm unless `options` say otherwise. gloo has threads of its own: not pinned.
 inline Shared* run_group(int size, const std::function<void(const Group&, Shared&)>& fn,
                          ls::parallel::InitOptions options = {}) {
   static int runs = 0;
   const std::string port = std::to_string(20000 + (getpid() * 8 + runs++) % 40000);
-  return run_ranks(size, [&](int rank, Shared& shared) {
+  const auto join_and_run = [&](int rank, Shared& shared) {
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port.c_str(), 1);
     ls::parallel::InitOptions own = options;
     own.world_size = size;
     own.rank = rank;
     fn(ls::parallel::init_process_group(own), shared);
-  });
+  };
+  return run_ranks(size, join_and_run, options.backend != "gloo");
 }
 
 inline void print_row(const std::string& name, double seconds) {

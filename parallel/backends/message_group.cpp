@@ -12,7 +12,6 @@ namespace {
 constexpr std::size_t kHeadsAhead = 4;                 // receives posted before anybody asks
 constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
 constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
-constexpr std::chrono::seconds kNewsPatience{1};       // a rank that fails tells why before it hangs up
 constexpr int kPollsBetweenClocks = 16;                // while waiting: is it time to look around?
 constexpr std::chrono::milliseconds kBetweenLooks{1};
 
@@ -71,7 +70,7 @@ MessageGroup::~MessageGroup() {
   lock.unlock();
   if (leaves) {
     tell_others(Poison::kLeft, rank_);
-    transport_->hang_up(false);
+    transport_->hang_up(std::uncaught_exceptions() > 0);
   }
   const auto join = [](Lane& lane) {
     lane.thread_wanted.notify_all();
@@ -147,29 +146,13 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
 bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
   while (!transport_->finish(parcel, deadline)) {
     if (!deadline) return false;
+    if (transport_->is_closed(parcel.peer())) {  // gloo forgets a send whose connection ends meanwhile
+      if (transport_->finish(parcel, nullptr)) return true;
+      throw PeerLost{parcel.peer(), "its connection is closed", false};
+    }
     check_hope(work, parcel.peer(), *deadline);
   }
   return true;
-}
-
-// After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
-void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
-  const auto is_needed = [&](int peer) {
-    if (!work.begun) return peer >= work.heard && (work.call.kind != Kind::kRecv || peer == work.call.root);
-    const auto is_of_peer = [&](const auto& parcel) { return parcel && parcel->peer() == peer; };
-    return std::ranges::any_of(work.last, is_of_peer) ||
-           std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
-                       [&](const auto& step) { return std::ranges::any_of(step.needs, is_of_peer); });
-  };
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
-    Deadline patience(kNewsPatience);
-    Failure failure;
-    const bool told = hear_of_failure(work, peer, &patience, &failure);
-    if (told ? failure.reason != Poison::kLeft : is_needed(peer))
-      throw PeerLost{peer, "its connection is closed", false};
-  }
-  if (deadline.passed()) throw PeerLost{waited_for, "", true};
 }
 
 // The heads of this operation from all that send one; false where one is not there yet.
@@ -295,24 +278,6 @@ void MessageGroup::wait(MessageWork& work) {
   }
 }
 
-// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
-void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
-  const std::shared_ptr<MessageWork> front = lane.queue.front();
-  lane.is_driven = true;
-  lock.unlock();
-  Failure failure;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && hear_of_failure(*front, peer, nullptr, &failure)) {
-      fail(failure);
-      break;
-    }
-  }
-  if (deadline.passed()) fail_late(*front);
-  lock.lock();
-  lane.is_driven = false;
-  if (!failed_.empty()) end_lanes();
-}
-
 bool MessageGroup::poll(MessageWork& work) {
   std::unique_lock lock(mutex_);
   if (!transport_->blocks()) {
@@ -321,98 +286,6 @@ bool MessageGroup::poll(MessageWork& work) {
     ask_thread(lane_of(work.call));
   }
   return work.over;
-}
-
-// --- failing --------------------------------------------------------------------------------------------------------------
-
-// Makes the group unusable; the operations end when their lanes are looked at next.
-void MessageGroup::fail(const Failure& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_.empty()) return;
-    failed_ = failure.message;
-    failed_late_ = failure.reason == Poison::kLate;
-  }
-  tell_others(failure.reason, failure.culprit);
-  transport_->hang_up(true);
-}
-
-// Where the transport cannot say who is late.
-void MessageGroup::fail_late(const MessageWork& work) { fail(explain(work, {work.call.root, "", true})); }
-
-MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
-  Failure failure{Poison::kLost, lost.peer, ""};
-  if (!lost.late) {
-    Deadline patience(kNewsPatience);
-    if (lost.peer >= 0 && hear_of_failure(work, lost.peer, &patience, &failure)) return failure;
-    failure.message = fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, lost.peer, lost.why));
-    return failure;
-  }
-  std::string late;
-  const auto add = [&](int peer, const char* what) {
-    if (late.empty()) failure.culprit = peer;
-    late += fmt::format("{}rank {} {}", late.empty() ? "" : ", ", peer, what);
-  };
-  const bool transfer = work.call.kind == Kind::kSend || work.call.kind == Kind::kRecv;
-  for (int peer = work.heard; peer < size_ && !transfer && !work.begun; ++peer) {
-    if (peer == rank_) continue;
-    try {
-      const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
-      if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
-    } catch (const PeerLost&) {
-      // What had not come before the time was up never will.
-    }
-    add(peer, "has not arrived");
-  }
-  if (late.empty()) add(std::max(lost.peer, 0), transfer ? "did not answer" : "does not finish its part");
-  failure.reason = Poison::kLate;
-  failure.message = fmt::format("{}: not complete after {} ms: {}", work.call.describe(), timeout_.count(), late);
-  return failure;
-}
-
-bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
-  const auto r = static_cast<std::size_t>(peer);
-  const std::lock_guard lock(news_mutex_);
-  try {
-    while (!transport_->finish(*news_parcels_[r], deadline)) {
-      if (!deadline || deadline->passed()) return false;
-    }
-  } catch (const PeerLost&) {
-    return false;
-  }
-  failure->reason = static_cast<Poison>(news_[r].kind);
-  failure->culprit = std::clamp(news_[r].root, 0, size_ - 1);
-  failure->message = fmt::format("{}: {}", work.call.describe(), poison_text(failure->reason, failure->culprit, ""));
-  return true;
-}
-
-void MessageGroup::tell_others(Poison reason, int culprit) {
-  Head& own = news_.back();
-  own.kind = static_cast<std::uint8_t>(reason);
-  own.root = culprit;
-  for (int k = 1; k < size_; ++k) {
-    try {
-      own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
-    } catch (const PeerLost&) {
-      // It is the one, or knows by itself.
-    }
-  }
-}
-
-// After a failure, with the lock held: all operations are over but those that somebody still works on.
-void MessageGroup::end_lanes() {
-  const auto end_lane = [&](Lane& lane) {
-    if (lane.is_driven) return;
-    for (const auto& work : lane.queue) {
-      work->error = stopping_ ? work->call.describe() + ": " + failed_ : failed_;
-      work->late = failed_late_;
-      work->over.store(true, std::memory_order_release);
-    }
-    lane.queue.clear();
-  };
-  end_lane(collectives_);
-  for (Lane& lane : transfers_) end_lane(lane);
-  changed_.notify_all();
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

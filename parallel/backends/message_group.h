@@ -119,29 +119,31 @@ class MessageGroup final : public Backend {
   void post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
             std::size_t piece_bytes);
 
-  // --- driving and failing (message_group.cpp) ---
+  // --- driving (message_group.cpp) ---
   Lane& lane_of(const Call& call);
   Mailbox& mailbox_of(const MessageWork& work, int peer);
   void post_slot(Mailbox& box, Mailbox::Slot slot);
   void recycle_heads(MessageWork& work);
   bool advance(MessageWork& work, Deadline* deadline);
   bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
-  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   bool listen(MessageWork& work, Deadline* deadline);
   void check_head(const Call& call, int peer, const Head& got);
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
   void poll_lanes(std::unique_lock<std::mutex>& lock);
   void wait(MessageWork& work);
-  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   bool poll(MessageWork& work);
   void ask_thread(Lane& lane);
   void run_thread(Lane& lane);
 
+  // --- failing (message_failures.cpp) ---
   struct Failure {
     Poison reason;
     int culprit;
     std::string message;
   };
+  bool is_needed(const MessageWork& work, int peer);
+  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
+  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
   void fail_late(const MessageWork& work);
   Failure explain(const MessageWork& work, const PeerLost& lost);

@@ -10,7 +10,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr std::size_t kPieceBytes = 1 << 20;      // of a reduction: what is received while the one before is added
-constexpr std::int64_t kPiecesAhead = 8;          // whose receives are posted
+constexpr std::int64_t kPiecesAhead = 4;          // whose receives are posted: more than that leaves the cache
 constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below what MPI counts
 
 std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }

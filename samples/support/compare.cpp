@@ -51,9 +51,10 @@ void print_intro(const Options& options) {
       "  single   one device\n"
       "  shards   one device, the shards of a step in turn\n"
       "  dp       DataParallel: one process, {} devices, {}\n"
-      "  ddp      DistributedDataParallel: {} processes\n\n",
+      "  ddp      DistributedDataParallel: {} processes{}\n\n",
       options.batch, options.shards, options.shards,
-      options.loss == "outside" ? "the loss taken on the first one" : "each with its own loss", options.nproc);
+      options.loss == "outside" ? "the loss taken on the first one" : "each with its own loss", options.nproc,
+      options.backend == "shm" ? "" : " over " + options.backend);
   std::fflush(stdout);
 }
 

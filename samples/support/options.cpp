@@ -39,6 +39,11 @@ void settle_mode(Options& options, bool is_nproc_given) {
                                              "a launcher; take --mode ddp here");
   if (!is_rank && is_nproc_given && options.mode != "ddp" && options.mode != "compare")
     throw CLI::ValidationError("--nproc", "is for --mode ddp and --mode compare, and the mode is " + options.mode);
+  if (options.backend != "shm" && options.mode != "ddp" && options.mode != "compare")
+    throw CLI::ValidationError(
+        "--backend", options.backend + " is for --mode ddp and --mode compare, and the mode is " + options.mode);
+  if (options.reduction == "arrival" && options.backend != "shm")
+    throw CLI::ValidationError("--reduction", "arrival is for --backend shm, and the backend is " + options.backend);
   if (options.reduction == "arrival" && options.mode != "ddp")
     throw CLI::ValidationError("--reduction", "arrival is for --mode ddp, and the mode is " + options.mode);
   if (options.comm_hook != "none" && options.mode != "ddp")
@@ -76,6 +81,9 @@ Options parse(int argc, char** argv, Options options) {
                                  ->check(CLI::Range(1, 256));
   app.add_option("--loss", options.loss, "of mode dp. outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
+  app.add_option("--backend", options.backend,
+                 "of mode ddp. shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks")
+      ->check(CLI::IsMember({"shm", "gloo", "mpi"}));
   app.add_option(
          "--reduction", options.reduction,
          "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "

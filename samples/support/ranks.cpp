@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -48,14 +49,17 @@ bool is_rank() {
 
 int start_ranks(const Options& options) {
   check_split(options, static_cast<int>(options.nproc));
-  std::vector<std::string> command = {"/proc/self/exe"};
+  const bool by_mpi = options.backend == "mpi";
+  std::vector<std::string> command;
+  if (by_mpi) command = {"mpirun", "-np", std::to_string(options.nproc), "--oversubscribe"};
+  command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   // The last one counts.
   command.insert(command.end(), {"--mode", "ddp", "--out", options.out, "--save", options.save});
   if (options.quiet) command.emplace_back("--quiet");
   std::fflush(stdout);
   const par::StopSignals signals;
-  const par::LaunchResult result = par::launch({.nproc = static_cast<int>(options.nproc),
+  const par::LaunchResult result = par::launch({.nproc = by_mpi ? 1 : static_cast<int>(options.nproc),
                                                 .command = command,
                                                 .environment = {fmt::format("{}={}", kTypedCommand, options.command)},
                                                 .stop_fd = signals.fd()});

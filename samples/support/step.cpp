@@ -51,7 +51,10 @@ std::shared_ptr<par::CommHook> hook_of(const Options& options) {
 
 Step::Step(const Options& options, ls::nn::Module& model)
     : options_(options), model_(model), is_loss_outside_(options.loss == "outside") {
-  if (options.mode == "ddp") group_ = par::init_process_group({.reduction = reduction_of(options)});
+  if (options.mode == "ddp")
+    group_ = par::init_process_group({.backend = options.backend,
+                                      .init_method = options.backend == "mpi" ? "mpi://" : "env://",
+                                      .reduction = reduction_of(options)});
   check_split(options, ranks());
   const int shards = static_cast<int>(options.shards);
   if (options.mode == "shards") {

@@ -1,71 +1,7 @@
-// Faults at random: a seed picks the number of ranks, the victim, the moment and what happens to it. After each trial all
-// ranks have ended, each survivor has named the culprit and has the bits of a run without the fault, and nothing is left.
-// LOCKSTEP_CHAOS_TRIALS and LOCKSTEP_CHAOS_SEED ask for more, or for one again (scripts/chaos.sh).
-#include "tests/support/chaos.h"
-
-#include <dirent.h>
-#include <signal.h>
-
-#include <random>
+// Faults at random over shm and local.
+#include "tests/support/chaos_trials.h"
 
 namespace {
-
-int from_environment(const char* name, int otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::atoi(text) : otherwise;
-}
-
-// Descriptors and threads of this process.
-std::pair<int, int> resources() {
-  const auto entries = [](const char* path) {
-    int count = 0;
-    DIR* const folder = opendir(path);
-    while (folder && readdir(folder)) ++count;
-    if (folder) closedir(folder);
-    return count;
-  };
-  return {entries("/proc/self/fd"), entries("/proc/self/task")};
-}
-
-enum class Fault { kKill, kThrow, kExit, kStop };
-
-struct Trial {
-  explicit Trial(int seed) {
-    std::mt19937 random(static_cast<unsigned>(seed));
-    size = 2 + static_cast<int>(random() % 4);
-    victim = static_cast<int>(random() % static_cast<unsigned>(size));
-    moment = static_cast<int>(random() % 40);
-    fault = static_cast<Fault>(random() % 4);
-  }
-  int size, victim, moment;
-  Fault fault;
-};
-
-void check_processes_survive(const Trial& trial) {
-  // A rank that is stopped is noticed by the timeout alone; the survivors then end it, as a launcher would.
-  const auto timeout = trial.fault == Fault::kStop ? std::chrono::milliseconds(2500) : std::chrono::seconds(20);
-  const auto ended = ranks_of(
-      trial.size,
-      [&](const Group& group) {
-        const ls::Tensor pids = ls::zeros({group->size()}, {.dtype = ls::kInt64});
-        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
-        train_until(group, trial.victim, trial.moment, [&] {
-          if (trial.fault == Fault::kKill) raise(SIGKILL);
-          if (trial.fault == Fault::kThrow) throw ls::InvalidArgument("the victim's own error");
-          if (trial.fault == Fault::kExit) _exit(5);
-          raise(SIGSTOP);
-        });
-        if (trial.fault == Fault::kStop) kill(static_cast<pid_t>(pids[trial.victim].item<std::int64_t>()), SIGKILL);
-      },
-      timeout);
-  for (int r = 0; r < trial.size; ++r) {
-    const ExitStatus& status = ended[static_cast<std::size_t>(r)];
-    if (r != trial.victim)
-      CHECK_MESSAGE(status.ok(), "rank " << r << ": " << status.to_string());
-    else
-      CHECK_MESSAGE(!status.ok(), "the victim ended well");
-  }
-}
 
 void check_threads_survive(const Trial& trial) {
   with_group("local", trial.size, [&](const Group& group) {
@@ -80,29 +16,13 @@ void check_threads_survive(const Trial& trial) {
   });
 }
 
-template <class Check>
-void run_trials(Check check) {
-  const int trials = from_environment("LOCKSTEP_CHAOS_TRIALS", 20), first = from_environment("LOCKSTEP_CHAOS_SEED", 1);
-  for (int seed = first; seed < first + trials; ++seed) {
-    const Trial trial(seed);
-    CAPTURE(seed);
-    CAPTURE(trial.size);
-    CAPTURE(trial.victim);
-    CAPTURE(trial.moment);
-    CAPTURE(static_cast<int>(trial.fault));
-    const auto before = resources();
-    check(trial);
-    CHECK(resources() == before);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("shm: whatever happens to a rank, the others name it, keep their bits, and leave nothing") {
-  run_trials(check_processes_survive);
+  run_trials(20, [](const Trial& trial) { check_processes_survive(trial, "shm"); });
 }
 
 TEST_CASE("local: whatever happens to a rank, the others name it, keep their bits, and leave nothing") {
   ls::nn::Linear warm_up(2, 2);  // whatever this process makes once
-  run_trials(check_threads_survive);
+  run_trials(20, check_threads_survive);
 }

@@ -1,6 +1,7 @@
 // What every collective must give, on any backend: integer-valued numbers, so that sums are exact and compared bitwise.
 #pragma once
 
+#include <cstdlib>
 #include <random>
 
 #include "tests/support/groups.h"
@@ -155,6 +156,12 @@ inline void check_pieces(const Group& group) {
   expect_same(part, (ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * rank) * (1.0 * n), "reduce_scatter");
 }
 
+// How many random collectives to run: scripts/random_collectives.sh asks for more than ctest does.
+inline int random_collectives(int otherwise) {
+  const char* const text = std::getenv("LOCKSTEP_RANDOM_COLLECTIVES");
+  return text ? std::atoi(text) : otherwise;
+}
+
 // `operations` of random kinds and sizes in a row, in communication memory or not, waited for at random.
 inline void check_random_collectives(const Group& group, int operations) {
   using ls::parallel::ReduceOp;
@@ -163,7 +170,7 @@ inline void check_random_collectives(const Group& group, int operations) {
   const ls::Tensor region = group->empty({4096}, ls::kFloat32);
   struct Pending {
     ls::Tensor tensor;
-    double expected;
+    double least, most;
     std::shared_ptr<ls::parallel::Work> work;
   };
   std::vector<Pending> pending;
@@ -171,26 +178,35 @@ inline void check_random_collectives(const Group& group, int operations) {
     while (pending.size() > keep) {
       const std::size_t k = own() % pending.size();
       pending[k].work->wait();
-      const bool right = pending[k].tensor.min().item<double>() == pending[k].expected &&
-                         pending[k].tensor.max().item<double>() == pending[k].expected;
+      const bool right = pending[k].tensor.min().item<double>() == pending[k].least &&
+                         pending[k].tensor.max().item<double>() == pending[k].most;
       REQUIRE(right);
       pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(k));
     }
   };
   for (int i = 0; i < operations; ++i) {
-    const std::int64_t count = 1 + static_cast<std::int64_t>(same() % (same() % 50 == 0 ? 40000 : 1500));
-    const int kind = static_cast<int>(same() % 4), root = static_cast<int>(same() % static_cast<unsigned>(size));
+    const unsigned rare = same() % 1000, most = rare == 0 ? 700'000 : rare < 20 ? 40'000 : 1500;
+    const std::int64_t count = 1 + static_cast<std::int64_t>(same() % most);
+    const int kind = static_cast<int>(same() % 6), root = static_cast<int>(same() % static_cast<unsigned>(size));
     const double value = static_cast<double>(same() % 100);
     const bool direct = kind == 3 && count <= 4096;
     if (direct) settle(0);  // one region for all of them
     const ls::Tensor t = direct ? region.narrow(0, 0, count) : ls::empty({count});
     t.fill_(value + group->rank());
-    if (kind == 1)
-      pending.push_back({t, value + root, group->broadcast(t, root)});
-    else if (kind == 2)
-      pending.push_back({t, value + size - 1, group->all_reduce(t, ReduceOp::kMax)});
-    else
-      pending.push_back({t, size * value + size * (size - 1) / 2, group->all_reduce(t)});
+    const double sum = size * value + size * (size - 1) / 2, last = value + size - 1;
+    if (kind == 1) {
+      pending.push_back({t, value + root, value + root, group->broadcast(t, root)});
+    } else if (kind == 2) {
+      pending.push_back({t, last, last, group->all_reduce(t, ReduceOp::kMax)});
+    } else if (kind == 4) {
+      const ls::Tensor all = ls::empty({size, count});
+      pending.push_back({all, value, last, group->all_gather(all, t)});
+    } else if (kind == 5) {
+      const ls::Tensor all = ls::full({size, count}, value + group->rank());
+      pending.push_back({t, sum, sum, group->reduce_scatter(t, all)});
+    } else {
+      pending.push_back({t, sum, sum, group->all_reduce(t)});
+    }
     settle(same() % 8);
   }
   settle(0);

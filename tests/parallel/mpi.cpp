@@ -1,9 +1,27 @@
 // The collective suite on the mpi backend. ctest runs this file under mpirun; without it there is nothing to join.
+#include <dlfcn.h>
+
 #include <cstdlib>
 
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/comm_hooks.h"
 #include "tests/parallel/join.h"
+
+namespace {
+
+std::int64_t sent_bytes = 0;
+
+}  // namespace
+
+// Stands before MPI's own in this program: the module's sends come here, and their bytes are counted. All MPI types are
+// pointers, as OpenMPI has them; the program is not linked with MPI.
+extern "C" int MPI_Isend(const void* data, int count, void* type, int to, int tag, void* comm, void** request);
+int MPI_Isend(const void* data, int count, void* type, int to, int tag, void* comm, void** request) {
+  static const auto send =
+      reinterpret_cast<decltype(&MPI_Isend)>(dlsym(dlopen("libmpi.so.40", RTLD_NOW), "PMPI_Isend"));
+  sent_bytes += count;  // MPI_BYTE is all that is sent
+  return send(data, count, type, to, tag, comm, request);
+}
 
 namespace {
 
@@ -41,9 +59,34 @@ TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {
   check_uneven_and_products(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
-TEST_CASE("mpi: 10,000 random collectives of random sizes, waited for at random, leave the right numbers" *
+TEST_CASE("mpi: random collectives of random sizes, waited for at random, leave the right numbers" *
           doctest::skip(!under_mpirun())) {
-  check_random_collectives(world(), 10000);
+  check_random_collectives(world(), random_collectives(10'000));
+}
+
+TEST_CASE("mpi: a large sum sends 2 (n-1) / n of its bytes in either reduction order, and the book says so" *
+          doctest::skip(!under_mpirun())) {
+  for (const auto reduction : {ls::parallel::Reduction::kNative, ls::parallel::Reduction::kCanonical}) {
+    const Group group = world({.reduction = reduction});
+    const int n = group->size(), rank = group->rank();
+    for (const std::int64_t count : {16L * n * 5000, 1'000'007L}) {
+      const ls::Tensor t = ls::ones({count});
+      group->barrier();
+      group->traffic().clear();
+      sent_bytes = 0;
+      group->all_reduce(t)->wait();
+      const std::int64_t lines = (count + 15) / 16;  // of 64 bytes: shares are whole ones
+      const auto first = [&](int r) { return std::min(count, lines * r / n * 16); };
+      const std::int64_t own = first(rank + 1) - first(rank), heads = 64 * (n - 1);
+      CHECK(sent_bytes == (count - own + (n - 1) * own) * 4 + heads);
+      const std::int64_t booked = group->traffic().bytes_from(rank);
+      if (count % (16 * n) == 0) CHECK(sent_bytes - heads == 2 * (n - 1) * count * 4 / n);
+      CHECK(std::abs(sent_bytes - heads - booked) <= 64 * n);  // the book's shares are not rounded to lines
+      const ls::Tensor all = ls::full({1}, static_cast<double>(sent_bytes - heads), {.dtype = ls::kInt64});
+      group->all_reduce(all)->wait();
+      CHECK(all.item<std::int64_t>() == 2 * (n - 1) * count * 4);
+    }
+  }
 }
 
 TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) {

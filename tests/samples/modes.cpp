@@ -1,4 +1,5 @@
 // The modes of the trainers: the same bits from shards, DataParallel and DistributedDataParallel, and what compare shows.
+#include "lockstep/parallel/modules.h"
 #include "tests/samples/support.h"
 
 #include <cstdlib>
@@ -117,6 +118,35 @@ TEST_CASE("compare: the bytes of an epoch are those that follow from rows, colum
   }
 }
 
+TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes") {
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // in containers
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  const auto compared = [](const std::string& backend) {
+    const Finished finished = run(kProgram, {"--mode", "compare", "--epochs", "2", "--shards", "4", "--nproc", "4",
+                                             "--backend", backend, "--out", fresh("over_" + backend)});
+    CAPTURE(finished.output);
+    REQUIRE(finished.code == 0);
+    CHECK(contains(finished.output, "shards, dp and ddp end with the same parameters, bit for bit."));
+    auto rows = table(finished.output);
+    REQUIRE(rows.size() == 4);
+    for (auto& entry : rows) entry.second.erase(entry.second.begin() + kSteps);  // the only word that differs
+    return rows;
+  };
+  const auto want = compared("shm");
+  CHECK(result("over_shm/ddp")["bytes_in_steps"]["gradients"] > 0);
+  for (const char* backend : {"gloo", "mpi"}) {
+    CAPTURE(backend);
+    try {
+      lockstep::parallel::backend_module(backend);
+    } catch (const lockstep::NotBuilt&) {
+      MESSAGE("SKIPPED: this build has no backend ", backend);
+      continue;
+    }
+    const auto have = compared(backend);
+    CHECK((have == want));
+  }
+}
+
 TEST_CASE("the bits depend on the number of shards, not on mode, ranks, or where the loss is taken") {
   const std::string four = hash_of("shards4", {"--mode", "shards", "--shards", "4"});
   CHECK(four != hash_of("shards2", {"--mode", "shards"}));
@@ -182,6 +212,8 @@ TEST_CASE("what does not fit together names both sides and the way out") {
   check_error({"--out", out, "--mode", "ddp", "--nproc", "3"}, {"--shards 2", "3 ranks", "--nproc 2", "--shards 3"});
   check_error({"--out", out, "--mode", "ddp", "--shards", "4", "--nproc", "3"},
               {"--shards 4", "3 ranks", "--nproc 2", "--shards 6"});
+  check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "gloo", "ddp", "dp"});
+  check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--reduction", "arrival"}, {"arrival", "shm", "mpi"});
   check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
   check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
   check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33", "--nproc", "1"}, {"3 shards on 1"});

@@ -79,6 +79,11 @@ std::string text_of(const std::exception_ptr& exception) {
 
 }  // namespace
 
+std::chrono::milliseconds rank_deadline() {
+  const char* const text = std::getenv("LOCKSTEP_RANK_DEADLINE");
+  return std::chrono::seconds(text ? std::atoi(text) : 120);
+}
+
 // --- threads ------------------------------------------------------------------------------------------------------------
 
 void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline) {

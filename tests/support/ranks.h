@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
-inline constexpr std::chrono::seconds kRankDeadline{120};
+// Two minutes, or what LOCKSTEP_RANK_DEADLINE says in seconds: for runs that are longer than ctest's.
+std::chrono::milliseconds rank_deadline();
 
 // Runs fn(0) to fn(n-1) on n threads and returns when all have ended. Rethrows the exception that was thrown first, a
 // lockstep::Error with "rank 1: " before its text. Past the deadline the program ends and names the ranks that hang.
-void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline = kRankDeadline);
+void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline = rank_deadline());
 
 // How a process ended.
 struct ExitStatus {
@@ -29,8 +30,8 @@ struct ExitStatus {
 // or with 1 after an uncaught exception (also printed to stderr) or a failed CHECK. Call it while no other thread runs:
 // a fork has only the thread that forks. Processes die with this one.
 std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>& fn,
-                                      std::chrono::milliseconds deadline = kRankDeadline);
+                                      std::chrono::milliseconds deadline = rank_deadline());
 
 // run_processes, and a failed check for each rank that did not exit with 0.
 void check_processes(int n, const std::function<void(int rank)>& fn,
-                     std::chrono::milliseconds deadline = kRankDeadline);
+                     std::chrono::milliseconds deadline = rank_deadline());

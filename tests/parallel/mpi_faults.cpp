@@ -1,0 +1,122 @@
+// What becomes of a job under mpirun one of whose ranks is killed, stops, throws, or does something else than the others.
+// The first test case starts the jobs; the second one is what their ranks run.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/chaos.h"
+
+// Stands before MPI's own in this program, and says in such a job that it was called.
+extern "C" int MPI_Finalize();
+int MPI_Finalize() {
+  if (std::getenv("LOCKSTEP_TEST_MPI_FAULT")) std::puts("finalized");
+  return reinterpret_cast<decltype(&MPI_Finalize)>(dlsym(dlopen("libmpi.so.40", RTLD_NOW), "PMPI_Finalize"))();
+}
+
+namespace {
+
+constexpr const char* kFault = "LOCKSTEP_TEST_MPI_FAULT";  // what happens to rank 1
+constexpr const char* kJob = "LOCKSTEP_TEST_MPI_JOB";      // marks the processes of a job
+
+std::string fault() {
+  const char* const text = std::getenv(kFault);
+  return text ? text : "";
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Whether a process is left that was started for this job.
+bool is_anybody_left(const std::string& job) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    if (contains(contents((entry.path() / "environ").string()), std::string(kJob) + "=" + job)) return true;
+  }
+  return false;
+}
+
+struct Job {
+  ExitStatus status;
+  std::string output;
+};
+
+// Three ranks of this program under mpirun, within a minute.
+Job run_job(const std::string& what) {
+  static int jobs = 0;
+  const std::string job = std::to_string(getpid()) + "-" + std::to_string(jobs++), file = "mpi_job_" + job + ".txt";
+  const auto ended = run_processes(
+      1,
+      [&](int) {
+        const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        if (out < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0) _exit(126);
+        setenv(kFault, what.c_str(), 1);
+        setenv(kJob, job.c_str(), 1);
+        const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+        execlp("mpirun", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3", self.c_str(),
+               "--test-case=mpi: a rank of a job*", nullptr);
+        _exit(127);
+      },
+      std::chrono::seconds(60));
+  Job result{ended[0], contents(file)};
+  std::filesystem::remove(file);
+  CHECK_MESSAGE(!is_anybody_left(job), result.output);
+  return result;
+}
+
+// What rank 1 does in the midst of training.
+void be_faulty(const Group& group) {
+  const std::string what = fault();
+  if (what == "kill") raise(SIGKILL);
+  if (what == "stop") raise(SIGSTOP);
+  if (what == "exit") _exit(5);
+  if (what == "throw") throw ls::InvalidArgument("the victim's own error");
+  if (what == "disagree") group->broadcast(ls::zeros({3}), 0)->wait();
+}
+
+}  // namespace
+
+TEST_CASE("mpi: whatever happens to a rank, mpirun ends the job, nothing is left, and who survives names the culprit" *
+          doctest::skip(!fault().empty())) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) {
+    MESSAGE("SKIPPED: there is no mpirun");
+    return;
+  }
+  for (const std::string what : {"kill", "exit", "throw", "stop", "disagree"}) {
+    CAPTURE(what);
+    const Job job = run_job(what);
+    CAPTURE(job.output);
+    CHECK(!job.status.timed_out);
+    CHECK(job.status.code > 0);  // mpirun's own, which tells the user that the job failed
+    // mpirun ends the others at once where a rank was killed or ended badly: they may not come to say anything.
+    for (const char* survivor : {"rank 0 ", "rank 2 "}) {
+      const bool has_told = contains(job.output, std::string(survivor) + "names rank 1");
+      if (what == "stop" || what == "disagree") CHECK(has_told);
+      CHECK(!contains(job.output, std::string(survivor) + "is wrong"));
+    }
+    CHECK(!contains(job.output, "finalized"));  // that would wait for ranks that may be gone
+  }
+}
+
+TEST_CASE("mpi: a rank of a job in which rank 1 fails" * doctest::skip(fault().empty())) {
+  const Group group = ls::parallel::init_process_group(
+      {.backend = "mpi", .init_method = "mpi://", .timeout = std::chrono::seconds(fault() == "stop" ? 1 : 20)});
+  const auto say = [&](const std::string& text) {
+    std::printf("rank %d %s\n", group->rank(), text.c_str());
+    std::fflush(stdout);
+  };
+  const std::string error = error_of<ls::CommError>([&] {
+    for (int step = 0; step < 1000; ++step) {
+      if (group->rank() == 1 && step == 7) be_faulty(group);
+      group->all_reduce(ls::ones({step % 2 == 0 ? 100 : 50'000}))->wait();
+    }
+  });
+  const bool is_named = contains(error, "rank 1") || group->rank() == 1;
+  say(is_named ? "names rank 1: " + error : "is wrong: " + error);
+  CHECK(is_named);
+}

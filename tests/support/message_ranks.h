@@ -1,0 +1,127 @@
+// A transport whose ranks are threads, for the engine that gloo and mpi share: it moves bytes through memory, and counts
+// those that a rank sends on each channel.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "lockstep/parallel/backends/message_group.h"
+#include "tests/support/groups.h"
+
+using SentBytes = std::array<std::int64_t, ls::parallel::kChannels>;  // by channel
+
+class Post {
+ public:
+  explicit Post(int size) : sent(static_cast<std::size_t>(size)), closed_(static_cast<std::size_t>(size), false) {}
+
+  using Line = std::tuple<int, int, ls::parallel::Channel>;  // from, to
+  struct Message {
+    std::uint64_t number;  // on its line: the receive of the same number takes it
+    std::vector<std::byte> data;
+  };
+
+  void put(const Line& line, const void* data, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto* const first = static_cast<const std::byte*>(data);
+    lines_[line].push_back({put_[line]++, {first, first + bytes}});
+    sent[static_cast<std::size_t>(std::get<0>(line))][static_cast<std::size_t>(std::get<2>(line))] +=
+        static_cast<std::int64_t>(bytes);
+    changed_.notify_all();
+  }
+  std::uint64_t expect(const Line& line) {
+    const std::lock_guard lock(mutex_);
+    return expected_[line]++;
+  }
+  enum class Found { kYes, kNotYet, kNever };
+  // Takes message `number` of a line, waiting up to `patience` for it.
+  Found take(const Line& line, std::uint64_t number, std::byte* data, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    auto& queue = lines_[line];
+    const auto is_it = [&](const Message& message) { return message.number == number; };
+    const auto is_over = [&] {
+      return std::ranges::any_of(queue, is_it) || closed_[static_cast<std::size_t>(std::get<0>(line))] ||
+             closed_[static_cast<std::size_t>(std::get<1>(line))];
+    };
+    if (!changed_.wait_for(lock, patience, is_over)) return Found::kNotYet;
+    const auto at = std::ranges::find_if(queue, is_it);
+    if (at == queue.end()) return Found::kNever;
+    std::memcpy(data, at->data.data(), at->data.size());
+    queue.erase(at);
+    return Found::kYes;
+  }
+  void close(int rank) {
+    const std::lock_guard lock(mutex_);
+    closed_[static_cast<std::size_t>(rank)] = true;
+    changed_.notify_all();
+  }
+  bool is_closed(int rank) {
+    const std::lock_guard lock(mutex_);
+    return closed_[static_cast<std::size_t>(rank)];
+  }
+
+  std::vector<SentBytes> sent;  // by rank; read it when all is done
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Line, std::deque<Message>> lines_;
+  std::map<Line, std::uint64_t> put_, expected_;
+  std::vector<bool> closed_;
+};
+
+// `blocks`: it waits, as gloo does; else it only tests, as mpi does.
+class PostTransport final : public ls::parallel::Transport {
+ public:
+  PostTransport(std::shared_ptr<Post> post, int rank, bool blocks)
+      : post_(std::move(post)), rank_(rank), blocks_(blocks) {}
+
+  std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
+                                             std::size_t bytes) override {
+    const bool is_lost = post_->is_closed(to);  // gloo does not say so: it never finishes
+    if (!is_lost) post_->put({rank_, to, channel}, data, bytes);
+    return std::make_unique<Sent>(to, is_lost);
+  }
+  std::unique_ptr<ls::parallel::Parcel> receive(int from, ls::parallel::Channel channel, void* data,
+                                                std::size_t) override {
+    const Post::Line line{from, rank_, channel};
+    return std::make_unique<Awaited>(from, line, post_->expect(line), static_cast<std::byte*>(data));
+  }
+  bool finish(ls::parallel::Parcel& parcel, ls::parallel::Deadline* deadline) override {
+    auto* const awaited = dynamic_cast<Awaited*>(&parcel);
+    const auto patience = blocks_ && deadline ? deadline->slice() : std::chrono::milliseconds(0);
+    if (!awaited && static_cast<Sent&>(parcel).is_lost) return std::this_thread::sleep_for(patience), false;
+    if (!awaited || awaited->done) return true;
+    const Post::Found found = post_->take(awaited->line, awaited->number, awaited->data, patience);
+    if (found == Post::Found::kNever) throw ls::parallel::PeerLost{parcel.peer(), "it is closed", false};
+    return awaited->done = found == Post::Found::kYes;
+  }
+  bool is_closed(int peer) override { return post_->is_closed(peer); }
+  bool blocks() const override { return blocks_; }
+  std::unique_ptr<ls::parallel::Parcel> start_native(const ls::parallel::Call&) override { return nullptr; }
+  void hang_up(bool) override { post_->close(rank_); }
+
+ private:
+  struct Sent final : ls::parallel::Parcel {
+    Sent(int to, bool is_lost) : Parcel(to), is_lost(is_lost) {}
+    bool is_lost;
+  };
+  struct Awaited final : ls::parallel::Parcel {
+    Awaited(int from, const Post::Line& line, std::uint64_t number, std::byte* data)
+        : Parcel(from), line(line), number(number), data(data) {}
+    Post::Line line;
+    std::uint64_t number;
+    std::byte* data;
+    bool done = false;
+  };
+
+  std::shared_ptr<Post> post_;
+  int rank_;
+  bool blocks_;
+};
