@@ -59,9 +59,7 @@ bool pause_unless_stopped(int stop_fd, milliseconds pause) {
   pollfd stop{stop_fd, POLLIN, 0};
   for (Deadline until(pause); !until.passed();) {
     if (::poll(&stop, 1, static_cast<int>(until.slice().count())) <= 0) continue;
-    signalfd_siginfo request;
-    if (::read(stop_fd, &request, sizeof(request)) != 0) return false;
-    stop.fd = -1;  // closed: nobody will ask any more
+    if (take_request(stop.fd) != 0) return false;
   }
   return true;
 }
@@ -93,6 +91,17 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
     if (on_restart) on_restart(result, pause);
     if (!pause_unless_stopped(options.stop_fd, pause)) return result;
   }
+}
+
+int take_request(int& stop_fd) {
+  signalfd_siginfo info{};
+  const ssize_t size = uninterrupted([&] { return ::read(stop_fd, &info, sizeof(info)); });
+  if (size < 0 && errno == EAGAIN) return 0;
+  if (size <= 0) {
+    stop_fd = -1;
+    return 0;
+  }
+  return size == sizeof(info) ? static_cast<int>(info.ssi_signo) : SIGTERM;
 }
 
 // --- signals ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ struct NodeOptions {
   int rank = 0;
   std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
   int port = 29500;                   // the ranks meet at one of the 64 ports above it
-  bool authenticate = true;           // the launchers know each other by the token in LOCKSTEP_JOB_TOKEN
+  bool authenticate = true;           // the launchers know each other by the token
+  std::string token = {};             // empty: what LOCKSTEP_JOB_TOKEN holds
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // for all to come
 };
 

@@ -112,7 +112,7 @@ RunIdentity make_run_identity(const LaunchOptions& options) {
     return run;
   }
   const char* const token = std::getenv("LOCKSTEP_JOB_TOKEN");
-  run.token = token ? token : "";
+  run.token = !options.nodes.token.empty() ? options.nodes.token : token ? token : "";
   LOCKSTEP_CHECK(!run.token.empty() || !options.nodes.authenticate,
                  "launch: several hosts need the job's token in LOCKSTEP_JOB_TOKEN, the same on all of them\n"
                  "`lockstep-run --new-token` prints one; on a network you trust, --no-authenticate does without");
