@@ -60,7 +60,8 @@ std::string to_table(const std::vector<HostReport>& reports);
 struct HostExit {
   std::string host = {};
   int node = 0;
-  int code = 0;  // 128 + signal for signals
+  int code = 0;    // 128 + signal for signals
+  int signal = 0;  // that ended ssh itself
   bool was_stopped = false;
   std::string last_error = {};  // the last line that came on stderr
 

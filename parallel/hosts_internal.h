@@ -45,7 +45,7 @@ class Sessions {
 
   struct Ended {
     std::size_t host = 0;
-    int code = 0;
+    int code = 0, signal = 0;
     std::string last_error = {};
   };
   // Waits until something happens, or `timeout` ms (-1: none) have passed. Returns the hosts that have ended.

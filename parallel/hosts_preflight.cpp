@@ -76,9 +76,11 @@ bool Preflight::is_hopeless() const {
 void Preflight::take(const Sessions::Ended& ended) {
   HostReport& report = reports_[ended.host];
   if (is_hung_up_ || (ended.code == 0 && has_answered(ended.host))) return;
-  const HostExit exit{.host = report.host, .code = ended.code == 0 ? 127 : ended.code, .last_error = ended.last_error};
+  HostExit exit{.host = report.host, .code = ended.code, .signal = ended.signal, .last_error = ended.last_error};
+  if (exit.code == 0) exit.code = kLauncherFailed;  // it did not say what it should
   const std::string text = exit.to_string();
-  report.error = text.substr(text.find(": ") + 2);
+  report.error = exit.code == kLauncherFailed && !exit.last_error.empty() ? exit.last_error
+                                                                          : text.substr(text.find(": ") + 2);
 }
 
 void Preflight::take_line(std::size_t host, bool is_stderr, const std::string& line) {

@@ -68,6 +68,7 @@ int HostsJob::next_timeout() {
 void HostsJob::take(const Sessions::Ended& ended) {
   HostExit& exit = result_.hosts[ended.host];
   exit.code = ended.code;
+  exit.signal = ended.signal;
   exit.last_error = ended.last_error;
   exit.was_stopped = is_hung_up_ || result_.first_failure >= 0;
   if (exit.code == 0 || can_go_on_without(exit)) return;
@@ -103,20 +104,24 @@ void HostsJob::hang_up() {
 
 }  // namespace
 
-bool HostExit::is_of_ranks() const { return code != 0 && code != kOfSsh && (code < kLauncherFailed || code > 127); }
+bool HostExit::is_of_ranks() const {
+  return code != 0 && signal == 0 && code != kOfSsh && (code < kLauncherFailed || code > 127);
+}
 
 std::string HostExit::to_string() const {
   std::string out = fmt::format("host {} (node {})", host, node);
-  if (code == kOfSsh) {
+  if (signal != 0) {
+    out += fmt::format(": ssh was killed by signal {}", signal);
+  } else if (code == kOfSsh) {
     out += ": the connection failed or ended";
   } else if (code == kLauncherFailed) {
     out += ": its launcher failed";
   } else if (code == 126 || code == 127) {
     out += ": lockstep-run could not be run there";
   } else {
-    out += fmt::format(" ended with code {}", code);
+    return out + fmt::format(" ended with code {}", code);
   }
-  if (!is_of_ranks() && !last_error.empty()) out += ": " + last_error;
+  if (!last_error.empty()) out += ": " + last_error;
   if (code == 126 || code == 127) out += "\nInstall the same build on all hosts, or name its place with --remote-path";
   return out;
 }

@@ -83,7 +83,8 @@ std::vector<Sessions::Ended> Sessions::turn(int timeout, int stop_fd, OnLine on_
     session.unsent.clear();
     std::string& last = session.last_error;
     if (last.starts_with(kOwnErrors)) last.erase(0, kOwnErrors.size());
-    ended.push_back({host, session.process->take_end().code, last});
+    const WorkerProcess::End end = session.process->take_end();
+    ended.push_back({host, end.code, end.signal, last});
   }
   return ended;
 }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Placement {
   int local_size = 1;
   int world_size = 1;
   int attempt = 0;
+  int group_rank = 0, group_size = 1;  // this host's place among those that take part
 };
 
 // The launchers of a job on several hosts, over a store that node 0's serves: they number the ranks, and hear when an attempt
@@ -43,8 +45,9 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  // Waits until all hosts have come to this attempt.
-  Placement meet(int attempt);
+  // Waits until all hosts have come to this attempt, or enough of them and the last call is over. One that comes late is
+  // in a later attempt. None where this process is asked to stop meanwhile.
+  std::optional<Placement> meet(int attempt);
   // Readable once the attempt has failed on some host.
   int failed_elsewhere() const;
   // Says how this host's ranks ended, waits until the attempt is over everywhere, and writes into `result` what failed

@@ -11,6 +11,8 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/hosts.h"
@@ -24,7 +26,7 @@ namespace {
 struct Arguments {
   std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
   int node_rank = 0, master_port = 29500, max_restarts = 0;
-  double grace = 30;
+  double grace = 30, last_call = 30;
   bool no_prefix = false, no_authenticate = false, new_token = false, standalone = false;
   bool flag_ignored = false;
   std::string ignored;
@@ -66,7 +68,9 @@ class Declaration {
 void declare(CLI::App& app, Arguments& arguments) {
   Declaration add(app);
   add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
-  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start this program on each");
+  add.option("nnodes", arguments.nnodes, "N|MIN:MAX", "hosts of the job; start this program on each");
+  add.option("last-call-timeout", arguments.last_call, "SECONDS", "for more than MIN hosts to come, or to come back")
+      ->check(CLI::Range(0.0, 86400.0));
   add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
   add.option("master-addr", arguments.master, "HOST", "of several hosts: the address of host 0");
   add.option("master-port", arguments.master_port, "PORT", "a port there; ranks use the 64 above it as well")
@@ -96,8 +100,7 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("ssh", arguments.hosts.ssh, "COMMAND", "for --hosts: what starts a command on a host");
   add.option("remote-path", arguments.hosts.remote_path, "PATH", "of lockstep-run there; unset: the same as here");
   add.option("export", arguments.hosts.exported, "NAME[=VALUE]", "a variable for there; LOCKSTEP_* are handed on anyway")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   add.flag("preflight", arguments.hosts.only_preflight, "look at hosts, programs and links, and end");
   add.flag("no-preflight", arguments.hosts.no_preflight, "start without");
   app.add_option("--host-name", arguments.host_name)->group("");  // for --assigned
@@ -129,16 +132,14 @@ int number_of_ranks(const std::string& text) {
   return *count;
 }
 
-// "2", or torchrun's "2:2".
-int number_of_nodes(const std::string& text) {
+// "2", or torchrun's "1:2", the least and the most.
+std::pair<int, int> number_of_nodes(const std::string& text) {
   const auto colon = text.find(':');
   const auto least = to_number(text.substr(0, colon));
   const auto most = colon == std::string::npos ? least : to_number(text.substr(colon + 1));
-  if (!least || !most || *least < 1)
-    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1");
-  if (*least != *most)
-    throw CLI::ValidationError("--nnodes", "is \"" + text + "\": a number of hosts that may change is not supported");
-  return *least;
+  if (!least || !most || *least < 1 || *most < *least)
+    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1, or MIN:MAX");
+  return {*least, *most};
 }
 
 // "3", or "0:3,1:1".
@@ -169,7 +170,8 @@ par::StreamChoice to_streams(const char* flag, const std::string& text) {
 par::NodeOptions to_nodes(const Arguments& arguments) {
   par::NodeOptions nodes{.authenticate = !arguments.no_authenticate};
   if (arguments.standalone) return nodes;
-  nodes.count = number_of_nodes(arguments.nnodes);
+  std::tie(nodes.min_count, nodes.count) = number_of_nodes(arguments.nnodes);
+  nodes.last_call = std::chrono::milliseconds(static_cast<long>(arguments.last_call * 1000));
   nodes.rank = arguments.node_rank;
   nodes.address = arguments.master;
   nodes.port = arguments.master_port;
@@ -253,6 +255,12 @@ int run_on_hosts(const Arguments& arguments, const CLI::App& app) {
   par::HostsOptions options = to_hosts(arguments.hosts, flags_of(app));
   options.command = checked.command;
   options.grace = checked.grace;
+  if (app.count("--nnodes") > 0) {
+    const int most = checked.nodes.count, hosts = static_cast<int>(options.hosts.size());
+    if (most != hosts)
+      throw CLI::ValidationError("--nnodes", fmt::format("is for {} hosts, and {} are given", most, hosts));
+    options.min_hosts = checked.nodes.min_count < most ? checked.nodes.min_count : 0;
+  }
   options.port = arguments.master_port;
   if (app.count("--master-addr") > 0) options.address = arguments.master;
   return run_hosts(arguments.hosts, std::move(options));

@@ -126,6 +126,36 @@ TEST_CASE("a launcher starts ranks again, and they end with the bits of a run th
   CHECK(metrics_without_times("restarted") == metrics_without_times("whole"));
 }
 
+TEST_CASE("four ranks of a shard each, one of them killed, go on as two ranks or one with the bits of an undisturbed run") {
+  const std::vector<std::string> shards = {"--mode", "ddp", "--shards", "4", "--save-every", "10"};
+  const auto launched = [&](const std::string& nproc, const std::string& out) {
+    std::vector<std::string> all = {"--nproc-per-node", nproc, std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram};
+    const auto program = long_run(out, shards);
+    all.insert(all.end(), program.begin(), program.end());
+    return all;
+  };
+  REQUIRE(run(kProgram, long_run(fresh("whole4"), {"--mode", "shards", "--shards", "4"})).code == 0);
+  Process four(LOCKSTEP_RUN, launched("4", fresh("four")));
+  REQUIRE(eventually([] { return epochs_written("four") >= 30; }));
+  const pid_t rank = find_rank(four.pid(), 2);
+  REQUIRE(rank > 0);
+  kill(rank, SIGKILL);
+  CHECK(four.wait() == 128 + SIGKILL);
+  REQUIRE(epochs_written("four") < 20000);
+  for (const char* nproc : {"2", "1", "4"}) {
+    CAPTURE(nproc);
+    const std::string out = "four_" + std::string(nproc);
+    std::filesystem::remove_all(out);
+    std::filesystem::copy("four", out);
+    const Finished finished = run(LOCKSTEP_RUN, launched(nproc, out));
+    CAPTURE(finished.output);
+    CHECK(finished.code == 0);
+    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+    CHECK(read_file(out + "/model.safetensors") == read_file("whole4/model.safetensors"));
+    CHECK(metrics_without_times(out) == metrics_without_times("whole4"));
+  }
+}
+
 TEST_CASE("a run with another number of shards is another run") {
   start_and_stop("other_shards", kTwoRanks, SIGINT);
   const Finished finished =
