@@ -23,21 +23,16 @@ std::vector<Host> read_hosts(const std::string& path);
 
 struct HostsOptions {
   std::vector<Host> hosts = {};  // the first one's launcher serves the meeting of all
-  std::vector<std::string> ssh = {"ssh",
-                                  "-o",
-                                  "BatchMode=yes",
-                                  "-o",
-                                  "ConnectTimeout=10",
-                                  "-o",
-                                  "ServerAliveInterval=15"};
-  std::string remote_path = {};               // of lockstep-run there
-  std::string folder = {};                    // there, for the ranks
-  std::vector<std::string> arguments = {};    // options of lockstep-run, the same on all hosts
-  std::vector<std::string> command = {};      // program and arguments
-  std::vector<std::string> environment = {};  // "NAME=value", on top of what ssh gives there
-  std::string address = {};                   // of the first host, for the others; empty: its name
-  int port = 29500;                           // there
-  int min_hosts = 0;                          // the job goes on while so many are left; 0: all
+  std::vector<std::string> ssh = {
+      "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15"};
+  std::string remote_path = {};                                // of lockstep-run there
+  std::string folder = {};                                     // there, for the ranks
+  std::vector<std::string> arguments = {};                     // options of lockstep-run, the same on all hosts
+  std::vector<std::string> command = {};                       // program and arguments
+  std::vector<std::string> environment = {};                   // "NAME=value", on top of what ssh gives there
+  std::string address = {};                                    // of the first host, for the others; empty: its name
+  int port = 29500;                                            // there
+  int min_hosts = 0;                                           // the job goes on while so many are left; 0: all
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // of the launchers, between SIGTERM and SIGKILL
   std::chrono::milliseconds preflight_timeout = std::chrono::seconds(15);
   int stop_fd = -1;  // as LaunchOptions::stop_fd
@@ -45,12 +40,12 @@ struct HostsOptions {
 
 struct HostReport {
   std::string host = {};
-  std::string error = {};                         // what stands against a start, one line; empty: nothing
-  double reachable_ms = 0;                        // from the start of ssh to the answer of lockstep-run
-  std::string version = {};                       // of Lockstep
+  std::string error = {};                            // what stands against a start, one line; empty: nothing
+  double reachable_ms = 0;                           // from the start of ssh to the answer of lockstep-run
+  std::string version = {};                          // of Lockstep
   std::string program_hash = {}, library_hash = {};  // SHA-256 of the program and of liblockstep
-  int cores = 0;                                  // usable
-  double latency_us = 0, gigabytes_per_s = 0;     // to the first host: half a round trip, and a large message; medians
+  int cores = 0;                                     // usable
+  double latency_us = 0, gigabytes_per_s = 0;  // to the first host: half a round trip, and a large message; medians
 };
 // Asks all hosts at once, then measures their links to the first one in turn.
 std::vector<HostReport> check_hosts(const HostsOptions& options);
@@ -71,9 +66,9 @@ struct HostExit {
 };
 
 struct HostsResult {
-  int exit_code = 0;           // of the host that failed first; 0 if none did
+  int exit_code = 0;            // of the host that failed first; 0 if none did
   std::vector<HostExit> hosts;  // by node
-  int first_failure = -1;      // node
+  int first_failure = -1;       // node
   bool was_asked_to_stop = false;
   // Empty unless ssh or a launcher failed: what ranks did is told by the launcher there.
   std::string summary() const;
@@ -99,8 +94,8 @@ Assignment read_assignment(int fd);
 // The exit code of a launcher that failed by itself, not by its ranks.
 inline constexpr int kLauncherFailed = 125;
 
-// While it lives: a byte on `fd` is a stop signal for this process, and its end is SIGTERM, and SIGKILL after the grace,
-// or at once where nobody takes the signal within a second. To be made after StopSignals, before other threads.
+// While it lives: a byte on `fd` is a stop signal for this process, and its end is SIGTERM, and after the grace SIGKILL. To
+// be made after StopSignals, before other threads.
 class Leash {
  public:
   Leash(int fd, std::chrono::milliseconds grace);

@@ -34,8 +34,7 @@ class Preflight {
 };
 
 Preflight::Preflight(const HostsOptions& options, const std::vector<Assignment>& assignments)
-    : options_(options),
-      deadline_(options.preflight_timeout + kForEachHost * static_cast<int>(options.hosts.size())),
+    : options_(options), deadline_(options.preflight_timeout + kForEachHost * static_cast<int>(options.hosts.size())),
       sessions_(options, assignments) {
   for (const Host& host : options.hosts) reports_.push_back({.host = host.name});
 }
@@ -48,8 +47,7 @@ std::vector<HostReport> Preflight::run() {
   while (sessions_.is_running()) {
     const auto slice = static_cast<int>(deadline_.slice().count());
     for (const Sessions::Ended& ended : sessions_.turn(slice, stop_fd, on_line)) take(ended);
-    if (sessions_.is_stop_requested() && take_request(stop_fd) != 0)
-      throw Error("pre-flight: stopped");
+    if (sessions_.is_stop_requested() && take_request(stop_fd) != 0) throw Error("pre-flight: stopped");
     if (is_hopeless() && !std::exchange(is_hung_up_, true)) sessions_.hang_up();
     if (!deadline_.passed()) continue;
     for (std::size_t host = 0; host < reports_.size(); ++host) {
@@ -79,8 +77,8 @@ void Preflight::take(const Sessions::Ended& ended) {
   HostExit exit{.host = report.host, .code = ended.code, .signal = ended.signal, .last_error = ended.last_error};
   if (exit.code == 0) exit.code = kLauncherFailed;  // it did not say what it should
   const std::string text = exit.to_string();
-  report.error = exit.code == kLauncherFailed && !exit.last_error.empty() ? exit.last_error
-                                                                          : text.substr(text.find(": ") + 2);
+  report.error =
+      exit.code == kLauncherFailed && !exit.last_error.empty() ? exit.last_error : text.substr(text.find(": ") + 2);
 }
 
 void Preflight::take_line(std::size_t host, bool is_stderr, const std::string& line) {

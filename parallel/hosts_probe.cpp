@@ -118,9 +118,10 @@ void serve(const NodeOptions& nodes, const TcpIdentity& identity) {
   std::string error;
   const Descriptor listener = listen_tcp(resolve(nodes.address, nodes.port), error);
   if (!listener)
-    throw CommError(fmt::format("pre-flight: cannot listen at {}:{}: {}\nGive another --master-port, or an address of "
-                                "this host that the others reach: --master-addr",
-                                nodes.address, nodes.port, error));
+    throw CommError(
+        fmt::format("pre-flight: cannot listen at {}:{}: {}\nGive another --master-port, or an address of "
+                    "this host that the others reach: --master-addr",
+                    nodes.address, nodes.port, error));
   Deadline deadline(kProbeDeadline + kProbeOfOne * nodes.count);
   for (int left = nodes.count - 1; left > 0;) {
     if (!wait_for(listener, POLLIN, deadline)) throw CommTimeout("pre-flight: not all hosts have come");
@@ -172,9 +173,9 @@ void probe_host(const NodeOptions& nodes, const std::string& program, ProbeCallb
   const TcpIdentity identity{nodes.token, "lockstep-run --hosts", "pre-flight"};
   if (nodes.rank == 0) return serve(nodes, identity);
   TcpAddress reached;
-  const Greeting greeting = reach_tcp(resolve(nodes.address, nodes.port), identity,
-                                      kProbeDeadline + kProbeOfOne * nodes.count,
-                                      fmt::format("{}:{}", nodes.address, nodes.port), reached);
+  const Greeting greeting =
+      reach_tcp(resolve(nodes.address, nodes.port), identity, kProbeDeadline + kProbeOfOne * nodes.count,
+                fmt::format("{}:{}", nodes.address, nodes.port), reached);
   measure(greeting.link.socket, report);
   on_line(link_line(report));
 }

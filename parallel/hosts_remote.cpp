@@ -61,8 +61,8 @@ std::string to_bytes(const Assignment& assignment) {
   add(std::to_string(assignment.environment.size()));
   for (const std::string& entry : assignment.environment) add(entry);
   for (const std::string& argument : assignment.arguments) add(argument);
-  LOCKSTEP_CHECK(body.size() <= kMaxAssignment, "hosts: arguments and environment are {} bytes, at most {} are possible",
-                 body.size(), kMaxAssignment);
+  LOCKSTEP_CHECK(body.size() <= kMaxAssignment,
+                 "hosts: arguments and environment are {} bytes, at most {} are possible", body.size(), kMaxAssignment);
   return fmt::format("{}{}\n{}", kMagic, body.size(), body);
 }
 
@@ -105,7 +105,6 @@ class Leash::State {
 
  private:
   void watch();
-  void stop(int signal);
   bool must_quit_within(std::chrono::milliseconds time);
 
   int fd_;
@@ -124,22 +123,13 @@ void Leash::State::watch() {
     const ssize_t count = uninterrupted([&] { return ::read(fd_, &byte, 1); });
     if (count <= 0) break;
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-      if (byte == signal) stop(signal);
+      if (byte == signal) ::kill(::getpid(), signal);
     }
   }
-  stop(SIGTERM);
+  ::kill(::getpid(), SIGTERM);
   if (!must_quit_within(grace_)) ::kill(::getpid(), SIGKILL);
 }
 
-// A signal that stays pending is one that nobody waits for: this process is waiting for other hosts, say.
-void Leash::State::stop(int signal) {
-  ::kill(::getpid(), signal);
-  if (must_quit_within(std::chrono::seconds(1))) return;
-  sigset_t pending;
-  if (::sigpending(&pending) == 0 && ::sigismember(&pending, signal) == 1) ::kill(::getpid(), SIGKILL);
-}
-
-// Leaves the eventfd as it is, for the next call.
 bool Leash::State::must_quit_within(std::chrono::milliseconds time) {
   for (Deadline deadline(time); !deadline.passed();) {
     pollfd quit{quit_.get(), POLLIN, 0};

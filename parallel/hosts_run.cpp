@@ -83,8 +83,8 @@ void HostsJob::take(const Sessions::Ended& ended) {
 // The first host's launcher is where all meet.
 bool HostsJob::can_go_on_without(const HostExit& exit) const {
   if (options_.min_hosts == 0 || exit.node == 0 || exit.is_of_ranks() || result_.first_failure >= 0) return false;
-  const auto lost = std::count_if(result_.hosts.begin(), result_.hosts.end(),
-                                  [](const HostExit& host) { return host.code != 0; });
+  const auto lost =
+      std::count_if(result_.hosts.begin(), result_.hosts.end(), [](const HostExit& host) { return host.code != 0; });
   return static_cast<long>(result_.hosts.size()) - lost >= options_.min_hosts;
 }
 

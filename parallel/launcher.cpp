@@ -32,8 +32,8 @@ void check(const LaunchOptions& options) {
   const NodeOptions& nodes = options.nodes;
   LOCKSTEP_CHECK(nodes.count >= 1 && nodes.count <= kMaxNodes, "launch: there are {} nodes, expected 1 to {}",
                  nodes.count, kMaxNodes);
-  LOCKSTEP_CHECK(nodes.min_count >= 0 && nodes.min_count <= nodes.count,
-                 "launch: at least {} of {} nodes are wanted", nodes.min_count, nodes.count);
+  LOCKSTEP_CHECK(nodes.min_count >= 0 && nodes.min_count <= nodes.count, "launch: at least {} of {} nodes are wanted",
+                 nodes.min_count, nodes.count);
   LOCKSTEP_CHECK(nodes.rank >= 0 && nodes.rank < nodes.count, "launch: the node's rank is {}, expected 0 to {}",
                  nodes.rank, nodes.count - 1);
   LOCKSTEP_CHECK(nodes.port >= 1 && nodes.port <= 65535, "launch: the master's port is {}, expected 1 to 65535",

@@ -90,7 +90,8 @@ void Attempt::start(int local_rank) {
 }
 
 bool Attempt::is_running() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->process->is_running(); });
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->process->is_running(); });
 }
 
 // --- the loop -----------------------------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-constexpr std::chrono::seconds kFarewell{5};      // that node 0 gives the others to hear how it ended
-constexpr milliseconds kForNodeZero{500};         // to tell the others who is missing before they give up themselves
+constexpr std::chrono::seconds kFarewell{5};  // that node 0 gives the others to hear how it ended
+constexpr milliseconds kForNodeZero{500};     // to tell the others who is missing before they give up themselves
 constexpr const char *kAllDone = "done", *kGone = "gone";
-constexpr char kNobody = '!';                     // begins what stands in the place of a list of members: an error
+constexpr char kNobody = '!';  // begins what stands in the place of a list of members: an error
 
 // "3 node 1: ...": a failed attempt, with the exit code.
 std::string failure(int code, const std::string& text) { return fmt::format("{} {}", code, text); }
@@ -76,6 +76,7 @@ class NodeLink::State {
   static std::string gone_key(const std::string& id) { return "gone/" + id; }
   // What the key holds, without waiting and without a change; the expected value is one that nobody sets.
   std::string peek(const std::string& name) { return store_->compare_set(name, std::string(1, '\0'), ""); }
+  void connect(const std::string& token);
   bool is_stop_requested();
   std::optional<std::string> await(const std::string& name, milliseconds timeout);
   void enter();
@@ -103,12 +104,8 @@ class NodeLink::State {
 NodeLink::State::State(const LaunchOptions& options, RunIdentity& identity)
     : options_(options), nodes_(options.nodes),
       where_(fmt::format("hosts' launchers at {}:{}", nodes_.address, nodes_.port)), stop_fd_(options.stop_fd) {
-  store_ = std::make_shared<TcpStore>(nodes_.address, nodes_.port,
-                                      TcpStoreOptions{.is_server = nodes_.rank == 0,
-                                                      .token = identity.token,
-                                                      .authenticate = nodes_.authenticate,
-                                                      .job = fmt::format("launchers of {} hosts", nodes_.count),
-                                                      .timeout = nodes_.timeout});
+  connect(identity.token);
+  if (!store_) return;
   farewell_ = TcpMeeting::leave_will(*store_, {gone_key(id_)}, kGone);
   if (nodes_.rank == 0) {
     store_->set("run id", identity.id);
@@ -117,7 +114,29 @@ NodeLink::State::State(const LaunchOptions& options, RunIdentity& identity)
   }
 }
 
+// No store where this process is asked to stop meanwhile.
+void NodeLink::State::connect(const std::string& token) {
+  // Between looks at the stop request; long enough to tell a store of another job from one that is slow.
+  constexpr milliseconds kEach = kHandshakeDeadline + std::chrono::seconds(1);
+  TcpStoreOptions options{.is_server = nodes_.rank == 0,
+                          .token = token,
+                          .authenticate = nodes_.authenticate,
+                          .job = fmt::format("launchers of {} hosts", nodes_.count),
+                          .timeout = std::min(nodes_.timeout, kEach)};
+  for (Deadline until(nodes_.timeout); !store_ && !is_stop_requested();) {
+    try {
+      store_ = std::make_shared<TcpStore>(nodes_.address, nodes_.port, options);
+      store_->set_timeout(nodes_.timeout);
+    } catch (const CommTimeout& error) {
+      if (until.passed())
+        throw CommTimeout(
+            fmt::format("{}: node 0 did not come within {} ms: {}", where_, nodes_.timeout.count(), error.what()));
+    }
+  }
+}
+
 NodeLink::State::~State() {
+  if (!store_) return;
   end_will_.reset();  // an attempt that an exception cut short ends for all
   if (watcher_.joinable()) watcher_.join();
   try {
@@ -151,6 +170,7 @@ std::optional<std::string> NodeLink::State::await(const std::string& name, milli
 
 // One that comes late, or comes back, takes part in the attempt after the one that is running.
 std::optional<Placement> NodeLink::State::meet(int attempt) {
+  if (!store_) return std::nullopt;
   const bool is_new = attempt_ < 0;
   attempt_ = attempt;
   if (nodes_.rank == 0) {
@@ -178,8 +198,8 @@ std::optional<Placement> NodeLink::State::meet(int attempt) {
 void NodeLink::State::enter() {
   const auto require = [&](const std::string& holder) {
     if (!holder.empty() && holder != id_ && peek(gone_key(holder)).empty())
-      throw CommError(fmt::format("{}: node {} is there twice\nEvery host has a --node-rank of its own", where_,
-                                  nodes_.rank));
+      throw CommError(
+          fmt::format("{}: node {} is there twice\nEvery host has a --node-rank of its own", where_, nodes_.rank));
   };
   const auto id_in = [](const std::string& text) { return text.substr(text.find(' ') + 1); };
   require(id_in(peek(here_key(nodes_.rank))));
@@ -238,8 +258,8 @@ std::string NodeLink::State::describe_missing(const std::vector<Member>& here) c
     const bool is_here = std::any_of(here.begin(), here.end(), [&](const Member& m) { return m.node == node; });
     if (!is_here && missing.size() < 60) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", node);
   }
-  return fmt::format("{}: node {} of {} did not arrive within {} ms; {} of them are here", where_, missing, nodes_.count,
-                     nodes_.timeout.count(), here.size());
+  return fmt::format("{}: node {} of {} did not arrive within {} ms; {} of them are here", where_, missing,
+                     nodes_.count, nodes_.timeout.count(), here.size());
 }
 
 // On the others.

@@ -15,8 +15,7 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 WorkerProcess::WorkerProcess(const WorkerSpec& spec, Watchdog& watchdog)
-    : watchdog_(watchdog), pid_(start_worker(spec)),
-      pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))) {
+    : watchdog_(watchdog), pid_(start_worker(spec)), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))) {
   if (pidfd_) return;
   const int error = errno;
   ::kill(-pid_, SIGKILL);

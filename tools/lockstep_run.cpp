@@ -99,7 +99,8 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("hostfile", arguments.hosts.file, "FILE", "the same, one host a line: \"name\" or \"name slots=4\"");
   add.option("ssh", arguments.hosts.ssh, "COMMAND", "for --hosts: what starts a command on a host");
   add.option("remote-path", arguments.hosts.remote_path, "PATH", "of lockstep-run there; unset: the same as here");
-  add.option("export", arguments.hosts.exported, "NAME[=VALUE]", "a variable for there; LOCKSTEP_* are handed on anyway")
+  add.option("export", arguments.hosts.exported, "NAME[=VALUE]",
+             "a variable for there; LOCKSTEP_* are handed on anyway")
       ->allow_extra_args(false);
   add.flag("preflight", arguments.hosts.only_preflight, "look at hosts, programs and links, and end");
   add.flag("no-preflight", arguments.hosts.no_preflight, "start without");

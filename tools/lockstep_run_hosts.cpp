@@ -31,7 +31,8 @@ std::vector<std::string> environment_for(const std::vector<std::string>& exporte
     const bool has_value = entry.find('=') != std::string::npos;
     const char* const value = has_value ? nullptr : std::getenv(entry.c_str());
     if (entry.empty() || entry[0] == '=' || (!has_value && !value))
-      throw CLI::ValidationError("--export", "\"" + entry + "\" is no variable that is set; expected NAME or NAME=VALUE");
+      throw CLI::ValidationError("--export",
+                                 "\"" + entry + "\" is no variable that is set; expected NAME or NAME=VALUE");
     out.push_back(has_value ? entry : entry + "=" + value);
   }
   return out;
@@ -53,7 +54,8 @@ bool has_passed(const std::vector<par::HostReport>& reports, bool is_only) {
     fmt::print(stderr, "lockstep-run: host {}: {}\n", report.host, report.error);
     is_right = false;
   }
-  if (!is_right && !is_only) fmt::print(stderr, "lockstep-run: nothing was started; --no-preflight starts without a look\n");
+  if (!is_right && !is_only)
+    fmt::print(stderr, "lockstep-run: nothing was started; --no-preflight starts without a look\n");
   return is_right;
 }
 
@@ -66,10 +68,9 @@ void print_line(const std::string& text, bool is_stderr) {
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {
-  static constexpr std::string_view kOnlyHere[] = {"--hosts",       "--hostfile",      "--ssh",       "--remote-path",
-                                                   "--export",      "--preflight",     "--nnodes",    "--no-preflight",
-                                                   "--node-rank",   "--master-addr",   "--standalone", "--master-port",
-                                                   "--rdzv-endpoint", "--help"};
+  static constexpr std::string_view kOnlyHere[] = {
+      "--hosts",        "--hostfile",  "--ssh",         "--remote-path", "--export",      "--preflight",     "--nnodes",
+      "--no-preflight", "--node-rank", "--master-addr", "--standalone",  "--master-port", "--rdzv-endpoint", "--help"};
   std::vector<std::string> out;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = "--" + option->get_lnames()[0];
@@ -102,10 +103,8 @@ int run_hosts(const HostsArguments& arguments, par::HostsOptions options) {
     const bool passed = has_passed(par::check_hosts(options), arguments.only_preflight);
     if (arguments.only_preflight || !passed) return passed ? 0 : 1;
   }
-  const par::HostsResult result =
-      par::launch_on_hosts(options, [](const std::string&, bool is_stderr, const std::string& line) {
-        print_line(line + "\n", is_stderr);
-      });
+  const par::HostsResult result = par::launch_on_hosts(
+      options, [](const std::string&, bool is_stderr, const std::string& line) { print_line(line + "\n", is_stderr); });
   const std::string summary = result.summary();
   if (!summary.empty()) fmt::print(stderr, "lockstep-run: {}", summary);
   return result.exit_code;
@@ -116,9 +115,10 @@ par::Assignment take_assignment() {
   par::Assignment assignment = par::read_assignment(STDIN_FILENO);
   if (assignment.token.empty()) throw std::runtime_error("stdin: the assignment has no token");
   if (::chdir(assignment.folder.c_str()) != 0)
-    throw std::runtime_error(fmt::format("cannot work in {}: {}\nMake it on this host, or start from a folder that all "
-                                         "hosts have",
-                                         assignment.folder, std::strerror(errno)));
+    throw std::runtime_error(
+        fmt::format("cannot work in {}: {}\nMake it on this host, or start from a folder that all "
+                    "hosts have",
+                    assignment.folder, std::strerror(errno)));
   for (const std::string& entry : assignment.environment) {
     const std::size_t end = entry.find('=');
     if (end == std::string::npos || ::setenv(entry.substr(0, end).c_str(), entry.substr(end + 1).c_str(), 1) != 0)

@@ -102,7 +102,8 @@ TEST_CASE("an assignment arrives as it was, whatever its words hold") {
 }
 
 TEST_CASE("what is no assignment is refused, and nothing of it is shown") {
-  const std::string whole = par::to_bytes({.token = "secret", .folder = "/", .environment = {"A=1"}, .arguments = {"x"}});
+  const std::string whole =
+      par::to_bytes({.token = "secret", .folder = "/", .environment = {"A=1"}, .arguments = {"x"}});
   for (std::size_t size = 0; size < whole.size(); ++size) {
     INFO(size);
     const std::string text = refusal(whole.substr(0, size));
@@ -117,7 +118,10 @@ TEST_CASE("what is no assignment is refused, and nothing of it is shown") {
   CHECK(contains(refusal(magic + "99999999999999999999999999\n"), "too long a line"));
   CHECK(contains(refusal(magic + "3\nabc"), "no end"));
   CHECK(contains(refusal(magic + std::string("4\na\0b\0", 6)), "too few words"));
-  CHECK(contains(refusal(magic + std::string("6\na\0b\0" "9\0", 8)), "another number of variables"));
+  CHECK(contains(refusal(magic + std::string("6\na\0b\0"
+                                             "9\0",
+                                             8)),
+                 "another number of variables"));
 }
 
 TEST_CASE("a probe's line is taken as a whole or not at all") {
@@ -128,8 +132,9 @@ TEST_CASE("a probe's line is taken as a whole or not at all") {
   CHECK(par::take_probe_line("lockstep-probe link 12.5 1.25", report));
   CHECK(report.latency_us == 12.5);
   CHECK(report.gigabytes_per_s == 1.25);
-  for (const std::string& wrong : std::vector<std::string>{std::string("Welcome"), std::string("lockstep-probe"), "lockstep-probe facts 1 x y 8",
-                                   "lockstep-probe facts 0.1.0 " + hash + " " + hash, std::string("lockstep-probe link 1")})
+  for (const std::string& wrong : std::vector<std::string>{
+           std::string("Welcome"), std::string("lockstep-probe"), "lockstep-probe facts 1 x y 8",
+           "lockstep-probe facts 0.1.0 " + hash + " " + hash, std::string("lockstep-probe link 1")})
     CHECK(!par::take_probe_line(wrong, report));
   CHECK(report.cores == 8);
   par::HostReport again;

@@ -46,8 +46,8 @@ class Place {
 std::vector<std::string> on_hosts(std::vector<std::string> options, const std::vector<std::string>& command) {
   static int count = 0;
   const int port = 1024 + (::getpid() * 16 + count++) % 60000;
-  std::vector<std::string> out{"--hosts",      "127.0.0.1,127.0.0.2", "--ssh",
-                               "./ssh",        "--master-port",       std::to_string(port)};
+  std::vector<std::string> out{"--hosts", "127.0.0.1,127.0.0.2", "--ssh",
+                               "./ssh",   "--master-port",       std::to_string(port)};
   out.insert(out.end(), options.begin(), options.end());
   out.insert(out.end(), command.begin(), command.end());
   return out;
@@ -113,11 +113,12 @@ TEST_CASE("ranks of all hosts are one job, and arguments arrive as they are") {
 
 TEST_CASE("the token is in no command line, and not in what is written") {
   const Place place("token");
-  const Finished finished = run_on_hosts({}, {"sh", "-c",
-                                              "[ ${#LOCKSTEP_JOB_TOKEN} = 64 ] || exit 3\n"
-                                              "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; done 2>/dev/null > all.$RANK\n"
-                                              "case $(cat all.$RANK) in *$LOCKSTEP_JOB_TOKEN*) exit 4;; esac\n"
-                                              "printf %s \"$LOCKSTEP_JOB_TOKEN\" > token.$RANK"});
+  const Finished finished =
+      run_on_hosts({}, {"sh", "-c",
+                        "[ ${#LOCKSTEP_JOB_TOKEN} = 64 ] || exit 3\n"
+                        "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; done 2>/dev/null > all.$RANK\n"
+                        "case $(cat all.$RANK) in *$LOCKSTEP_JOB_TOKEN*) exit 4;; esac\n"
+                        "printf %s \"$LOCKSTEP_JOB_TOKEN\" > token.$RANK"});
   INFO(finished.output);
   CHECK(finished.code == 0);
   const std::string token = read_file("token.0");
@@ -129,9 +130,9 @@ TEST_CASE("the token is in no command line, and not in what is written") {
 TEST_CASE("a file of hosts says how many ranks each has") {
   const Place place("slots");
   std::ofstream("hosts.txt") << "127.0.0.1 slots=1\n127.0.0.2 slots=3 # more\n";
-  const Finished finished = run(LOCKSTEP_RUN, {"--hostfile", "hosts.txt", "--ssh", "./ssh", "--master-port",
-                                               std::to_string(1024 + ::getpid() % 60000), "sh", "-c",
-                                               "echo $RANK of $WORLD_SIZE, $LOCAL_RANK"});
+  const Finished finished = run(
+      LOCKSTEP_RUN, {"--hostfile", "hosts.txt", "--ssh", "./ssh", "--master-port",
+                     std::to_string(1024 + ::getpid() % 60000), "sh", "-c", "echo $RANK of $WORLD_SIZE, $LOCAL_RANK"});
   INFO(finished.output);
   CHECK(finished.code == 0);
   CHECK(contains(finished.output, "[0] 0 of 4, 0\n"));
@@ -161,9 +162,10 @@ TEST_CASE("a host that cannot be reached is named before anything starts") {
   INFO(finished.output);
   CHECK(finished.code == 1);
   CHECK(!std::filesystem::exists("started"));
-  CHECK(contains(finished.output,
-                 "lockstep-run: host 127.0.0.2: the connection failed or ended: ssh: connect to host 127.0.0.2 port 22: "
-                 "No route to host\n"));
+  CHECK(
+      contains(finished.output,
+               "lockstep-run: host 127.0.0.2: the connection failed or ended: ssh: connect to host 127.0.0.2 port 22: "
+               "No route to host\n"));
   CHECK(!contains(finished.output, "host 127.0.0.1:"));
   CHECK(contains(finished.output, "--no-preflight"));
   const Finished blind = run_on_hosts({"--no-preflight"}, {"sh", "-c", "touch started"});
@@ -217,10 +219,11 @@ TEST_CASE("a rank's failure ends all hosts, and its host tells it") {
 
 TEST_CASE("Ctrl-C reaches the ranks of all hosts") {
   const Place place("interrupted");
-  Process process(LOCKSTEP_RUN,
-                  on_hosts({}, {"sh", "-c",
-                                "trap 'touch got.$RANK; while ! [ -e got.0 -a -e got.1 ]; do sleep 0.01; done; exit 5' INT\n"
-                                "echo ready $RANK; while :; do sleep 0.01; done"}));
+  Process process(
+      LOCKSTEP_RUN,
+      on_hosts({}, {"sh", "-c",
+                    "trap 'touch got.$RANK; while ! [ -e got.0 -a -e got.1 ]; do sleep 0.01; done; exit 5' INT\n"
+                    "echo ready $RANK; while :; do sleep 0.01; done"}));
   wait_until_ready(process, 2);
   process.signal(SIGINT);
   const int code = process.wait();
@@ -282,7 +285,8 @@ TEST_CASE("two hosts with networks of their own") {
     std::string words;
     ~Cleanup() { CHECK(std::system((words + " 2>/dev/null; true").c_str()) == 0); }
   } cleanup{"ip netns del " + a + "; ip netns del " + b};
-  if (!ip("netns add " + a) || !ip("netns add " + b) || !ip("link add " + a + " netns " + a + " type veth peer name " + b + " netns " + b)) {
+  if (!ip("netns add " + a) || !ip("netns add " + b) ||
+      !ip("link add " + a + " netns " + a + " type veth peer name " + b + " netns " + b)) {
     MESSAGE("SKIPPED: network namespaces cannot be made here");
     return;
   }

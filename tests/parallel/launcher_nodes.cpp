@@ -129,7 +129,8 @@ TEST_CASE("a host that is there twice, or does not come, is named") {
     par::launch(options, [](int, bool, const std::string&) {});
   });
   for (const ExitStatus& result : results)
-    CHECK_MESSAGE(contains(result.error, "node 2 of 3 did not arrive within 1000 ms; 2 of them are here"), result.to_string());
+    CHECK_MESSAGE(contains(result.error, "node 2 of 3 did not arrive within 1000 ms; 2 of them are here"),
+                  result.to_string());
 }
 
 TEST_CASE("two launchers with one --node-rank: the second one is told so") {
@@ -145,8 +146,9 @@ TEST_CASE("two launchers with one --node-rank: the second one is told so") {
 TEST_CASE("a node that is lost for good: the others go on without it") {
   const std::string port = fresh_port();
   const auto results = run_processes(3, [&](int node) {
-    auto options = on_node(node, 3, port, 2, "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; "
-                                             "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
+    auto options = on_node(node, 3, port, 2,
+                           "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; "
+                           "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
     options.max_restarts = 1;
     options.nodes.min_count = 2;
     options.nodes.last_call = milliseconds(300);
@@ -192,11 +194,15 @@ TEST_CASE("a node that comes back takes its place again") {
 TEST_CASE("a request to stop ends the wait for other hosts") {
   int request[2];
   REQUIRE(::pipe(request) == 0);
-  auto options = on_node(0, 2, fresh_port(), 1, "true");
+  int node = 0;
+  SUBCASE("at node 0") {}
+  SUBCASE("before node 0 is there") { node = 1; }
+  auto options = on_node(node, 2, fresh_port(), 1, "true");
   options.stop_fd = request[0];
   REQUIRE(::write(request[1], "", 1) == 1);
   const auto result = par::launch(options, [](int, bool, const std::string&) {});
   CHECK(result.was_asked_to_stop);
+  CHECK(result.exit_code == 128 + SIGTERM);
   CHECK(contains(result.summary(), "Stopped while it waited for other hosts"));
   ::close(request[0]);
   ::close(request[1]);

@@ -1,8 +1,6 @@
 // Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same shards.
 #include "tests/samples/support.h"
 
-#include <sstream>
-
 namespace {
 
 constexpr const char* kProgram = "logistic_regression";
@@ -20,19 +18,6 @@ const std::vector<std::string> kTwoRanks = {"--mode", "ddp", "--nproc", "2"};
 void run_whole() {
   static const int code = run(kProgram, long_run(fresh("whole"), kShards)).code;
   REQUIRE(code == 0);
-}
-
-// The process with this rank among `parent`'s children, or -1.
-pid_t find_rank(pid_t parent, int rank) {
-  const std::string base = "/proc/" + std::to_string(parent);
-  std::istringstream children(read_file(base + "/task/" + std::to_string(parent) + "/children"));
-  for (pid_t child = 0; children >> child;) {
-    std::string environment = read_file("/proc/" + std::to_string(child) + "/environ");
-    environment.insert(environment.begin(), '\0');
-    const std::string wanted = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
-    if (contains(environment, wanted)) return child;
-  }
-  return -1;
 }
 
 void start_and_stop(const std::string& out, const std::vector<std::string>& mode, int signal) {
@@ -124,36 +109,6 @@ TEST_CASE("a launcher starts ranks again, and they end with the bits of a run th
   CHECK(contains(launcher.output(), "Going on from restarted/checkpoint.safetensors"));
   CHECK(read_file("restarted/model.safetensors") == read_file("whole/model.safetensors"));
   CHECK(metrics_without_times("restarted") == metrics_without_times("whole"));
-}
-
-TEST_CASE("four ranks of a shard each, one of them killed, go on as two ranks or one with the bits of an undisturbed run") {
-  const std::vector<std::string> shards = {"--mode", "ddp", "--shards", "4", "--save-every", "10"};
-  const auto launched = [&](const std::string& nproc, const std::string& out) {
-    std::vector<std::string> all = {"--nproc-per-node", nproc, std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram};
-    const auto program = long_run(out, shards);
-    all.insert(all.end(), program.begin(), program.end());
-    return all;
-  };
-  REQUIRE(run(kProgram, long_run(fresh("whole4"), {"--mode", "shards", "--shards", "4"})).code == 0);
-  Process four(LOCKSTEP_RUN, launched("4", fresh("four")));
-  REQUIRE(eventually([] { return epochs_written("four") >= 30; }));
-  const pid_t rank = find_rank(four.pid(), 2);
-  REQUIRE(rank > 0);
-  kill(rank, SIGKILL);
-  CHECK(four.wait() == 128 + SIGKILL);
-  REQUIRE(epochs_written("four") < 20000);
-  for (const char* nproc : {"2", "1", "4"}) {
-    CAPTURE(nproc);
-    const std::string out = "four_" + std::string(nproc);
-    std::filesystem::remove_all(out);
-    std::filesystem::copy("four", out);
-    const Finished finished = run(LOCKSTEP_RUN, launched(nproc, out));
-    CAPTURE(finished.output);
-    CHECK(finished.code == 0);
-    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
-    CHECK(read_file(out + "/model.safetensors") == read_file("whole4/model.safetensors"));
-    CHECK(metrics_without_times(out) == metrics_without_times("whole4"));
-  }
 }
 
 TEST_CASE("a run with another number of shards is another run") {
