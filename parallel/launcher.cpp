@@ -32,6 +32,8 @@ void check(const LaunchOptions& options) {
   const NodeOptions& nodes = options.nodes;
   LOCKSTEP_CHECK(nodes.count >= 1 && nodes.count <= kMaxNodes, "launch: there are {} nodes, expected 1 to {}",
                  nodes.count, kMaxNodes);
+  LOCKSTEP_CHECK(nodes.min_count >= 0 && nodes.min_count <= nodes.count, "launch: at least {} of {} nodes are wanted",
+                 nodes.min_count, nodes.count);
   LOCKSTEP_CHECK(nodes.rank >= 0 && nodes.rank < nodes.count, "launch: the node's rank is {}, expected 0 to {}",
                  nodes.rank, nodes.count - 1);
   LOCKSTEP_CHECK(nodes.port >= 1 && nodes.port <= 65535, "launch: the master's port is {}, expected 1 to 65535",
@@ -59,9 +61,7 @@ bool pause_unless_stopped(int stop_fd, milliseconds pause) {
   pollfd stop{stop_fd, POLLIN, 0};
   for (Deadline until(pause); !until.passed();) {
     if (::poll(&stop, 1, static_cast<int>(until.slice().count())) <= 0) continue;
-    signalfd_siginfo request;
-    if (::read(stop_fd, &request, sizeof(request)) != 0) return false;
-    stop.fd = -1;  // closed: nobody will ask any more
+    if (take_request(stop.fd) != 0) return false;
   }
   return true;
 }
@@ -78,11 +78,18 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
   BackOff back_off(options.back_off);
   for (int attempt = 0;; ++attempt) {
     const Placement alone{.local_size = options.nproc, .world_size = options.nproc, .attempt = attempt};
-    const Placement place = link ? link->meet(attempt) : alone;
+    const std::optional<Placement> place = link ? link->meet(attempt) : alone;
+    if (!place)
+      return {.exit_code = 128 + SIGTERM,
+              .ranks = {},
+              .attempt = attempt,
+              .was_asked_to_stop = true,
+              .elsewhere = "Stopped while it waited for other hosts\n"};
+    attempt = place->attempt;
     const auto begin = Clock::now();
     LaunchResult result = run_attempt({.options = options,
                                        .identity = identity,
-                                       .place = place,
+                                       .place = *place,
                                        .watchdog = watchdog,
                                        .logs = logs ? &*logs : nullptr,
                                        .failed_elsewhere = link ? link->failed_elsewhere() : -1,
@@ -93,6 +100,17 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
     if (on_restart) on_restart(result, pause);
     if (!pause_unless_stopped(options.stop_fd, pause)) return result;
   }
+}
+
+int take_request(int& stop_fd) {
+  signalfd_siginfo info{};
+  const ssize_t size = uninterrupted([&] { return ::read(stop_fd, &info, sizeof(info)); });
+  if (size < 0 && errno == EAGAIN) return 0;
+  if (size <= 0) {
+    stop_fd = -1;
+    return 0;
+  }
+  return size == sizeof(info) ? static_cast<int>(info.ssi_signo) : SIGTERM;
 }
 
 // --- signals ------------------------------------------------------------------------------------------------------------

@@ -18,11 +18,14 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 // This host among those of the job.
 struct NodeOptions {
   int count = 1;
+  int min_count = 0;  // so many are enough to begin, or go on, when the last call is over; 0: all
   int rank = 0;
-  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
-  int port = 29500;                   // the ranks meet at one of the 64 ports above it
-  bool authenticate = true;           // the launchers know each other by the token in LOCKSTEP_JOB_TOKEN
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // for all to come
+  std::string address = "127.0.0.1";                               // of node 0, whose launcher listens there
+  int port = 29500;                                                // the ranks meet at one of the 64 ports above it
+  bool authenticate = true;                                        // the launchers know each other by the token
+  std::string token = {};                                          // empty: what LOCKSTEP_JOB_TOKEN holds
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);    // for all, or enough, to come
+  std::chrono::milliseconds last_call = std::chrono::seconds(30);  // for the others, once enough have come
 };
 
 // Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.

@@ -112,7 +112,7 @@ RunIdentity make_run_identity(const LaunchOptions& options) {
     return run;
   }
   const char* const token = std::getenv("LOCKSTEP_JOB_TOKEN");
-  run.token = token ? token : "";
+  run.token = !options.nodes.token.empty() ? options.nodes.token : token ? token : "";
   LOCKSTEP_CHECK(!run.token.empty() || !options.nodes.authenticate,
                  "launch: several hosts need the job's token in LOCKSTEP_JOB_TOKEN, the same on all of them\n"
                  "`lockstep-run --new-token` prints one; on a network you trust, --no-authenticate does without");
@@ -131,8 +131,8 @@ std::vector<std::string> environment_of(int local_rank, const Placement& place, 
   for (const char* name : {"WORLD_SIZE", "ROLE_WORLD_SIZE"}) set(name, size);
   set("LOCAL_RANK", std::to_string(local_rank));
   set("LOCAL_WORLD_SIZE", std::to_string(place.local_size));
-  set("GROUP_RANK", std::to_string(options.nodes.rank));
-  set("GROUP_WORLD_SIZE", std::to_string(options.nodes.count));
+  set("GROUP_RANK", std::to_string(place.group_rank));
+  set("GROUP_WORLD_SIZE", std::to_string(place.group_size));
   set("ROLE_NAME", "default");
   set("MASTER_ADDR", run.address);
   set("MASTER_PORT", run.port);

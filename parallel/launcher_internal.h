@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Placement {
   int local_size = 1;
   int world_size = 1;
   int attempt = 0;
+  int group_rank = 0, group_size = 1;  // this host's place among those that take part
 };
 
 // The launchers of a job on several hosts, over a store that node 0's serves: they number the ranks, and hear when an attempt
@@ -43,8 +45,9 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  // Waits until all hosts have come to this attempt.
-  Placement meet(int attempt);
+  // Waits until all hosts have come to this attempt, or enough of them and the last call is over. One that comes late is
+  // in a later attempt. None where this process is asked to stop meanwhile.
+  std::optional<Placement> meet(int attempt);
   // Readable once the attempt has failed on some host.
   int failed_elsewhere() const;
   // Says how this host's ranks ended, waits until the attempt is over everywhere, and writes into `result` what failed
@@ -87,12 +90,56 @@ struct WorkerSpec {
   std::string program;
   std::vector<std::string> command;
   std::vector<std::string> environment;
+  int in = -1;             // what becomes stdin; -1: /dev/null
   int out = -1, err = -1;  // what become stdout and stderr; -1: inherited
   int watchdog = -1;
 };
 
 // Starts a program as leader of a session of its own, that dies with this process. Throws IoError where it cannot.
 pid_t start_worker(const WorkerSpec& spec);
+
+// A program that start_worker has started. It is killed with all that it has started where this ends first.
+class WorkerProcess {
+ public:
+  WorkerProcess(const WorkerSpec& spec, Watchdog& watchdog);
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  bool is_running() const { return bool(pidfd_); }
+  int ended() const { return pidfd_.get(); }  // readable when it has ended; -1 once that is taken in
+  void signal(int number) const;              // to its group
+
+  struct End {
+    int code = 0;  // 128 + signal for signals
+    int signal = 0;
+  };
+  End take_end();                     // once it has ended; what it has started and left is killed
+  void abandon() { pidfd_.reset(); }  // it cannot be killed
+
+ private:
+  Watchdog& watchdog_;
+  pid_t pid_ = -1;
+  Descriptor pidfd_;
+};
+
+// What a process writes on one pipe, line by line.
+class LineReader {
+ public:
+  // The end that the process writes to; `what` is for the message of an IoError.
+  Descriptor open(const std::string& what);
+  int fd() const { return pipe_.get(); }  // -1 before, and when all has been read
+  // Lines that are complete by now, without their ends; one that is longer than kMaxOutputLine comes in pieces.
+  std::vector<std::string> read();
+  // What is there when the process has ended. Something that it has started may hold the other end, so this does not wait
+  // for its end.
+  std::vector<std::string> finish();
+
+ private:
+  Descriptor pipe_;
+  std::string rest_;
+};
 
 // The files that ranks' output goes to.
 class RankLogs {
@@ -114,6 +161,9 @@ class RankLogs {
   std::string run_folder_, attempt_folder_;
   std::vector<Descriptor> files_;  // stdout and stderr of each rank
 };
+
+// What LaunchOptions::stop_fd has to say: a signal, or 0 for nothing. Where nobody will ask any more it becomes -1.
+int take_request(int& stop_fd);
 
 // What one attempt runs with.
 struct AttemptContext {

@@ -120,7 +120,7 @@ struct ExecArguments {
   const char* program;
   char* const* argv;
   char* const* envp;
-  int null, out, err, watchdog, failure;
+  int in, out, err, watchdog, failure;
   pid_t parent;
 };
 
@@ -138,7 +138,7 @@ struct ExecArguments {
   if (::getppid() != arguments.parent) ::_exit(127);  // it died before the line above
   const pid_t own = ::getpid();
   if (::send(arguments.watchdog, &own, sizeof(own), MSG_NOSIGNAL) < 0) fail(arguments.failure);
-  if (::dup2(arguments.null, STDIN_FILENO) < 0) fail(arguments.failure);
+  if (::dup2(arguments.in, STDIN_FILENO) < 0) fail(arguments.failure);
   if (arguments.out >= 0 && ::dup2(arguments.out, STDOUT_FILENO) < 0) fail(arguments.failure);
   if (arguments.err >= 0 && ::dup2(arguments.err, STDERR_FILENO) < 0) fail(arguments.failure);
   // A rank has nothing of the launcher's; close-on-exec, as the pipe for `failure` is still needed.
@@ -164,13 +164,14 @@ Descriptor above_standard(int number) { return Descriptor(::fcntl(number, F_DUPF
 pid_t start_worker(const WorkerSpec& spec) {
   const std::vector<char*> argv = pointers(spec.command), envp = pointers(spec.environment);
   Pipe failure = make_pipe();
-  const Descriptor low_null(::open("/dev/null", O_RDONLY | O_CLOEXEC)), null = above_standard(low_null.get());
-  LOCKSTEP_CHECK_IO(bool(null), "launch: cannot open /dev/null: {}", reason(errno));
+  const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Descriptor in = above_standard(spec.in >= 0 ? spec.in : null.get());
+  LOCKSTEP_CHECK_IO(bool(in), "launch: cannot open /dev/null: {}", reason(errno));
   const Descriptor out = above_standard(spec.out), err = above_standard(spec.err);
   const ExecArguments arguments{.program = spec.program.c_str(),
                                 .argv = argv.data(),
                                 .envp = envp.data(),
-                                .null = null.get(),
+                                .in = in.get(),
                                 .out = out.get(),
                                 .err = err.get(),
                                 .watchdog = spec.watchdog,

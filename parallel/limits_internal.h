@@ -32,7 +32,10 @@ inline constexpr std::chrono::seconds kStaleRun{1};
 
 inline constexpr int kMaxRanks = 4096;
 inline constexpr int kMaxNodes = 1024;
-inline constexpr std::size_t kTokenBytes = 32;  // of a new job token
+inline constexpr std::uint64_t kMaxHostFile = 1 << 20;
+inline constexpr std::uint64_t kMaxProgramFile = std::uint64_t{4} << 30;  // that the pre-flight hashes
+inline constexpr std::size_t kMaxAssignment = 4 << 20;                    // of a launcher on a host, from the first one
+inline constexpr std::size_t kTokenBytes = 32;                            // of a new job token
 
 // Of what the launcher reads from its workers.
 inline constexpr std::size_t kMaxErrorFile = 1 << 20;

@@ -144,11 +144,9 @@ std::string describe_tcp(const Greeting& greeting, const std::string& where, con
 
 // --- one connection that has to come about ------------------------------------------------------------------------------
 
-namespace {
-
-// Goes on until the server is there. What is not of our job may be about to end, or it was too busy to hear us out.
-Greeting reach(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity, milliseconds timeout,
-               const std::string& asked, TcpAddress& reached) {
+// What is not of our job may be about to end, or it was too busy to hear us out.
+Greeting reach_tcp(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity, milliseconds timeout,
+                   const std::string& asked, TcpAddress& reached) {
   Deadline deadline(timeout);
   const auto end = Deadline::Clock::now() + timeout;
   std::optional<Deadline> patience;
@@ -172,8 +170,6 @@ Greeting reach(const std::vector<TcpAddress>& addresses, const TcpIdentity& iden
     pause = std::min(2 * pause, kLongestConnectPoll);
   }
 }
-
-}  // namespace
 
 std::shared_ptr<TcpStore> TcpMeeting::make(const TcpAddress& address, TcpIdentity identity, Greeting greeting,
                                            std::unique_ptr<StoreServer> server) {
@@ -214,7 +210,7 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
     addresses = {address_of(listener)};
     state_->server = serve_tcp(std::move(listener), state_->identity);
   }
-  state_->connect(reach(addresses, state_->identity, options.timeout, asked, state_->address));
+  state_->connect(reach_tcp(addresses, state_->identity, options.timeout, asked, state_->address));
 }
 
 TcpStore::~TcpStore() = default;

@@ -26,6 +26,10 @@ Greeting greet_tcp(const TcpAddress& address, const TcpIdentity& identity, Deadl
 // `reached` is the address that it comes from.
 Greeting greet_any(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity,
                    std::chrono::milliseconds each, TcpAddress& reached);
+// Goes on until the server is there. `asked`, "host:port", is for messages. Throws CommError where it is of another job,
+// CommTimeout where there is none.
+Greeting reach_tcp(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity,
+                   std::chrono::milliseconds timeout, const std::string& asked, TcpAddress& reached);
 // What a user reads after a greeting other than kYes from `where`: "127.0.0.1:29500".
 std::string describe_tcp(const Greeting& greeting, const std::string& where, const TcpIdentity& identity);
 

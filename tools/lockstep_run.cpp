@@ -2,15 +2,22 @@
 //   lockstep-run --nproc-per-node 2 ./program --its-own arguments
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "lockstep/parallel/hosts.h"
 #include "lockstep/parallel/launcher.h"
+#include "tools/lockstep_run_hosts.h"
 
 namespace par = lockstep::parallel;
 
@@ -19,10 +26,13 @@ namespace {
 struct Arguments {
   std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
   int node_rank = 0, master_port = 29500, max_restarts = 0;
-  double grace = 30;
+  double grace = 30, last_call = 30;
   bool no_prefix = false, no_authenticate = false, new_token = false, standalone = false;
   bool flag_ignored = false;
   std::string ignored;
+  std::string host_name;  // of an assigned launcher
+  bool probe = false;
+  HostsArguments hosts;
 };
 
 // --- the command line ---------------------------------------------------------------------------------------------------
@@ -58,7 +68,9 @@ class Declaration {
 void declare(CLI::App& app, Arguments& arguments) {
   Declaration add(app);
   add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
-  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start this program on each");
+  add.option("nnodes", arguments.nnodes, "N|MIN:MAX", "hosts of the job; start this program on each");
+  add.option("last-call-timeout", arguments.last_call, "SECONDS", "for more than MIN hosts to come, or to come back")
+      ->check(CLI::Range(0.0, 86400.0));
   add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
   add.option("master-addr", arguments.master, "HOST", "of several hosts: the address of host 0");
   add.option("master-port", arguments.master_port, "PORT", "a port there; ranks use the 64 above it as well")
@@ -83,6 +95,17 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("monitor-interval", arguments.ignored, "SECONDS", "accepted: failures are noticed at once");
   for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
     add.option(name, arguments.ignored, "X", "accepted, changes nothing");
+  add.option("hosts", arguments.hosts.list, "A,B,...", "start on these hosts, over ssh, after a pre-flight");
+  add.option("hostfile", arguments.hosts.file, "FILE", "the same, one host a line: \"name\" or \"name slots=4\"");
+  add.option("ssh", arguments.hosts.ssh, "COMMAND", "for --hosts: what starts a command on a host");
+  add.option("remote-path", arguments.hosts.remote_path, "PATH", "of lockstep-run there; unset: the same as here");
+  add.option("export", arguments.hosts.exported, "NAME[=VALUE]",
+             "a variable for there; LOCKSTEP_* are handed on anyway")
+      ->allow_extra_args(false);
+  add.flag("preflight", arguments.hosts.only_preflight, "look at hosts, programs and links, and end");
+  add.flag("no-preflight", arguments.hosts.no_preflight, "start without");
+  app.add_option("--host-name", arguments.host_name)->group("");  // for --assigned
+  app.add_flag("--probe", arguments.probe)->group("");
   app.prefix_command();  // the first thing that is no option, and all behind it, is the program's
   app.footer(
       "Options end at the program's name; PET_<NAME> variables stand for them, too. Each rank gets RANK, WORLD_SIZE,\n"
@@ -110,16 +133,14 @@ int number_of_ranks(const std::string& text) {
   return *count;
 }
 
-// "2", or torchrun's "2:2".
-int number_of_nodes(const std::string& text) {
+// "2", or torchrun's "1:2", the least and the most.
+std::pair<int, int> number_of_nodes(const std::string& text) {
   const auto colon = text.find(':');
   const auto least = to_number(text.substr(0, colon));
   const auto most = colon == std::string::npos ? least : to_number(text.substr(colon + 1));
-  if (!least || !most || *least < 1)
-    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1");
-  if (*least != *most)
-    throw CLI::ValidationError("--nnodes", "is \"" + text + "\": a number of hosts that may change is not supported");
-  return *least;
+  if (!least || !most || *least < 1 || *most < *least)
+    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1, or MIN:MAX");
+  return {*least, *most};
 }
 
 // "3", or "0:3,1:1".
@@ -150,7 +171,8 @@ par::StreamChoice to_streams(const char* flag, const std::string& text) {
 par::NodeOptions to_nodes(const Arguments& arguments) {
   par::NodeOptions nodes{.authenticate = !arguments.no_authenticate};
   if (arguments.standalone) return nodes;
-  nodes.count = number_of_nodes(arguments.nnodes);
+  std::tie(nodes.min_count, nodes.count) = number_of_nodes(arguments.nnodes);
+  nodes.last_call = std::chrono::milliseconds(static_cast<long>(arguments.last_call * 1000));
   nodes.rank = arguments.node_rank;
   nodes.address = arguments.master;
   nodes.port = arguments.master_port;
@@ -185,16 +207,18 @@ par::LaunchOptions to_options(const Arguments& arguments, std::vector<std::strin
 
 // --- running ------------------------------------------------------------------------------------------------------------
 
-// One write for a line: what several runs write to one terminal stays readable.
-void print_line(const std::string& text, bool is_stderr) {
-  std::FILE* const file = is_stderr ? stderr : stdout;
-  std::fwrite(text.data(), 1, text.size(), file);
-  std::fflush(file);
+// What has failed, for people. With --hosts all launchers write to one terminal, so each tells of its own ranks only, and
+// the first one of a launcher that cannot tell any more.
+void report(const Arguments& arguments, const par::LaunchResult& result, const std::string& then) {
+  const bool is_assigned = !arguments.host_name.empty();
+  const bool is_told = !result.elsewhere.empty() &&
+                       (arguments.node_rank > 0 || result.elsewhere.find("First to fail") != std::string::npos);
+  if (result.exit_code == 0 || (is_assigned && is_told)) return;
+  const std::string host = is_assigned ? fmt::format("host {}: ", arguments.host_name) : "";
+  fmt::print(stderr, "lockstep-run: {}{}{}", host, result.summary(), then);
 }
 
-int run(const Arguments& arguments, std::vector<std::string> command) {
-  par::LaunchOptions options = to_options(arguments, std::move(command));
-  const par::StopSignals signals;
+int run(const Arguments& arguments, par::LaunchOptions options, const par::StopSignals& signals) {
   options.stop_fd = signals.fd();
   par::OutputCallback on_line;
   if (!arguments.no_prefix)
@@ -205,12 +229,54 @@ int run(const Arguments& arguments, std::vector<std::string> command) {
     on_line = [](int, bool is_stderr, const std::string& line) { print_line(line + "\n", is_stderr); };
   const par::LaunchResult result =
       par::launch(options, std::move(on_line), [&](const par::LaunchResult& failed, std::chrono::milliseconds pause) {
-        fmt::print(stderr, "lockstep-run: {}lockstep-run: restart {} of {}{}\n", failed.summary(), failed.attempt + 1,
-                   options.max_restarts, pause.count() > 0 ? fmt::format(" in {} s", pause.count() / 1e3) : "");
+        const std::string when = pause.count() > 0 ? fmt::format(" in {} s", pause.count() / 1e3) : "";
+        report(arguments, failed,
+               fmt::format("lockstep-run: restart {} of {}{}\n", failed.attempt + 1, options.max_restarts, when));
       });
-  const std::string summary = result.summary();
-  if (!summary.empty()) fmt::print(stderr, "lockstep-run: {}", summary);
+  report(arguments, result, "");
   return result.exit_code;
+}
+
+// On a host, for the lockstep-run that has --hosts.
+int run_assigned(const Arguments& arguments, const std::string& token, std::vector<std::string> command) {
+  par::LaunchOptions options = to_options(arguments, std::move(command));
+  options.nodes.token = token;
+  if (arguments.probe) {
+    const par::Leash leash(STDIN_FILENO, {});
+    par::probe_host(options.nodes, options.command[0], [](const std::string& line) { print_line(line + "\n", false); });
+    return 0;
+  }
+  const par::StopSignals signals;
+  const par::Leash leash(STDIN_FILENO, options.grace);
+  return run(arguments, std::move(options), signals);
+}
+
+int run_on_hosts(const Arguments& arguments, const CLI::App& app) {
+  const par::LaunchOptions checked = to_options(arguments, app.remaining());
+  par::HostsOptions options = to_hosts(arguments.hosts, flags_of(app));
+  options.command = checked.command;
+  options.grace = checked.grace;
+  if (app.count("--nnodes") > 0) {
+    const int most = checked.nodes.count, hosts = static_cast<int>(options.hosts.size());
+    if (most != hosts)
+      throw CLI::ValidationError("--nnodes", fmt::format("is for {} hosts, and {} are given", most, hosts));
+    options.min_hosts = checked.nodes.min_count < most ? checked.nodes.min_count : 0;
+  }
+  options.port = arguments.master_port;
+  if (app.count("--master-addr") > 0) options.address = arguments.master;
+  return run_hosts(arguments.hosts, std::move(options));
+}
+
+int run_as_told(const CLI::App& app, const Arguments& arguments, const std::string& token) {
+  if (arguments.new_token) {
+    fmt::print("{}\n", par::new_job_token());
+    return 0;
+  }
+  if (!token.empty()) return run_assigned(arguments, token, app.remaining());
+  if (arguments.hosts.is_wanted()) return run_on_hosts(arguments, app);
+  par::LaunchOptions options = to_options(arguments, app.remaining());
+  const par::StopSignals signals;
+  return run(arguments, std::move(options), signals);
 }
 
 }  // namespace
@@ -222,15 +288,21 @@ int main(int argc, char** argv) {
       "lockstep-run");
   Arguments arguments;
   declare(app, arguments);
+  const bool is_assigned = argc == 2 && std::string_view(argv[1]) == "--assigned";
   try {
-    app.parse(argc, argv);
-    if (!arguments.new_token) return run(arguments, app.remaining());
-    fmt::print("{}\n", par::new_job_token());
-    return 0;
+    if (!is_assigned) {
+      app.parse(argc, argv);
+      return run_as_told(app, arguments, "");
+    }
+    par::Assignment assignment = take_assignment();
+    std::reverse(assignment.arguments.begin(), assignment.arguments.end());  // as CLI11 wants them
+    app.parse(std::move(assignment.arguments));
+    return run_as_told(app, arguments, assignment.token);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    const int code = app.exit(error);
+    return is_assigned ? par::kLauncherFailed : code;
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep-run: {}\n", error.what());
-    return 1;
+    return is_assigned ? par::kLauncherFailed : 1;
   }
 }

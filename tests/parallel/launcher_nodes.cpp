@@ -1,7 +1,10 @@
 // Launchers of several hosts, which are all this one.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "lockstep/parallel/launcher.h"
@@ -126,5 +129,81 @@ TEST_CASE("a host that is there twice, or does not come, is named") {
     par::launch(options, [](int, bool, const std::string&) {});
   });
   for (const ExitStatus& result : results)
-    CHECK_MESSAGE(contains(result.error, "rank 2 of 3 did not arrive"), result.to_string());
+    CHECK_MESSAGE(contains(result.error, "node 2 of 3 did not arrive within 1000 ms; 2 of them are here"),
+                  result.to_string());
+}
+
+TEST_CASE("two launchers with one --node-rank: the second one is told so") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(3, [&](int process) {
+    auto options = on_node(process == 0 ? 0 : 1, 3, port, 1, "true");
+    options.nodes.timeout = seconds(2);
+    par::launch(options, [](int, bool, const std::string&) {});
+  });
+  CHECK(contains(results[1].error + results[2].error, "node 1 is there twice"));
+}
+
+TEST_CASE("a node that is lost for good: the others go on without it") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(3, [&](int node) {
+    auto options = on_node(node, 3, port, 2,
+                           "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; "
+                           "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
+    options.max_restarts = 1;
+    options.nodes.min_count = 2;
+    options.nodes.last_call = milliseconds(300);
+    std::vector<std::string> lines;
+    const auto result = par::launch(options, [&](int, bool, const std::string& line) {
+      lines.push_back(line);
+      if (node == 1 && lines.size() == 2) raise(SIGKILL);
+    });
+    CHECK_MESSAGE(result.exit_code == 0, result.summary());
+    CHECK(result.attempt == 1);
+    for (const char* line : {node == 0 ? "0/4 0/2" : "2/4 1/2", node == 0 ? "1/4 0/2" : "3/4 1/2"})
+      CHECK(std::find(lines.begin(), lines.end(), line) != lines.end());
+  });
+  CHECK(results[1].signal == SIGKILL);
+  CHECK_MESSAGE(results[0].ok(), results[0].to_string());
+  CHECK_MESSAGE(results[2].ok(), results[2].to_string());
+}
+
+TEST_CASE("a node that comes back takes its place again") {
+  const std::string port = fresh_port(), killed = "killed." + port;
+  const auto results = run_processes(3, [&](int process) {
+    while (process == 2 && ::access(killed.c_str(), F_OK) != 0) ::usleep(1000);  // the second life of node 1
+    auto options = on_node(process == 0 ? 0 : 1, 2, port, 1,
+                           "echo $RANK/$WORLD_SIZE; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
+    options.max_restarts = 1;
+    options.nodes.min_count = 1;
+    options.nodes.last_call = seconds(20);
+    std::string last;
+    const auto result = par::launch(options, [&](int, bool, const std::string& line) {
+      last = line;
+      if (process != 1) return;
+      std::fclose(std::fopen(killed.c_str(), "w"));
+      raise(SIGKILL);
+    });
+    CHECK_MESSAGE(result.exit_code == 0, result.summary());
+    CHECK(last == (process == 0 ? "0/2" : "1/2"));
+  });
+  CHECK(results[1].signal == SIGKILL);
+  CHECK_MESSAGE(results[0].ok(), results[0].to_string());
+  CHECK_MESSAGE(results[2].ok(), results[2].to_string());
+}
+
+TEST_CASE("a request to stop ends the wait for other hosts") {
+  int request[2];
+  REQUIRE(::pipe(request) == 0);
+  int node = 0;
+  SUBCASE("at node 0") {}
+  SUBCASE("before node 0 is there") { node = 1; }
+  auto options = on_node(node, 2, fresh_port(), 1, "true");
+  options.stop_fd = request[0];
+  REQUIRE(::write(request[1], "", 1) == 1);
+  const auto result = par::launch(options, [](int, bool, const std::string&) {});
+  CHECK(result.was_asked_to_stop);
+  CHECK(result.exit_code == 128 + SIGTERM);
+  CHECK(contains(result.summary(), "Stopped while it waited for other hosts"));
+  ::close(request[0]);
+  ::close(request[1]);
 }

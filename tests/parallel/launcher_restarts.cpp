@@ -63,12 +63,14 @@ struct Pipe {
 }  // namespace
 
 TEST_CASE("ranks are started again, all of them, until they succeed") {
-  const Outcome out =
-      run(shell(2,
-                "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; "
-                "[ $RANK = 0 ] || exit $((2 - TORCHELASTIC_RESTART_COUNT)); [ $TORCHELASTIC_RESTART_COUNT = "
-                "2 ] || exec sleep 1000",
-                5));
+  for (int attempt = 0; attempt < 3; ++attempt) std::filesystem::remove("said." + std::to_string(attempt));
+  const Outcome out = run(
+      shell(2,
+            "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; said=said.$TORCHELASTIC_RESTART_COUNT; "
+            "[ $RANK = 1 ] || touch $said; while ! [ -e $said ]; do sleep 0.01; done; "
+            "[ $RANK = 0 ] || exit $((2 - TORCHELASTIC_RESTART_COUNT)); [ $TORCHELASTIC_RESTART_COUNT = "
+            "2 ] || exec sleep 1000",
+            5));
   CHECK(out.result.exit_code == 0);
   CHECK(out.result.attempt == 2);
   CHECK(out.result.summary().empty());

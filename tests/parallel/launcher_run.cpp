@@ -75,7 +75,7 @@ TEST_CASE("wrong command lines are refused, with what is wrong") {
            {"--nproc-per-node 0 true", "expected a number from 1, or auto"},
            {"--nproc-per-node", "nproc-per-node"},
            {"--no-such-flag true", "--no-such-flag"},
-           {"--nnodes 1:2 true", "a number of hosts that may change is not supported"},
+           {"--nnodes 2:1 true", "is \"2:1\", expected a number from 1, or MIN:MAX"},
            {"--nnodes x true", "is \"x\", expected a number from 1"},
            {"--rdzv-endpoint :1 true", "expected HOST or HOST:PORT"},
            {"--max-restarts -1 true", "max-restarts"},

@@ -1,8 +1,6 @@
 // Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same shards.
 #include "tests/samples/support.h"
 
-#include <sstream>
-
 namespace {
 
 constexpr const char* kProgram = "logistic_regression";
@@ -20,19 +18,6 @@ const std::vector<std::string> kTwoRanks = {"--mode", "ddp", "--nproc", "2"};
 void run_whole() {
   static const int code = run(kProgram, long_run(fresh("whole"), kShards)).code;
   REQUIRE(code == 0);
-}
-
-// The process with this rank among `parent`'s children, or -1.
-pid_t find_rank(pid_t parent, int rank) {
-  const std::string base = "/proc/" + std::to_string(parent);
-  std::istringstream children(read_file(base + "/task/" + std::to_string(parent) + "/children"));
-  for (pid_t child = 0; children >> child;) {
-    std::string environment = read_file("/proc/" + std::to_string(child) + "/environ");
-    environment.insert(environment.begin(), '\0');
-    const std::string wanted = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
-    if (contains(environment, wanted)) return child;
-  }
-  return -1;
 }
 
 void start_and_stop(const std::string& out, const std::vector<std::string>& mode, int signal) {

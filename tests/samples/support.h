@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -98,6 +99,19 @@ inline Finished run(const std::string& program, const std::vector<std::string>& 
   const int code = process.wait();
   INFO(process.output());
   return {code, process.output()};
+}
+
+// The process with this rank among `parent`'s children, or -1.
+inline pid_t find_rank(pid_t parent, int rank) {
+  const std::string base = "/proc/" + std::to_string(parent);
+  std::istringstream children(read_file(base + "/task/" + std::to_string(parent) + "/children"));
+  for (pid_t child = 0; children >> child;) {
+    std::string environment = read_file("/proc/" + std::to_string(child) + "/environ");
+    environment.insert(environment.begin(), '\0');
+    const std::string wanted = std::string(1, '\0') + "RANK=" + std::to_string(rank) + std::string(1, '\0');
+    if (contains(environment, wanted)) return child;
+  }
+  return -1;
 }
 
 // Waits until `condition` holds, for a minute at most.

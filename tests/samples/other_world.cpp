@@ -1,0 +1,82 @@
+// Runs that lose ranks for good: they go on with fewer, and end with the bits of a run that nothing disturbed.
+#include "tests/samples/support.h"
+
+namespace {
+
+constexpr const char* kProgram = "logistic_regression";
+constexpr const char* kEpochs = "6000";  // some seconds, also on a fast machine
+
+std::vector<std::string> program(const std::string& out) {
+  return {std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram,
+          "--mode",
+          "ddp",
+          "--shards",
+          "4",
+          "--save-every",
+          "10",
+          "--epochs",
+          kEpochs,
+          "--lr",
+          "0.01",
+          "--out",
+          out};
+}
+
+std::vector<std::string> launched(std::vector<std::string> options, const std::string& out) {
+  for (const std::string& word : program(out)) options.push_back(word);
+  return options;
+}
+
+// Nobody disturbs this one; in one process, whose bits the others have to match.
+void check_same_as_whole(const std::string& out) {
+  static const int code =
+      run(kProgram, {"--mode", "shards", "--shards", "4", "--epochs", kEpochs, "--lr", "0.01", "--out", fresh("whole")})
+          .code;
+  REQUIRE(code == 0);
+  CHECK(read_file(out + "/model.safetensors") == read_file("whole/model.safetensors"));
+  CHECK(metrics_without_times(out) == metrics_without_times("whole"));
+}
+
+}  // namespace
+
+TEST_CASE("four ranks of a shard each, one of them killed, go on as two ranks of two or one of four") {
+  Process four(LOCKSTEP_RUN, launched({"--nproc-per-node", "4"}, fresh("four")));
+  REQUIRE(eventually([] { return epochs_written("four") >= 30; }));
+  const pid_t rank = find_rank(four.pid(), 2);
+  REQUIRE(rank > 0);
+  kill(rank, SIGKILL);
+  CHECK(four.wait() == 128 + SIGKILL);
+  REQUIRE(epochs_written("four") < 6000);
+  for (const std::string nproc : {"4", "2", "1"}) {
+    CAPTURE(nproc);
+    const std::string out = fresh("four_" + nproc);
+    std::filesystem::copy("four", out);
+    const Finished finished = run(LOCKSTEP_RUN, launched({"--nproc-per-node", nproc}, out));
+    CAPTURE(finished.output);
+    CHECK(finished.code == 0);
+    CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
+    check_same_as_whole(out);
+  }
+}
+
+TEST_CASE("of two launchers one is killed for good: the other goes on alone, with --nnodes 1:2") {
+  const std::string port = std::to_string(1024 + ::getpid() * 16 % 60000);
+  const auto options = [&](const std::string& node) {
+    return std::vector<std::string>{"--nnodes",         "1:2", "--node-rank",         node, "--master-port",  port,
+                                    "--nproc-per-node", "2",   "--last-call-timeout", "10", "--max-restarts", "1"};
+  };
+  ::setenv("LOCKSTEP_JOB_TOKEN", "0123456789abcdef0123456789abcdef", 1);
+  Process first(LOCKSTEP_RUN, launched(options("0"), fresh("lost")));
+  Process second(LOCKSTEP_RUN, launched(options("1"), "lost"));
+  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+  REQUIRE(eventually([] { return epochs_written("lost") >= 30; }));
+  REQUIRE(find_rank(second.pid(), 2) > 0);
+  second.signal(SIGKILL);
+  CHECK(second.wait() == -SIGKILL);
+  const int code = first.wait();
+  CAPTURE(first.output());
+  CHECK(code == 0);
+  CHECK(contains(first.output(), "lockstep-run: node 1: its launcher ended\n"));
+  CHECK(contains(first.output(), "Going on from lost/checkpoint.safetensors"));
+  check_same_as_whole("lost");
+}
