@@ -89,7 +89,7 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
     if (greeting.welcome == Welcome::kNobody && Deadline::Clock::now() - began >= each) ++unanswered;
     if (greeting.welcome == Welcome::kYes) {
       auto store = TcpMeeting::make(reached, identity_, std::move(greeting));
-      if (!is_of_this_size(*store, std::max(deadline.left(), kSlice))) continue;
+      if (!is_of_this_size(*store, std::max(deadline.left(), kAttempt))) continue;
       out.store = std::move(store);
       next_port_ = port + 1;
       return out;
