@@ -53,6 +53,3 @@ lockstep_backend(gloo libgloo-dev gloo/transport/tcp/device.h gloo)
 lockstep_backend(mpi libopenmpi-dev mpi.h mpi)
 
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/lockstep/backend_modules.def CONTENT "${backend_lines}" @ONLY)
-
-# The library with all it opens while it runs.
-add_custom_target(lockstep_libraries DEPENDS lockstep ${LOCKSTEP_BACKEND_MODULES})

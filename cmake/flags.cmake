@@ -65,5 +65,5 @@ function(lockstep_kernel_flags target level)
     ${LOCKSTEP_KERNEL_OPTIMISATION} -fno-math-errno -fno-trapping-math -fwrapv
     "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")  # GCC 12 on its own AVX-512 intrinsics
   target_compile_definitions(${target} PRIVATE
-    LOCKSTEP_LEVEL=${level} Eigen=Eigen_${level} EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+    LOCKSTEP_KERNELS=cpu::${level} Eigen=Eigen_${level} EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
 endfunction()

@@ -17,7 +17,7 @@ foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu parallel/backends)
   file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sources ${found})
 endforeach()
-list(FILTER sources EXCLUDE REGEX "/tensor/cpu/kernels_[^/]*\\.cpp$")
+list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels_table)\\.cpp$")
 foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
   if(source MATCHES "/parallel/backends/")
     file(STRINGS ${source} entry REGEX "^extern \"C\" .* lockstep_backend_" LIMIT_COUNT 1)
@@ -27,6 +27,7 @@ foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
   endif()
 endforeach()
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cpu/kernels_*.cpp)
+list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/tensor/kernels_table.cpp)
 
 # Kernels come first: their files take longest to compile, so they are to start first.
 if(LOCKSTEP_CPU_LEVELS STREQUAL "all" AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -121,7 +121,7 @@ Tensor check_labels(const char* op, const Tensor& x, const Tensor& target) {
 
 // d loss / d y of each sample in public ops' terms: a constant, since the loss is linear in the log probabilities y.
 Tensor nll_slopes(const Tensor& grad, const Shape& shape, const Tensor& labels, const Tensor& weight,
-                  const raw::NllOptions& options, double total_weight) {
+                  const raw::NllOptions& options, const raw::TotalWeight& total_weight) {
   return raw::nll_loss_backward(full(grad.shape(), 1.0, grad.options()), shape, labels, weight, options, total_weight);
 }
 
@@ -134,7 +134,7 @@ Tensor per_class(const Tensor& grad, Reduction reduction) {
 Tensor nll(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight,
            const raw::NllOptions& options) {
   const Tensor labels = check_labels(op, y, target);
-  double total_weight = 0;
+  raw::TotalWeight total_weight;
   Tensor loss = raw::nll_loss(op, y, labels, weight, options, &total_weight);
   return record(
       op, std::move(loss), {y},

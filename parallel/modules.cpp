@@ -1,11 +1,10 @@
 #include "lockstep/parallel/modules.h"
 
-#include <dlfcn.h>
-
 #include <map>
 #include <mutex>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/modules_internal.h"
 
 // backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, package, option) for every backend that a static build
 // has, LOCKSTEP_BACKEND_MODULE(...) for every other.
@@ -49,34 +48,15 @@ Opened& opened() {
   return instance;
 }
 
-// The folder of the file that this code was loaded from.
-std::string own_folder() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || !info.dli_fname) return ".";
-  const std::string path = info.dli_fname;
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
-}
-
-// Installed modules have a folder of their own; in the build folder they lie beside the library.
 BackendEntry* open_entry(const Known& known) {
-  const std::string folder = own_folder(), file = fmt::format("liblockstep_{}.so", known.name);
   std::string why;
-  for (const std::string& path : {folder + "/lockstep/" + file, folder + "/" + file}) {
-    if (void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      void* const entry = dlsym(handle, fmt::format("lockstep_backend_{}", known.name).c_str());
-      if (!entry) throw NotBuilt(fmt::format("init_process_group: {} is no module of Lockstep", path));
-      return reinterpret_cast<BackendEntry*>(entry);
-    }
-    const char* const error = dlerror();
-    // That a file is missing is said below; what else is wrong with one that is there, the loader knows.
-    if (error && !std::string(error).starts_with(path + ": cannot open shared object file")) why = error;
-  }
+  if (void* const entry = open_module(known.name, fmt::format("lockstep_backend_{}", known.name), why))
+    return reinterpret_cast<BackendEntry*>(entry);
   throw NotBuilt(
-      fmt::format("init_process_group: the backend '{}' is the module {}/lockstep/{}, {}\n"
+      fmt::format("init_process_group: the backend '{}' is the module {}, {}\n"
                   "Build Lockstep with {}=ON (package {}), or use the backend shm",
-                  known.name, folder, file, why.empty() ? "which is not there" : "which does not open: " + why,
-                  known.option, known.package));
+                  known.name, module_file(known.name),
+                  why.empty() ? "which is not there" : "which does not open: " + why, known.option, known.package));
 }
 
 }  // namespace

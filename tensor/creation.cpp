@@ -23,6 +23,10 @@ Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& option
 
 Tensor zeros(const Shape& shape, const TensorOptions& options) {
   Tensor out = empty(shape, options);
+  if (!out.device().is_cpu()) [[unlikely]] {
+    fill(out, 0);
+    return out;
+  }
   if (out.numel() > 0) std::memset(out.raw_data(), 0, static_cast<std::size_t>(out.numel()) * item_size(out.dtype()));
   return out;
 }

@@ -37,4 +37,7 @@ class Device {
   std::int16_t index_ = 0;
 };
 
+// How many devices of a kind there are; 0 for CUDA where the build or the machine has none.
+int device_count(DeviceType type);
+
 }  // namespace lockstep::inline LOCKSTEP_ABI

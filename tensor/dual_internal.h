@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#ifndef HOST_DEVICE
-#define HOST_DEVICE
-#endif
+#include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 

@@ -8,17 +8,17 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-[[gnu::always_inline]] inline float to_float(BFloat16 value) {
+[[gnu::always_inline]] constexpr float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-[[gnu::always_inline]] inline BFloat16 to_bfloat16(float value) {
+[[gnu::always_inline]] constexpr BFloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // quiet NaN
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-[[gnu::always_inline]] inline float to_float(Half value) {
+[[gnu::always_inline]] constexpr float to_float(Half value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = value.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
@@ -27,7 +27,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
 }
 
-[[gnu::always_inline]] inline Half to_half(float value) {
+[[gnu::always_inline]] constexpr Half to_half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   std::uint32_t magnitude = bits & 0x7fffffffu;

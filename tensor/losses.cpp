@@ -72,26 +72,32 @@ void check_classes(const char* op, const Tensor& target, const Rows& rows, std::
 
 }  // namespace
 
+double* TotalWeight::place(Device device) {
+  if (device.is_cpu()) return &value;
+  elsewhere = empty({}, {.dtype = kFloat64, .device = device});
+  return elsewhere.data<double>();
+}
+
 Tensor nll_loss(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight, const NllOptions& options,
-                double* total_weight) {
+                TotalWeight* total_weight) {
   const Dense ys(y), targets(target), weights(weight, stays(weight));
   const Rows rows = class_rows(y.shape());
   Tensor out = empty(options.reduction == Reduction::kNone ? target.shape() : Shape(), y.options());
   std::int64_t bad = -1;
   kernels(y.device())
       .nll_loss(ys->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights), out.raw_data(), rows, y.dtype(),
-                options, total_weight, &bad);
+                options, total_weight->place(y.device()), &bad);
   check_classes(op, *targets, rows, bad);
   return out;
 }
 
 Tensor nll_loss_backward(const Tensor& grad, const Shape& shape, const Tensor& target, const Tensor& weight,
-                         const NllOptions& options, double total_weight) {
+                         const NllOptions& options, const TotalWeight& total_weight) {
   const Dense grads(grad), targets(target), weights(weight, stays(weight));
   Tensor out = empty(shape, grad.options());
   kernels(grad.device())
       .nll_loss_backward(grads->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights), out.raw_data(),
-                         class_rows(shape), grad.dtype(), options, total_weight);
+                         class_rows(shape), grad.dtype(), options, total_weight.place());
   return out;
 }
 
@@ -107,7 +113,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight
   kernels(x.device())
       .cross_entropy(xs->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights),
                      state->statistics.raw_data(), losses.raw_data(), out.raw_data(), rows, x.dtype(), options,
-                     &state->total_weight, &bad);
+                     state->total_weight.place(x.device()), &bad);
   check_classes("cross_entropy", *targets, rows, bad);
   return out;
 }
@@ -119,7 +125,7 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& x, const Tensor&
   kernels(x.device())
       .cross_entropy_backward(grads->raw_data(), xs->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights),
                               state.statistics.raw_data(), out.raw_data(), class_rows(x.shape()), x.dtype(), options,
-                              state.total_weight);
+                              state.total_weight.place());
   return out;
 }
 

@@ -27,19 +27,31 @@ struct NllOptions {
   double label_smoothing = 0;
 };
 
+// The sum of the weights of the samples that count, for the backward of a mean. On the CPU it is a number, elsewhere an
+// f64 element in the device's memory, which nobody waits for.
+struct TotalWeight {
+  double value = 0;
+  Tensor elsewhere = {};
+
+  // Where kernels of `device` write it.
+  double* place(Device device);
+  // Where they read it.
+  const double* place() const { return elsewhere.defined() ? elsewhere.data<double>() : &value; }
+};
+
 // Negative log likelihood with smoothed labels. y (outer, classes, inner...) holds log probabilities, target
 // (outer, inner...) i64 classes, weight (classes) or undefined. A sample of class t costs
 // -(1 - s) w_t y_t - s / classes sum_c w_c y_c, or 0 where t is ignored; the mean divides by the sum of the w_t that
 // count, which goes to *total_weight. Throws InvalidArgument, naming `op`, for a class outside [0, classes).
 Tensor nll_loss(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight, const NllOptions& options,
-                double* total_weight);
+                TotalWeight* total_weight);
 Tensor nll_loss_backward(const Tensor& grad, const Shape& shape, const Tensor& target, const Tensor& weight,
-                         const NllOptions& options, double total_weight);
+                         const NllOptions& options, const TotalWeight& total_weight);
 
 // What the backward of cross_entropy needs besides its operands.
 struct CrossEntropyState {
   Tensor statistics;  // (2, samples)
-  double total_weight = 0;
+  TotalWeight total_weight = {};
 };
 
 // nll_loss of log_softmax(x, 1), without storing the log probabilities.

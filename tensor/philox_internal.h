@@ -2,13 +2,11 @@
 // their namespace.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
+#include "lockstep/tensor/level_internal.h"
 #include "lockstep/tensor/random.h"
-
-#ifndef HOST_DEVICE
-#define HOST_DEVICE
-#endif
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
@@ -39,6 +37,33 @@ HOST_DEVICE inline PhiloxBlock philox(const random::Position& position, std::uin
 HOST_DEVICE inline float uniform24(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 HOST_DEVICE inline double uniform53(std::uint32_t high, std::uint32_t low) {
   return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+}
+
+// Box-Muller: two normals from two uniforms, the first of them in [0, 1).
+HOST_DEVICE inline void box_muller(double u, double v, double* first, double* second) {
+  constexpr double kTwoPi = 6.283185307179586476925;
+  const double radius = std::sqrt(-2 * std::log(1 - u)), angle = kTwoPi * v;
+  *first = radius * std::cos(angle);
+  *second = radius * std::sin(angle);
+}
+
+// What a block's elements are: 4 in f32, 2 in f64 (where a uniform takes two words).
+HOST_DEVICE inline void uniforms_of(const PhiloxBlock& block, float low, float width, float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = low + width * uniform24(block.words[i]);
+}
+HOST_DEVICE inline void uniforms_of(const PhiloxBlock& block, double low, double width, double* out) {
+  for (int i = 0; i < 2; ++i) out[i] = low + width * uniform53(block.words[2 * i], block.words[2 * i + 1]);
+}
+HOST_DEVICE inline void normals_of(const PhiloxBlock& block, float* out) {
+  for (int i = 0; i < 4; i += 2) {
+    double first, second;
+    box_muller(uniform24(block.words[i]), uniform24(block.words[i + 1]), &first, &second);
+    out[i] = static_cast<float>(first);
+    out[i + 1] = static_cast<float>(second);
+  }
+}
+HOST_DEVICE inline void normals_of(const PhiloxBlock& block, double* out) {
+  box_muller(uniform53(block.words[0], block.words[1]), uniform53(block.words[2], block.words[3]), &out[0], &out[1]);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

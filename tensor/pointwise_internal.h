@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "lockstep/tensor/dual_internal.h"
 
@@ -280,12 +281,31 @@ struct PowScalar {
   HOST_DEVICE T slope(T x, T /*y*/) const {
     return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);
   }
-  static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
-  static double raise(double x, double p) { return math::pow(x, p); }
+  HOST_DEVICE static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
+  HOST_DEVICE static double raise(double x, double p) { return math::pow(x, p); }
   template <class T>
   HOST_DEVICE static Dual<T> raise(Dual<T> x, double p) {
     return math::pow(x, static_cast<T>(p));
   }
 };
+
+// The functor with its parameters.
+template <class F>
+F make_pointwise(const raw::PointwiseParams& params) {
+  if constexpr (std::is_empty_v<F>)
+    return F{};
+  else if constexpr (requires { F{0.0, 0.0}; })
+    return F{params.a, params.b};
+  else
+    return F{params.a};
+}
+
+// f'' by evaluating the slope on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.
+template <class F, class T>
+HOST_DEVICE T bend_of(const F& f, T x) {
+  const T y = f.value(x);
+  const Dual<T> slope = f.slope(Dual<T>(x, 1), Dual<T>(y, f.slope(x, y)));
+  return slope.slope;
+}
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -2,29 +2,20 @@
 
 #include <new>
 
+#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/allocator_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/small_blocks.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
 namespace {
 
-// The one place where a device that this build lacks is noticed.
-[[noreturn]] void throw_not_built(Device device) {
-  throw NotBuilt(
-      fmt::format("{}: this build of Lockstep has no CUDA; use cpu, or a build with CUDA", device.to_string()));
-}
-
 [[noreturn]] void throw_no_memory(std::size_t bytes, Device device) {
   throw DeviceError(fmt::format("{}: out of memory: {} bytes asked for", device.to_string(), bytes));
 }
 
-void require_cpu(Device device) {
-  if (!device.is_cpu()) [[unlikely]]
-    throw_not_built(device);
-}
-
-// One block holds the Storage, then the data on the next aligned address.
+// On the CPU one block holds the Storage, then the data on the next aligned address.
 constexpr std::size_t kHeader = kAlignment;
 
 std::size_t block_bytes(std::size_t data_bytes) { return data_bytes + kHeader + kAlignment; }
@@ -38,41 +29,64 @@ std::byte* align(void* address) {
 
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Storage) <= kHeader);
-  require_cpu(device);
   if (bytes > std::size_t{1} << 61) [[unlikely]]
     throw_no_memory(bytes, device);
+  if (!device.is_cpu()) [[unlikely]]
+    return allocate_elsewhere(bytes, device);
   void* block = cpu::allocate(block_bytes(bytes), device.index());
   std::byte* header = align(block);
   return Ref<Storage>::adopt(new (header) Storage(header + kHeader, bytes, device, block));
 }
 
+Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
+  Accelerator& owner = accelerator(device);
+  void* const block = small_blocks::allocate(sizeof(Storage));
+  if (!block) throw_no_memory(sizeof(Storage), Device());
+  try {
+    return Ref<Storage>::adopt(new (block) Storage(owner.allocate(bytes, device.index()), bytes, device, block));
+  } catch (...) {
+    small_blocks::deallocate(block, sizeof(Storage));
+    throw;
+  }
+}
+
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner) {
-  require_cpu(device);
-  void* block = cpu::allocate(kHeader + kAlignment, device.index());
-  auto* storage = new (align(block)) Storage(data, bytes, device, block);
+  if (!device.is_cpu()) accelerator(device);  // throws where there is none
+  void* const block = small_blocks::allocate(sizeof(Storage));
+  if (!block) throw_no_memory(sizeof(Storage), Device());
+  auto* storage = new (block) Storage(data, bytes, device, block);
   storage->owner_ = std::move(owner);
   storage->wrapped_ = true;
   return Ref<Storage>::adopt(storage);
 }
 
 void Storage::destroy(const Storage* storage) {
-  void* block = storage->block_;
-  const std::size_t bytes = storage->wrapped_ ? kHeader + kAlignment : block_bytes(storage->bytes_);
-  const int device_index = storage->device_.index();
+  void* const block = storage->block_;
+  void* const data = storage->data_;
+  const std::size_t bytes = storage->bytes_;
+  const Device device = storage->device_;
+  const bool wrapped = storage->wrapped_;
   storage->~Storage();
-  cpu::deallocate(block, bytes, device_index);
+  if (device.is_cpu() && !wrapped) [[likely]]
+    return cpu::deallocate(block, block_bytes(bytes), device.index());
+  if (!wrapped) accelerator(device).deallocate(data, bytes, device.index());
+  small_blocks::deallocate(block, sizeof(Storage));
 }
 
 AllocatorStats allocator_stats(Device device) {
-  require_cpu(device);
-  return cpu::stats(device.index());
+  return device.is_cpu() ? cpu::stats(device.index()) : accelerator(device).stats(device.index());
 }
 
 void reset_peak_bytes(Device device) {
-  require_cpu(device);
-  cpu::reset_peak(device.index());
+  if (device.is_cpu())
+    cpu::reset_peak(device.index());
+  else
+    accelerator(device).reset_peak(device.index());
 }
 
-void empty_cache() { cpu::empty_cache(); }
+void empty_cache() {
+  cpu::empty_cache();
+  if (Accelerator* const opened = opened_accelerator()) opened->empty_cache();
+}
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

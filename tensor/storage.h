@@ -31,6 +31,7 @@ class Storage final : public RefCounted<Storage> {
   static void destroy(const Storage* storage);
 
  private:
+  static Ref<Storage> allocate_elsewhere(std::size_t bytes, Device device);
   Storage(void* data, std::size_t bytes, Device device, void* block)
       : data_(data), bytes_(bytes), block_(block), device_(device) {}
   ~Storage() = default;
@@ -38,7 +39,7 @@ class Storage final : public RefCounted<Storage> {
   mutable std::atomic<std::uint32_t> version_{0};
   void* data_;
   std::size_t bytes_;
-  void* block_;  // what the allocator handed out: this object and, unless wrapped, the data behind it
+  void* block_;  // this object's memory; on the CPU, unless wrapped, the data lies behind it in the same block
   std::shared_ptr<void> owner_;
   Device device_;
   bool wrapped_ = false;  // the data is somebody else's

@@ -44,6 +44,8 @@ std::int64_t Tensor::stride(std::int64_t dim) const {
 
 Scalar Tensor::item() const {
   LOCKSTEP_CHECK(numel() == 1, "item: the tensor has {} elements, not one: {}", numel(), describe(*this));
+  if (!device().is_cpu()) [[unlikely]]
+    return raw::to(*this, Device()).item();
   const void* from = raw_data();
   switch (dtype()) {
     case kBool:

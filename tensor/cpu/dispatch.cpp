@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/cpu/onednn.h"
 #include "lockstep/tensor/kernels_internal.h"
@@ -67,13 +68,9 @@ const Level& chosen() {
 
 }  // namespace
 
-[[noreturn]] static void throw_not_built(Device device) {
-  throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA", device.to_string()));
-}
-
 const KernelTable& kernels(Device device) {
   if (!device.is_cpu()) [[unlikely]]
-    throw_not_built(device);
+    return accelerator(device).kernels(device.index());
   return *chosen().table;
 }
 

@@ -1,6 +1,6 @@
 // Cross-entropy with class labels, from scores to loss and back. Rows of few classes run as many samples as a packet has
 // lanes, one class at a time; long rows run packets along the classes. Which of the two follows from the shape alone.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -209,11 +209,11 @@ void cross_entropy(const void* x, const std::int64_t* target, const void* weight
 
 void cross_entropy_backward(const void* grad, const void* x, const std::int64_t* target, const void* weight,
                             void* statistics, void* out, const Rows& rows, DType dtype, const raw::NllOptions& options,
-                            double total_weight) {
+                            const double* total_weight) {
   for_float(dtype, [&]<class T>(T) {
     const Samples<T> s = make_samples<T>(x, target, weight, statistics, rows, options);
     const T* grads = static_cast<const T*>(grad);
-    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / total_weight) : T(1);
+    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
     T all_weights = 0;
     for (std::int64_t c = 0; c < rows.n; ++c) all_weights += s.weight_of(c);
     for_groups(s, [&](std::int64_t first, std::int64_t count) {

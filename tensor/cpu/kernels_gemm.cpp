@@ -1,5 +1,5 @@
 // Products of matrices: a plain loop for tiny ones, oneDNN for f32 where it is built in, Eigen otherwise.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include <Eigen/Core>
 

@@ -1,5 +1,5 @@
 // Indexing kernels. Indices were checked by index_range before; additions run in order of the index position.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops.h"
 

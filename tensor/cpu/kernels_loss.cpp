@@ -1,5 +1,5 @@
 // Losses: one pass for the value, one for the gradient. Sums are taken in an order that follows from the shape alone.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/cpu/packets.h"
@@ -206,12 +206,12 @@ void nll_loss(const void* y, const std::int64_t* target, const void* weight, voi
 }
 
 void nll_loss_backward(const void* grad, const std::int64_t* target, const void* weight, void* out, const Rows& rows,
-                       DType dtype, const raw::NllOptions& options, double total_weight) {
+                       DType dtype, const raw::NllOptions& options, const double* total_weight) {
   for_float(dtype, [&]<class T>(T) {
     const ClassWeights<T> weights(weight, rows.n, options);
     const T* grads = static_cast<const T*>(grad);
     const bool one_grad = options.reduction != raw::Reduction::kNone;
-    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / total_weight) : T(1);
+    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
     for (std::int64_t sample = 0; sample < rows.outer * rows.inner; ++sample) {
       T* slopes = static_cast<T*>(out) + sample / rows.inner * rows.n * rows.inner + sample % rows.inner;
       const std::int64_t label = target[sample];

@@ -1,5 +1,5 @@
 // Unary pointwise kernels, generated from pointwise.def.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/cpu/packets.h"
@@ -9,16 +9,6 @@ namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
 namespace {
 
-template <class F>
-F make(const PointwiseParams& params) {
-  if constexpr (std::is_empty_v<F>)
-    return F{};
-  else if constexpr (requires { F{0.0, 0.0}; })
-    return F{params.a, params.b};
-  else
-    return F{params.a};
-}
-
 template <class F, class T>
 constexpr bool kHasPacket = requires(const Packet<T>& x) {
   F::packet(x);
@@ -26,7 +16,7 @@ constexpr bool kHasPacket = requires(const Packet<T>& x) {
 
 template <class F, class T>
 void value_loop(const Loop<2>& loop, const PointwiseParams& params) {
-  run_loop<T, T>(loop, [f = make<F>(params)](std::int64_t count, T* out, const T* in) {
+  run_loop<T, T>(loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* in) {
     if constexpr (kHasPacket<F, T>) {
       map_packets(count, out, in, [](const Packet<T>& x) { return Packet<T>(F::packet(x)); });
     } else {
@@ -47,23 +37,18 @@ void run_value(const Loop<2>& loop, DType dtype, const PointwiseParams& params) 
 template <class F>
 void run_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) {
-    run_loop<T, T, T, T>(loop,
-                         [f = make<F>(params)](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
-                           for (std::int64_t i = 0; i < count; ++i) out[i] = grad[i] * f.slope(x[i], y[i]);
-                         });
+    run_loop<T, T, T, T>(
+        loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
+          for (std::int64_t i = 0; i < count; ++i) out[i] = grad[i] * f.slope(x[i], y[i]);
+        });
   });
 }
 
-// f'' by evaluating the slope on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.
 template <class F>
 void run_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) {
-    run_loop<T, T, T>(loop, [f = make<F>(params)](std::int64_t count, T* out, const T* grad, const T* x) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        const T y = f.value(x[i]);
-        const Dual<T> slope = f.slope(Dual<T>(x[i], 1), Dual<T>(y, f.slope(x[i], y)));
-        out[i] = grad[i] * slope.slope;
-      }
+    run_loop<T, T, T>(loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x) {
+      for (std::int64_t i = 0; i < count; ++i) out[i] = grad[i] * bend_of(f, x[i]);
     });
   });
 }

@@ -1,7 +1,5 @@
 // Random kernels: element i depends on the position and i alone.
-#include "lockstep/tensor/cpu/level.h"
-
-#include <cmath>
+#include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/philox_internal.h"
@@ -26,51 +24,29 @@ void for_blocks(T* out, std::int64_t count, int each, const random::Position& po
   });
 }
 
-constexpr double kTwoPi = 6.283185307179586476925;
-
-// Box-Muller: two normals from two uniforms, the first of them in (0, 1].
-void box_muller(double u, double v, double* first, double* second) {
-  const double radius = std::sqrt(-2 * std::log(1 - u)), angle = kTwoPi * v;
-  *first = radius * std::cos(angle);
-  *second = radius * std::sin(angle);
-}
-
 }  // namespace
 
 void uniform(void* out, std::int64_t count, DType dtype, const random::Position& position, double low, double high) {
-  if (dtype == kFloat32) {
-    const auto start = static_cast<float>(low), width = static_cast<float>(high - low);
-    for_blocks(static_cast<float*>(out), count, 4, position,
-               [=](const PhiloxBlock& block, float* to, std::int64_t left) {
-                 for (std::int64_t i = 0; i < left; ++i) to[i] = start + width * uniform24(block.words[i]);
-               });
-    return;
-  }
-  for_blocks(static_cast<double*>(out), count, 2, position,
-             [=](const PhiloxBlock& block, double* to, std::int64_t left) {
-               for (std::int64_t i = 0; i < left; ++i)
-                 to[i] = low + (high - low) * uniform53(block.words[2 * i], block.words[2 * i + 1]);
-             });
+  for_float(dtype, [&]<class T>(T) {
+    constexpr int kEach = 16 / sizeof(T);
+    const T start = static_cast<T>(low), width = static_cast<T>(high - low);
+    for_blocks(static_cast<T*>(out), count, kEach, position, [=](const PhiloxBlock& block, T* to, std::int64_t left) {
+      T values[kEach];
+      uniforms_of(block, start, width, values);
+      for (std::int64_t i = 0; i < left; ++i) to[i] = values[i];
+    });
+  });
 }
 
 void normal(void* out, std::int64_t count, DType dtype, const random::Position& position) {
-  if (dtype == kFloat32) {
-    for_blocks(static_cast<float*>(out), count, 4, position,
-               [](const PhiloxBlock& block, float* to, std::int64_t left) {
-                 double values[4];
-                 box_muller(uniform24(block.words[0]), uniform24(block.words[1]), &values[0], &values[1]);
-                 box_muller(uniform24(block.words[2]), uniform24(block.words[3]), &values[2], &values[3]);
-                 for (std::int64_t i = 0; i < left; ++i) to[i] = static_cast<float>(values[i]);
-               });
-    return;
-  }
-  for_blocks(static_cast<double*>(out), count, 2, position,
-             [](const PhiloxBlock& block, double* to, std::int64_t left) {
-               double values[2];
-               box_muller(uniform53(block.words[0], block.words[1]), uniform53(block.words[2], block.words[3]),
-                          &values[0], &values[1]);
-               for (std::int64_t i = 0; i < left; ++i) to[i] = values[i];
-             });
+  for_float(dtype, [&]<class T>(T) {
+    constexpr int kEach = 16 / sizeof(T);
+    for_blocks(static_cast<T*>(out), count, kEach, position, [](const PhiloxBlock& block, T* to, std::int64_t left) {
+      T values[kEach];
+      normals_of(block, values);
+      for (std::int64_t i = 0; i < left; ++i) to[i] = values[i];
+    });
+  });
 }
 
 void random_bits(std::uint32_t* out, std::int64_t count, const random::Position& position) {

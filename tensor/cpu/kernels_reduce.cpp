@@ -1,6 +1,6 @@
 // Reductions over the middle of (outer, n, inner). The order of additions follows from n (and from whether inner is 1)
 // alone: neither from the number of threads nor from addresses.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/cpu/packets.h"

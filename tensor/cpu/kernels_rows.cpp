@@ -1,6 +1,6 @@
 // Operations along one dimension of (outer, n, inner): softmax, layer normalisation and their gradients,
 // cumulative sums, sorting.
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/threads.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
@@ -131,44 +131,6 @@ void run_loop(const Loop<N>& loop, F body) {
     const std::int64_t begin = chunk * kChunk, end = begin + kChunk < loop.numel ? begin + kChunk : loop.numel;
     detail::run_range<Out, In...>(loop, begin, end, body);
   });
-}
-
-// Calls function(T{}) with the C++ type of a dtype.
-template <class F>
-void for_float(DType dtype, F function) {
-  if (dtype == kFloat32)
-    function(float{});
-  else
-    function(double{});
-}
-template <class F>
-void for_number(DType dtype, F function) {
-  switch (dtype) {
-    case kFloat32:
-      return function(float{});
-    case kFloat64:
-      return function(double{});
-    case kInt64:
-      return function(std::int64_t{});
-    case kInt32:
-      return function(std::int32_t{});
-    default:
-      return function(std::uint8_t{});  // u8, and bool as 0 or 1
-  }
-}
-// Any dtype by its size, for kernels that only move elements.
-template <class F>
-void for_size(DType dtype, F function) {
-  switch (item_size(dtype)) {
-    case 1:
-      return function(std::uint8_t{});
-    case 2:
-      return function(std::uint16_t{});
-    case 4:
-      return function(std::uint32_t{});
-    default:
-      return function(std::uint64_t{});
-  }
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

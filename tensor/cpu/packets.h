@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "lockstep/tensor/cpu/level.h"
+#include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 

@@ -106,12 +106,26 @@ TEST_CASE("moving to a virtual device copies, to its own device does not") {
   CHECK(ls::max(ls::abs(x)).item<float>() == 0);
 }
 
-TEST_CASE("a device that this build lacks is named wherever it is asked for") {
-#if !LOCKSTEP_HAS_CUDA
-  CHECK(contains(error_of<ls::NotBuilt>([] { ls::zeros({1}, {.device = "cuda:0"}); }), "cuda:0"));
-  CHECK(contains(error_of<ls::NotBuilt>([] { ls::ones({1}).to("cuda:1"); }), "cuda:1"));
-  CHECK(!error_of<ls::NotBuilt>([] { ls::tensor({1.0}, {.device = "cuda"}); }).empty());
-  CHECK(!error_of<ls::NotBuilt>([] { ls::allocator_stats("cuda"); }).empty());
+// Asks for a cuda device in several ways; each is an error E.
+template <class E>
+void check_refused() {
+  CHECK(contains(error_of<E>([] { ls::zeros({1}, {.device = "cuda:0"}); }), "cuda:0: "));
+  CHECK(contains(error_of<E>([] { ls::ones({1}).to("cuda:1"); }), "cuda:1: "));
+  CHECK(!error_of<E>([] { ls::tensor({1.0}, {.device = "cuda"}); }).empty());
+  CHECK(!error_of<E>([] { ls::allocator_stats("cuda"); }).empty());
+}
+
+TEST_CASE("a device that the build or the machine lacks is named wherever it is asked for") {
+  CHECK(ls::device_count(ls::DeviceType::kCpu) == ls::kMaxCpuDevices);
+  const int count = ls::device_count(ls::DeviceType::kCuda);
+  CHECK(contains(error_of<ls::Error>([] { ls::zeros({1}, {.device = "cuda:127"}); }), "cuda:127: "));
+  if (count > 0) return;
+#if LOCKSTEP_HAS_CUDA
+  check_refused<ls::DeviceError>();
+  CHECK(contains(error_of<ls::DeviceError>([] { ls::zeros({1}, {.device = "cuda:0"}); }), "no CUDA device"));
+#else
+  check_refused<ls::NotBuilt>();
+  CHECK(contains(error_of<ls::NotBuilt>([] { ls::zeros({1}, {.device = "cuda:0"}); }), "LOCKSTEP_WITH_CUDA=ON"));
 #endif
 }
 

@@ -1,10 +1,16 @@
-// One instruction-set level: the namespace its kernels live in, and their declarations. Included first by every
-// kernels_*.cpp, which is compiled once for each level with LOCKSTEP_LEVEL set.
+// One table of kernels: the namespace they live in, and their declarations. Included first by every file of kernels,
+// which is compiled once for each table (an instruction-set level, or a kind of device) with LOCKSTEP_KERNELS set to the
+// namespace: cpu::v3, cuda::device.
 #pragma once
 
 #include "lockstep/tensor/kernels_internal.h"
 
-#define LOCKSTEP_KERNELS cpu::LOCKSTEP_LEVEL
+// In front of what host and device share.
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#else
+#define HOST_DEVICE
+#endif
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 

@@ -1,5 +1,5 @@
-// The table of one level. A kernel that ops.def names and nobody wrote is a link error here.
-#include "lockstep/tensor/cpu/level.h"
+// The table of one level or device. A kernel that ops.def names and nobody wrote is a link error here.
+#include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 

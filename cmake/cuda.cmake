@@ -1,0 +1,68 @@
+# CUDA: the module liblockstep_cuda.so, which the library opens when a program first asks for a cuda device.
+set(LOCKSTEP_WITH_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE LOCKSTEP_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "GPU architectures, as 80\;90; empty: this machine's, or 80 and 90 where it has none")
+set(LOCKSTEP_HAS_CUDA OFF)
+
+function(lockstep_no_cuda why)
+  if(LOCKSTEP_WITH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LOCKSTEP_WITH_CUDA=ON, but ${why}")
+  endif()
+  lockstep_report("CUDA" off "${why}")
+endfunction()
+
+if(LOCKSTEP_WITH_CUDA STREQUAL "OFF")
+  lockstep_report("CUDA" off "LOCKSTEP_WITH_CUDA=OFF")
+  return()
+elseif(NOT BUILD_SHARED_LIBS OR LOCKSTEP_SANITIZE OR LOCKSTEP_QUICK_BUILD)
+  lockstep_no_cuda("it is a module of a shared library, without sanitizers")
+  return()
+endif()
+
+if(NOT LOCKSTEP_CUDA_ARCHITECTURES)
+  file(GLOB gpus /dev/nvidia[0-9]*)
+  if(gpus)
+    set(CMAKE_CUDA_ARCHITECTURES native)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
+else()
+  set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  lockstep_no_cuda("no nvcc found (PATH, CUDACXX)")
+  return()
+endif()
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and later have C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+find_package(CUDAToolkit QUIET)
+if(NOT CUDAToolkit_FOUND OR CUDAToolkit_VERSION VERSION_LESS 12 OR NOT TARGET CUDA::cublas)
+  lockstep_no_cuda("CUDA Toolkit 12 or later with cuBLAS not found")
+  return()
+endif()
+
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cuda/kernels_*.cu)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cuda/*.cpp)
+add_library(lockstep_cuda MODULE ${cuda_kernels} ${cuda_sources} tensor/kernels_table.cpp)
+target_compile_features(lockstep_cuda PUBLIC cxx_std_20)
+set_target_properties(lockstep_cuda PROPERTIES
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/.." CUDA_VISIBILITY_PRESET hidden)
+target_include_directories(lockstep_cuda PRIVATE ${PROJECT_BINARY_DIR}/include)
+target_compile_definitions(lockstep_cuda PRIVATE LOCKSTEP_KERNELS=cuda::device)
+# 186: comparing unsigned numbers with 0 is pointless, and what a template for all numbers does.
+target_compile_options(lockstep_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--diag-suppress=186;-Xcompiler=-Wall,-Wextra>"
+  "$<$<AND:$<BOOL:${LOCKSTEP_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:--Werror=all-warnings>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-fstack-protector-strong>"
+  "$<$<AND:$<BOOL:${LOCKSTEP_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>")
+target_link_options(lockstep_cuda PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack,-z,defs)
+target_link_libraries(lockstep_cuda PRIVATE lockstep fmt::fmt Threads::Threads CUDA::cudart_static CUDA::cublas)
+list(APPEND LOCKSTEP_BACKEND_MODULES lockstep_cuda)
+set(LOCKSTEP_HAS_CUDA ON)
+list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
+lockstep_report("CUDA" on "${CUDAToolkit_VERSION}, architectures ${architectures}: liblockstep_cuda.so")

@@ -1,0 +1,78 @@
+#include "lockstep/tensor/accelerator_internal.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/modules_internal.h"
+
+#if LOCKSTEP_LINKED_CUDA
+extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda();
+#endif
+
+namespace lockstep::inline LOCKSTEP_ABI {
+namespace {
+
+// The one place where a device that this build lacks is noticed.
+AcceleratorEntry* entry_for(Device device) {
+#if LOCKSTEP_LINKED_CUDA
+  static_cast<void>(device);
+  return lockstep_accelerator_cuda;
+#else
+  std::string why;
+  if (void* const entry = open_module("cuda", "lockstep_accelerator_cuda", why))
+    return reinterpret_cast<AcceleratorEntry*>(entry);
+  if (why.empty())
+    throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA; use cpu, or a build with LOCKSTEP_WITH_CUDA=ON",
+                               device.to_string()));
+  throw NotBuilt(fmt::format("{}: the module {} does not open: {}", device.to_string(), module_file("cuda"), why));
+#endif
+}
+
+constinit std::atomic<Accelerator*> in_use{nullptr};
+
+Accelerator& open(Device device) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (Accelerator* const found = in_use.load()) return *found;
+  const AcceleratorModule* const module = entry_for(device)();
+  if (std::string(module->version) != LOCKSTEP_VERSION)
+    throw NotBuilt(fmt::format("{}: the module of CUDA is of Lockstep {}, the library is {}", device.to_string(),
+                               module->version, LOCKSTEP_VERSION));
+  in_use.store(module->get());
+  return *in_use.load();
+}
+
+[[noreturn]] void throw_no_device(Accelerator& accelerator, Device device) {
+  const int count = accelerator.device_count();
+  if (count == 0)
+    throw DeviceError(fmt::format("{}: no CUDA device: {}; use cpu", device.to_string(), accelerator.why_none()));
+  throw DeviceError(fmt::format("{}: there is no such device: this machine has {}", device.to_string(),
+                                count == 1 ? "one, cuda:0" : fmt::format("{}, cuda:0 to cuda:{}", count, count - 1)));
+}
+
+}  // namespace
+
+Accelerator& accelerator(Device device) {
+  Accelerator* const found = in_use.load(std::memory_order_acquire);
+  Accelerator& out = found ? *found : open(device);
+  if (device.index() >= out.device_count()) [[unlikely]]
+    throw_no_device(out, device);
+  return out;
+}
+
+int device_count(DeviceType type) {
+  if (type == DeviceType::kCpu) return kMaxCpuDevices;
+  try {
+    Accelerator* const found = opened_accelerator();
+    return (found ? *found : open(Device(type, 0))).device_count();
+  } catch (const NotBuilt&) {
+    return 0;
+  }
+}
+
+Accelerator* opened_accelerator() { return in_use.load(std::memory_order_acquire); }
+
+void set_accelerator(Accelerator* instead) { in_use.store(instead); }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI

@@ -1,0 +1,160 @@
+// Indexing. Every index is looked at where it is used; one outside its range is reported and stands for 0, so that nothing
+// is read or written elsewhere.
+#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+struct CheckedIndex {
+  const std::int64_t* index;
+  std::int64_t limit;
+  Fault* fault;
+  DEVICE_ONLY std::int64_t operator[](std::int64_t place) const {
+    const std::int64_t value = index[place];
+    if (value >= 0 && value < limit) return value;
+    report(fault, Fault::kIndex, place, value, limit);
+    return 0;
+  }
+};
+
+// *to += value, also where several threads have the same place.
+template <class T>
+DEVICE_ONLY void add_to(T* to, T value) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 8 && std::is_integral_v<T>) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+  } else if constexpr (sizeof(T) >= 4) {
+    atomicAdd(to, value);
+  } else {  // a byte within its word
+    const auto address = reinterpret_cast<std::uintptr_t>(to);
+    auto* const word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t{3});
+    const unsigned shift = static_cast<unsigned>(address & 3) * 8;
+    unsigned seen = *word, expected;
+    do {
+      expected = seen;
+      const unsigned sum = ((expected >> shift) + value) & 0xffu;
+      seen = atomicCAS(word, expected, (expected & ~(0xffu << shift)) | sum << shift);
+    } while (seen != expected);
+  }
+#else
+  *to = static_cast<T>(*to + value);
+#endif
+}
+
+template <class T>
+struct SelectRows {  // in (outer, n, inner), index (count) -> out (outer, count, inner)
+  const T* in;
+  CheckedIndex index;
+  T* out;
+  std::int64_t n, inner, count;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const std::int64_t row = i / inner, outer = row / count;
+    out[i] = in[(outer * n + index[row % count]) * inner + i % inner];
+  }
+};
+
+template <class T>
+struct AddRows {  // out (outer, n, inner) += source (outer, count, inner)
+  T* out;
+  CheckedIndex index;
+  const T* source;
+  std::int64_t n, inner, count;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const std::int64_t row = i / inner, outer = row / count;
+    add_to(out + (outer * n + index[row % count]) * inner + i % inner, source[i]);
+  }
+};
+
+template <class T>
+struct Gather {  // out (outer, n, inner) = in (outer, index value, inner)
+  const T* in;
+  CheckedIndex index;
+  T* out;
+  std::int64_t n, inner, in_n;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    out[i] = in[(i / (n * inner) * in_n + index[i]) * inner + i % inner];
+  }
+};
+
+template <class T>
+struct ScatterAdd {
+  T* out;
+  CheckedIndex index;
+  const T* source;
+  std::int64_t n, inner, out_n;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    add_to(out + (i / (n * inner) * out_n + index[i]) * inner + i % inner, source[i]);
+  }
+};
+
+struct RangeOf {
+  struct Sum {
+    std::int64_t low, high;
+  };
+  const std::int64_t* in;
+  Sum* out;
+  DEVICE_ONLY Sum start() const { return {INT64_MAX, INT64_MIN}; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t at, std::int64_t, std::int64_t) const {
+    sum = join(sum, {in[at], in[at]});
+  }
+  DEVICE_ONLY Sum join(const Sum& a, const Sum& b) const {
+    return {a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+  }
+  DEVICE_ONLY void finish(std::int64_t, const Sum& sum) const { *out = sum; }
+};
+
+}  // namespace
+
+// Waits for the device. Raw ops do without.
+void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lowest, std::int64_t* highest) {
+  const Scratch result(sizeof(RangeOf::Sum));
+  launch_reduce("index_range", Rows{.n = count}, RangeOf{index, result.as<RangeOf::Sum>()});
+  RangeOf::Sum range{};
+  result.read(&range, sizeof(range));
+  *lowest = range.low;
+  *highest = range.high;
+}
+
+void index_select(const void* in, const std::int64_t* index, void* out, const Rows& in_rows, std::int64_t count,
+                  DType dtype) {
+  const CheckedIndex checked{index, in_rows.n, fault_record()};
+  for_size(dtype, [&]<class T>(T) {
+    launch_elements(
+        "index_select", in_rows.outer * count * in_rows.inner,
+        SelectRows<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), in_rows.n, in_rows.inner, count});
+  });
+}
+
+void index_add(void* out, const std::int64_t* index, const void* source, const Rows& out_rows, std::int64_t count,
+               DType dtype) {
+  const CheckedIndex checked{index, out_rows.n, fault_record()};
+  for_number(dtype, [&]<class T>(T) {
+    launch_elements(
+        "index_add", out_rows.outer * count * out_rows.inner,
+        AddRows<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), out_rows.n, out_rows.inner, count});
+  });
+}
+
+void gather(const void* in, const std::int64_t* index, void* out, const Rows& index_rows, std::int64_t in_n,
+            DType dtype) {
+  const CheckedIndex checked{index, in_n, fault_record()};
+  for_size(dtype, [&]<class T>(T) {
+    launch_elements(
+        "gather", index_rows.outer * index_rows.n * index_rows.inner,
+        Gather<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), index_rows.n, index_rows.inner, in_n});
+  });
+}
+
+void scatter_add(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
+                 DType dtype) {
+  const CheckedIndex checked{index, out_n, fault_record()};
+  for_number(dtype, [&]<class T>(T) {
+    launch_elements("scatter_add", index_rows.outer * index_rows.n * index_rows.inner,
+                    ScatterAdd<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), index_rows.n,
+                                  index_rows.inner, out_n});
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

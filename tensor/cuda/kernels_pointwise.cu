@@ -1,0 +1,70 @@
+// Unary pointwise kernels, generated from pointwise.def.
+#include "lockstep/tensor/cuda/loops.h"
+#include "lockstep/tensor/pointwise_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+template <class F>
+struct Value {
+  F f;
+  template <class T>
+  HOST_DEVICE T operator()(T x) const {
+    return static_cast<T>(f.value(x));
+  }
+};
+
+template <class F>
+struct Slope {
+  F f;
+  template <class T>
+  HOST_DEVICE T operator()(T grad, T x, T y) const {
+    return grad * f.slope(x, y);
+  }
+};
+
+template <class F>
+struct Bend {
+  F f;
+  template <class T>
+  HOST_DEVICE T operator()(T grad, T x) const {
+    return grad * bend_of(f, x);
+  }
+};
+
+template <class F>
+void run_value(const char* op, const Loop<2>& loop, DType dtype, const PointwiseParams& params) {
+  const Value<F> value{make_pointwise<F>(params)};
+  if constexpr (requires { F::kIntegers; })
+    for_number(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
+  else
+    for_float(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
+}
+
+template <class F>
+void run_slope(const char* op, const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
+  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, Slope<F>{make_pointwise<F>(params)}); });
+}
+
+template <class F>
+void run_bend(const char* op, const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
+  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T>(op, loop, Bend<F>{make_pointwise<F>(params)}); });
+}
+
+}  // namespace
+
+#define POINTWISE(name, functor, low, high)                                            \
+  void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {         \
+    run_value<functor>(#name, loop, dtype, params);                                    \
+  }                                                                                    \
+  void name##_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) { \
+    run_slope<functor>(#name " backward", loop, dtype, params);                        \
+  }                                                                                    \
+  void name##_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {  \
+    run_bend<functor>(#name " backward of backward", loop, dtype, params);             \
+  }
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,289 @@
+// Operations along one dimension of (outer, n, inner): a block of threads for each row where inner is 1, else a thread for
+// each column.
+#include <limits>
+
+#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/pointwise_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+struct Add {
+  template <class T>
+  DEVICE_ONLY T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Largest {  // a NaN may go unnoticed: it makes every exponential sum NaN by itself
+  template <class T>
+  DEVICE_ONLY T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
+};
+
+// join over term(i) of a row of n, by the whole block.
+template <class T, class Join, class Term>
+DEVICE_ONLY T over_row(const Block& block, std::int64_t n, T start, Join join, Term term) {
+  PerThread<T> sums;
+  block.each([&](int thread) {
+    T sum = start;
+    UNROLL
+    for (std::int64_t i = thread; i < n; i += kThreads) sum = join(sum, term(i));
+    sums[thread] = sum;
+  });
+  return block.reduce(sums, join);
+}
+template <class Step>
+DEVICE_ONLY void each_of_row(const Block& block, std::int64_t n, Step step) {
+  block.each([&](int thread) {
+    for (std::int64_t i = thread; i < n; i += kThreads) step(i);
+  });
+}
+
+// What to subtract so that no exponential overflows; 0 for a row of -inf, where -inf - -inf would be NaN.
+template <class T>
+DEVICE_ONLY T shift_of(T highest) {
+  return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
+}
+
+template <class T>
+struct SoftmaxRow {
+  const T* in;
+  T* out;
+  std::int64_t n;
+  bool log;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const T* x = in + block.index() * n;
+    T* y = out + block.index() * n;
+    const T shift = shift_of(
+        over_row(block, n, -std::numeric_limits<T>::infinity(), Largest{}, [&](std::int64_t i) { return x[i]; }));
+    const T total = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return math::exp(x[i] - shift); });
+    const T log_total = log ? math::log(total) : T(0), factor = T(1) / total;
+    each_of_row(block, n,
+                [&](std::int64_t i) { y[i] = log ? (x[i] - shift) - log_total : math::exp(x[i] - shift) * factor; });
+  }
+};
+
+// Where columns begin: thread i has column i % inner of outer index i / inner.
+struct Columns {
+  explicit Columns(const Rows& rows) : n(rows.n), inner(rows.inner) {}
+  std::int64_t n, inner;
+  DEVICE_ONLY std::int64_t origin(std::int64_t column) const { return column / inner * n * inner + column % inner; }
+};
+
+template <class T>
+struct SoftmaxColumn {
+  const T* in;
+  T* out;
+  Columns columns;
+  bool log;
+  DEVICE_ONLY void operator()(std::int64_t column) const {
+    const std::int64_t origin = columns.origin(column), step = columns.inner, end = columns.n * step;
+    const T* x = in + origin;
+    T* y = out + origin;
+    T highest = -std::numeric_limits<T>::infinity(), total = 0;
+    for (std::int64_t i = 0; i < end; i += step) highest = Largest{}(highest, x[i]);
+    const T shift = shift_of(highest);
+    for (std::int64_t i = 0; i < end; i += step) total += math::exp(x[i] - shift);
+    const T log_total = log ? math::log(total) : T(0);
+    for (std::int64_t i = 0; i < end; i += step)
+      y[i] = log ? (x[i] - shift) - log_total : math::exp(x[i] - shift) / total;
+  }
+};
+
+// softmax: y (g - sum(g y)); log_softmax: g - e^y sum(g).
+template <class T>
+DEVICE_ONLY T softmax_term(T g, T y, bool log) {
+  return log ? g : g * y;
+}
+template <class T>
+DEVICE_ONLY T softmax_slope(T g, T y, T total, bool log) {
+  return log ? g - math::exp(y) * total : y * (g - total);
+}
+
+template <class T>
+struct SoftmaxBackwardRow {
+  const T *grad, *values;
+  T* out;
+  std::int64_t n;
+  bool log;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const T *g = grad + block.index() * n, *y = values + block.index() * n;
+    T* to = out + block.index() * n;
+    const T total = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return softmax_term(g[i], y[i], log); });
+    each_of_row(block, n, [&](std::int64_t i) { to[i] = softmax_slope(g[i], y[i], total, log); });
+  }
+};
+
+template <class T>
+struct SoftmaxBackwardColumn {
+  const T *grad, *values;
+  T* out;
+  Columns columns;
+  bool log;
+  DEVICE_ONLY void operator()(std::int64_t column) const {
+    const std::int64_t origin = columns.origin(column), step = columns.inner, end = columns.n * step;
+    const T *g = grad + origin, *y = values + origin;
+    T total = 0;
+    for (std::int64_t i = 0; i < end; i += step) total += softmax_term(g[i], y[i], log);
+    for (std::int64_t i = 0; i < end; i += step) out[origin + i] = softmax_slope(g[i], y[i], total, log);
+  }
+};
+
+// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps).
+template <class T>
+struct LayerNormRow {
+  const T *in, *weight, *bias;
+  T *out, *means, *factors;
+  std::int64_t n;
+  double eps;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const T* x = in + block.index() * n;
+    T* y = out + block.index() * n;
+    const auto count = static_cast<T>(n);
+    const T mean = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return x[i]; }) / count;
+    const T variance =
+        over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / count;
+    const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
+    each_of_row(block, n, [&](std::int64_t i) {
+      const T z = (x[i] - mean) * factor;
+      y[i] = (weight ? z * weight[i] : z) + (bias ? bias[i] : T(0));
+    });
+    block.each([&](int thread) {
+      if (thread != 0) return;
+      means[block.index()] = mean;
+      factors[block.index()] = factor;
+    });
+  }
+};
+
+// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor.
+template <class T>
+struct LayerNormBackwardRow {
+  const T *grad, *in, *weight, *means, *factors;
+  T* out;
+  std::int64_t n;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const T *g = grad + block.index() * n, *x = in + block.index() * n;
+    const T mean = means[block.index()], factor = factors[block.index()], count = static_cast<T>(n);
+    const auto weighted = [&](std::int64_t i) { return weight ? g[i] * weight[i] : g[i]; };
+    const auto normal = [&](std::int64_t i) { return (x[i] - mean) * factor; };
+    const T shift = over_row(block, n, T(0), Add{}, weighted) / count;
+    const T slope = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return weighted(i) * normal(i); }) / count;
+    each_of_row(block, n, [&](std::int64_t i) {
+      out[block.index() * n + i] = ((weighted(i) - shift) - normal(i) * slope) * factor;
+    });
+  }
+};
+
+// The parameters' gradients: over the rows, the sums of g z and of g.
+template <class T>
+struct LayerNormAffine {
+  struct Sum {
+    T weight, bias;
+  };
+  const T *grad, *in, *means, *factors;
+  T *grad_weight, *grad_bias;
+  DEVICE_ONLY Sum start() const { return {0, 0}; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t at, std::int64_t, std::int64_t row) const {
+    sum.weight += grad[at] * ((in[at] - means[row]) * factors[row]);
+    sum.bias += grad[at];
+  }
+  DEVICE_ONLY Sum join(const Sum& a, const Sum& b) const { return {a.weight + b.weight, a.bias + b.bias}; }
+  DEVICE_ONLY void finish(std::int64_t output, const Sum& sum) const {
+    if (grad_weight) grad_weight[output] = sum.weight;
+    if (grad_bias) grad_bias[output] = sum.bias;
+  }
+};
+
+// A row is cut among the threads: each adds up its share, then goes over it again from the sum of those before it.
+template <class T>
+struct CumsumRow {
+  const T* in;
+  T* out;
+  Columns columns;
+  bool reverse;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const std::int64_t origin = columns.origin(block.index()), n = columns.n, share = (n + kThreads - 1) / kThreads;
+    const auto at = [&](std::int64_t r) { return origin + (reverse ? n - 1 - r : r) * columns.inner; };
+    const auto end_of = [&](int thread) { return n < (thread + 1) * share ? n : (thread + 1) * share; };
+    PerThread<T> before;
+    block.each([&](int thread) {
+      T sum = 0;
+      for (std::int64_t r = thread * share; r < end_of(thread); ++r) sum = static_cast<T>(sum + in[at(r)]);
+      before[thread] = sum;
+    });
+    block.sum_before(before);
+    block.each([&](int thread) {
+      T sum = before[thread];
+      for (std::int64_t r = thread * share; r < end_of(thread); ++r) {
+        sum = static_cast<T>(sum + in[at(r)]);
+        out[at(r)] = sum;
+      }
+    });
+  }
+};
+
+}  // namespace
+
+void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log) {
+  for_float(dtype, [&]<class T>(T) {
+    const T* x = static_cast<const T*>(in);
+    T* y = static_cast<T*>(out);
+    if (rows.inner == 1) return launch_blocks("softmax", rows.outer, SoftmaxRow<T>{x, y, rows.n, log});
+    launch_elements("softmax", rows.outer * rows.inner, SoftmaxColumn<T>{x, y, Columns(rows), log});
+  });
+}
+
+void softmax_backward(const void* grad, const void* y, void* out, const Rows& rows, DType dtype, bool log) {
+  for_float(dtype, [&]<class T>(T) {
+    const T *g = static_cast<const T*>(grad), *values = static_cast<const T*>(y);
+    T* to = static_cast<T*>(out);
+    if (rows.inner == 1)
+      return launch_blocks("softmax backward", rows.outer, SoftmaxBackwardRow<T>{g, values, to, rows.n, log});
+    launch_elements("softmax backward", rows.outer * rows.inner,
+                    SoftmaxBackwardColumn<T>{g, values, to, Columns(rows), log});
+  });
+}
+
+void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
+                DType dtype, double eps) {
+  for_float(dtype, [&]<class T>(T) {
+    T* means = static_cast<T*>(statistics);
+    launch_blocks("layer_norm", rows.outer,
+                  LayerNormRow<T>{static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(bias),
+                                  static_cast<T*>(out), means, means + rows.outer, rows.n, eps});
+  });
+}
+
+void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
+                         const Rows& rows, DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    const T* means = static_cast<const T*>(statistics);
+    launch_blocks(
+        "layer_norm backward", rows.outer,
+        LayerNormBackwardRow<T>{static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
+                                means, means + rows.outer, static_cast<T*>(out), rows.n});
+  });
+}
+
+void layer_norm_backward_affine(const void* grad, const void* x, const void* statistics, void* grad_weight,
+                                void* grad_bias, const Rows& rows, DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    const T* means = static_cast<const T*>(statistics);
+    launch_reduce("layer_norm backward", Rows{.outer = 1, .n = rows.outer, .inner = rows.n},
+                  LayerNormAffine<T>{static_cast<const T*>(grad), static_cast<const T*>(x), means, means + rows.outer,
+                                     static_cast<T*>(grad_weight), static_cast<T*>(grad_bias)});
+  });
+}
+
+void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool reverse) {
+  for_number(dtype, [&]<class T>(T) {
+    launch_blocks("cumsum", rows.outer * rows.inner,
+                  CumsumRow<T>{static_cast<const T*>(in), static_cast<T*>(out), Columns(rows), reverse});
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

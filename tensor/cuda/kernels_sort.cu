@@ -1,0 +1,103 @@
+// Sorting: elements become unsigned keys whose order is theirs, and CUB sorts those, keeping the order of equal ones.
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+
+#ifdef __CUDACC__
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+
+#include <cub/device/device_segmented_sort.cuh>
+#else
+#include <algorithm>
+#include <numeric>
+#endif
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+template <class T>
+using KeyOf = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
+// NaN counts as the largest value; -0 is 0.
+template <class T>
+HOST_DEVICE KeyOf<T> key_of(T x, bool descending) {
+  using Key = KeyOf<T>;
+  constexpr Key kTop = Key{1} << (sizeof(Key) * 8 - 1);
+  Key key;
+  if constexpr (std::is_floating_point_v<T>) {
+    const Key bits = std::bit_cast<Key>(x + T(0));
+    key = x != x ? ~Key{0} : bits & kTop ? ~bits : bits | kTop;
+  } else if constexpr (std::is_signed_v<T>) {
+    key = static_cast<Key>(x) ^ kTop;
+  } else {
+    key = x;
+  }
+  return descending ? ~key : key;
+}
+
+template <class T>
+struct Prepare {
+  const T* in;
+  KeyOf<T>* keys;
+  std::int64_t* places;
+  std::int64_t n;
+  bool descending;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    keys[i] = key_of(in[i], descending);
+    places[i] = i % n;
+  }
+};
+
+#ifdef __CUDACC__
+struct RowStart {
+  std::int64_t n;
+  HOST_DEVICE std::int64_t operator()(std::int64_t row) const { return row * n; }
+};
+
+template <class Key>
+void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::int64_t* order, std::int64_t outer,
+               std::int64_t n) {
+  const auto starts = thrust::make_transform_iterator(thrust::make_counting_iterator(std::int64_t{0}), RowStart{n});
+  std::size_t bytes = 0;
+  const auto sort = [&](void* memory) {
+    cuda::check(cub::DeviceSegmentedSort::StableSortPairs(memory, bytes, keys, sorted, places, order, outer * n, outer,
+                                                          starts, starts + 1, cuda::stream()),
+                "cub::DeviceSegmentedSort");
+  };
+  sort(nullptr);
+  const Scratch memory(static_cast<std::int64_t>(bytes));
+  sort(memory.as<void>());
+  cuda::check_launch("sort");
+}
+#else
+template <class Key>
+void sort_rows(const Key* keys, Key*, const std::int64_t*, std::int64_t* order, std::int64_t outer, std::int64_t n) {
+  for (std::int64_t row = 0; row < outer; ++row, keys += n, order += n) {
+    std::iota(order, order + n, 0);
+    std::stable_sort(order, order + n, [&](std::int64_t a, std::int64_t b) { return keys[a] < keys[b]; });
+  }
+}
+#endif
+
+}  // namespace
+
+void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t /*keep*/, DType dtype,
+          bool descending) {
+  for_number(dtype, [&]<class T>(T) {
+    using Key = KeyOf<T>;
+    const std::int64_t count = outer * n;
+    const Scratch keys(count * static_cast<std::int64_t>(sizeof(Key))),
+        sorted(count * static_cast<std::int64_t>(sizeof(Key))),
+        places(count * static_cast<std::int64_t>(sizeof(std::int64_t)));
+    launch_elements("sort", count,
+                    Prepare<T>{static_cast<const T*>(in), keys.as<Key>(), places.as<std::int64_t>(), n, descending});
+    sort_rows(keys.as<Key>(), sorted.as<Key>(), places.as<std::int64_t>(), order, outer, n);
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

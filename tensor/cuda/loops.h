@@ -1,0 +1,140 @@
+// Runs functors over the loop nests that raw ops build.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+// Several elements that are loaded or stored at once.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T values[N];
+};
+
+namespace detail {
+
+inline constexpr int kPackBytes = 16;
+
+template <class Out, class... In>
+inline constexpr int kPackOf = kPackBytes / static_cast<int>(std::max({sizeof(Out), sizeof(In)...}));
+
+// Where element i of the nest stands in operand k.
+template <int N>
+struct Places {
+  int dims;
+  std::int64_t shape[kMaxDims];
+  std::int64_t strides[N][kMaxDims];
+  bool narrow;  // all positions fit into 32 bits, in which division is fast
+
+  explicit Places(const Loop<N>& loop) : dims(loop.dims), narrow(loop.numel < (std::int64_t{1} << 31)) {
+    for (int d = 0; d < dims; ++d) {
+      shape[d] = loop.shape[d];
+      for (int k = 0; k < N; ++k) strides[k][d] = loop.strides[k][d];
+    }
+  }
+  HOST_DEVICE void find(std::int64_t i, std::int64_t* places) const {
+    for (int k = 0; k < N; ++k) places[k] = 0;
+    for (int d = dims - 1; d >= 0; --d) {
+      std::int64_t rest, at;
+      if (narrow) {
+        const auto left = static_cast<std::uint32_t>(i), size = static_cast<std::uint32_t>(shape[d]);
+        rest = left / size;
+        at = left % size;
+      } else {
+        rest = i / shape[d];
+        at = i % shape[d];
+      }
+      for (int k = 0; k < N; ++k) places[k] += at * strides[k][d];
+      i = rest;
+    }
+  }
+};
+
+template <class F, class Out, class... In>
+struct StridedLoop {
+  F f;
+  void* data[1 + sizeof...(In)];
+  Places<1 + sizeof...(In)> places;
+
+  template <std::size_t... K>
+  HOST_DEVICE void run(std::int64_t i, std::index_sequence<K...>) const {
+    std::int64_t at[1 + sizeof...(In)];
+    places.find(i, at);
+    static_cast<Out*>(data[0])[at[0]] = static_cast<Out>(f(static_cast<const In*>(data[K + 1])[at[K + 1]]...));
+  }
+  HOST_DEVICE void operator()(std::int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
+};
+
+// Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once for each.
+template <class F, int N, class Out, class... In>
+struct DenseLoop {
+  F f;
+  void* data[1 + sizeof...(In)];
+  bool repeats[1 + sizeof...(In)];
+  std::int64_t count;
+
+  template <class T>
+  HOST_DEVICE Pack<T, N> load(int k, std::int64_t pack) const {
+    const T* from = static_cast<const T*>(data[k]);
+    if (!repeats[k]) return reinterpret_cast<const Pack<T, N>*>(from)[pack];
+    Pack<T, N> out;
+    for (int j = 0; j < N; ++j) out.values[j] = *from;
+    return out;
+  }
+  template <class T>
+  HOST_DEVICE T load_one(int k, std::int64_t i) const {
+    return static_cast<const T*>(data[k])[repeats[k] ? 0 : i];
+  }
+  template <class... Packs>
+  HOST_DEVICE Pack<Out, N> apply(const Packs&... packs) const {
+    Pack<Out, N> out;
+    for (int j = 0; j < N; ++j) out.values[j] = static_cast<Out>(f(packs.values[j]...));
+    return out;
+  }
+  template <std::size_t... K>
+  HOST_DEVICE void run(std::int64_t pack, std::index_sequence<K...>) const {
+    Out* const out = static_cast<Out*>(data[0]);
+    if ((pack + 1) * N <= count) {
+      reinterpret_cast<Pack<Out, N>*>(out)[pack] = apply(load<In>(static_cast<int>(K) + 1, pack)...);
+      return;
+    }
+    for (std::int64_t i = pack * N; i < count; ++i)
+      out[i] = static_cast<Out>(f(load_one<In>(static_cast<int>(K) + 1, i)...));
+  }
+  HOST_DEVICE void operator()(std::int64_t pack) const { run(pack, std::index_sequence_for<In...>{}); }
+};
+
+}  // namespace detail
+
+// out = f(in...) for every element of the nest.
+template <class Out, class... In, int N, class F>
+void run_loop(const char* op, const Loop<N>& loop, const F& f) {
+  static_assert(N == 1 + sizeof...(In));
+  constexpr int kPack = detail::kPackOf<Out, In...>;
+  const std::size_t sizes[N] = {sizeof(Out), sizeof(In)...};
+  bool dense = loop.dims == 1 && loop.strides[0][0] == 1;
+  for (int k = 0; k < N; ++k) {
+    const std::int64_t stride = loop.strides[k][0];
+    dense = dense && (stride == 0 || (stride == 1 && reinterpret_cast<std::uintptr_t>(loop.data[k]) %
+                                                             (sizes[k] * static_cast<std::size_t>(kPack)) ==
+                                                         0));
+  }
+  if (!dense) {
+    detail::StridedLoop<F, Out, In...> body{f, {}, detail::Places<N>(loop)};
+    for (int k = 0; k < N; ++k) body.data[k] = loop.data[k];
+    return launch_elements(op, loop.numel, body);
+  }
+  detail::DenseLoop<F, kPack, Out, In...> body{f, {}, {}, loop.numel};
+  for (int k = 0; k < N; ++k) {
+    body.data[k] = loop.data[k];
+    body.repeats[k] = loop.strides[k][0] == 0;
+  }
+  launch_elements(op, (loop.numel + kPack - 1) / kPack, body);
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,105 @@
+// The module liblockstep_cuda: CUDA devices for the library.
+#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/cuda/fault.h"
+#include "lockstep/tensor/cuda/runtime.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+
+namespace device {
+extern const KernelTable kTable;
+}
+
+namespace {
+
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }  // what waits for it goes on to
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  // `later` goes on when all that was started on `earlier` has ended.
+  void order(cudaStream_t earlier, cudaStream_t later) {
+    check(cudaEventRecord(event_, earlier), "cudaEventRecord");
+    check(cudaStreamWaitEvent(later, event_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  int device_count() override { return cuda::device_count(); }
+  std::string why_none() override { return why_no_device(); }
+
+  const KernelTable& kernels(int index) override {
+    set_device(index);
+    return device::kTable;
+  }
+
+  void* allocate(std::size_t bytes, int index) override {
+    const DeviceGuard guard(index);
+    return cuda::allocate(bytes);
+  }
+  void deallocate(void* data, std::size_t bytes, int index) noexcept override {
+    try {
+      const DeviceGuard guard(index);
+      cuda::deallocate(data, bytes);
+    } catch (const DeviceError&) {  // the driver has ended, and the memory with it
+    }
+  }
+  AllocatorStats stats(int index) override { return cuda::stats(index); }
+  void reset_peak(int index) override { cuda::reset_peak(index); }
+  void empty_cache() override {
+    for (int index = 0; index < cuda::device_count(); ++index) {
+      const DeviceGuard guard(index);
+      cuda::empty_cache();
+    }
+  }
+
+  void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) override {
+    if (bytes == 0) return;
+    const bool arrives = to_device.is_cuda();
+    const DeviceGuard guard(arrives ? to_device.index() : from_device.index());
+    if (arrives && from_device.is_cuda() && from_device.index() != to_device.index())
+      return copy_between(to, to_device.index(), from, from_device.index(), bytes);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "cudaMemcpyAsync");
+    if (!arrives || from_device.is_cpu()) synchronize(current_device());
+  }
+
+  void synchronize(int index) override {
+    const DeviceGuard guard(index);
+    check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+    auto* const record = static_cast<Fault*>(fault_memory());
+    if (record->kind == Fault::kNone) [[likely]]
+      return;
+    const Fault fault = *record;
+    record->kind = Fault::kNone;
+    throw InvalidArgument(describe(fault, index));
+  }
+
+ private:
+  // The copy runs on the target's stream: after what the source has been asked to compute, and before what it will be.
+  static void copy_between(void* to, int to_index, const void* from, int from_index, std::size_t bytes) {
+    const cudaStream_t target = stream();
+    set_device(from_index);
+    const cudaStream_t source = stream();
+    Event ready;
+    ready.order(source, target);
+    set_device(to_index);
+    check(cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, target), "cudaMemcpyPeerAsync");
+    Event done;
+    done.order(target, source);
+  }
+};
+
+}  // namespace
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+
+extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda() {
+  static constexpr lockstep::AcceleratorModule module{LOCKSTEP_VERSION, []() -> lockstep::Accelerator* {
+                                                        static lockstep::cuda::CudaAccelerator accelerator;
+                                                        return &accelerator;
+                                                      }};
+  return &module;
+}

@@ -1,0 +1,198 @@
+#include "lockstep/tensor/cuda/runtime.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace {
+
+struct PerDevice {
+  std::once_flag once;
+  cudaStream_t stream = nullptr;
+  cudaMemPool_t pool = nullptr;
+  std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
+  void* fault = nullptr;
+};
+
+// What the driver says once, and what each device needs; kept until the process ends.
+struct Devices {
+  Devices() {
+    error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) count = 0;
+    static_cast<void>(cudaGetLastError());  // clears it
+    list = std::vector<PerDevice>(static_cast<std::size_t>(count));
+  }
+  int count = 0;
+  cudaError_t error = cudaSuccess;
+  std::vector<PerDevice> list;
+};
+Devices& devices() {
+  static Devices* const instance = new Devices;  // never destroyed: tensors in statics may outlive every other static
+  return *instance;
+}
+
+constexpr int kUnknown = -1;
+thread_local int current = kUnknown;
+
+void prepare(PerDevice& device, int index) {
+  int pools = 0;
+  check(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, index), "cudaDeviceGetAttribute");
+  if (!pools)
+    throw DeviceError(fmt::format("cuda:{}: the device has no stream-ordered memory (cudaMallocAsync)", index));
+  check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaDeviceGetDefaultMemPool(&device.pool, index), "cudaDeviceGetDefaultMemPool");
+  std::uint64_t keep = UINT64_MAX;  // freed memory is kept for the next tensors until empty_cache
+  check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  for (int peer = 0; peer < devices().count; ++peer) {
+    int reachable = 0;
+    if (peer != index) check(cudaDeviceCanAccessPeer(&reachable, peer, index), "cudaDeviceCanAccessPeer");
+    if (!reachable) continue;
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = peer;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    check(cudaMemPoolSetAccess(device.pool, &access, 1), "cudaMemPoolSetAccess");
+  }
+  check(cudaHostAlloc(&device.fault, kFaultBytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
+  std::memset(device.fault, 0, kFaultBytes);
+}
+
+PerDevice& here() {
+  const int index = current_device();
+  PerDevice& device = devices().list[static_cast<std::size_t>(index)];
+  std::call_once(device.once, [&] { prepare(device, index); });
+  return device;
+}
+
+bool waits_for_launches() {
+  static const bool wanted = [] {
+    const char* const value = std::getenv("LOCKSTEP_CUDA_SYNC");
+    return value && std::string(value) == "1";
+  }();
+  return wanted;
+}
+
+std::int64_t pool_attribute(const PerDevice& device, cudaMemPoolAttr attribute) {
+  std::uint64_t value = 0;
+  check(cudaMemPoolGetAttribute(device.pool, attribute, &value), "cudaMemPoolGetAttribute");
+  return static_cast<std::int64_t>(value);
+}
+
+std::int64_t cached_bytes(const PerDevice& device) {
+  return pool_attribute(device, cudaMemPoolAttrReservedMemCurrent) -
+         pool_attribute(device, cudaMemPoolAttrUsedMemCurrent);
+}
+
+[[noreturn]] void throw_no_memory(const PerDevice& device, std::size_t bytes) {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  throw DeviceError(
+      fmt::format("cuda:{}: out of memory: {} bytes asked for; {} of {} are free, {} in live tensors, {} cached",
+                  current_device(), bytes, free, total, device.allocated.load(), cached_bytes(device)));
+}
+
+}  // namespace
+
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  static_cast<void>(cudaGetLastError());  // an error that is not sticky is not told twice
+  throw DeviceError(fmt::format("cuda: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+void check_launch(const char* op) {
+  cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess && waits_for_launches()) status = cudaStreamSynchronize(stream());
+  if (status != cudaSuccess) [[unlikely]]
+    throw DeviceError(fmt::format("cuda:{}: {}: {} ({})", current_device(), op, cudaGetErrorString(status),
+                                  cudaGetErrorName(status)));
+}
+
+int device_count() { return devices().count; }
+
+std::string why_no_device() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "this machine has no driver of NVIDIA's";
+  return devices().error == cudaSuccess ? "this machine has none" : cudaGetErrorString(devices().error);
+}
+
+void set_device(int index) {
+  if (current == index) return;
+  check(cudaSetDevice(index), "cudaSetDevice");
+  current = index;
+}
+
+int current_device() {
+  if (current == kUnknown) set_device(0);
+  return current;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (current != before_ && cudaSetDevice(before_) == cudaSuccess) current = before_;
+}
+
+cudaStream_t stream() { return here().stream; }
+
+void* allocate(std::size_t bytes) {
+  PerDevice& device = here();
+  void* data = nullptr;
+  const std::size_t at_least = bytes == 0 ? 1 : bytes;
+  cudaError_t status = cudaMallocAsync(&data, at_least, device.stream);
+  if (status == cudaErrorMemoryAllocation) {  // what the cache holds may lie in pieces
+    static_cast<void>(cudaGetLastError());
+    empty_cache();
+    status = cudaMallocAsync(&data, at_least, device.stream);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw_no_memory(device, bytes);
+    }
+  }
+  check(status, "cudaMallocAsync");
+  device.allocations.fetch_add(1, std::memory_order_relaxed);
+  const std::int64_t now =
+      device.allocated.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
+  std::int64_t peak = device.peak.load(std::memory_order_relaxed);
+  while (now > peak && !device.peak.compare_exchange_weak(peak, now)) {
+  }
+  return data;
+}
+
+// At the end of the process the driver may be gone already, and the memory with it; there is nobody to tell otherwise.
+void deallocate(void* data, std::size_t bytes) noexcept {
+  try {
+    PerDevice& device = here();
+    device.allocated.fetch_sub(static_cast<std::int64_t>(bytes));
+    static_cast<void>(cudaFreeAsync(data, device.stream));
+  } catch (const DeviceError&) {
+  }
+}
+
+AllocatorStats stats(int index) {
+  const DeviceGuard guard(index);
+  const PerDevice& device = here();
+  return {.allocated_bytes = device.allocated.load(),
+          .peak_bytes = device.peak.load(),
+          .allocations = device.allocations.load(),
+          .cached_bytes = cached_bytes(device)};
+}
+
+void reset_peak(int index) {
+  const DeviceGuard guard(index);
+  PerDevice& device = here();
+  device.peak.store(device.allocated.load());
+}
+
+void empty_cache() {
+  const PerDevice& device = here();
+  check(cudaStreamSynchronize(device.stream), "cudaStreamSynchronize");
+  check(cudaMemPoolTrimTo(device.pool, 0), "cudaMemPoolTrimTo");
+}
+
+void* fault_memory() { return here().fault; }
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda

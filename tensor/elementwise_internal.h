@@ -1,0 +1,160 @@
+// The functors of the elementwise kernels that are not in pointwise.def, for all devices. Included by kernels only, inside
+// their namespace.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/level_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+template <class T>
+T scalar_value(const Scalar& value) {
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(value.to_double());
+  else
+    return static_cast<T>(value.to_int64());
+}
+
+template <class T>
+struct AddScaled {
+  T factor;
+  HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a + factor * b); }
+};
+
+struct Multiply {
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    return static_cast<T>(a * b);
+  }
+};
+
+struct Divide {
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    return a / b;
+  }
+};
+
+struct Power {
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>)
+      return std::pow(a, b);
+    else
+      return of_integers(a, b);
+  }
+  template <class T>
+  HOST_DEVICE static T of_integers(T base, T exponent) {
+    if constexpr (std::is_signed_v<T>) {  // 1 / base^-exponent, rounded towards 0; 0 for 0, as in PyTorch
+      if (exponent < 0) return base == 1 ? T(1) : base == -1 ? T(exponent % 2 ? -1 : 1) : T(0);
+    }
+    T result = 1;
+    for (; exponent > 0; exponent = static_cast<T>(exponent / 2)) {
+      if (exponent % 2) result = static_cast<T>(result * base);
+      base = static_cast<T>(base * base);
+    }
+    return result;
+  }
+};
+
+// NaN wins on either side, as in PyTorch.
+struct Maximum {
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+struct Minimum {
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+
+struct Equal {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a == b;
+  }
+};
+struct NotEqual {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a != b;
+  }
+};
+struct Less {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a < b;
+  }
+};
+struct LessEqual {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a <= b;
+  }
+};
+struct Greater {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a > b;
+  }
+};
+struct GreaterEqual {
+  template <class T>
+  HOST_DEVICE bool operator()(T a, T b) const {
+    return a >= b;
+  }
+};
+
+template <class F>
+void with_relation(raw::Compare relation, F function) {
+  switch (relation) {
+    case raw::Compare::kEqual:
+      return function(Equal{});
+    case raw::Compare::kNotEqual:
+      return function(NotEqual{});
+    case raw::Compare::kLess:
+      return function(Less{});
+    case raw::Compare::kLessEqual:
+      return function(LessEqual{});
+    case raw::Compare::kGreater:
+      return function(Greater{});
+    case raw::Compare::kGreaterEqual:
+      return function(GreaterEqual{});
+  }
+}
+
+struct Where {
+  template <class T>
+  HOST_DEVICE T operator()(std::uint8_t condition, T a, T b) const {
+    return condition ? a : b;
+  }
+};
+
+template <class From, class To>
+struct Convert {
+  HOST_DEVICE To operator()(From value) const {
+    if constexpr (std::is_same_v<From, To>)
+      return value;
+    else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+      return Convert<float, To>()(to_float(value));
+    else if constexpr (std::is_same_v<To, Half>)
+      return to_half(static_cast<float>(value));
+    else if constexpr (std::is_same_v<To, BFloat16>)
+      return to_bfloat16(static_cast<float>(value));
+    else if constexpr (std::is_same_v<To, bool>)
+      return value != From(0);
+    // Through i64, so that a negative or large number wraps as in PyTorch instead of being undefined.
+    else if constexpr (std::is_floating_point_v<From> && std::is_same_v<To, std::uint8_t>)
+      return static_cast<To>(static_cast<std::int64_t>(value));
+    else
+      return static_cast<To>(value);
+  }
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,203 @@
+// Every operation on cuda:0 beside the CPU: values and gradients.
+#include <functional>
+
+#include "tests/cuda/host_accelerator.h"
+#include "tests/support/testing.h"
+
+namespace {
+
+using Inputs = std::vector<ls::Tensor>;
+using Function = std::function<ls::Tensor(const Inputs&)>;
+
+struct Result {
+  ls::Tensor value;
+  Inputs gradients;
+};
+
+Result run(const Function& function, const Inputs& inputs, const ls::Device& device) {
+  Inputs there;
+  for (const ls::Tensor& input : inputs) {
+    there.push_back(input.detach().to(device));
+    if (input.is_floating_point()) there.back().requires_grad_(true);
+  }
+  Result out;
+  ls::Tensor value = function(there);
+  CHECK(value.device() == device);
+  out.value = value.detach().to("cpu");
+  if (!value.requires_grad()) return out;
+  // A weighted sum, so that every element's gradient is another.
+  const ls::Tensor weights = numbers(value.shape(), {.dtype = value.dtype()}, 77).to(device);
+  ls::sum(value * weights).backward();
+  for (const ls::Tensor& input : there) {
+    if (input.grad().defined()) out.gradients.push_back(input.grad().to("cpu"));
+  }
+  return out;
+}
+
+void check(const std::string& what, const Inputs& inputs, const Function& function,
+           std::optional<Tolerance> tolerance = {}) {
+  INFO(what);
+  const TestDevices devices;
+  const Result here = run(function, inputs, "cpu"), there = run(function, inputs, "cuda:0");
+  const auto compare = [&](const ls::Tensor& have, const ls::Tensor& want, const std::string& part) {
+    const Tolerance usual = want.dtype() == ls::kFloat32 ? Tolerance{2e-5, 2e-5} : Tolerance{1e-11, 1e-11};
+    check_close(have, want, what + ", " + part, want.is_floating_point() ? tolerance.value_or(usual) : Tolerance{});
+  };
+  compare(there.value, here.value, "value");
+  REQUIRE(there.gradients.size() == here.gradients.size());
+  for (std::size_t i = 0; i < here.gradients.size(); ++i)
+    compare(there.gradients[i], here.gradients[i], "gradient " + std::to_string(i));
+}
+
+ls::Tensor values(const ls::Shape& shape, double low, double high, ls::DType dtype, std::uint32_t salt = 1) {
+  return numbers_between(low, high, shape, {.dtype = dtype}, salt);
+}
+
+const ls::DType kFloats[] = {ls::kFloat32, ls::kFloat64};
+
+}  // namespace
+
+TEST_CASE("pointwise operations, dense and strided") {
+  for (const ls::DType dtype : kFloats) {
+    const auto each = [&](const std::string& name, double low, double high, auto function) {
+      const auto f = [&](const Inputs& in) { return function(in[0]); };
+      check(name, {values({3, 67}, low, high, dtype)}, f);
+      check(name + " transposed", {values({5, 4, 3}, low, high, dtype)},
+            [&](const Inputs& in) { return function(in[0].transpose(0, 2)); });
+    };
+#define POINTWISE(name, functor, low, high) each(#name, low, high, [](const ls::Tensor& x) { return ls::name(x); });
+#define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
+#include "lockstep/tensor/pointwise.def"
+#undef POINTWISE
+    each("leaky_relu", -8, 8, [](const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); });
+    each("clamp", -8, 8, [](const ls::Tensor& x) { return ls::clamp(x, -1, 2); });
+    each("pow_scalar", 0.2, 4, [](const ls::Tensor& x) { return ls::pow(x, 2.5); });
+  }
+  check("second derivative", {values({40}, -2, 2, ls::kFloat64)}, [](const Inputs& in) {
+    const ls::Tensor y = ls::tanh(in[0]) * ls::gelu(in[0]);
+    return ls::autograd::grad(ls::sum(y), in[0], {.create_graph = true});
+  });
+}
+
+TEST_CASE("operations of two operands broadcast, promote and keep NaN") {
+  for (const ls::DType dtype : kFloats) {
+    const ls::Tensor a = values({4, 1, 33}, 0.5, 2, dtype), b = values({3, 1}, 0.5, 2, dtype, 2);
+    check("add", {a, b}, [](const Inputs& in) { return ls::add(in[0], in[1], 2.5); });
+    check("sub", {a, b}, [](const Inputs& in) { return in[0] - in[1]; });
+    check("mul", {a, b}, [](const Inputs& in) { return in[0] * in[1]; });
+    check("div", {a, b}, [](const Inputs& in) { return in[0] / in[1]; });
+    check("pow", {a, b}, [](const Inputs& in) { return ls::pow(in[0], in[1]); });
+    check("maximum", {a, b}, [](const Inputs& in) { return ls::maximum(in[0], in[1]); });
+    check("minimum", {a, b}, [](const Inputs& in) { return ls::minimum(in[0], in[1]); });
+    check("where", {a, b}, [](const Inputs& in) { return ls::where(in[0] < in[1], in[0], in[1] * 3); });
+    check("compare", {a, b}, [](const Inputs& in) {
+      return ls::stack({in[0] == in[0], in[0] != in[0], in[0]<in[0], in[0] <= in[0], in[0]> in[0], in[0] >= in[0]});
+    });
+  }
+  const ls::Tensor integers = ls::arange(-20, 20), small = ls::tensor({3, 250, 7}, {.dtype = ls::kUInt8});
+  check("integers", {integers, small}, [](const Inputs& in) {
+    return ls::cat({in[0] * in[0], ls::pow(in[1], in[1]).to(ls::kInt64)});
+  });
+  check("NaN", {ls::tensor({1.0, kNan, 3.0}), ls::tensor({kNan, 2.0, 1.0})},
+        [](const Inputs& in) { return ls::maximum(in[0], in[1]); });
+}
+
+TEST_CASE("every dtype converts into every other") {
+  const ls::DType all[] = {ls::kBool,    ls::kUInt8,    ls::kInt32,   ls::kInt64,
+                           ls::kFloat16, ls::kBFloat16, ls::kFloat32, ls::kFloat64};
+  for (const ls::DType from : all) {
+    for (const ls::DType to : all) {
+      INFO(ls::name(from), " to ", ls::name(to));
+      const TestDevices devices;
+      const ls::Tensor x = values({7, 9}, 0, 120, ls::kFloat64).to(from);
+      CHECK(same_bits(x.to("cuda:0").to(to).to("cpu"), x.to(to)));
+      CHECK(same_bits(x.to("cuda:0").transpose(0, 1).to(to).to("cpu"), x.transpose(0, 1).to(to).contiguous()));
+    }
+  }
+}
+
+TEST_CASE("reductions of every shape") {
+  for (const ls::DType dtype : kFloats) {
+    for (const ls::Shape& shape : {ls::Shape{70000, 3}, ls::Shape{3, 70000}, ls::Shape{5, 130, 40}, ls::Shape{1, 1}}) {
+      const ls::Tensor x = values(shape, -1, 2, dtype);
+      const Tolerance loose = dtype == ls::kFloat32 ? Tolerance{2e-5, 1e-3} : Tolerance{1e-11, 1e-9};
+      for (const std::int64_t dim : {0, 1}) {
+        INFO("dim ", dim);
+        check(
+            "sum", {x}, [&](const Inputs& in) { return ls::sum(in[0], {dim}); }, loose);
+        check(
+            "mean", {x}, [&](const Inputs& in) { return ls::mean(in[0], {dim}); }, loose);
+        check(
+            "var", {x}, [&](const Inputs& in) { return ls::var(in[0], {dim}, false, 0); }, loose);
+        check("max", {x}, [&](const Inputs& in) { return ls::max(in[0], {dim}); });
+        check("min", {x}, [&](const Inputs& in) { return ls::min(in[0], {dim}); });
+        check("argmax", {x}, [&](const Inputs& in) { return ls::argmax(in[0], dim); });
+        check("argmin", {x}, [&](const Inputs& in) { return ls::argmin(in[0], dim); });
+      }
+      check(
+          "norm", {x}, [](const Inputs& in) { return ls::norm(in[0]); }, loose);
+    }
+  }
+  check("sum of integers", {ls::arange(100000).reshape({10, 10000}).to(ls::kInt32)},
+        [](const Inputs& in) { return ls::sum(in[0], {1}); });
+  check("ties", {ls::tensor({1.0, 3.0, 3.0, 2.0})}, [](const Inputs& in) { return ls::argmax(in[0]); });
+  check("NaN", {ls::tensor({1.0, kNan, 3.0, kNan})}, [](const Inputs& in) { return ls::argmin(in[0]); });
+}
+
+TEST_CASE("operations along a dimension") {
+  for (const ls::DType dtype : kFloats) {
+    for (const ls::Shape& shape : {ls::Shape{3, 10}, ls::Shape{2, 1000}, ls::Shape{3, 50, 4}}) {
+      const ls::Tensor x = values(shape, -4, 4, dtype);
+      check("softmax", {x}, [](const Inputs& in) { return ls::softmax(in[0], 1); });
+      check("log_softmax", {x}, [](const Inputs& in) { return ls::log_softmax(in[0], 1); });
+      check(
+          "cumsum", {x}, [](const Inputs& in) { return ls::cumsum(in[0], 1); }, Tolerance{1e-4, 1e-4});
+      const std::int64_t n = shape.back();
+      check(
+          "layer_norm", {x, values({n}, 0.5, 2, dtype, 3), values({n}, -1, 1, dtype, 4)},
+          [&](const Inputs& in) { return ls::layer_norm(in[0], {n}, in[1], in[2]); }, Tolerance{1e-4, 1e-4});
+    }
+  }
+  check("a row of -inf", {ls::full({2, 5}, -kInf)}, [](const Inputs& in) { return ls::softmax(in[0].detach(), 1); });
+}
+
+TEST_CASE("products, plain, transposed and in batches") {
+  for (const ls::DType dtype : kFloats) {
+    const ls::Tensor a = values({5, 7}, -1, 1, dtype), b = values({7, 4}, -1, 1, dtype, 2);
+    check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+    check("matmul of transposes", {values({7, 5}, -1, 1, dtype), values({4, 7}, -1, 1, dtype, 2)},
+          [](const Inputs& in) { return ls::matmul(in[0].transpose(0, 1), in[1].transpose(0, 1)); });
+    check("outer product", {values({5, 1}, -1, 1, dtype), values({1, 4}, -1, 1, dtype, 2)},
+          [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+    check("vectors", {values({7}, -1, 1, dtype), b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+    check("batches", {values({3, 5, 7}, -1, 1, dtype), values({3, 7, 4}, -1, 1, dtype, 2)},
+          [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+    check("linear", {a, values({4, 7}, -1, 1, dtype, 2), values({4}, -1, 1, dtype, 3)},
+          [](const Inputs& in) { return ls::linear(in[0], in[1], in[2]); });
+  }
+}
+
+TEST_CASE("indexing, sorting, joining") {
+  const ls::Tensor index = ls::tensor({4, 0, 2, 4, 1, 4}, {.dtype = ls::kInt64});
+  for (const ls::DType dtype : kFloats) {
+    const ls::Tensor x = values({5, 6}, -1, 1, dtype), wide = values({2, 5, 3}, -1, 1, dtype);
+    check("index_select", {x, index}, [](const Inputs& in) { return ls::index_select(in[0], 0, in[1]); });
+    check("index_select inside", {wide, index}, [](const Inputs& in) { return ls::index_select(in[0], 1, in[1]); });
+    const ls::Tensor places = ls::tensor({{4, 0, 1, 2, 3, 3}, {1, 1, 2, 0, 4, 0}}, {.dtype = ls::kInt64});
+    check("gather", {x, places}, [](const Inputs& in) { return ls::gather(in[0], 0, in[1]); });
+    check("scatter_add", {x, places, values({2, 6}, -1, 1, dtype, 2)},
+          [](const Inputs& in) { return ls::scatter_add(in[0], 0, in[1], in[2]); });
+    check("masked_fill", {x}, [](const Inputs& in) { return ls::masked_fill(in[0], in[0] > 0, -3); });
+    check("cat and split", {x, wide.reshape({5, 6})}, [](const Inputs& in) { return ls::cat({in[1], in[0]}, 1); });
+    check("views", {wide}, [](const Inputs& in) { return in[0].permute({2, 0, 1}).slice(0, 1, 3).reshape({-1}); });
+    for (const bool descending : {false, true}) {
+      check("sort", {values({3, 200}, -1, 1, dtype)},
+            [&](const Inputs& in) { return ls::sort(in[0], 1, descending).second; });
+    }
+    check("topk", {values({3, 50}, -1, 1, dtype)}, [](const Inputs& in) { return ls::topk(in[0], 4, 1).first; });
+  }
+  check("equal keys keep their order", {ls::tensor({2.0, -0.0, kNan, 0.0, 2.0, -kInf, kNan, -1.0})},
+        [](const Inputs& in) { return ls::sort(in[0], 0, true).second; });
+  check("sorting integers", {ls::tensor({3, -5, 3, 0, 9, -5}, {.dtype = ls::kInt32})},
+        [](const Inputs& in) { return ls::sort(in[0], 0, false).second; });
+}

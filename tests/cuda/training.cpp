@@ -1,0 +1,81 @@
+// Models on cuda devices beside the CPU: the same training, whole.
+#include "tests/cuda/host_accelerator.h"
+#include "tests/support/testing.h"
+
+namespace {
+
+namespace nn = ls::nn;
+namespace optim = ls::optim;
+
+struct Net : nn::Module {
+  nn::Embedding& words = add<nn::Embedding>("words", 11, 6);
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{6});
+  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 16);
+  nn::Dropout& dropout = add<nn::Dropout>("dropout", 0.25);
+  nn::Linear& out = add<nn::Linear>("out", 16, 4);
+  ls::Tensor forward(const ls::Tensor& x) const override { return out(dropout(ls::gelu(hidden(norm(words(x)))))); }
+};
+
+template <class Optimizer, class Options>
+std::vector<ls::Tensor> train(const ls::Device& device, const Options& options) {
+  ls::manual_seed(3);
+  Net net;
+  net.to(device);
+  Optimizer optimizer(net.parameters(), options);
+  for (int step = 0; step < 10; ++step) {
+    const ls::Tensor x = ls::randint(0, 11, {32}).to(device), y = ls::randint(0, 4, {32}).to(device);
+    optimizer.zero_grad();
+    nn::cross_entropy(net(x), y).backward();
+    optimizer.step();
+  }
+  std::vector<ls::Tensor> out;
+  for (const nn::Parameter& parameter : net.parameters()) out.push_back(parameter.tensor().detach().to("cpu"));
+  return out;
+}
+
+template <class Optimizer, class Options>
+void check_training(const std::string& what, const Options& options) {
+  const TestDevices devices;
+  const auto here = train<Optimizer>("cpu", options), there = train<Optimizer>("cuda:0", options);
+  for (std::size_t i = 0; i < here.size(); ++i) check_close(there[i], here[i], what, {1e-4, 1e-5});
+}
+
+}  // namespace
+
+TEST_CASE("ten steps with each optimizer") {
+  check_training<optim::SGD>("sgd", optim::SGDOptions{.lr = 0.1});
+  check_training<optim::SGD>("momentum",
+                             optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  check_training<optim::Adam>("adam", optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
+  check_training<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01});
+}
+
+TEST_CASE("memory is booked, and all given back") {
+  const TestDevices devices;
+  const ls::Device device("cuda:0");
+  const std::int64_t before = ls::allocator_stats(device).allocated_bytes;
+  {
+    const ls::Tensor x = ls::zeros({1000}, {.device = device});
+    CHECK(ls::allocator_stats(device).allocated_bytes == before + 4000);
+  }
+  (void)train<optim::AdamW>(device, optim::AdamWOptions{});
+  CHECK(ls::allocator_stats(device).allocated_bytes == before);
+}
+
+TEST_CASE("a device past the last one is refused with what there is") {
+  const TestDevices devices;
+  const int count = devices.count();
+  const std::string last = "cuda:" + std::to_string(count);
+  CHECK(contains(error_of<ls::DeviceError>([&] { (void)ls::zeros({1}, {.device = last}); }), last));
+}
+
+TEST_CASE("checkpoints cross devices") {
+  const TestDevices devices;
+  ls::manual_seed(1);
+  Net net;
+  net.to(ls::Device("cuda:0"));
+  const ls::StateDict saved = net.state_dict();
+  Net other;
+  other.load_state_dict(saved);
+  CHECK(same_bits(other.out.parameters()[0].tensor().detach(), net.out.parameters()[0].tensor().detach().to("cpu")));
+}
