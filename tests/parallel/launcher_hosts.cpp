@@ -11,6 +11,7 @@
 
 #include "lockstep/lockstep.h"
 #include "tests/samples/support.h"
+#include "tests/support/ports.h"
 
 namespace {
 
@@ -44,10 +45,8 @@ class Place {
 };
 
 std::vector<std::string> on_hosts(std::vector<std::string> options, const std::vector<std::string>& command) {
-  static int count = 0;
-  const int port = 1024 + (::getpid() * 16 + count++) % 60000;
   std::vector<std::string> out{"--hosts", "127.0.0.1,127.0.0.2", "--ssh",
-                               "./ssh",   "--master-port",       std::to_string(port)};
+                               "./ssh",   "--master-port",       std::to_string(free_port())};
   out.insert(out.end(), options.begin(), options.end());
   out.insert(out.end(), command.begin(), command.end());
   return out;
@@ -130,9 +129,9 @@ TEST_CASE("the token is in no command line, and not in what is written") {
 TEST_CASE("a file of hosts says how many ranks each has") {
   const Place place("slots");
   std::ofstream("hosts.txt") << "127.0.0.1 slots=1\n127.0.0.2 slots=3 # more\n";
-  const Finished finished = run(
-      LOCKSTEP_RUN, {"--hostfile", "hosts.txt", "--ssh", "./ssh", "--master-port",
-                     std::to_string(1024 + ::getpid() % 60000), "sh", "-c", "echo $RANK of $WORLD_SIZE, $LOCAL_RANK"});
+  const Finished finished =
+      run(LOCKSTEP_RUN, {"--hostfile", "hosts.txt", "--ssh", "./ssh", "--master-port", std::to_string(free_port()),
+                         "sh", "-c", "echo $RANK of $WORLD_SIZE, $LOCAL_RANK"});
   INFO(finished.output);
   CHECK(finished.code == 0);
   CHECK(contains(finished.output, "[0] 0 of 4, 0\n"));
@@ -315,7 +314,7 @@ TEST_CASE("two hosts with networks of their own") {
 
 TEST_CASE("a launcher that waits for a host which never comes ends with its connection") {
   const Place place("waiting");
-  const std::string port = std::to_string(1024 + (::getpid() * 16 + 15) % 60000);
+  const std::string port = std::to_string(free_port());
   Process process(LOCKSTEP_RUN, {"--hosts", "127.0.0.1,127.0.0.2", "--ssh", "./ssh", "--no-preflight", "--master-port",
                                  port, "--master-addr", "127.0.0.3", "true"});
   // Node 0 listens there; the second host is stopped before it can come.

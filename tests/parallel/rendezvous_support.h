@@ -8,13 +8,10 @@
 
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/parallel/unix_store.h"
+#include "tests/support/ports.h"
 #include "tests/support/testing.h"
 
-// Ports are names here, nobody binds them; the process id keeps test programs apart.
-inline std::string fresh_port() {
-  static int count = 0;
-  return std::to_string(1024 + (getpid() * 64 + count++) % 60000);
-}
+inline std::string fresh_port() { return std::to_string(free_port()); }
 
 inline void clear_environment() {
   for (const char* name : {"RANK",

@@ -1,5 +1,6 @@
 // Runs that lose ranks for good: they go on with fewer, and end with the bits of a run that nothing disturbed.
 #include "tests/samples/support.h"
+#include "tests/support/ports.h"
 
 namespace {
 
@@ -60,7 +61,7 @@ TEST_CASE("four ranks of a shard each, one of them killed, go on as two ranks of
 }
 
 TEST_CASE("of two launchers one is killed for good: the other goes on alone, with --nnodes 1:2") {
-  const std::string port = std::to_string(1024 + ::getpid() * 16 % 60000);
+  const std::string port = std::to_string(free_port());
   const auto options = [&](const std::string& node) {
     return std::vector<std::string>{"--nnodes",         "1:2", "--node-rank",         node, "--master-port",  port,
                                     "--nproc-per-node", "2",   "--last-call-timeout", "10", "--max-restarts", "1"};

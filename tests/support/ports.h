@@ -1,0 +1,31 @@
+// Ports for the servers of a test.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <string>
+
+// A port of the loopback address that nobody has now, and that the system gives to nobody who asks for any (those start
+// at 32768). Another one at each call, and in each process that starts near this one.
+inline int free_port() {
+  constexpr int kFirst = 1024, kCount = 31000;
+  static int calls = 0;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const int port = kFirst + (::getpid() * 64 + calls++) % kCount;
+    const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int reuse = 1;
+    ::setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
+    const bool free = ::bind(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    ::close(probe);
+    if (free) return port;
+  }
+  throw std::runtime_error("no free port from 1024 to 32023");
+}
