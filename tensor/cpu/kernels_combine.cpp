@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/wide_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 namespace {
@@ -21,28 +21,6 @@ constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blo
 #else
 #define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")
 #endif
-
-// f16 and bf16 are combined in f32.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
-
-template <class T>
-[[gnu::always_inline]] inline Wide<T> widen(T x) {
-  if constexpr (std::is_same_v<Wide<T>, T>)
-    return x;
-  else
-    return to_float(x);
-}
-
-template <class T>
-[[gnu::always_inline]] inline T narrow(Wide<T> x) {
-  if constexpr (std::is_same_v<T, Half>)
-    return to_half(x);
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return to_bfloat16(x);
-  else
-    return x;
-}
 
 template <raw::CombineOp kOp, class W>
 [[gnu::always_inline]] inline W join(W a, W b) {

@@ -1,11 +1,10 @@
 // Canonical sums over ranks and replicas: see combine.h. Each element is reduced like a binary counter, so that any number
 // of inputs comes out in pairs, then pairs of pairs.
 #include <bit>
-#include <type_traits>
 
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/wide_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
@@ -13,27 +12,6 @@ namespace {
 
 constexpr int kFew = 8;  // inputs and outputs that are passed in a small argument
 constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // partial sums of a counter at once
-
-// f16 and bf16 are combined in f32.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
-
-template <class T>
-DEVICE_ONLY Wide<T> widen(T x) {
-  if constexpr (std::is_same_v<Wide<T>, T>)
-    return x;
-  else
-    return to_float(x);
-}
-template <class T>
-DEVICE_ONLY T narrow(Wide<T> x) {
-  if constexpr (std::is_same_v<T, Half>)
-    return to_half(x);
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return to_bfloat16(x);
-  else
-    return x;
-}
 
 template <class W>
 DEVICE_ONLY W join(raw::CombineOp op, W a, W b) {

@@ -196,7 +196,7 @@ Fault* fault_record();
 DEVICE_ONLY inline void report(Fault* fault, Fault::Kind kind, std::int64_t place, std::int64_t value,
                                std::int64_t limit) {
 #ifdef __CUDA_ARCH__
-  if (atomicCAS_system(&fault->kind, 0, static_cast<int>(kind)) != 0) return;
+  if (atomicCAS(&fault->kind, 0, static_cast<int>(kind)) != 0) return;
 #else
   if (fault->kind != 0) return;
   fault->kind = kind;

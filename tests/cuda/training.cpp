@@ -69,6 +69,14 @@ TEST_CASE("a device past the last one is refused with what there is") {
   CHECK(contains(error_of<ls::DeviceError>([&] { (void)ls::zeros({1}, {.device = last}); }), last));
 }
 
+#if LOCKSTEP_HAVE_CUDA_MODULE
+TEST_CASE("the module opens, also on a machine without a GPU or a driver") {
+  CHECK(error_of<ls::NotBuilt>([] { (void)ls::device_count(ls::DeviceType::kCuda); }).empty());
+  if (ls::device_count(ls::DeviceType::kCuda) > 0) return;
+  CHECK(contains(error_of<ls::DeviceError>([] { (void)ls::zeros({1}, {.device = "cuda:0"}); }), "no CUDA device"));
+}
+#endif
+
 TEST_CASE("checkpoints cross devices") {
   const TestDevices devices;
   ls::manual_seed(1);
