@@ -71,7 +71,6 @@ TEST_CASE("a device past the last one is refused with what there is") {
 
 #if LOCKSTEP_HAVE_CUDA_MODULE
 TEST_CASE("the module opens, also on a machine without a GPU or a driver") {
-  CHECK(error_of<ls::NotBuilt>([] { (void)ls::device_count(ls::DeviceType::kCuda); }).empty());
   if (ls::device_count(ls::DeviceType::kCuda) > 0) return;
   CHECK(contains(error_of<ls::DeviceError>([] { (void)ls::zeros({1}, {.device = "cuda:0"}); }), "no CUDA device"));
 }
