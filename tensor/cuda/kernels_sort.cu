@@ -14,6 +14,7 @@
 #else
 #include <algorithm>
 #include <numeric>
+#include <vector>
 #endif
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
@@ -77,9 +78,12 @@ void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::in
 #else
 template <class Key>
 void sort_rows(const Key* keys, Key*, const std::int64_t*, std::int64_t* order, std::int64_t outer, std::int64_t n) {
-  for (std::int64_t row = 0; row < outer; ++row, keys += n, order += n) {
-    std::iota(order, order + n, 0);
-    std::stable_sort(order, order + n, [&](std::int64_t a, std::int64_t b) { return keys[a] < keys[b]; });
+  std::vector<std::int64_t> row(
+      static_cast<std::size_t>(n));  // not in the device's memory, where std:: has no business
+  for (; outer > 0; --outer, keys += n, order += n) {
+    std::iota(row.begin(), row.end(), 0);
+    std::stable_sort(row.begin(), row.end(), [&](std::int64_t a, std::int64_t b) { return keys[a] < keys[b]; });
+    for (std::int64_t i = 0; i < n; ++i) order[i] = row[static_cast<std::size_t>(i)];
   }
 }
 #endif
