@@ -59,10 +59,10 @@ Descriptor listen_abstract(const std::string& name);
 Descriptor connect_abstract(const std::string& name);
 
 // What a read or write of a non-blocking socket did.
-enum class Transfer { kDone, kWouldBlock, kClosed };
+enum class Transmission { kDone, kWouldBlock, kClosed };
 // Appends what is there, at most `most` bytes.
-Transfer receive_some(const Descriptor& socket, std::string& into, std::size_t most);
+Transmission receive_some(const Descriptor& socket, std::string& into, std::size_t most);
 // Sends `data` from `offset` on, as much as goes, and moves `offset`.
-Transfer send_some(const Descriptor& socket, const std::string& data, std::size_t& offset);
+Transmission send_some(const Descriptor& socket, const std::string& data, std::size_t& offset);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

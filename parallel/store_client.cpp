@@ -30,7 +30,7 @@ bool wait_for(const Descriptor& socket, short events, Deadline& deadline) {
 Outcome send_all(const Descriptor& socket, const std::string& bytes, Deadline& deadline) {
   std::size_t sent = 0;
   for (;;) {
-    if (send_some(socket, bytes, sent) != Transfer::kWouldBlock) return Outcome::kAnswered;
+    if (send_some(socket, bytes, sent) != Transmission::kWouldBlock) return Outcome::kAnswered;
     if (!wait_for(socket, POLLOUT, deadline)) return Outcome::kTimeout;
   }
 }
@@ -38,9 +38,9 @@ Outcome send_all(const Descriptor& socket, const std::string& bytes, Deadline& d
 Outcome read_some(const Descriptor& socket, std::string& into, std::size_t most, Deadline& deadline) {
   for (;;) {
     if (!wait_for(socket, POLLIN, deadline)) return Outcome::kTimeout;
-    const Transfer transfer = receive_some(socket, into, most);
-    if (transfer == Transfer::kClosed) return Outcome::kClosed;
-    if (transfer == Transfer::kDone) return Outcome::kAnswered;
+    const Transmission transfer = receive_some(socket, into, most);
+    if (transfer == Transmission::kClosed) return Outcome::kClosed;
+    if (transfer == Transmission::kDone) return Outcome::kAnswered;
   }
 }
 

@@ -225,9 +225,9 @@ void StoreServer::Loop::sweep() {
 void StoreServer::Loop::read(Connection& peer) {
   const std::size_t most = peer.is_known() ? kMaxFrame + kFrameHeader + FrameGuard::kTrailer - peer.in.size()
                                            : peer.handshake->wanted(peer.in.size());
-  const Transfer transfer = receive_some(peer.socket, peer.in, most);
-  if (transfer == Transfer::kClosed) peer.dead = true;
-  if (transfer != Transfer::kDone) return;
+  const Transmission transfer = receive_some(peer.socket, peer.in, most);
+  if (transfer == Transmission::kClosed) peer.dead = true;
+  if (transfer != Transmission::kDone) return;
   try {
     peer.is_known() ? take_frame(peer) : take_greeting(peer);
   } catch (const CommError& error) {  // a stranger learns nothing, nor does who forges a frame
@@ -322,10 +322,10 @@ void StoreServer::Loop::send(Connection& peer, std::string bytes) {
 }
 
 void StoreServer::Loop::flush(Connection& peer) {
-  const Transfer transfer = send_some(peer.socket, peer.out, peer.sent);
-  if (transfer == Transfer::kWouldBlock) return;
+  const Transmission transfer = send_some(peer.socket, peer.out, peer.sent);
+  if (transfer == Transmission::kWouldBlock) return;
   peer.out = {};
-  peer.dead = peer.dead || peer.ending || transfer == Transfer::kClosed;
+  peer.dead = peer.dead || peer.ending || transfer == Transmission::kClosed;
 }
 
 void StoreServer::Loop::answer_if_there(Connection& peer) {

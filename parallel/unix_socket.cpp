@@ -78,25 +78,25 @@ Descriptor connect_abstract(const std::string& name) {
   return socket;
 }
 
-Transfer receive_some(const Descriptor& socket, std::string& into, std::size_t most) {
+Transmission receive_some(const Descriptor& socket, std::string& into, std::size_t most) {
   char buffer[16 << 10];
   const ssize_t count =
       uninterrupted([&] { return ::recv(socket.get(), buffer, std::min(most, sizeof(buffer)), MSG_DONTWAIT); });
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Transfer::kWouldBlock;
-  if (count <= 0) return Transfer::kClosed;
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Transmission::kWouldBlock;
+  if (count <= 0) return Transmission::kClosed;
   into.append(buffer, static_cast<std::size_t>(count));
-  return Transfer::kDone;
+  return Transmission::kDone;
 }
 
-Transfer send_some(const Descriptor& socket, const std::string& data, std::size_t& offset) {
+Transmission send_some(const Descriptor& socket, const std::string& data, std::size_t& offset) {
   while (offset < data.size()) {
     const ssize_t count = uninterrupted(
         [&] { return ::send(socket.get(), data.data() + offset, data.size() - offset, MSG_NOSIGNAL | MSG_DONTWAIT); });
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Transfer::kWouldBlock;
-    if (count < 0) return Transfer::kClosed;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Transmission::kWouldBlock;
+    if (count < 0) return Transmission::kClosed;
     offset += static_cast<std::size_t>(count);
   }
-  return Transfer::kDone;
+  return Transmission::kDone;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel
