@@ -67,7 +67,7 @@ struct Proxy::Loop {
 
   static void take_in(const par::Descriptor& from, Line::Way& way) {
     if (way.ended || way.bytes.size() > 1 << 20) return;
-    way.ended = par::receive_some(from, way.bytes, 64 << 10) == par::Transfer::kClosed;
+    way.ended = par::receive_some(from, way.bytes, 64 << 10) == par::Transmission::kClosed;
   }
 
   // What happens to the harmed connection where its place has come; false: nothing goes out.
@@ -108,7 +108,7 @@ struct Proxy::Loop {
       const std::size_t taken = piece.size();
       if (pass(line, way, piece)) {
         std::size_t sent = 0;  // all: less is on its way than a socket takes
-        if (par::send_some(to, piece, sent) != par::Transfer::kDone) line.is_over = true;
+        if (par::send_some(to, piece, sent) != par::Transmission::kDone) line.is_over = true;
       }
       way.bytes.erase(0, taken);
       way.passed += static_cast<int>(taken);
