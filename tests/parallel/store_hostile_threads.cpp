@@ -32,9 +32,9 @@ class Stranger {
   bool say(const std::string& bytes) {
     std::size_t sent = 0;
     while (sent < bytes.size()) {
-      const par::Transfer transfer = par::send_some(socket_, bytes, sent);
-      if (transfer == par::Transfer::kClosed) return false;
-      if (transfer == par::Transfer::kWouldBlock) wait(POLLOUT);
+      const par::Transmission transfer = par::send_some(socket_, bytes, sent);
+      if (transfer == par::Transmission::kClosed) return false;
+      if (transfer == par::Transmission::kWouldBlock) wait(POLLOUT);
     }
     return true;
   }
@@ -43,12 +43,12 @@ class Stranger {
     std::string bytes;
     for (;;) {
       if (is_whole(bytes)) return bytes;
-      const par::Transfer transfer = par::receive_some(socket_, bytes, 1 << 20);
-      if (transfer == par::Transfer::kClosed) {
+      const par::Transmission transfer = par::receive_some(socket_, bytes, 1 << 20);
+      if (transfer == par::Transmission::kClosed) {
         closed_ = true;
         return bytes;
       }
-      if (transfer == par::Transfer::kWouldBlock) wait(POLLIN);
+      if (transfer == par::Transmission::kWouldBlock) wait(POLLIN);
     }
   }
   par::StoreMessage answer() { return par::read_message(hear().substr(par::kFrameHeader)); }
