@@ -112,7 +112,7 @@ struct GreaterEqual {
 };
 
 template <class F>
-void with_relation(raw::Compare relation, F function) {
+HOST_DEVICE void with_relation(raw::Compare relation, F function) {
   switch (relation) {
     case raw::Compare::kEqual:
       return function(Equal{});

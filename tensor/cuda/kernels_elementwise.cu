@@ -17,20 +17,9 @@ struct Related {
   raw::Compare relation;
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
-    switch (relation) {
-      case raw::Compare::kEqual:
-        return a == b;
-      case raw::Compare::kNotEqual:
-        return a != b;
-      case raw::Compare::kLess:
-        return a < b;
-      case raw::Compare::kLessEqual:
-        return a <= b;
-      case raw::Compare::kGreater:
-        return a > b;
-      default:
-        return a >= b;
-    }
+    bool holds = false;
+    with_relation(relation, [&](auto f) { holds = f(a, b); });
+    return holds;
   }
 };
 

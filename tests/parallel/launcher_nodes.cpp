@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "lockstep/parallel/launcher.h"
@@ -168,9 +167,12 @@ TEST_CASE("a node that is lost for good: the others go on without it") {
 }
 
 TEST_CASE("a node that comes back takes its place again") {
-  const std::string port = fresh_port(), killed = "killed." + port;
+  const std::string port = fresh_port();
+  int killed[2];  // the first life of node 1 says so at its end
+  REQUIRE(::pipe(killed) == 0);
   const auto results = run_processes(3, [&](int process) {
-    while (process == 2 && ::access(killed.c_str(), F_OK) != 0) ::usleep(1000);  // the second life of node 1
+    char byte = 0;
+    if (process == 2) REQUIRE(::read(killed[0], &byte, 1) == 1);  // the second life
     auto options = on_node(process == 0 ? 0 : 1, 2, port, 1,
                            "echo $RANK/$WORLD_SIZE; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
     options.max_restarts = 1;
@@ -180,12 +182,14 @@ TEST_CASE("a node that comes back takes its place again") {
     const auto result = par::launch(options, [&](int, bool, const std::string& line) {
       last = line;
       if (process != 1) return;
-      std::fclose(std::fopen(killed.c_str(), "w"));
+      REQUIRE(::write(killed[1], "", 1) == 1);
       raise(SIGKILL);
     });
     CHECK_MESSAGE(result.exit_code == 0, result.summary());
     CHECK(last == (process == 0 ? "0/2" : "1/2"));
   });
+  ::close(killed[0]);
+  ::close(killed[1]);
   CHECK(results[1].signal == SIGKILL);
   CHECK_MESSAGE(results[0].ok(), results[0].to_string());
   CHECK_MESSAGE(results[2].ok(), results[2].to_string());
