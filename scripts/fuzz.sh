@@ -7,22 +7,25 @@ cd "$(dirname "$0")/.."
 runs=${1:-100000}
 shift || true
 readers=("$@")
-compiler=$(command -v clang++ || command -v clang++-14 || true)
-[ -n "$compiler" ] || { echo "clang++ is needed: scripts/install_packages.sh all"; exit 1; }
+build=${LOCKSTEP_FUZZ_BUILD:-}  # a folder configured with LOCKSTEP_BUILD_FUZZ=ON, in place of one of its own
 
-launcher=()
-if command -v ccache >/dev/null; then launcher=(-DLOCKSTEP_CCACHE=ON); fi
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-  -DLOCKSTEP_BUILD_FUZZ=ON -DLOCKSTEP_SANITIZE=address,undefined -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_SAMPLES=OFF \
-  -DLOCKSTEP_INSTALL=OFF -DLOCKSTEP_WITH_ONEDNN=OFF -DBUILD_SHARED_LIBS=OFF "${launcher[@]}" >/dev/null
-cmake --build build/fuzz --target fuzz_targets
+if [ -z "$build" ]; then
+  build=build/fuzz
+  compiler=$(command -v clang++ || command -v clang++-14 || true)
+  [ -n "$compiler" ] || { echo "clang++ is needed: scripts/install_packages.sh all"; exit 1; }
+  launcher=()
+  if command -v ccache >/dev/null; then launcher=(-DLOCKSTEP_CCACHE=ON); fi
+  CXX=$compiler cmake --preset asan -B $build -DLOCKSTEP_BUILD_FUZZ=ON -DLOCKSTEP_BUILD_TESTS=OFF \
+    -DLOCKSTEP_BUILD_SAMPLES=OFF -DLOCKSTEP_INSTALL=OFF "${launcher[@]}" >/dev/null
+fi
+cmake --build "$build" --target fuzz_targets
 
 [ ${#readers[@]} -gt 0 ] || readers=($(basename -s .cpp -a tests/fuzz/fuzz_*.cpp | sed 's/^fuzz_//'))
 mkdir -p build/fuzz/found
 for reader in "${readers[@]}"; do
   mkdir -p "build/fuzz/corpus/$reader"
   # malloc_limit_mb: an input is a few KiB, so a larger allocation was made by a length that nobody checked.
-  if ! "build/fuzz/tests/fuzz/fuzz_$reader" "build/fuzz/corpus/$reader" "tests/fuzz/corpus/$reader" -runs="$runs" \
+  if ! "$build/tests/fuzz/fuzz_$reader" "build/fuzz/corpus/$reader" "tests/fuzz/corpus/$reader" -runs="$runs" \
     -max_total_time="${LOCKSTEP_FUZZ_SECONDS:-300}" -max_len=4096 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=64 -seed=1 \
     -print_final_stats=1 -artifact_prefix=build/fuzz/found/ >"build/fuzz/$reader.log" 2>&1; then
     tail -n 40 "build/fuzz/$reader.log"

@@ -1,21 +1,25 @@
 #include "lockstep/tensor/byte_reader.h"
 
+#include <algorithm>
+
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
 std::string quoted(std::string_view text) {
   constexpr std::size_t kShown = 40;
+  constexpr std::size_t kWidest = 2 * kShown;  // escapes take four characters for a byte
   std::string out = "\"";
-  for (const char c : text.substr(0, kShown)) {
-    const auto byte = static_cast<unsigned char>(c);
+  std::size_t shown = 0;
+  for (; shown < std::min(text.size(), kShown) && out.size() < kWidest; ++shown) {
+    const auto byte = static_cast<unsigned char>(text[shown]);
     if (byte < 0x20 || byte == 0x7f) {
       out += fmt::format("\\x{:02x}", byte);
     } else {
-      out += c;
+      out += text[shown];
     }
   }
-  out += text.size() > kShown ? "\"..." : "\"";
+  out += text.size() > shown ? "\"..." : "\"";
   return out;
 }
 

@@ -37,7 +37,7 @@ inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do bette
   return !__builtin_mul_overflow(a, b, result);
 }
 
-// `text` for a message: in double quotes, at most 40 bytes of it, control characters and the like as \xNN.
+// `text` for a message: in double quotes, at most 40 bytes or 80 characters of it, control characters as \xNN.
 std::string quoted(std::string_view text);
 
 // A cursor over bytes in memory. It keeps a view: the bytes must outlive it. Reading past the end throws IoError.

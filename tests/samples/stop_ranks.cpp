@@ -6,8 +6,9 @@ namespace {
 constexpr const char* kProgram = "logistic_regression";
 
 // Long enough to be interrupted, also on a fast machine: some seconds.
+constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out, std::vector<std::string> mode) {
-  mode.insert(mode.end(), {"--out", out, "--epochs", "20000", "--lr", "0.01"});
+  mode.insert(mode.end(), {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"});
   return mode;
 }
 const std::vector<std::string> kShards = {"--mode", "shards"};
@@ -27,9 +28,11 @@ void start_and_stop(const std::string& out, const std::vector<std::string>& mode
   REQUIRE(process.wait() == 128 + signal);
   CAPTURE(process.output());
   CHECK(contains(process.output(), "Stopped in epoch "));
-  CHECK(lines(process.output()).back().ends_with("--out " + out + " --epochs 20000 --lr 0.01"));  // as it was typed
+  CHECK(lines(process.output())
+            .back()
+            .ends_with("--out " + out + " --epochs " + std::to_string(kEpochs) + " --lr 0.01"));  // as it was typed
   CHECK(!contains(process.output(), "First to fail"));
-  CHECK(epochs_written(out) < 20000);
+  CHECK(epochs_written(out) < kEpochs);
 }
 
 void go_on(const std::string& out, const std::vector<std::string>& mode) {

@@ -163,6 +163,15 @@ TEST_CASE("an npy file says what is wrong with it and where") {
   CHECK(contains(npy_error(npy_of("<f4", "(1 1)", "1234")), "expected ','"));
 }
 
+TEST_CASE("what a message quotes stays short, also when every byte of it needs an escape") {
+  CHECK(ls::quoted("<f4") == "\"<f4\"");
+  CHECK(ls::quoted("a\nb") == "\"a\\x0ab\"");
+  CHECK(ls::quoted(std::string(40, 'x')) == '"' + std::string(40, 'x') + '"');
+  CHECK(ls::quoted(std::string(41, 'x')) == '"' + std::string(40, 'x') + "\"...");
+  CHECK(ls::quoted(std::string(41, '\6')).size() <= 90);
+  CHECK(ls::quoted(std::string(41, '\6')).ends_with("\\x06\"..."));
+}
+
 TEST_CASE("a shape whose size overflows, or that the file does not hold, is refused before anything is allocated") {
   CHECK(contains(npy_error(npy_of("<f8", "(4611686018427387904, 4611686018427387904)", "")), "is more than the"));
   CHECK(contains(npy_error(npy_of("<f8", "(0, 4611686018427387904, 4611686018427387904)", "")), "is more than the"));
