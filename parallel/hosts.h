@@ -38,6 +38,13 @@ struct HostsOptions {
   int stop_fd = -1;  // as LaunchOptions::stop_fd
 };
 
+// Between two hosts, by their numbers; medians.
+struct HostLink {
+  int from = 0, to = 0;
+  double latency_us = 0;       // half a round trip
+  double gigabytes_per_s = 0;  // of a large message
+};
+
 struct HostReport {
   std::string host = {};
   std::string error = {};                            // what stands against a start, one line; empty: nothing
@@ -45,10 +52,11 @@ struct HostReport {
   std::string version = {};                          // of Lockstep
   std::string program_hash = {}, library_hash = {};  // SHA-256 of the program and of liblockstep
   int cores = 0;                                     // usable
-  double latency_us = 0, gigabytes_per_s = 0;  // to the first host: half a round trip, and a large message; medians
+  std::vector<HostLink> links = {};                  // to hosts before it in the list
 };
-// Asks all hosts at once, then measures their links to the first one in turn.
+// Asks all hosts at once, then measures the links between them, one after another.
 std::vector<HostReport> check_hosts(const HostsOptions& options);
+// A row for each host, then one for each link.
 std::string to_table(const std::vector<HostReport>& reports);
 
 // How ssh to a host ended.

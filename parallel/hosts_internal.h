@@ -23,8 +23,11 @@ std::string shell_quoted(const std::string& word);
 
 // "lockstep-probe facts ..." and "lockstep-probe link ...": what a probe says. False: the line is none of these.
 std::string facts_line(const HostReport& report);
-std::string link_line(const HostReport& report);
+std::string link_line(const HostLink& link);
 bool take_probe_line(const std::string& line, HostReport& report);
+
+// The links between `hosts` hosts in the order in which they are measured: the first host's come last.
+std::vector<HostLink> links_between(int hosts);
 
 // ssh to one host.
 struct Session {

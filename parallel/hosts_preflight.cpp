@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kForEachHost{500};  // more, as links are measured in turn
+constexpr std::chrono::milliseconds kForEachLink{500};  // more, as they are measured in turn
 
 class Preflight {
  public:
@@ -34,7 +34,8 @@ class Preflight {
 };
 
 Preflight::Preflight(const HostsOptions& options, const std::vector<Assignment>& assignments)
-    : options_(options), deadline_(options.preflight_timeout + kForEachHost * static_cast<int>(options.hosts.size())),
+    : options_(options), deadline_(options.preflight_timeout +
+                                   kForEachLink * links_between(static_cast<int>(options.hosts.size())).size()),
       sessions_(options, assignments) {
   for (const Host& host : options.hosts) reports_.push_back({.host = host.name});
 }
@@ -52,12 +53,15 @@ std::vector<HostReport> Preflight::run() {
     if (!deadline_.passed()) continue;
     for (std::size_t host = 0; host < reports_.size(); ++host) {
       if (!is_hung_up_ && sessions_.is_running(host))
-        reports_[host].error = has_answered(host) ? "its link to the first host could not be measured in time"
+        reports_[host].error = has_answered(host) ? "its links could not be measured in time"
                                                   : "no answer in time; try it by hand: ssh " + reports_[host].host;
     }
     break;
   }
-  for (HostReport& report : reports_) compare(report);
+  for (HostReport& report : reports_) {
+    std::sort(report.links.begin(), report.links.end(), [](const auto& a, const auto& b) { return a.to < b.to; });
+    compare(report);
+  }
   return std::move(reports_);
 }
 
@@ -83,7 +87,12 @@ void Preflight::take(const Sessions::Ended& ended) {
 
 void Preflight::take_line(std::size_t host, bool is_stderr, const std::string& line) {
   HostReport& report = reports_[host];
-  if (is_stderr || !take_probe_line(line, report) || report.reachable_ms > 0) return;
+  if (is_stderr || !take_probe_line(line, report)) return;
+  // Of hosts that are not in the list nothing is kept.
+  std::erase_if(report.links, [&](const HostLink& link) {
+    return link.from != static_cast<int>(host) || link.to < 0 || link.to >= link.from;
+  });
+  if (report.reachable_ms > 0) return;
   report.reachable_ms = std::chrono::duration<double, std::milli>(Clock::now() - begin_).count();
 }
 
@@ -114,16 +123,21 @@ std::vector<HostReport> check_hosts(const HostsOptions& options) {
 std::string to_table(const std::vector<HostReport>& reports) {
   std::size_t width = 4;
   for (const HostReport& report : reports) width = std::max(width, report.host.size());
-  std::string out = fmt::format("{:<{}}  reachable  cores    latency   bandwidth\n", "host", width);
+  std::string out = fmt::format("{:<{}}  reachable  cores\n", "host", width);
+  std::string links;
   for (const HostReport& report : reports) {
     out += fmt::format("{:<{}}", report.host, width);
     if (report.cores > 0) out += fmt::format("  {:>6.0f} ms  {:>5}", report.reachable_ms, report.cores);
-    if (report.gigabytes_per_s > 0)
-      out += fmt::format("  {:>6.0f} us  {:>5.2f} GB/s", report.latency_us, report.gigabytes_per_s);
     if (!report.error.empty()) out += "  failed";
     out += "\n";
+    for (const HostLink& link : report.links) {
+      if (links.empty()) links = fmt::format("\n{:<{}}  {:<{}}    latency   bandwidth\n", "link", width, "", width);
+      links +=
+          fmt::format("{:<{}}  {:<{}}  {:>6.0f} us  {:>5.2f} GB/s\n", report.host, width,
+                      reports[static_cast<std::size_t>(link.to)].host, width, link.latency_us, link.gigabytes_per_s);
+    }
   }
-  return out;
+  return out + links;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,6 +1,6 @@
-// One host's part of the pre-flight: what is installed on it, and how fast its link to the first host is. The connection
-// begins with the handshake of a store, so that only who has the job's token takes part; what follows is noise of a fixed
-// size, kept by nobody.
+// One host's part of the pre-flight: what is installed on it, and how fast its links to the others are. Hosts tell each other
+// in a store on the first one where they listen and whose turn it is. Every connection begins with a store's handshake, so
+// that only who has the job's token takes part; what follows is noise of a fixed size, kept by nobody.
 #include <dlfcn.h>
 #include <poll.h>
 
@@ -79,14 +79,14 @@ double exchange(const Descriptor& socket, const std::string& bytes, Deadline& de
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void measure(const Descriptor& socket, HostReport& report) {
+void measure(const Descriptor& socket, HostLink& link) {
   Deadline deadline(kProbeDeadline);
   std::vector<double> round_trips, messages;
   for (int i = 0; i < kRoundTrips; ++i) round_trips.push_back(exchange(socket, "x", deadline));
   const std::string message(kMessageBytes, 'x');
   for (int i = 0; i < kMessages; ++i) messages.push_back(exchange(socket, message, deadline));
-  report.latency_us = median(round_trips) / 2 * 1e6;
-  report.gigabytes_per_s = kMessageBytes / median(messages) / 1e9;
+  link.latency_us = median(round_trips) / 2 * 1e6;
+  link.gigabytes_per_s = kMessageBytes / median(messages) / 1e9;
 }
 
 void answer(const Descriptor& socket) {
@@ -114,25 +114,76 @@ bool welcome(const Descriptor& socket, const TcpIdentity& identity) {
   }
 }
 
-void serve(const NodeOptions& nodes, const TcpIdentity& identity) {
-  std::string error;
-  const Descriptor listener = listen_tcp(resolve(nodes.address, nodes.port), error);
-  if (!listener)
-    throw CommError(
-        fmt::format("pre-flight: cannot listen at {}:{}: {}\nGive another --master-port, or an address of "
-                    "this host that the others reach: --master-addr",
-                    nodes.address, nodes.port, error));
-  Deadline deadline(kProbeDeadline + kProbeOfOne * nodes.count);
-  for (int left = nodes.count - 1; left > 0;) {
-    if (!wait_for(listener, POLLIN, deadline)) throw CommTimeout("pre-flight: not all hosts have come");
-    const Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) continue;
-    tune_tcp(socket);
-    if (!welcome(socket, identity)) continue;
-    answer(socket);
-    --left;
+// What a host does for the links that it is an end of.
+class LinkProbe {
+ public:
+  LinkProbe(const NodeOptions& nodes, const TcpIdentity& identity)
+      : nodes_(nodes), identity_(identity), timeout_(kProbeDeadline + kProbeOfOne * links_between(nodes.count).size()),
+        store_(join()) {
+    const std::string host = nodes.rank == 0 ? nodes.address : address_towards(resolve(nodes.address, nodes.port));
+    std::string error;
+    if (!host.empty()) listener_ = listen_tcp(resolve(host, 0), error);
+    if (!listener_) throw CommError(fmt::format("pre-flight: cannot listen at {}: {}", quoted(host), error));
+    store_->set(fmt::format("address/{}", nodes.rank), fmt::format("{} {}", address_of(listener_).port(), host));
   }
-}
+
+  void run(ProbeCallback& on_line) {
+    const std::vector<HostLink> links = links_between(nodes_.count);
+    for (std::size_t turn = 0; turn < links.size(); ++turn) {
+      if (links[turn].to == nodes_.rank) serve();
+      if (links[turn].from != nodes_.rank) continue;
+      if (turn > 0) store_->wait({fmt::format("done/{}", turn - 1)}, timeout_);
+      on_line(link_line(measured(links[turn])));
+      // The first host is an end of the last link: it knows, and its store may be gone already.
+      if (turn + 1 < links.size()) store_->set(fmt::format("done/{}", turn), "");
+    }
+  }
+
+ private:
+  std::shared_ptr<TcpStore> join() const {
+    try {
+      return std::make_shared<TcpStore>(
+          nodes_.address, nodes_.port,
+          TcpStoreOptions{
+              .is_server = nodes_.rank == 0, .token = identity_.token, .job = identity_.job, .timeout = timeout_});
+    } catch (const CommError& error) {
+      if (nodes_.rank != 0) throw;
+      throw CommError(
+          fmt::format("pre-flight: {}\nGive another --master-port, or an address of this host that the "
+                      "others reach: --master-addr",
+                      error.what()));
+    }
+  }
+
+  // For the one whose turn it is; who does not know the token is turned away.
+  void serve() {
+    for (Deadline deadline(timeout_);;) {
+      if (!wait_for(listener_, POLLIN, deadline)) throw CommTimeout("pre-flight: not all hosts have come");
+      const Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) continue;
+      tune_tcp(socket);
+      if (welcome(socket, identity_)) return answer(socket);
+    }
+  }
+
+  HostLink measured(HostLink link) {
+    std::istringstream text(store_->get(fmt::format("address/{}", link.to), timeout_));
+    int port = 0;
+    std::string host;
+    text >> port >> host;
+    TcpAddress reached;
+    const Greeting greeting =
+        reach_tcp(resolve(host, port), identity_, kProbeDeadline, fmt::format("{}:{}", host, port), reached);
+    measure(greeting.link.socket, link);
+    return link;
+  }
+
+  const NodeOptions& nodes_;
+  const TcpIdentity& identity_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<TcpStore> store_;
+  Descriptor listener_;
+};
 
 }  // namespace
 
@@ -140,8 +191,17 @@ std::string facts_line(const HostReport& report) {
   return fmt::format("{} {} {} {} {}", kFacts, report.version, report.program_hash, report.library_hash, report.cores);
 }
 
-std::string link_line(const HostReport& report) {
-  return fmt::format("{} {:.1f} {:.4f}", kLink, report.latency_us, report.gigabytes_per_s);
+std::string link_line(const HostLink& link) {
+  return fmt::format("{} {} {} {:.1f} {:.4f}", kLink, link.from, link.to, link.latency_us, link.gigabytes_per_s);
+}
+
+std::vector<HostLink> links_between(int hosts) {
+  std::vector<HostLink> links;
+  for (int round = 1; round <= hosts; ++round) {
+    const int to = round % hosts;
+    for (int from = to + 1; from < hosts; ++from) links.push_back({.from = from, .to = to});
+  }
+  return links;
 }
 
 bool take_probe_line(const std::string& line, HostReport& report) {
@@ -154,8 +214,10 @@ bool take_probe_line(const std::string& line, HostReport& report) {
     words >> read.version >> read.program_hash >> read.library_hash >> read.cores;
     if (!words || !is_hash(read.program_hash) || !is_hash(read.library_hash) || read.version.size() > 32) return false;
   } else if (kind == kLink) {
-    words >> read.latency_us >> read.gigabytes_per_s;
-    if (!words) return false;
+    HostLink link;
+    words >> link.from >> link.to >> link.latency_us >> link.gigabytes_per_s;
+    if (!words || read.links.size() >= kMaxRanks) return false;
+    read.links.push_back(link);
   } else {
     return false;
   }
@@ -171,13 +233,7 @@ void probe_host(const NodeOptions& nodes, const std::string& program, ProbeCallb
   on_line(facts_line(report));
   if (nodes.count == 1) return;
   const TcpIdentity identity{nodes.token, "lockstep-run --hosts", "pre-flight"};
-  if (nodes.rank == 0) return serve(nodes, identity);
-  TcpAddress reached;
-  const Greeting greeting =
-      reach_tcp(resolve(nodes.address, nodes.port), identity, kProbeDeadline + kProbeOfOne * nodes.count,
-                fmt::format("{}:{}", nodes.address, nodes.port), reached);
-  measure(greeting.link.socket, report);
-  on_line(link_line(report));
+  LinkProbe(nodes, identity).run(on_line);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -116,6 +116,7 @@ class MessageGroup final : public Backend {
   std::byte* staged(const Call& call, int rank, std::int64_t piece);
   Range owned(const Call& call, int rank) const;
   std::int64_t piece_elements(std::size_t item) const;
+  std::int64_t pieces_ahead(std::size_t item) const;
   void post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
             std::size_t piece_bytes);
 

@@ -9,8 +9,9 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
-constexpr std::size_t kPieceBytes = 1 << 20;      // of a reduction: what is received while the one before is added
-constexpr std::int64_t kPiecesAhead = 4;          // whose receives are posted: more than that leaves the cache
+constexpr std::size_t kPieceBytes = 1 << 20;    // of a reduction: what is received while the one before is added
+constexpr std::int64_t kPiecesAhead = 16;       // at most, whose receives are posted, so that senders need not wait ...
+constexpr std::size_t kStagedBytes = 64 << 20;  // ... in about this much memory for all peers
 constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below what MPI counts
 
 std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }
@@ -240,16 +241,23 @@ std::int64_t MessageGroup::piece_elements(std::size_t item) const {
   return static_cast<std::int64_t>(bytes / item);
 }
 
+std::int64_t MessageGroup::pieces_ahead(std::size_t item) const {
+  const auto column = static_cast<std::size_t>(piece_elements(item) * size_) * item;
+  return std::clamp(static_cast<std::int64_t>(kStagedBytes / column), std::int64_t{4}, kPiecesAhead);
+}
+
 void MessageGroup::begin_reduction(MessageWork& work) {
   const Call& call = work.call;
   const std::size_t item = item_size(call.dtype), piece_bytes = static_cast<std::size_t>(piece_elements(item)) * item;
   const auto range_bytes = [&](const Range& range) { return static_cast<std::size_t>(range.end - range.begin) * item; };
   const Range own = owned(call, rank_);
   const std::int64_t pieces = (own.end - own.begin + piece_elements(item) - 1) / piece_elements(item);
-  if (pieces > 0) staging_.resize(static_cast<std::size_t>(kPiecesAhead * (size_ - 1)) * piece_bytes);
+  const std::int64_t ahead = pieces_ahead(item);
+  const std::size_t staged_bytes = static_cast<std::size_t>(std::min(pieces, ahead) * (size_ - 1)) * piece_bytes;
+  if (staging_.size() < staged_bytes) staging_.resize(staged_bytes);
   work.steps.resize(static_cast<std::size_t>(pieces));
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    if (piece < kPiecesAhead) receive_piece(work.steps[static_cast<std::size_t>(piece)].needs, call, piece);
+    if (piece < ahead) receive_piece(work.steps[static_cast<std::size_t>(piece)].needs, call, piece);
     work.steps[static_cast<std::size_t>(piece)].then = [this, &work, piece] { finish_piece(work, piece); };
   }
   for (int k = 1; k < size_; ++k) {
@@ -279,7 +287,7 @@ void MessageGroup::receive_piece(Parcels& parcels, const Call& call, std::int64_
 std::byte* MessageGroup::staged(const Call& call, int rank, std::int64_t piece) {
   const std::size_t item = item_size(call.dtype), piece_bytes = static_cast<std::size_t>(piece_elements(item)) * item;
   const std::int64_t column = rank < rank_ ? rank : rank - 1;
-  return staging_.data() + static_cast<std::size_t>(piece % kPiecesAhead * (size_ - 1) + column) * piece_bytes;
+  return staging_.data() + static_cast<std::size_t>(piece % pieces_ahead(item) * (size_ - 1) + column) * piece_bytes;
 }
 
 void MessageGroup::finish_piece(MessageWork& work, std::int64_t piece) {
@@ -297,8 +305,9 @@ void MessageGroup::finish_piece(MessageWork& work, std::int64_t piece) {
   for (int k = 1; k < size_ && call.kind == Kind::kAllReduce; ++k)
     work.last.push_back(
         transport_->send((rank_ + k) % size_, Channel::kResults, out, static_cast<std::size_t>(count) * item));
-  const auto ahead = static_cast<std::size_t>(piece + kPiecesAhead);
-  if (ahead < work.steps.size()) receive_piece(work.steps[ahead].needs, call, piece + kPiecesAhead);
+  const std::int64_t next = piece + pieces_ahead(item);
+  if (next < static_cast<std::int64_t>(work.steps.size()))
+    receive_piece(work.steps[static_cast<std::size_t>(next)].needs, call, next);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

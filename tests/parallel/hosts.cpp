@@ -129,17 +129,27 @@ TEST_CASE("a probe's line is taken as a whole or not at all") {
   par::HostReport report;
   CHECK(par::take_probe_line("lockstep-probe facts 0.1.0 " + hash + " " + hash + " 8", report));
   CHECK(report.cores == 8);
-  CHECK(par::take_probe_line("lockstep-probe link 12.5 1.25", report));
-  CHECK(report.latency_us == 12.5);
-  CHECK(report.gigabytes_per_s == 1.25);
+  CHECK(par::take_probe_line("lockstep-probe link 2 1 12.5 1.25", report));
+  REQUIRE(report.links.size() == 1);
+  CHECK(report.links[0].from == 2);
+  CHECK(report.links[0].to == 1);
+  CHECK(report.links[0].latency_us == 12.5);
+  CHECK(report.links[0].gigabytes_per_s == 1.25);
   for (const std::string& wrong : std::vector<std::string>{
            std::string("Welcome"), std::string("lockstep-probe"), "lockstep-probe facts 1 x y 8",
-           "lockstep-probe facts 0.1.0 " + hash + " " + hash, std::string("lockstep-probe link 1")})
+           "lockstep-probe facts 0.1.0 " + hash + " " + hash, std::string("lockstep-probe link 2 1 12.5")})
     CHECK(!par::take_probe_line(wrong, report));
   CHECK(report.cores == 8);
   par::HostReport again;
   CHECK(par::take_probe_line(par::facts_line(report), again));
   CHECK(again.program_hash == hash);
+}
+
+TEST_CASE("every link is measured once, and the first host's come last") {
+  CHECK(par::links_between(1).empty());
+  std::string order;
+  for (const par::HostLink& link : par::links_between(4)) order += std::to_string(link.from * 10 + link.to) + " ";
+  CHECK(order == "21 31 32 10 20 30 ");
 }
 
 TEST_CASE("a word is one word to a shell") {

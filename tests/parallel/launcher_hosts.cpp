@@ -140,17 +140,25 @@ TEST_CASE("a file of hosts says how many ranks each has") {
 
 TEST_CASE("the pre-flight shows hosts and links, and --preflight does only that") {
   const Place place("preflight");
-  const Finished finished = run_on_hosts({"--preflight"}, {"sh", "-c", "touch started"});
+  const Finished finished =
+      run(LOCKSTEP_RUN, {"--hosts", "127.0.0.1,127.0.0.2,127.0.0.3", "--ssh", "./ssh", "--master-port",
+                         std::to_string(free_port()), "--preflight", "sh", "-c", "touch started"});
   INFO(finished.output);
   CHECK(finished.code == 0);
   CHECK(!std::filesystem::exists("started"));
   const auto text = lines(finished.output);
-  REQUIRE(text.size() == 3);
-  CHECK(text[0] == "host       reachable  cores    latency   bandwidth");
+  REQUIRE(text.size() == 9);
+  CHECK(text[0] == "host       reachable  cores");
   CHECK(text[1].starts_with("127.0.0.1 "));
   CHECK(text[1].find(" ms ") != std::string::npos);
-  CHECK(text[2].find(" us ") != std::string::npos);
-  CHECK(text[2].ends_with(" GB/s"));
+  CHECK(text[5] == "link                    latency   bandwidth");
+  CHECK(text[6].starts_with("127.0.0.2  127.0.0.1  "));
+  CHECK(text[7].starts_with("127.0.0.3  127.0.0.1  "));
+  CHECK(text[8].starts_with("127.0.0.3  127.0.0.2  "));
+  for (int link = 6; link < 9; ++link) {
+    CHECK(text[link].find(" us ") != std::string::npos);
+    CHECK(text[link].ends_with(" GB/s"));
+  }
   CHECK(run_on_hosts({"--no-preflight", "--no-prefix"}, {"true"}).output.empty());
 }
 
@@ -263,6 +271,23 @@ TEST_CASE("nothing is left when a host's connection, or the launcher of all, is 
   CHECK(eventually([&] { return !is_there(sleepers.mark) && !is_there("--assigned"); }));
 }
 
+TEST_CASE("a host whose connection is lost: the others go on without it where so few are enough") {
+  const Place place("fewer");
+  const Sleepers sleepers;
+  Process process(
+      LOCKSTEP_RUN,
+      on_hosts({"--nnodes", "1:2", "--max-restarts", "1", "--last-call-timeout", "0.3"},
+               {"sh", "-c", "echo ready $RANK; [ $WORLD_SIZE = 1 ] && touch alone || exec sleep " + sleepers.mark}));
+  wait_until_ready(process, 2);
+  ::kill(pid_in("pid.127.0.0.2"), SIGKILL);
+  const int code = process.wait();
+  INFO(process.output());
+  CHECK(code == 0);
+  CHECK(std::filesystem::exists("alone"));
+  CHECK(contains(process.output(), "Lost: host 127.0.0.2 (node 1): ssh was killed by signal 9"));
+  CHECK(eventually([&] { return !is_there(sleepers.mark) && !is_there("--assigned"); }));
+}
+
 TEST_CASE("a rank of the hosts' test" * doctest::skip()) {
   namespace par = lockstep::parallel;
   try {
@@ -304,8 +329,8 @@ TEST_CASE("two hosts with networks of their own") {
   const Finished look = with({"--preflight", "true"});
   INFO(look.output);
   CHECK(look.code == 0);
-  REQUIRE(lines(look.output).size() == 3);
-  CHECK(lines(look.output)[2].ends_with(" GB/s"));
+  REQUIRE(lines(look.output).size() == 6);
+  CHECK(lines(look.output)[5].ends_with(" GB/s"));
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const Finished job = with({"--nproc-per-node", "2", self, "--no-skip", "--test-case=a rank of the hosts' test"});
   INFO(job.output);
