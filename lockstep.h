@@ -32,6 +32,7 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/parallel/tcp_store.h"
 #include "lockstep/parallel/traffic.h"
+#include "lockstep/tensor/cuda_graph.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/tensor/threads.h"
