@@ -35,6 +35,7 @@
 #include "lockstep/tensor/cuda_graph.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/tf32.h"
 #include "lockstep/tensor/threads.h"
 #include "lockstep/tensor/warning.h"
 #include "lockstep/version.h"

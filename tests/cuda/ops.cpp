@@ -177,6 +177,25 @@ TEST_CASE("products, plain, transposed and in batches") {
   }
 }
 
+TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
+  const TestDevices devices;
+  const ls::Tensor a = values({20, 300}, -1, 1, ls::kFloat32), b = values({40, 300}, -1, 1, ls::kFloat32, 2);
+  const ls::Tensor bias = values({40}, -1, 1, ls::kFloat32, 3);
+  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+    const auto there = [&](const ls::Tensor& x) { return x.to(dtype).to("cuda:0"); };
+    const auto rounded = [&](const ls::Tensor& x) { return x.to(dtype).to(ls::kFloat32); };
+    const Tolerance one_bit = dtype == ls::kFloat16 ? Tolerance{0x1p-10, 1e-6} : Tolerance{0x1p-7, 1e-6};
+    const ls::Tensor product = ls::matmul(there(a), there(b).transpose(0, 1));
+    CHECK(product.dtype() == dtype);
+    check_close(product.to("cpu").to(ls::kFloat32), ls::matmul(rounded(a), rounded(b).transpose(0, 1)), "matmul",
+                one_bit);
+    const Tolerance two_bits{2 * one_bit.rtol, 0x1p-6};  // the bias is added to a rounded sum where no kernel has both
+    check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
+                ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
+  }
+  CHECK(contains(error_of([&] { (void)ls::matmul(a.to(ls::kBFloat16), b.to(ls::kBFloat16)); }), "needs f32 or f64"));
+}
+
 TEST_CASE("indexing, sorting, joining") {
   const ls::Tensor index = ls::tensor({4, 0, 2, 4, 1, 4}, {.dtype = ls::kInt64});
   for (const ls::DType dtype : kFloats) {
