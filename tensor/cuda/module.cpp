@@ -62,7 +62,7 @@ class CudaAccelerator final : public Accelerator {
     if (arrives && from_device.is_cuda() && from_device.index() != to_device.index())
       return copy_between(to, to_device.index(), from, from_device.index(), bytes);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "cudaMemcpyAsync");
-    if (!arrives || (from_device.is_cpu() && is_pinned(from))) synchronize(current_device());
+    if (!arrives || (from_device.is_cpu() && is_read_later(from))) synchronize(current_device());
   }
 
   void synchronize(int index) override {
@@ -101,11 +101,15 @@ class CudaAccelerator final : public Accelerator {
   }
 
  private:
-  // Pageable memory has been copied aside when cudaMemcpyAsync returns; the device reads pinned memory later.
-  static bool is_pinned(const void* data) {
+  // Pageable memory has been copied aside when cudaMemcpyAsync returns; the device reads pinned memory later, and all of
+  // the host's where it uses its page tables.
+  static bool is_read_later(const void* data) {
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
-    return attributes.type != cudaMemoryTypeUnregistered;
+    int reads_all = 0;
+    check(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccessUsesHostPageTables, current_device()),
+          "cudaDeviceGetAttribute");
+    return attributes.type != cudaMemoryTypeUnregistered || reads_all != 0;
   }
   // The copy runs on the target's stream: after what the source has been asked to compute, and before what it will be.
   static void copy_between(void* to, int to_index, const void* from, int from_index, std::size_t bytes) {

@@ -79,6 +79,20 @@ TEST_CASE("pointwise operations, dense and strided") {
   });
 }
 
+TEST_CASE("dense operations of every size around what threads take at once") {
+  const TestDevices devices;
+  for (const std::int64_t count : {1, 3, 4, 5, 1023, 1024, 1027, 1028, 2047, 2048, 2049, 5000}) {
+    INFO(count, " elements");
+    const ls::Tensor a = values({count}, -1, 1, ls::kFloat32), b = values({count}, -1, 1, ls::kFloat32, 2);
+    const ls::Tensor x = a.to("cuda:0"), y = b.to("cuda:0");
+    CHECK(same_bits((x + y).to("cpu"), a + b));
+    CHECK(same_bits((x < y).to("cpu"), a < b));
+    CHECK(same_bits(x.to(ls::kFloat64).to("cpu"), a.to(ls::kFloat64)));
+    CHECK(same_bits((x * 3.0).to("cpu"), a * 3.0));
+    CHECK(same_bits(ls::full({count}, 2.5, {.device = "cuda:0"}).to("cpu"), ls::full({count}, 2.5)));
+  }
+}
+
 TEST_CASE("operations of two operands broadcast, promote and keep NaN") {
   for (const ls::DType dtype : kFloats) {
     const ls::Tensor a = values({4, 1, 33}, 0.5, 2, dtype), b = values({3, 1}, 0.5, 2, dtype, 2);
@@ -157,6 +171,14 @@ TEST_CASE("operations along a dimension") {
           "layer_norm", {x, values({n}, 0.5, 2, dtype, 3), values({n}, -1, 1, dtype, 4)},
           [&](const Inputs& in) { return ls::layer_norm(in[0], {n}, in[1], in[2]); }, Tolerance{1e-4, 1e-4});
     }
+  }
+  {
+    const TestDevices devices;  // the same bits, wherever the rows stand
+    const ls::Tensor x = values({2000}, -4, 4, ls::kFloat32).to("cuda:0");
+    const ls::Tensor apart = ls::cat({x.slice(0, 0, 1), x}, 0).slice(0, 1, 2001);
+    const auto rows = [](const ls::Tensor& all) { return all.reshape({2, 1000}); };
+    CHECK(same_bits(ls::softmax(rows(x), 1).to("cpu"), ls::softmax(rows(apart), 1).to("cpu")));
+    CHECK(same_bits(ls::layer_norm(rows(x), {1000}).to("cpu"), ls::layer_norm(rows(apart), {1000}).to("cpu")));
   }
   check("a row of -inf", {ls::full({2, 5}, -kInf)}, [](const Inputs& in) { return ls::softmax(in[0].detach(), 1); });
 }
