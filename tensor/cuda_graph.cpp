@@ -172,12 +172,13 @@ CudaGraph::CudaGraph(Device device) : device_(device) {
 
 CudaGraph::~CudaGraph() = default;
 
-void CudaGraph::capture(FunctionRef<void()> step) {
+void CudaGraph::capture(FunctionRef<void()> step, const CaptureOptions& options) {
   LOCKSTEP_CHECK(!own, "CudaGraph: a capture inside another one, of {}", own->device.to_string());
   recorded_.reset();
   Accelerator& device = accelerator(device_);
   auto recorded = std::make_unique<RecordedStep>();
-  recorded->arena = std::make_shared<Arena>(device, device_.index(), warm_up(device, device_, step));
+  const std::size_t expected = options.warm_up ? warm_up(device, device_, step) : 0;
+  recorded->arena = std::make_shared<Arena>(device, device_.index(), expected);
   Capture capture{.device = device_, .accelerator = device, .recorded = *recorded};
   recorded->work = record(capture, step);
   start(*recorded, device_);

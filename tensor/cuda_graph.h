@@ -12,6 +12,10 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 struct RecordedStep;
 
+struct CaptureOptions {
+  bool warm_up = true;  // false: the step has been taken before, on this thread, so that everything it needs is there
+};
+
 // One step, recorded. It reads and writes the tensors that it was captured with, where they lie: a batch is put in its place
 // (x.copy_(batch)) before a replay, and what the step assigned to a tensor outside, its loss, holds the last replay's.
 //
@@ -32,13 +36,13 @@ class CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Takes the step twice: once as a warm-up, once by the first replay of what was recorded. Records anew where something was
-  // recorded before. Starts the device's peak_bytes (allocator_stats) anew.
+  // Takes the step once by the first replay of what was recorded, and with warm_up once before. Records anew where something
+  // was recorded before. A warm-up starts the device's peak_bytes (allocator_stats) anew.
   //
   // Throws InvalidArgument for a device that is not a cuda device, for a step that waits for the device (item, to("cpu")) or
   // copies from the CPU, and inside another capture; DeviceError where the device cannot record it. What the step throws
   // passes through. No graph is there then.
-  void capture(FunctionRef<void()> step);
+  void capture(FunctionRef<void()> step, const CaptureOptions& options = {});
   // Starts the step once more, and does not wait for it. Throws InvalidArgument before capture().
   void replay();
 

@@ -24,9 +24,15 @@ struct Trained {
   std::vector<std::uint64_t> random;
 };
 
-// As steps of the host, or as replays of one that is captured at the first batch.
+enum class How {
+  kSteps,       // of the host
+  kStepsTwice,  // the first of them taken twice
+  kGraph,       // captured, with a warm-up, at the first batch
+  kGraphLater,  // captured, without one, at the second
+};
+
 template <class Optimizer, class Options>
-Trained train(const Options& options, bool as_graph) {
+Trained train(const Options& options, How how) {
   const ls::Device device("cuda:0");
   ls::manual_seed(3);
   Net net;
@@ -47,11 +53,11 @@ Trained train(const Options& options, bool as_graph) {
   for (std::uint32_t batch = 0; batch < kSteps; ++batch) {
     x.copy_(numbers({32, 12}, {}, batch + 1));
     y.copy_((ls::abs(numbers({32}, {}, batch + 90)) * 4).to(ls::kInt64));
-    if (!as_graph) {
+    if (how == How::kSteps || how == How::kStepsTwice || (how == How::kGraphLater && batch == 0)) {
       step();
-      if (batch == 0) step();  // capturing takes two
-    } else if (batch == 0) {
-      graph.capture(step);
+      if (how == How::kStepsTwice && batch == 0) step();
+    } else if (batch == 0 || (how == How::kGraphLater && batch == 1)) {
+      graph.capture(step, {.warm_up = how == How::kGraph});
     } else {
       graph.replay();
     }
@@ -74,11 +80,14 @@ template <class Optimizer, class Options>
 void check_replays(const std::string& what, const Options& options) {
   INFO(what);
   const TestDevices devices;
-  const Trained eager = train<Optimizer>(options, false), replayed = train<Optimizer>(options, true);
-  CHECK(eager.losses == replayed.losses);
-  CHECK(same(eager.model, replayed.model));
-  CHECK(same(eager.optimizer, replayed.optimizer));
-  CHECK(eager.random == replayed.random);
+  for (const auto& [eagerly, by_graph] :
+       {std::pair(How::kStepsTwice, How::kGraph), std::pair(How::kSteps, How::kGraphLater)}) {
+    const Trained eager = train<Optimizer>(options, eagerly), replayed = train<Optimizer>(options, by_graph);
+    CHECK(eager.losses == replayed.losses);
+    CHECK(same(eager.model, replayed.model));
+    CHECK(same(eager.optimizer, replayed.optimizer));
+    CHECK(eager.random == replayed.random);
+  }
 }
 
 std::string error_in_capture(void (*step)(const ls::Tensor& x)) {

@@ -75,7 +75,7 @@ class HostAccelerator final : public ls::Accelerator {
   void copy(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) override {
     if (recorder) {
       if (to_device != from_device) throw ls::DeviceError("a copy between devices was started while capturing");
-      recorder->push_back([=, this] { move(to, to_device, from, from_device, bytes); });
+      recorder->push_back([=] { move(to, to_device, from, from_device, bytes); });
       return;
     }
     move(to, to_device, from, from_device, bytes);
