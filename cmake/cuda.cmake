@@ -61,7 +61,7 @@ target_compile_options(lockstep_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-fstack-protector-strong>"
   "$<$<AND:$<BOOL:${LOCKSTEP_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>")
 target_link_options(lockstep_cuda PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack,-z,defs)
-target_link_libraries(lockstep_cuda PRIVATE lockstep fmt::fmt Threads::Threads CUDA::cudart_static CUDA::cublas)
+target_link_libraries(lockstep_cuda PRIVATE lockstep fmt::fmt Threads::Threads CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
 list(APPEND LOCKSTEP_BACKEND_MODULES lockstep_cuda)
 set(LOCKSTEP_HAS_CUDA ON)
 list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)

@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "lockstep/optim/gradient_internal.h"
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/optim/step_list_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -30,13 +31,13 @@ AdamOptions from(const AdamWOptions& o) {
 
 raw::AdamStep step_numbers(const AdamOptions& o, std::int64_t steps, bool decoupled) {
   const auto t = static_cast<double>(steps);
-  return {.lr = o.lr,
-          .beta1 = o.beta1,
+  return {.beta1 = o.beta1,
           .beta2 = o.beta2,
           .eps = o.eps,
           .weight_decay = o.weight_decay,
-          .correction1 = 1 - std::pow(o.beta1, t),
-          .correction2 = 1 - std::pow(o.beta2, t),
+          .rate = o.lr / (1 - std::pow(o.beta1, t)),
+          .root = std::sqrt(1 - std::pow(o.beta2, t)),
+          .shrink = 1 - o.lr * o.weight_decay,
           .decoupled = decoupled};
 }
 
@@ -54,24 +55,35 @@ AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& gr
 }
 
 void AdamBase::step() {
-  raw::AdamStep numbers;
-  std::int64_t numbers_steps = 0;  // what `numbers` is for: mostly, all parameters of a group are at the same step
-  std::size_t numbers_group = 0;
+  StepList list;
+  std::vector<Slot*> captured;  // those of `list`, where a CUDA graph is to count their steps
+  std::size_t group = 0;        // whose numbers `list` takes, ...
+  std::int64_t steps = 0;       // ... and for which step
+  const auto take = [&] {
+    if (list.all().empty()) return;
+    raw::AdamStep numbers = step_numbers(options_[group], steps, decoupled_);
+    capture::keep_moving(numbers, list.device(), [this, group, slots = std::move(captured)] {
+      for (Slot* const slot : slots) ++slot->steps;
+      return step_numbers(options_[group], slots[0]->steps, decoupled_);
+    });
+    raw::adam_step(list.all(), numbers);
+    list.clear();
+    captured.clear();
+  };
   for (Slot& slot : slots_) {
     const Tensor& parameter = slot.parameter.master();
     const Tensor* grad = gradient(parameter);
     if (!grad) continue;
     fit(slot.buffers[0], parameter);
     fit(slot.buffers[1], parameter);
-    const std::int64_t steps = slot.steps + 1;
-    if (steps != numbers_steps || slot.group != numbers_group) {
-      numbers = step_numbers(options_[slot.group], steps, decoupled_);
-      numbers_steps = steps;
-      numbers_group = slot.group;
-    }
-    raw::adam_step(parameter, *grad, slot.buffers[0], slot.buffers[1], numbers);
-    slot.steps = steps;
+    if (slot.group != group || slot.steps + 1 != steps || !list.takes(parameter)) take();
+    group = slot.group;
+    steps = slot.steps + 1;
+    list.add({.parameter = &parameter, .grad = grad, .state = {&slot.buffers[0], &slot.buffers[1]}});
+    if (capture::is_active(parameter.device())) captured.push_back(&slot);
   }
+  take();
+  for (Slot& slot : slots_) slot.steps += gradient(slot.parameter.master()) != nullptr;
 }
 
 std::vector<Optimizer::Option> AdamBase::options(std::size_t group) {

@@ -1,8 +1,9 @@
 #include "lockstep/optim/sgd.h"
 
 #include "lockstep/optim/gradient_internal.h"
+#include "lockstep/optim/step_list_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/optim_ops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -26,6 +27,16 @@ SGDOptions merge(const SGDGroup& group, const SGDOptions& defaults) {
           .maximize = group.maximize.value_or(defaults.maximize)};
 }
 
+raw::SgdStep step_numbers(const SGDOptions& o, bool first) {
+  return {.lr = o.lr,
+          .momentum = o.momentum,
+          .dampening = o.dampening,
+          .weight_decay = o.weight_decay,
+          .nesterov = o.nesterov,
+          .maximize = o.maximize,
+          .first = first};
+}
+
 }  // namespace
 
 SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
@@ -39,23 +50,29 @@ SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
 }
 
 void SGD::step() {
+  StepList list;
+  std::size_t group = 0;  // whose numbers `list` takes
+  bool first = false;
+  const auto take = [&] {
+    if (list.all().empty()) return;
+    raw::SgdStep numbers = step_numbers(options_[group], first);
+    capture::keep_moving(numbers, list.device(), [this, group] { return step_numbers(options_[group], false); });
+    raw::sgd_step(list.all(), numbers);
+    list.clear();
+  };
   for (Slot& slot : slots_) {
     const Tensor& parameter = slot.parameter.master();
     const Tensor* grad = gradient(parameter);
     if (!grad) continue;
-    const SGDOptions& o = options_[slot.group];
     Tensor& buffer = slot.buffers[0];
-    const bool first = !buffer.defined();
-    if (o.momentum != 0) fit(buffer, parameter);
-    raw::sgd_step(parameter, *grad, buffer,
-                  {.lr = o.lr,
-                   .momentum = o.momentum,
-                   .dampening = o.dampening,
-                   .weight_decay = o.weight_decay,
-                   .nesterov = o.nesterov,
-                   .maximize = o.maximize,
-                   .first = first});
+    const bool is_new = !buffer.defined();
+    if (options_[slot.group].momentum != 0) fit(buffer, parameter);
+    if (slot.group != group || is_new != first || !list.takes(parameter)) take();
+    group = slot.group;
+    first = is_new;
+    list.add({.parameter = &parameter, .grad = grad, .state = {&buffer}});
   }
+  take();
 }
 
 std::vector<Optimizer::Option> SGD::options(std::size_t group) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "support/graph_step.h"
 #include "support/program.h"
 #include "support/run.h"
 
@@ -59,14 +60,18 @@ int train(const samples::Options& options) {
   // The rate falls along a cosine: large steps to get there, small ones to settle.
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
 
+  samples::GraphStep graph_step(options);
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
     loader.skip(run.batches_done());     // a run that goes on has trained some of them before
     for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
-      optimizer.zero_grad();
-      const ls::Tensor loss = step.backward(x, y, criterion);
-      optimizer.step();
+      const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
+        optimizer.zero_grad();
+        ls::Tensor loss = step.backward(x, y, criterion);
+        optimizer.step();
+        return loss;
+      });
       schedule.step();
       run.step_done(loss.item<double>(), step.rows(x));
       if (step.stop_requested()) return run.interrupted();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/graph_step.h"
 #include "support/program.h"
 #include "support/run.h"
 
@@ -55,14 +56,18 @@ int train(const samples::Options& options) {
 
   samples::Step step(options, model);  // on one device, or as --mode says
   ls::data::DataLoader loader = step.loader(train_set);
+  samples::GraphStep graph_step(options);
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
     loader.skip(run.batches_done());     // a run that goes on has trained some of them before
     for (const auto& [x, y] : loader) {  // (batch, 30) and (batch, 1)
-      optimizer.zero_grad();
-      const ls::Tensor loss = step.backward(x, y, criterion);
-      optimizer.step();
+      const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
+        optimizer.zero_grad();
+        ls::Tensor loss = step.backward(x, y, criterion);
+        optimizer.step();
+        return loss;
+      });
       run.step_done(loss.item<double>(), step.rows(x));
       if (step.stop_requested()) return run.interrupted();
     }

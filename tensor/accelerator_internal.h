@@ -3,12 +3,39 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/storage.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
+
+// Where kernels get memory for their own use while a graph is captured. What is given back may be handed out again at once:
+// launches run in turn.
+class CaptureMemory {
+ public:
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* data) noexcept = 0;
+
+ protected:
+  ~CaptureMemory() = default;
+};
+
+// What was recorded between begin_capture and end_capture.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void launch() = 0;  // starts all of it, on the device it was recorded on
+};
+
+// A moment in a device's work.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Waits for both. `earlier` is of the same device.
+  virtual double seconds_since(const DeviceEvent& earlier) const = 0;
+};
 
 // What is started on a device runs in the order in which it was started, and later than the call that started it.
 class Accelerator {
@@ -34,6 +61,17 @@ class Accelerator {
   // Returns when all that was started on the device has ended. Throws DeviceError where something failed, InvalidArgument
   // where a kernel met a wrong value (an index outside its range).
   virtual void synchronize(int index) = 0;
+  // The moment when all that was started on the device so far has ended.
+  virtual std::unique_ptr<DeviceEvent> record_event(int index) = 0;
+
+  // What this thread starts on the device from now on is recorded instead of being run: kernels, and copies within the
+  // device. Nothing else may be asked of it until end_capture, which throws DeviceError where something else was.
+  virtual void begin_capture(int index, CaptureMemory& memory) = 0;
+  virtual std::unique_ptr<RecordedWork> end_capture(int index) = 0;
+  // Memory outside of the order of what is started, also while capturing: it is there at once and until it is given back,
+  // which waits for the device.
+  virtual void* allocate_apart(std::size_t bytes, int index) = 0;
+  virtual void deallocate_apart(void* data, int index) noexcept = 0;
 };
 
 // What the module's entry lockstep_accelerator_cuda() returns.

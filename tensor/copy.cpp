@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::raw {
@@ -20,6 +21,7 @@ void copy_elsewhere(const Tensor& from, const Tensor& to) {
   if (same_bytes) {
     if (from.raw_data() == to.raw_data()) return;
     const Device device = to.device().is_cpu() ? from.device() : to.device();
+    if (from.device() != to.device()) capture::forbid("a copy between devices", device);
     return accelerator(device).copy(to.raw_data(), to.device(), from.raw_data(), from.device(),
                                     static_cast<std::size_t>(to.numel()) * item_size(to.dtype()));
   }
@@ -59,6 +61,8 @@ Tensor to(const Tensor& x, DType dtype) {
 
 Tensor to(const Tensor& x, Device device) {
   if (x.device() == device) return x;
+  capture::forbid("to", x.device());
+  capture::forbid("to", device);
   Tensor out = empty(x.shape(), {.dtype = x.dtype(), .device = device});
   copy(x, out);
   return out;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "lockstep/tensor/combine.h"
@@ -48,6 +49,8 @@ struct Gemm {
   const void* bias = nullptr;
   std::int64_t batch = 1, a_step = 0, b_step = 0, out_step = 0;
 };
+
+inline constexpr std::int64_t kMostWords = 256;  // that one write_words writes
 
 using raw::PointwiseParams;
 

@@ -5,6 +5,11 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
+// f16 and bf16 are storage formats on CPUs; cuda devices multiply them, and add up in f32.
+void require_factor(const char* op, const Tensor& x) {
+  if (!x.device().is_cuda() || (x.dtype() != kFloat16 && x.dtype() != kBFloat16)) require_float(op, x);
+}
+
 // True where the last two dimensions are a matrix that the kernels can read: one stride is 1, the other covers it.
 bool readable(const Tensor& x) {
   const int d = x.dim();
@@ -50,7 +55,7 @@ Operands prepare(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.dim() > 0 && b.dim() > 0, "matmul: needs at least one dimension on each side: a is {}, b is {}",
                  describe(a), describe(b));
   require_same("matmul", a, b);
-  require_float("matmul", a);
+  require_factor("matmul", a);
   Operands p{a.dim() == 1 ? unsqueeze(a, 0) : a, b.dim() == 1 ? unsqueeze(b, 1) : b, {}, {}};
   LOCKSTEP_CHECK(p.a.size(-1) == p.b.size(-2), "matmul: inner sizes differ: a is {}, b is {}", describe(a),
                  describe(b));
@@ -101,7 +106,7 @@ void run_batched(const Operands& p, const Tensor& out) {
 Tensor matmul(const Tensor& a, const Tensor& b) {
   if (a.dim() == 2 && b.dim() == 2) {
     require_same("matmul", a, b);
-    require_float("matmul", a);
+    require_factor("matmul", a);
     LOCKSTEP_CHECK(a.shape()[1] == b.shape()[0], "matmul: inner sizes differ: a is {}, b is {}", describe(a),
                    describe(b));
     Tensor out = empty({a.shape()[0], b.shape()[1]}, a.options());
@@ -124,7 +129,7 @@ void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out) {
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   require_same("linear", x, weight);
-  require_float("linear", x);
+  require_factor("linear", x);
   LOCKSTEP_CHECK(weight.dim() == 2, "linear: weight must be (out, in), got {}", describe(weight));
   LOCKSTEP_CHECK(x.dim() >= 1 && x.shape().back() == weight.shape()[1],
                  "linear: inner sizes differ: x is {}, weight is {}", describe(x), describe(weight));

@@ -1,5 +1,8 @@
 #include "lockstep/tensor/optim_ops.h"
 
+#include <array>
+#include <vector>
+
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/ops.h"
@@ -16,52 +19,77 @@ void check(const char* op, const char* role, const Tensor& parameter, const Tens
                  describe(other));
 }
 
-void check_state(const char* op, const char* role, const Tensor& parameter, const Tensor& state) {
-  check(op, role, parameter, state);
-  LOCKSTEP_CHECK(state.is_contiguous(), "{}: {} is not contiguous: {}", op, role, describe(state));
-}
+// The roles of the state that a step uses, null for none.
+using Roles = std::array<const char*, 2>;
 
-void check_dtype(const char* op, const Tensor& parameter) {
-  const DType dtype = parameter.impl().dtype;
-  LOCKSTEP_CHECK(dtype == kFloat32 || dtype == kFloat64, "{}: parameter is {}, expected f32 or f64", op,
-                 describe(parameter));
-}
-
-// Calls step(parameter, grad) with contiguous tensors and puts the result back where the parameter is not.
-template <class Step>
-void in_place(const Tensor& parameter, const Tensor& grad, Step step) {
-  if (parameter.is_contiguous() && grad.is_contiguous()) [[likely]] {
-    step(parameter, grad);
-  } else {
-    const Tensor dense = contiguous(parameter);
-    step(dense, contiguous(grad));
-    if (!parameter.is_contiguous()) copy(dense, parameter);
+void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
+  LOCKSTEP_CHECK(list.size() <= kMostStepped, "{}: {} parameters, at most {} at once", op, list.size(), kMostStepped);
+  const TensorImpl& first = list[0].parameter->impl();
+  for (const Stepped& one : list) {
+    const TensorImpl& parameter = one.parameter->impl();
+    LOCKSTEP_CHECK(parameter.dtype == kFloat32 || parameter.dtype == kFloat64,
+                   "{}: parameter is {}, expected f32 or f64", op, describe(*one.parameter));
+    LOCKSTEP_CHECK(parameter.dtype == first.dtype && parameter.storage->device() == first.storage->device(),
+                   "{}: one parameter is {}, another {}; step them apart", op, describe(*list[0].parameter),
+                   describe(*one.parameter));
+    check(op, "the gradient", *one.parameter, *one.grad);
+    for (std::size_t k = 0; k < roles.size() && roles[k]; ++k) {
+      check(op, roles[k], *one.parameter, *one.state[k]);
+      LOCKSTEP_CHECK(one.state[k]->is_contiguous(), "{}: {} is not contiguous: {}", op, roles[k],
+                     describe(*one.state[k]));
+    }
   }
-  parameter.impl().storage->bump_version();
+}
+
+// Calls step(kernels, memory of each) with contiguous tensors, and puts the results back where a parameter is not.
+template <class Step>
+void in_place(const Roles& roles, std::span<const Stepped> list, Step step) {
+  std::array<SteppedMemory, kMostStepped> memory;
+  std::vector<Tensor> copies;  // of what is not contiguous, until the end
+  struct Scattered {
+    const Tensor* parameter;
+    Tensor dense;
+  };
+  std::vector<Scattered> scattered;
+  const auto dense = [&](const Tensor& x) {
+    if (x.is_contiguous()) [[likely]]
+      return x.raw_data();
+    copies.push_back(contiguous(x));
+    return copies.back().raw_data();
+  };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Stepped& one = list[i];
+    memory[i] = {
+        .parameter = dense(*one.parameter),
+        .grad = nullptr,
+        .state = {roles[0] ? one.state[0]->raw_data() : nullptr, roles[1] ? one.state[1]->raw_data() : nullptr},
+        .count = one.parameter->numel()};
+    if (!one.parameter->is_contiguous()) [[unlikely]]
+      scattered.push_back({one.parameter, copies.back()});
+    memory[i].grad = dense(*one.grad);
+  }
+  step(kernels(list[0].parameter->device()), std::span<const SteppedMemory>(memory.data(), list.size()));
+  for (const Scattered& one : scattered) copy(one.dense, *one.parameter);
+  for (const Stepped& one : list) one.parameter->impl().storage->bump_version();
 }
 
 }  // namespace
 
-void sgd_step(const Tensor& parameter, const Tensor& grad, const Tensor& buffer, const SgdStep& step) {
-  check_dtype("sgd_step", parameter);
-  check("sgd_step", "the gradient", parameter, grad);
-  const bool uses_buffer = step.momentum != 0;
-  if (uses_buffer) check_state("sgd_step", "the momentum buffer", parameter, buffer);
-  in_place(parameter, grad, [&](const Tensor& p, const Tensor& g) {
-    kernels(p.device())
-        .sgd_step(p.raw_data(), g.raw_data(), uses_buffer ? buffer.raw_data() : nullptr, p.numel(), p.dtype(), step);
+void sgd_step(std::span<const Stepped> list, const SgdStep& step) {
+  if (list.empty()) return;
+  const Roles roles = {step.momentum != 0 ? "the momentum buffer" : nullptr, nullptr};
+  check("sgd_step", roles, list);
+  in_place(roles, list, [&](const KernelTable& table, std::span<const SteppedMemory> memory) {
+    table.sgd_step(memory, list[0].parameter->dtype(), step);
   });
 }
 
-void adam_step(const Tensor& parameter, const Tensor& grad, const Tensor& mean, const Tensor& square,
-               const AdamStep& step) {
-  check_dtype("adam_step", parameter);
-  check("adam_step", "the gradient", parameter, grad);
-  check_state("adam_step", "exp_avg", parameter, mean);
-  check_state("adam_step", "exp_avg_sq", parameter, square);
-  in_place(parameter, grad, [&](const Tensor& p, const Tensor& g) {
-    kernels(p.device())
-        .adam_step(p.raw_data(), g.raw_data(), mean.raw_data(), square.raw_data(), p.numel(), p.dtype(), step);
+void adam_step(std::span<const Stepped> list, const AdamStep& step) {
+  if (list.empty()) return;
+  constexpr Roles kRoles = {"exp_avg", "exp_avg_sq"};
+  check("adam_step", kRoles, list);
+  in_place(kRoles, list, [&](const KernelTable& table, std::span<const SteppedMemory> memory) {
+    table.adam_step(memory, list[0].parameter->dtype(), step);
   });
 }
 

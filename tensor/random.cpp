@@ -3,6 +3,7 @@
 #include <atomic>
 #include <limits>
 
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/random_ops.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
@@ -73,10 +74,21 @@ Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& opt
   return out;
 }
 
-// Counter blocks for `count` elements: a block has four f32 or two f64.
+// Counter blocks for a draw on the device; each replay of a CUDA graph draws from blocks of its own.
+random::Position reserve(random::Stream stream, std::int64_t blocks, Device device) {
+  const auto count = static_cast<std::uint64_t>(blocks);
+  random::Position position = random::reserve(stream, count);
+  capture::keep_moving(position, device, [stream, count, shard = random::current_shard()] {
+    const random::ShardGuard guard(shard);
+    return random::reserve(stream, count);
+  });
+  return position;
+}
+
+// For all elements of `out`: a block has four f32 or two f64.
 random::Position reserve(const Tensor& out, random::Stream stream) {
   const std::int64_t each = out.dtype() == kFloat64 ? 2 : 4;
-  return random::reserve(stream, static_cast<std::uint64_t>((out.numel() + each - 1) / each));
+  return reserve(stream, (out.numel() + each - 1) / each, out.device());
 }
 
 }  // namespace
@@ -97,11 +109,10 @@ Tensor normal(const Shape& shape, random::Stream stream, const TensorOptions& op
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options) {
   LOCKSTEP_CHECK(keep >= 0 && keep <= 1, "dropout: the probability to keep is {}, outside [0, 1]", keep);
   Tensor out = float_tensor("dropout", shape, options);
-  const auto blocks = static_cast<std::uint64_t>((out.numel() + 3) / 4);
   if (out.numel() > 0)
     kernels(out.device())
-        .dropout_mask(out.raw_data(), out.numel(), out.dtype(), random::reserve(random::Stream::kDropout, blocks),
-                      keep);
+        .dropout_mask(out.raw_data(), out.numel(), out.dtype(),
+                      reserve(random::Stream::kDropout, (out.numel() + 3) / 4, out.device()), keep);
   return out;
 }
 

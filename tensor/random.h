@@ -25,6 +25,8 @@ struct Position {
   std::uint64_t seed;    // the key
   std::uint64_t stream;  // upper half of the counter: shard and purpose
   std::uint64_t offset;  // lower half of the counter: the first block
+  // In a CUDA graph: kernels find the position there, in the device's memory, instead of here.
+  const Position* moving = nullptr;
 };
 
 // Reserves `blocks` counter blocks (of four 32-bit words) of the current shard's stream.

@@ -4,6 +4,7 @@
 
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/allocator_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_blocks.h"
 
@@ -39,6 +40,7 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
+  if (Ref<Storage> of_graph = capture::allocate(bytes, device)) return of_graph;
   Accelerator& owner = accelerator(device);
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
@@ -69,7 +71,8 @@ void Storage::destroy(const Storage* storage) {
   storage->~Storage();
   if (device.is_cpu() && !wrapped) [[likely]]
     return cpu::deallocate(block, block_bytes(bytes), device.index());
-  if (!wrapped) accelerator(device).deallocate(data, bytes, device.index());
+  if (!wrapped && !capture::defer_free(data, bytes, device))
+    accelerator(device).deallocate(data, bytes, device.index());
   small_blocks::deallocate(block, sizeof(Storage));
 }
 

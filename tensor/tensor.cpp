@@ -1,5 +1,6 @@
 #include "lockstep/tensor/tensor.h"
 
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/half.h"
 #include "lockstep/tensor/ops.h"
@@ -44,8 +45,10 @@ std::int64_t Tensor::stride(std::int64_t dim) const {
 
 Scalar Tensor::item() const {
   LOCKSTEP_CHECK(numel() == 1, "item: the tensor has {} elements, not one: {}", numel(), describe(*this));
-  if (!device().is_cpu()) [[unlikely]]
+  if (!device().is_cpu()) [[unlikely]] {
+    capture::forbid("item", device());
     return raw::to(*this, Device()).item();
+  }
   const void* from = raw_data();
   switch (dtype()) {
     case kBool:

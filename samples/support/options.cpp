@@ -94,6 +94,7 @@ Options parse(int argc, char** argv, Options options) {
          "of mode ddp, how gradients travel. none: exactly; fp16, bf16: in half the bytes; powersgd: as products "
          "of thin matrices, after 10 steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  app.add_flag("--cuda-graph", options.cuda_graph, "on a cuda device, steps as replays of one that was recorded");
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);

@@ -31,6 +31,7 @@ struct Options {
   std::string backend = "shm";          // of ddp: shm, gloo or mpi
   std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
+  bool cuda_graph = false;              // steps as replays of one that was recorded
   bool quiet = false;
 
   std::string command = {};                 // what was typed, to be typed again

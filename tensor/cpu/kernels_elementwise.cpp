@@ -2,6 +2,8 @@
 // contraction a vectorised sum or product has the bits of the scalar one.
 #include "lockstep/tensor/elementwise_internal.h"
 
+#include <cstring>
+
 #include "lockstep/tensor/cpu/loops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
@@ -23,6 +25,10 @@ void unary(const Loop<2>& loop, F f) {
 }
 
 }  // namespace
+
+void write_words(void* to, const void* from, std::int64_t count) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(std::uint64_t));
+}
 
 void fill(const Loop<1>& loop, DType dtype, const Scalar& value) {
   const auto run = [&]<class T>(T number) {

@@ -2,8 +2,8 @@
 // exactly (no contraction, sqrt and division included), so an element has the same bits in a vector and in a tail.
 #include <cmath>
 
-#include "lockstep/tensor/adam_numbers_internal.h"
 #include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/optim_numbers_internal.h"
 #include "lockstep/tensor/optim_ops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
@@ -29,27 +29,27 @@ void with_flag(bool flag, F function) {
 }
 
 template <class T, bool kDecay>
-void sgd_plain(T* __restrict p, const T* __restrict grad, std::int64_t count, T lr, T decay, T sign) {
+void sgd_plain(T* __restrict p, const T* __restrict grad, std::int64_t count, const SgdNumbers<T> s) {
   for (std::int64_t i = 0; i < count; ++i) {
-    T g = sign * grad[i];
-    if constexpr (kDecay) g += decay * p[i];
-    p[i] -= lr * g;
+    T g = s.sign * grad[i];
+    if constexpr (kDecay) g += s.decay * p[i];
+    p[i] -= s.lr * g;
   }
 }
 
 template <class T, bool kDecay, bool kNesterov>
-void sgd_momentum(T* __restrict p, const T* __restrict grad, T* __restrict buffer, std::int64_t count, T lr, T decay,
-                  T sign, T momentum, T keep) {
+void sgd_momentum(T* __restrict p, const T* __restrict grad, T* __restrict buffer, std::int64_t count,
+                  const SgdNumbers<T> s) {
   for (std::int64_t i = 0; i < count; ++i) {
-    T g = sign * grad[i];
-    if constexpr (kDecay) g += decay * p[i];
-    const T velocity = momentum * buffer[i] + keep * g;
+    T g = s.sign * grad[i];
+    if constexpr (kDecay) g += s.decay * p[i];
+    const T velocity = s.momentum * buffer[i] + s.keep * g;
     buffer[i] = velocity;
     if constexpr (kNesterov)
-      g += momentum * velocity;
+      g += s.momentum * velocity;
     else
       g = velocity;
-    p[i] -= lr * g;
+    p[i] -= s.lr * g;
   }
 }
 
@@ -70,39 +70,38 @@ void adam(T* __restrict p, const T* __restrict grad, T* __restrict mean, T* __re
 
 }  // namespace
 
-void sgd_step(void* parameter, const void* grad, void* buffer, std::int64_t count, DType dtype,
-              const raw::SgdStep& step) {
+void sgd_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::SgdStep& step) {
   for_float(dtype, [&]<class T>(T) {
-    T *p = static_cast<T*>(parameter), *b = static_cast<T*>(buffer);
-    const T* g = static_cast<const T*>(grad);
-    const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay), sign = step.maximize ? -1 : 1;
-    const T momentum = static_cast<T>(step.momentum);
-    const T keep = static_cast<T>(step.first ? 1 : 1 - step.dampening);
-    with_flag(step.weight_decay != 0, [&](auto decays) {
-      in_chunks(count, [&](std::int64_t at, std::int64_t n) {
-        if (!b) return sgd_plain<T, decays>(p + at, g + at, n, lr, decay, sign);
-        with_flag(step.nesterov, [&](auto nesterov) {
-          sgd_momentum<T, decays, nesterov>(p + at, g + at, b + at, n, lr, decay, sign, momentum, keep);
+    const SgdNumbers<T> numbers(step);
+    for (const raw::SteppedMemory& one : tensors) {
+      T *p = static_cast<T*>(one.parameter), *b = static_cast<T*>(one.state[0]);
+      const T* g = static_cast<const T*>(one.grad);
+      with_flag(step.weight_decay != 0, [&](auto decays) {
+        in_chunks(one.count, [&](std::int64_t at, std::int64_t n) {
+          if (!b) return sgd_plain<T, decays>(p + at, g + at, n, numbers);
+          with_flag(step.nesterov,
+                    [&](auto nesterov) { sgd_momentum<T, decays, nesterov>(p + at, g + at, b + at, n, numbers); });
         });
       });
-    });
+    }
   });
 }
 
-void adam_step(void* parameter, const void* grad, void* mean, void* square, std::int64_t count, DType dtype,
-               const raw::AdamStep& step) {
+void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::AdamStep& step) {
   for_float(dtype, [&]<class T>(T) {
-    T *p = static_cast<T*>(parameter), *m = static_cast<T*>(mean), *s = static_cast<T*>(square);
-    const T* g = static_cast<const T*>(grad);
     const AdamNumbers<T> numbers(step);
-    in_chunks(count, [&](std::int64_t at, std::int64_t n) {
-      if (step.weight_decay == 0)
-        adam<T, Decay::kNone>(p + at, g + at, m + at, s + at, n, numbers);
-      else if (step.decoupled)
-        adam<T, Decay::kParameter>(p + at, g + at, m + at, s + at, n, numbers);
-      else
-        adam<T, Decay::kGradient>(p + at, g + at, m + at, s + at, n, numbers);
-    });
+    for (const raw::SteppedMemory& one : tensors) {
+      T *p = static_cast<T*>(one.parameter), *m = static_cast<T*>(one.state[0]), *s = static_cast<T*>(one.state[1]);
+      const T* g = static_cast<const T*>(one.grad);
+      in_chunks(one.count, [&](std::int64_t at, std::int64_t n) {
+        if (step.weight_decay == 0)
+          adam<T, Decay::kNone>(p + at, g + at, m + at, s + at, n, numbers);
+        else if (step.decoupled)
+          adam<T, Decay::kParameter>(p + at, g + at, m + at, s + at, n, numbers);
+        else
+          adam<T, Decay::kGradient>(p + at, g + at, m + at, s + at, n, numbers);
+      });
+    }
   });
 }
 

@@ -98,6 +98,12 @@ bool cast_if(const Loop<2>& loop, DType from, DType to) {
   return true;
 }
 
+struct WriteWords {
+  std::uint64_t words[kMostWords];
+  std::uint64_t* to;
+  DEVICE_ONLY void operator()(std::int64_t i) const { to[i] = words[i]; }
+};
+
 template <class T, class F>
 void binary(const char* op, const Loop<3>& loop, const F& f) {
   run_loop<T, T, T>(op, loop, f);
@@ -112,6 +118,14 @@ void fill(const Loop<1>& loop, DType dtype, const Scalar& value) {
   for_number(dtype, [&]<class T>(T) {
     run(dtype == kBool ? static_cast<T>(value.to_double() != 0) : scalar_value<T>(value));
   });
+}
+
+// In the launch's arguments, which are copied when it is started.
+void write_words(void* to, const void* from, std::int64_t count) {
+  WriteWords body;
+  std::memcpy(body.words, from, static_cast<std::size_t>(count) * sizeof(std::uint64_t));
+  body.to = static_cast<std::uint64_t*>(to);
+  launch_elements("write_words", count, body);
 }
 
 void add(const Loop<3>& loop, DType dtype, const Scalar& alpha) {

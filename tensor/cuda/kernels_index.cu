@@ -109,6 +109,7 @@ struct RangeOf {
 
 // Waits for the device. Raw ops do without.
 void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lowest, std::int64_t* highest) {
+  forbid_in_capture("index_range");
   const Scratch result(sizeof(RangeOf::Sum));
   launch_reduce("index_range", Rows{.n = count}, RangeOf{index, result.as<RangeOf::Sum>()});
   RangeOf::Sum range{};

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/register_row.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
@@ -47,6 +48,27 @@ template <class T>
 DEVICE_ONLY T shift_of(T highest) {
   return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
 }
+
+template <class T>
+struct SoftmaxRegisterRow {
+  const T* in;
+  T* out;
+  std::int64_t n;
+  bool log;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    RegisterRow<T> row(block, in + block.index() * n, n);
+    T* const y = out + block.index() * n;
+    const T shift = shift_of(row.reduce(-std::numeric_limits<T>::infinity(), Largest{}, [](T value) { return value; }));
+    if (log) {
+      const T total = row.reduce(T(0), Add{}, [&](T value) { return math::exp(value - shift); });
+      const T log_total = math::log(total);
+      return row.store(y, [&](T value, std::int64_t) { return (value - shift) - log_total; });
+    }
+    row.update([&](T value) { return math::exp(value - shift); });
+    const T factor = T(1) / row.reduce(T(0), Add{}, [](T value) { return value; });
+    row.store(y, [&](T value, std::int64_t) { return value * factor; });
+  }
+};
 
 template <class T>
 struct SoftmaxRow {
@@ -159,6 +181,31 @@ struct LayerNormRow {
   }
 };
 
+template <class T>
+struct LayerNormRegisterRow {
+  const T *in, *weight, *bias;
+  T *out, *means, *factors;
+  std::int64_t n;
+  double eps;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    RegisterRow<T> row(block, in + block.index() * n, n);
+    const auto count = static_cast<T>(n);
+    const T mean = row.reduce(T(0), Add{}, [](T value) { return value; }) / count;
+    row.update([&](T value) { return value - mean; });
+    const T variance = row.reduce(T(0), Add{}, [](T value) { return value * value; }) / count;
+    const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
+    row.store(out + block.index() * n, [&](T value, std::int64_t i) {
+      const T z = value * factor;
+      return (weight ? z * weight[i] : z) + (bias ? bias[i] : T(0));
+    });
+    block.each([&](int thread) {
+      if (thread != 0) return;
+      means[block.index()] = mean;
+      factors[block.index()] = factor;
+    });
+  }
+};
+
 // With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor.
 template <class T>
 struct LayerNormBackwardRow {
@@ -232,6 +279,8 @@ void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log)
   for_float(dtype, [&]<class T>(T) {
     const T* x = static_cast<const T*>(in);
     T* y = static_cast<T*>(out);
+    if (rows.inner == 1 && RegisterRow<T>::takes(rows.n))
+      return launch_blocks("softmax", rows.outer, SoftmaxRegisterRow<T>{x, y, rows.n, log});
     if (rows.inner == 1) return launch_blocks("softmax", rows.outer, SoftmaxRow<T>{x, y, rows.n, log});
     launch_elements("softmax", rows.outer * rows.inner, SoftmaxColumn<T>{x, y, Columns(rows), log});
   });
@@ -252,9 +301,18 @@ void layer_norm(const void* x, const void* weight, const void* bias, void* out, 
                 DType dtype, double eps) {
   for_float(dtype, [&]<class T>(T) {
     T* means = static_cast<T*>(statistics);
-    launch_blocks("layer_norm", rows.outer,
-                  LayerNormRow<T>{static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(bias),
-                                  static_cast<T*>(out), means, means + rows.outer, rows.n, eps});
+    const auto run = [&]<class Row>(Row row) {
+      row = {static_cast<const T*>(x),
+             static_cast<const T*>(weight),
+             static_cast<const T*>(bias),
+             static_cast<T*>(out),
+             means,
+             means + rows.outer,
+             rows.n,
+             eps};
+      launch_blocks("layer_norm", rows.outer, row);
+    };
+    RegisterRow<T>::takes(rows.n) ? run(LayerNormRegisterRow<T>{}) : run(LayerNormRow<T>{});
   });
 }
 

@@ -92,6 +92,7 @@ void sort_rows(const Key* keys, Key*, const std::int64_t*, std::int64_t* order, 
 
 void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t /*keep*/, DType dtype,
           bool descending) {
+  forbid_in_capture("sort");  // CUB reads on the host how long the rows are
   for_number(dtype, [&]<class T>(T) {
     using Key = KeyOf<T>;
     const std::int64_t count = outer * n;

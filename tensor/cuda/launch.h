@@ -58,8 +58,9 @@ __device__ T from_further(const T& value, int distance) {
 // The threads of one block.
 class Block {
  public:
+  DEVICE_ONLY explicit Block(std::int64_t index) : index_(index) {}
+  DEVICE_ONLY std::int64_t index() const { return index_; }
 #ifdef __CUDACC__
-  __device__ std::int64_t index() const { return blockIdx.x; }
   // Runs step(thread) for all threads; then all have ended it.
   template <class F>
   __device__ void each(F step) const {
@@ -67,8 +68,6 @@ class Block {
     __syncthreads();
   }
 #else
-  explicit Block(std::int64_t index) : index_(index) {}
-  std::int64_t index() const { return index_; }
   template <class F>
   void each(F step) const {
     for (int thread = 0; thread < kThreads; ++thread) step(thread);
@@ -88,9 +87,7 @@ class Block {
   DEVICE_ONLY void sum_before(PerThread<T>& values) const;
 
  private:
-#ifndef __CUDACC__
   std::int64_t index_;
-#endif
 };
 
 #ifdef __CUDACC__
@@ -205,6 +202,9 @@ DEVICE_ONLY inline void report(Fault* fault, Fault::Kind kind, std::int64_t plac
   fault->value = value;
   fault->limit = limit;
 }
+
+// Throws where a graph is being captured: `op` waits for the device in its middle.
+void forbid_in_capture(const char* op);
 
 // Memory for the time of some launches.
 class Scratch {

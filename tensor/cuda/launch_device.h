@@ -10,17 +10,20 @@ namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
 namespace detail {
 
-inline constexpr std::int64_t kMostBlocks = 1 << 16;  // of elements: each thread then takes several
+inline constexpr std::int64_t kMostBlocks = 1 << 16;          // of elements: each thread then takes several
+inline constexpr std::int64_t kMostOfGrid = (1LL << 31) - 1;  // what the first dimension of a grid can count
 
+// __grid_constant__: functors are read where the launch has put them; their tables would otherwise be copied by every
+// thread that indexes them.
 template <class F>
-__global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, const F f) {
+__global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, const __grid_constant__ F f) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
 }
 
 template <class F>
-__global__ void __launch_bounds__(kThreads) run_block(const F f) {
-  f(Block());
+__global__ void __launch_bounds__(kThreads) run_block(std::int64_t first, const __grid_constant__ F f) {
+  f(Block(first + blockIdx.x));
 }
 
 }  // namespace detail
@@ -35,12 +38,15 @@ void launch_elements(const char* op, std::int64_t count, const F& f) {
 
 template <class F>
 void launch_blocks(const char* op, std::int64_t blocks, const F& f) {
-  if (blocks == 0) return;
-  detail::run_block<<<static_cast<unsigned>(blocks), kThreads, 0, cuda::stream()>>>(f);
-  cuda::check_launch(op);
+  for (std::int64_t first = 0; first < blocks; first += detail::kMostOfGrid) {
+    const std::int64_t count = std::min(blocks - first, detail::kMostOfGrid);
+    detail::run_block<<<static_cast<unsigned>(count), kThreads, 0, cuda::stream()>>>(first, f);
+    cuda::check_launch(op);
+  }
 }
 
 inline Fault* fault_record() { return static_cast<Fault*>(cuda::fault_memory()); }
+inline void forbid_in_capture(const char* op) { cuda::forbid_in_capture(op); }
 
 inline Scratch::Scratch(std::int64_t bytes)
     : bytes_(static_cast<std::size_t>(bytes)), data_(bytes > 0 ? cuda::allocate(bytes_) : nullptr) {}

@@ -70,7 +70,8 @@ struct StridedLoop {
   HOST_DEVICE void operator()(std::int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
 };
 
-// Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once for each.
+// Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once for each. A call takes two packs that lie a
+// block of threads apart, and loads both before it stores one: enough bytes under way to hide the memory's latency.
 template <class F, int N, class Out, class... In>
 struct DenseLoop {
   F f;
@@ -96,8 +97,14 @@ struct DenseLoop {
     for (int j = 0; j < N; ++j) out.values[j] = static_cast<Out>(f(packs.values[j]...));
     return out;
   }
+  HOST_DEVICE void run_two(std::int64_t pack, const Pack<In, N>&... first, const Pack<In, N>&... second) const {
+    auto* const out = static_cast<Pack<Out, N>*>(data[0]);
+    out[pack] = apply(first...);
+    out[pack + kThreads] = apply(second...);
+  }
+  // One pack, or the elements that are left over.
   template <std::size_t... K>
-  HOST_DEVICE void run(std::int64_t pack, std::index_sequence<K...>) const {
+  HOST_DEVICE void run_one(std::int64_t pack, std::index_sequence<K...>) const {
     Out* const out = static_cast<Out*>(data[0]);
     if ((pack + 1) * N <= count) {
       reinterpret_cast<Pack<Out, N>*>(out)[pack] = apply(load<In>(static_cast<int>(K) + 1, pack)...);
@@ -106,7 +113,19 @@ struct DenseLoop {
     for (std::int64_t i = pack * N; i < count; ++i)
       out[i] = static_cast<Out>(f(load_one<In>(static_cast<int>(K) + 1, i)...));
   }
-  HOST_DEVICE void operator()(std::int64_t pack) const { run(pack, std::index_sequence_for<In...>{}); }
+  template <std::size_t... K>
+  HOST_DEVICE void run(std::int64_t pack, std::index_sequence<K...> operands) const {
+    if ((pack + kThreads + 1) * N <= count)
+      return run_two(pack, load<In>(static_cast<int>(K) + 1, pack)...,
+                     load<In>(static_cast<int>(K) + 1, pack + kThreads)...);
+    run_one(pack, operands);
+    run_one(pack + kThreads, operands);
+  }
+  HOST_DEVICE void operator()(std::int64_t i) const {
+    run(i / kThreads * (2 * kThreads) + i % kThreads, std::index_sequence_for<In...>{});
+  }
+  // How often it is to be called.
+  std::int64_t calls() const { return (count + 2 * kThreads * N - 1) / (2 * kThreads * N) * kThreads; }
 };
 
 }  // namespace detail
@@ -134,7 +153,7 @@ void run_loop(const char* op, const Loop<N>& loop, const F& f) {
     body.data[k] = loop.data[k];
     body.repeats[k] = loop.strides[k][0] == 0;
   }
-  launch_elements(op, (loop.numel + kPack - 1) / kPack, body);
+  launch_elements(op, body.calls(), body);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,5 +1,6 @@
 // The module liblockstep_cuda: CUDA devices for the library.
 #include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/cuda/capture.h"
 #include "lockstep/tensor/cuda/fault.h"
 #include "lockstep/tensor/cuda/runtime.h"
 
@@ -51,10 +52,7 @@ class CudaAccelerator final : public Accelerator {
   AllocatorStats stats(int index) override { return cuda::stats(index); }
   void reset_peak(int index) override { cuda::reset_peak(index); }
   void empty_cache() override {
-    for (int index = 0; index < cuda::device_count(); ++index) {
-      const DeviceGuard guard(index);
-      cuda::empty_cache();
-    }
+    for (int index = 0; index < cuda::device_count(); ++index) cuda::empty_cache(index);
   }
 
   void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) override {
@@ -64,7 +62,7 @@ class CudaAccelerator final : public Accelerator {
     if (arrives && from_device.is_cuda() && from_device.index() != to_device.index())
       return copy_between(to, to_device.index(), from, from_device.index(), bytes);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "cudaMemcpyAsync");
-    if (!arrives || from_device.is_cpu()) synchronize(current_device());
+    if (!arrives || (from_device.is_cpu() && is_read_later(from))) synchronize(current_device());
   }
 
   void synchronize(int index) override {
@@ -77,8 +75,42 @@ class CudaAccelerator final : public Accelerator {
     record->kind = Fault::kNone;
     throw InvalidArgument(describe(fault, index));
   }
+  std::unique_ptr<DeviceEvent> record_event(int index) override {
+    const DeviceGuard guard(index);
+    return cuda::record_event();
+  }
+
+  void begin_capture(int index, CaptureMemory& memory) override {
+    const DeviceGuard guard(index);
+    cuda::begin_capture(memory);
+  }
+  std::unique_ptr<RecordedWork> end_capture(int index) override {
+    const DeviceGuard guard(index);
+    return cuda::end_capture();
+  }
+  void* allocate_apart(std::size_t bytes, int index) override {
+    const DeviceGuard guard(index);
+    return cuda::allocate_apart(bytes);
+  }
+  void deallocate_apart(void* data, int index) noexcept override {
+    try {
+      const DeviceGuard guard(index);
+      static_cast<void>(cudaFree(data));
+    } catch (const DeviceError&) {  // the driver has ended, and the memory with it
+    }
+  }
 
  private:
+  // Pageable memory has been copied aside when cudaMemcpyAsync returns; the device reads pinned memory later, and all of
+  // the host's where it uses its page tables.
+  static bool is_read_later(const void* data) {
+    cudaPointerAttributes attributes{};
+    check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+    int reads_all = 0;
+    check(cudaDeviceGetAttribute(&reads_all, cudaDevAttrPageableMemoryAccessUsesHostPageTables, current_device()),
+          "cudaDeviceGetAttribute");
+    return attributes.type != cudaMemoryTypeUnregistered || reads_all != 0;
+  }
   // The copy runs on the target's stream: after what the source has been asked to compute, and before what it will be.
   static void copy_between(void* to, int to_index, const void* from, int from_index, std::size_t bytes) {
     const cudaStream_t target = stream();
@@ -98,8 +130,10 @@ class CudaAccelerator final : public Accelerator {
 
 extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda() {
   static constexpr lockstep::AcceleratorModule module{LOCKSTEP_VERSION, []() -> lockstep::Accelerator* {
-                                                        static lockstep::cuda::CudaAccelerator accelerator;
-                                                        return &accelerator;
+                                                        // never destroyed: tensors in statics may outlive it
+                                                        static auto* const accelerator =
+                                                            new lockstep::cuda::CudaAccelerator;
+                                                        return accelerator;
                                                       }};
   return &module;
 }

@@ -1,41 +1,14 @@
 #include "lockstep/tensor/cuda/products.h"
 
-#include <cublas_v2.h>
-
 #include <algorithm>
-#include <map>
 #include <memory>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cuda/runtime.h"
+#include "lockstep/tensor/cuda/handles.h"
+#include "lockstep/tensor/tf32.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 namespace {
-
-void check_blas(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-    throw DeviceError(fmt::format("cuda:{}: {}: {}", current_device(), call, cublasGetStatusString(status)));
-}
-
-struct DestroyHandle {
-  void operator()(cublasHandle_t handle) const {
-    cublasDestroy(handle);
-  }  // at the thread's end there is nobody to tell
-};
-using Handle = std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyHandle>;
-
-// One a thread and device: they are not to be shared.
-cublasHandle_t handle() {
-  thread_local std::map<int, Handle> handles;
-  Handle& own = handles[current_device()];
-  if (!own) {
-    cublasHandle_t made = nullptr;
-    check_blas(cublasCreate(&made), "cublasCreate");
-    own.reset(made);
-  }
-  check_blas(cublasSetStream(own.get(), stream()), "cublasSetStream");
-  return own.get();
-}
 
 // cuBLAS counts columns first: a row-major matrix is its own transpose there.
 struct Operand {
@@ -47,23 +20,168 @@ struct Operand {
   std::int64_t stride;
 };
 
+struct Types {
+  explicit Types(DType dtype)
+      : data(dtype == kFloat64    ? CUDA_R_64F
+             : dtype == kFloat16  ? CUDA_R_16F
+             : dtype == kBFloat16 ? CUDA_R_16BF
+                                  : CUDA_R_32F),
+        scale(dtype == kFloat64 ? CUDA_R_64F : CUDA_R_32F),
+        compute(dtype == kFloat64                     ? CUBLAS_COMPUTE_64F
+                : dtype == kFloat32 && tf32_allowed() ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                      : CUBLAS_COMPUTE_32F) {}
+  cudaDataType_t data, scale;
+  cublasComputeType_t compute;
+};
+
+// 1 and 0 in the type of the scale.
+struct Factors {
+  const void* one(const Types& types) const {
+    return types.scale == CUDA_R_64F ? &one64 : static_cast<const void*>(&one32);
+  }
+  const void* zero(const Types& types) const {
+    return types.scale == CUDA_R_64F ? &zero64 : static_cast<const void*>(&zero32);
+  }
+  double one64 = 1, zero64 = 0;
+  float one32 = 1, zero32 = 0;
+};
+
+// The descriptors of cuBLASLt, which are destroyed.
+template <class T>
+struct Destroy;
+template <>
+struct Destroy<cublasLtMatmulDescOpaque_t> {
+  void operator()(cublasLtMatmulDesc_t desc) const { static_cast<void>(cublasLtMatmulDescDestroy(desc)); }
+};
+template <>
+struct Destroy<cublasLtMatrixLayoutOpaque_t> {
+  void operator()(cublasLtMatrixLayout_t layout) const { static_cast<void>(cublasLtMatrixLayoutDestroy(layout)); }
+};
+template <>
+struct Destroy<cublasLtMatmulPreferenceOpaque_t> {
+  void operator()(cublasLtMatmulPreference_t wish) const { static_cast<void>(cublasLtMatmulPreferenceDestroy(wish)); }
+};
+template <class T>
+using Owned = std::unique_ptr<T, Destroy<T>>;
+
+Owned<cublasLtMatrixLayoutOpaque_t> layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+                                           std::int64_t stride) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows),
+                                        static_cast<std::uint64_t>(columns), stride),
+             "cublasLtMatrixLayoutCreate");
+  return Owned<cublasLtMatrixLayoutOpaque_t>(made);
+}
+
+template <class T>
+void set(cublasLtMatmulDescOpaque_t& desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check_blas(cublasLtMatmulDescSetAttribute(&desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreferenceOpaque_t& wish, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  check_blas(cublasLtMatmulPreferenceSetAttribute(&wish, attribute, &value, sizeof(value)),
+             "cublasLtMatmulPreferenceSetAttribute");
+}
+
+// Up to 256 bytes, the most that algorithms ask for.
+std::uint32_t alignment(const void* data) {
+  std::uint32_t bytes = 256;
+  while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
+  return bytes;
+}
+
+// out^T (n, m) = b^T (n, k) a^T (k, m) + bias (n), as cuBLASLt sees it.
+struct Problem {
+  Problem(const Gemm& g, DType dtype)
+      : types(dtype), a(g.a, g.m, g.k), b(g.b, g.k, g.n), out_stride(std::max(g.out.row, g.n)) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check_blas(cublasLtMatmulDescCreate(&made, types.compute, types.scale), "cublasLtMatmulDescCreate");
+    desc.reset(made);
+    set(*desc, CUBLASLT_MATMUL_DESC_TRANSA, b.operation());
+    set(*desc, CUBLASLT_MATMUL_DESC_TRANSB, a.operation());
+    set(*desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(*desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+    b_layout = layout(types.data, b.transposed ? g.k : g.n, b.transposed ? g.n : g.k, b.stride);
+    a_layout = layout(types.data, a.transposed ? g.m : g.k, a.transposed ? g.k : g.m, a.stride);
+    out_layout = layout(types.data, g.n, g.m, out_stride);
+  }
+  ProductKey key(const Gemm& g) const {
+    return {g.m,
+            g.n,
+            g.k,
+            a.stride,
+            b.stride,
+            out_stride,
+            a.transposed,
+            b.transposed,
+            types.data,
+            types.compute,
+            alignment(g.a.data),
+            alignment(g.b.data),
+            alignment(g.out.data)};
+  }
+  Types types;
+  Operand a, b;
+  std::int64_t out_stride;
+  Owned<cublasLtMatmulDescOpaque_t> desc;
+  Owned<cublasLtMatrixLayoutOpaque_t> b_layout, a_layout, out_layout;
+};
+
+std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& problem, const Gemm& g) {
+  cublasLtMatmulPreference_t made = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  const Owned<cublasLtMatmulPreferenceOpaque_t> wish(made);
+  set(*wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+  // Sums stay in the type that they are computed in, however the work is split.
+  set(*wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
+  set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.b.data));
+  set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a.data));
+  set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g.out.data));
+  set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g.out.data));
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      own.lt, problem.desc.get(), problem.b_layout.get(), problem.a_layout.get(), problem.out_layout.get(),
+      problem.out_layout.get(), wish.get(), 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return std::nullopt;
+  check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
+  return result.algo;
+}
+
+constexpr std::size_t kMostAlgorithms = 4096;  // remembered: a program whose shapes never repeat starts over
+
 }  // namespace
 
 void product(const Gemm& g, DType dtype) {
   const Operand a(g.a, g.m, g.k), b(g.b, g.k, g.n);
-  const bool wide = dtype == kFloat64;
-  const double one64 = 1, zero64 = 0;
-  const float one32 = 1, zero32 = 0;
-  const void* const one = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* const zero = wide ? static_cast<const void*>(&zero64) : &zero32;
-  const cudaDataType_t type = wide ? CUDA_R_64F : CUDA_R_32F;
-  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
-  check_blas(
-      cublasGemmStridedBatchedEx_64(handle(), b.operation(), a.operation(), g.n, g.m, g.k, one, g.b.data, type,
-                                    b.stride, g.b_step, g.a.data, type, a.stride, g.a_step, zero, g.out.data, type,
-                                    std::max(g.out.row, g.n), g.out_step, g.batch, compute, CUBLAS_GEMM_DEFAULT),
-      "cublasGemmStridedBatchedEx");
+  const Types types(dtype);
+  const Factors factors;
+  check_blas(cublasGemmStridedBatchedEx_64(
+                 handles().blas, b.operation(), a.operation(), g.n, g.m, g.k, factors.one(types), g.b.data, types.data,
+                 b.stride, g.b_step, g.a.data, types.data, a.stride, g.a_step, factors.zero(types), g.out.data,
+                 types.data, std::max(g.out.row, g.n), g.out_step, g.batch, types.compute, CUBLAS_GEMM_DEFAULT),
+             "cublasGemmStridedBatchedEx");
   check_launch("gemm");
+}
+
+bool product_with_bias(const Gemm& g, DType dtype) {
+  // The epilogue reads the bias 16 bytes at a time; products with vectors have better kernels in cuBLAS.
+  if (g.batch != 1 || dtype == kFloat64 || g.n == 1 || g.k == 1 || alignment(g.bias) < 16) return false;
+  Handles& own = handles();
+  const Problem problem(g, dtype);
+  if (own.algorithms.size() >= kMostAlgorithms) own.algorithms.clear();
+  const auto [entry, is_new] = own.algorithms.try_emplace(problem.key(g));
+  if (is_new) entry->second = choose(own, problem, g);
+  if (!entry->second) return false;
+  const Factors factors;
+  check_blas(
+      cublasLtMatmul(own.lt, problem.desc.get(), factors.one(problem.types), g.b.data, problem.b_layout.get(), g.a.data,
+                     problem.a_layout.get(), factors.zero(problem.types), g.out.data, problem.out_layout.get(),
+                     g.out.data, problem.out_layout.get(), &*entry->second, own.workspace, kWorkspaceBytes, stream()),
+      "cublasLtMatmul");
+  check_launch("linear");
+  return true;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda

@@ -1,11 +1,14 @@
-// Matrix products by cuBLAS.
+// Matrix products by cuBLAS, on the current device's stream.
 #pragma once
 
 #include "lockstep/tensor/kernels_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 
-// gemm without its bias, on the current device's stream; dtype is f32 or f64. `out` has row stride n and column stride 1.
+// The product without its bias. `out` has column stride 1; f16 and bf16 are added up in f32, f32 with TF32 where that is
+// allowed (tf32.h).
 void product(const Gemm& gemm, DType dtype);
+// The product and its bias in one kernel. False where there is none for it, and nothing was started.
+bool product_with_bias(const Gemm& gemm, DType dtype);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda

@@ -1,5 +1,7 @@
 #include "lockstep/tensor/cuda/runtime.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@ namespace {
 
 struct PerDevice {
   std::once_flag once;
+  std::atomic<bool> is_prepared{false};
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
   std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
@@ -29,6 +32,7 @@ struct Devices {
   }
   int count = 0;
   cudaError_t error = cudaSuccess;
+  pid_t process = getpid();
   std::vector<PerDevice> list;
 };
 Devices& devices() {
@@ -38,6 +42,12 @@ Devices& devices() {
 
 constexpr int kUnknown = -1;
 thread_local int current = kUnknown;
+
+struct Capture {
+  CaptureMemory* memory = nullptr;  // null: none
+  int device = kUnknown;
+};
+thread_local Capture capture;
 
 void prepare(PerDevice& device, int index) {
   int pools = 0;
@@ -60,6 +70,7 @@ void prepare(PerDevice& device, int index) {
   }
   check(cudaHostAlloc(&device.fault, kFaultBytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
   std::memset(device.fault, 0, kFaultBytes);
+  device.is_prepared.store(true);
 }
 
 PerDevice& here() {
@@ -102,12 +113,17 @@ void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) [[likely]]
     return;
   static_cast<void>(cudaGetLastError());  // an error that is not sticky is not told twice
+  if (status == cudaErrorInitializationError && getpid() != devices().process)
+    throw DeviceError(
+        fmt::format("cuda: {}: this process was forked from one that uses CUDA, which CUDA cannot follow; "
+                    "start it with exec, or fork before the first use of a cuda device",
+                    call));
   throw DeviceError(fmt::format("cuda: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
 void check_launch(const char* op) {
   cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess && waits_for_launches()) status = cudaStreamSynchronize(stream());
+  if (status == cudaSuccess && waits_for_launches() && !is_capturing()) status = cudaStreamSynchronize(stream());
   if (status != cudaSuccess) [[unlikely]]
     throw DeviceError(fmt::format("cuda:{}: {}: {} ({})", current_device(), op, cudaGetErrorString(status),
                                   cudaGetErrorName(status)));
@@ -132,20 +148,22 @@ int current_device() {
   return current;
 }
 
+DeviceGuard::DeviceGuard(int index) : before_(current) { set_device(index); }
 DeviceGuard::~DeviceGuard() {
-  if (current != before_ && cudaSetDevice(before_) == cudaSuccess) current = before_;
+  if (current != before_ && before_ != kUnknown && cudaSetDevice(before_) == cudaSuccess) current = before_;
 }
 
 cudaStream_t stream() { return here().stream; }
 
 void* allocate(std::size_t bytes) {
+  if (is_capturing()) return capture.memory->allocate(bytes);
   PerDevice& device = here();
   void* data = nullptr;
   const std::size_t at_least = bytes == 0 ? 1 : bytes;
   cudaError_t status = cudaMallocAsync(&data, at_least, device.stream);
   if (status == cudaErrorMemoryAllocation) {  // what the cache holds may lie in pieces
     static_cast<void>(cudaGetLastError());
-    empty_cache();
+    empty_cache(current_device());
     status = cudaMallocAsync(&data, at_least, device.stream);
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
@@ -164,6 +182,7 @@ void* allocate(std::size_t bytes) {
 
 // At the end of the process the driver may be gone already, and the memory with it; there is nobody to tell otherwise.
 void deallocate(void* data, std::size_t bytes) noexcept {
+  if (is_capturing()) return capture.memory->deallocate(data);
   try {
     PerDevice& device = here();
     device.allocated.fetch_sub(static_cast<std::int64_t>(bytes));
@@ -187,10 +206,20 @@ void reset_peak(int index) {
   device.peak.store(device.allocated.load());
 }
 
-void empty_cache() {
-  const PerDevice& device = here();
+void empty_cache(int index) {
+  const PerDevice& device = devices().list[static_cast<std::size_t>(index)];
+  if (!device.is_prepared.load()) return;
+  const DeviceGuard guard(index);
   check(cudaStreamSynchronize(device.stream), "cudaStreamSynchronize");
   check(cudaMemPoolTrimTo(device.pool, 0), "cudaMemPoolTrimTo");
+}
+
+void set_capture(CaptureMemory* memory) { capture = {memory, memory ? current_device() : kUnknown}; }
+bool is_capturing() { return capture.memory && capture.device == current; }
+void forbid_in_capture(const char* op) {
+  if (is_capturing())
+    throw InvalidArgument(fmt::format("{}: waits for cuda:{}, which a CUDA graph that is being captured cannot do", op,
+                                      current_device()));
 }
 
 void* fault_memory() { return here().fault; }

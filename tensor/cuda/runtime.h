@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "lockstep/tensor/storage.h"
+#include "lockstep/tensor/accelerator_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 
@@ -24,10 +24,11 @@ int current_device();
 // The stream of the current device, on which all of its work is started.
 cudaStream_t stream();
 
-// Makes a device current, and the one before at the end.
+// Makes a device current, and the one before at the end, if there was one. A device that nobody asked for is left alone:
+// making it current would take hundreds of megabytes of its memory.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int index) : before_(current_device()) { set_device(index); }
+  explicit DeviceGuard(int index);
   ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
@@ -41,7 +42,13 @@ void* allocate(std::size_t bytes);
 void deallocate(void* data, std::size_t bytes) noexcept;
 AllocatorStats stats(int index);
 void reset_peak(int index);
-void empty_cache();
+void empty_cache(int index);  // of a device that is in use; nothing otherwise
+
+// This thread captures on the current device, where memory comes from `memory` meanwhile; null: no longer.
+void set_capture(CaptureMemory* memory);
+bool is_capturing();  // this thread, on its current device
+// Throws InvalidArgument where that is so: `op` would wait for the device.
+void forbid_in_capture(const char* op);
 
 // The current device's place for a Fault (fault.h): pinned, so that kernels write it and the host reads it.
 inline constexpr std::size_t kFaultBytes = 64;

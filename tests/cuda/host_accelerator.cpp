@@ -1,8 +1,11 @@
 #include "tests/cuda/host_accelerator.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/cuda/launch.h"
@@ -20,6 +23,26 @@ namespace {
 
 ls::cuda::Fault fault{};
 
+using Launches = std::vector<std::function<void()>>;
+Launches* recorder = nullptr;  // of the capture under way
+ls::CaptureMemory* capture_memory = nullptr;
+
+struct Recorded final : ls::RecordedWork {
+  explicit Recorded(Launches launches) : launches(std::move(launches)) {}
+  void launch() override {
+    for (const auto& launch : launches) launch();
+  }
+  Launches launches;
+};
+
+struct Moment final : ls::DeviceEvent {
+  using Clock = std::chrono::steady_clock;
+  double seconds_since(const ls::DeviceEvent& earlier) const override {
+    return std::chrono::duration<double>(at - static_cast<const Moment&>(earlier).at).count();
+  }
+  Clock::time_point at = Clock::now();
+};
+
 // Under AddressSanitizer nobody but the kernels, which are compiled without it, may touch the device's memory.
 class HostAccelerator final : public ls::Accelerator {
  public:
@@ -28,9 +51,8 @@ class HostAccelerator final : public ls::Accelerator {
   const ls::KernelTable& kernels(int) override { return ls::cuda::host::kTable; }
 
   void* allocate(std::size_t bytes, int index) override {
-    void* const data = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-    std::memset(data, 0xff, bytes);  // NaN
-    ASAN_POISON_MEMORY_REGION(data, bytes);
+    if (recorder) throw ls::DeviceError("a tensor was allocated outside of the graph that is being captured");
+    void* const data = fresh(bytes);
     Books& of = books_[index];
     ++of.allocations;
     of.allocated += static_cast<std::int64_t>(bytes);
@@ -38,6 +60,7 @@ class HostAccelerator final : public ls::Accelerator {
     return data;
   }
   void deallocate(void* data, std::size_t bytes, int index) noexcept override {
+    if (recorder) std::abort();  // CUDA would end the capture
     ASAN_UNPOISON_MEMORY_REGION(data, bytes);
     books_[index].allocated -= static_cast<std::int64_t>(bytes);
     std::free(data);
@@ -50,25 +73,55 @@ class HostAccelerator final : public ls::Accelerator {
   void empty_cache() override {}
 
   void copy(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) override {
+    if (recorder) {
+      if (to_device != from_device) throw ls::DeviceError("a copy between devices was started while capturing");
+      recorder->push_back([=] { move(to, to_device, from, from_device, bytes); });
+      return;
+    }
+    move(to, to_device, from, from_device, bytes);
+    if (to_device.is_cpu()) synchronize(from_device.index());
+  }
+  void synchronize(int index) override {
+    if (recorder) throw ls::DeviceError("the device was waited for while capturing");
+    const ls::cuda::Fault found = fault;
+    fault.kind = ls::cuda::Fault::kNone;
+    if (found.kind != ls::cuda::Fault::kNone) throw ls::InvalidArgument(describe(found, index));
+  }
+  std::unique_ptr<ls::DeviceEvent> record_event(int) override { return std::make_unique<Moment>(); }
+
+  void begin_capture(int, ls::CaptureMemory& memory) override {
+    recorder = &launches_;
+    capture_memory = &memory;
+  }
+  std::unique_ptr<ls::RecordedWork> end_capture(int) override {
+    recorder = nullptr;
+    capture_memory = nullptr;
+    return std::make_unique<Recorded>(std::exchange(launches_, {}));
+  }
+  void* allocate_apart(std::size_t bytes, int) override { return fresh(bytes); }
+  void deallocate_apart(void* data, int) noexcept override { std::free(data); }
+
+ private:
+  static void* fresh(std::size_t bytes) {
+    void* const data = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
+    std::memset(data, 0xff, bytes);  // NaN
+    ASAN_POISON_MEMORY_REGION(data, bytes);
+    return data;
+  }
+  static void move(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) {
     const bool opens_target = to_device.is_cuda(), opens_source = from_device.is_cuda();
     if (opens_target) ASAN_UNPOISON_MEMORY_REGION(to, bytes);
     if (opens_source) ASAN_UNPOISON_MEMORY_REGION(from, bytes);
     std::memcpy(to, from, bytes);
     if (opens_target) ASAN_POISON_MEMORY_REGION(to, bytes);
     if (opens_source) ASAN_POISON_MEMORY_REGION(from, bytes);
-    if (to_device.is_cpu()) synchronize(from_device.index());
-  }
-  void synchronize(int index) override {
-    const ls::cuda::Fault found = fault;
-    fault.kind = ls::cuda::Fault::kNone;
-    if (found.kind != ls::cuda::Fault::kNone) throw ls::InvalidArgument(describe(found, index));
   }
 
- private:
   struct Books {
     std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
   };
   Books books_[2];
+  Launches launches_;
 };
 
 bool has_real_devices() {
@@ -81,6 +134,17 @@ bool has_real_devices() {
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda::host {
 Fault* fault_record() { return &fault; }
+bool is_recording() { return recorder != nullptr; }
+void record(std::function<void()> launch) { recorder->push_back(std::move(launch)); }
+void forbid_in_capture(const char* op) {
+  if (recorder) throw InvalidArgument(std::string(op) + ": waits for the device, which is being captured");
+}
+void* allocate_scratch(std::size_t bytes) {
+  return capture_memory ? capture_memory->allocate(bytes) : ::operator new(bytes);
+}
+void deallocate_scratch(void* data) noexcept {
+  capture_memory ? capture_memory->deallocate(data) : ::operator delete(data);
+}
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda::host
 
 struct TestDevices::State {

@@ -79,6 +79,20 @@ TEST_CASE("pointwise operations, dense and strided") {
   });
 }
 
+TEST_CASE("dense operations of every size around what threads take at once") {
+  const TestDevices devices;
+  for (const std::int64_t count : {1, 3, 4, 5, 1023, 1024, 1027, 1028, 2047, 2048, 2049, 5000}) {
+    INFO(count, " elements");
+    const ls::Tensor a = values({count}, -1, 1, ls::kFloat32), b = values({count}, -1, 1, ls::kFloat32, 2);
+    const ls::Tensor x = a.to("cuda:0"), y = b.to("cuda:0");
+    CHECK(same_bits((x + y).to("cpu"), a + b));
+    CHECK(same_bits((x < y).to("cpu"), a < b));
+    CHECK(same_bits(x.to(ls::kFloat64).to("cpu"), a.to(ls::kFloat64)));
+    CHECK(same_bits((x * 3.0).to("cpu"), a * 3.0));
+    CHECK(same_bits(ls::full({count}, 2.5, {.device = "cuda:0"}).to("cpu"), ls::full({count}, 2.5)));
+  }
+}
+
 TEST_CASE("operations of two operands broadcast, promote and keep NaN") {
   for (const ls::DType dtype : kFloats) {
     const ls::Tensor a = values({4, 1, 33}, 0.5, 2, dtype), b = values({3, 1}, 0.5, 2, dtype, 2);
@@ -158,6 +172,14 @@ TEST_CASE("operations along a dimension") {
           [&](const Inputs& in) { return ls::layer_norm(in[0], {n}, in[1], in[2]); }, Tolerance{1e-4, 1e-4});
     }
   }
+  {
+    const TestDevices devices;  // the same bits, wherever the rows stand
+    const ls::Tensor x = values({2000}, -4, 4, ls::kFloat32).to("cuda:0");
+    const ls::Tensor apart = ls::cat({x.slice(0, 0, 1), x}, 0).slice(0, 1, 2001);
+    const auto rows = [](const ls::Tensor& all) { return all.reshape({2, 1000}); };
+    CHECK(same_bits(ls::softmax(rows(x), 1).to("cpu"), ls::softmax(rows(apart), 1).to("cpu")));
+    CHECK(same_bits(ls::layer_norm(rows(x), {1000}).to("cpu"), ls::layer_norm(rows(apart), {1000}).to("cpu")));
+  }
   check("a row of -inf", {ls::full({2, 5}, -kInf)}, [](const Inputs& in) { return ls::softmax(in[0].detach(), 1); });
 }
 
@@ -175,6 +197,25 @@ TEST_CASE("products, plain, transposed and in batches") {
     check("linear", {a, values({4, 7}, -1, 1, dtype, 2), values({4}, -1, 1, dtype, 3)},
           [](const Inputs& in) { return ls::linear(in[0], in[1], in[2]); });
   }
+}
+
+TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
+  const TestDevices devices;
+  const ls::Tensor a = values({20, 300}, -1, 1, ls::kFloat32), b = values({40, 300}, -1, 1, ls::kFloat32, 2);
+  const ls::Tensor bias = values({40}, -1, 1, ls::kFloat32, 3);
+  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+    const auto there = [&](const ls::Tensor& x) { return x.to(dtype).to("cuda:0"); };
+    const auto rounded = [&](const ls::Tensor& x) { return x.to(dtype).to(ls::kFloat32); };
+    const Tolerance one_bit = dtype == ls::kFloat16 ? Tolerance{0x1p-10, 1e-6} : Tolerance{0x1p-7, 1e-6};
+    const ls::Tensor product = ls::matmul(there(a), there(b).transpose(0, 1));
+    CHECK(product.dtype() == dtype);
+    check_close(product.to("cpu").to(ls::kFloat32), ls::matmul(rounded(a), rounded(b).transpose(0, 1)), "matmul",
+                one_bit);
+    const Tolerance two_bits{2 * one_bit.rtol, 0x1p-6};  // the bias is added to a rounded sum where no kernel has both
+    check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
+                ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
+  }
+  CHECK(contains(error_of([&] { (void)ls::matmul(a.to(ls::kBFloat16), b.to(ls::kBFloat16)); }), "needs f32 or f64"));
 }
 
 TEST_CASE("indexing, sorting, joining") {

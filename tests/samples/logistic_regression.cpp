@@ -120,6 +120,9 @@ TEST_CASE("what cannot work is said in one line, with an exit code") {
   CHECK(run(kProgram, {"--out", "errors", "--lr", "-1"}).code != 0);
   CHECK(run(kProgram, {"--out", "errors", "--batch", "0"}).code != 0);
   CHECK(run(kProgram, {"--out", "errors", "--epochs", "many"}).code != 0);
+  const Finished no_gpu = run(kProgram, {"--out", "errors", "--cuda-graph"});
+  CHECK(no_gpu.code != 0);
+  CHECK(contains(no_gpu.output, "--cuda-graph needs a cuda device; the batches are on cpu"));
   std::ofstream("errors.txt") << "a file, not a folder";
   const Finished blocked = run(kProgram, {"--out", "errors.txt/below"});
   CHECK(blocked.code == 1);
@@ -139,7 +142,7 @@ TEST_CASE("--help names every option") {
   const Finished help = run(kProgram, {"--help"});
   CHECK(help.code == 0);
   for (const char* option : {"--file", "--epochs", "--batch", "--lr", "--seed", "--out", "--save", "--resume", "--mode",
-                             "--shards", "--nproc", "--loss", "--quiet"}) {
+                             "--shards", "--nproc", "--loss", "--cuda-graph", "--quiet"}) {
     CHECK(contains(help.output, option));
   }
 }

@@ -1,0 +1,30 @@
+// Parameters that one call of a raw op steps: those that take the same numbers, side by side. Not installed.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "lockstep/tensor/optim_ops.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::optim {
+
+class StepList {
+ public:
+  // Whether a parameter can join those that are here.
+  bool takes(const Tensor& parameter) const {
+    if (size_ == 0) return true;
+    const TensorImpl &first = list_[0].parameter->impl(), &impl = parameter.impl();
+    return size_ < list_.size() && first.dtype == impl.dtype && first.storage->device() == impl.storage->device();
+  }
+  // Refers to all of them until clear().
+  void add(const raw::Stepped& stepped) { list_[size_++] = stepped; }
+  void clear() { size_ = 0; }
+  std::span<const raw::Stepped> all() const { return {list_.data(), size_}; }
+  Device device() const { return list_[0].parameter->device(); }
+
+ private:
+  std::array<raw::Stepped, raw::kMostStepped> list_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::optim

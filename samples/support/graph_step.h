@@ -1,0 +1,46 @@
+// --cuda-graph: training steps as replays of one that was recorded.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <optional>
+
+#include "support/options.h"
+
+namespace samples {
+
+class GraphStep {
+ public:
+  explicit GraphStep(const Options& options) : is_wanted_(options.cuda_graph) {}
+
+  // loss = step(x, y), by replay where that is possible: not the first step, which gets everything ready, and not the last
+  // batch of an epoch where it is a smaller one. Throws lockstep::InvalidArgument where the batch is on no cuda device.
+  template <class F>
+  lockstep::Tensor operator()(const lockstep::Tensor& x, const lockstep::Tensor& y, F step) {
+    if (!is_wanted_) return step(x, y);
+    if (!x.device().is_cuda())
+      throw lockstep::InvalidArgument("--cuda-graph needs a cuda device; the batches are on " + x.device().to_string());
+    if (!x_.defined()) {
+      x_ = lockstep::empty(x.shape(), {.dtype = x.dtype(), .device = x.device()});
+      y_ = lockstep::empty(y.shape(), {.dtype = y.dtype(), .device = y.device()});
+      return step(x, y);
+    }
+    if (x.shape() != x_.shape()) return step(x, y);
+    x_.copy_(x);
+    y_.copy_(y);
+    if (graph_) {
+      graph_->replay();
+    } else {
+      graph_.emplace(x.device());
+      graph_->capture([&] { loss_ = step(x_, y_); }, {.warm_up = false});
+    }
+    return loss_;
+  }
+
+ private:
+  bool is_wanted_;
+  lockstep::Tensor x_, y_, loss_;  // where the recorded step finds its batch, and leaves its loss
+  std::optional<lockstep::CudaGraph> graph_;
+};
+
+}  // namespace samples

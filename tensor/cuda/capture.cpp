@@ -1,0 +1,104 @@
+#include "lockstep/tensor/cuda/capture.h"
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/cuda/runtime.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace {
+
+class Graph final : public RecordedWork {
+ public:
+  // Takes over `graph`.
+  explicit Graph(cudaGraph_t graph) : device_(current_device()), graph_(graph) {
+    const cudaError_t status = cudaGraphInstantiate(&ready_, graph_, 0);
+    if (status != cudaSuccess) static_cast<void>(cudaGraphDestroy(graph_));
+    check(status, "cudaGraphInstantiate");
+  }
+  ~Graph() override {  // what has been launched ends first; there is nobody to tell what fails
+    try {
+      const DeviceGuard guard(device_);
+      static_cast<void>(cudaStreamSynchronize(stream()));
+    } catch (const DeviceError&) {
+    }
+    static_cast<void>(cudaGraphExecDestroy(ready_));
+    static_cast<void>(cudaGraphDestroy(graph_));
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override {
+    const DeviceGuard guard(device_);
+    check(cudaGraphLaunch(ready_, stream()), "cudaGraphLaunch");
+    check_launch("replay");
+  }
+
+ private:
+  int device_;
+  cudaGraph_t graph_;
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+class Event final : public DeviceEvent {
+ public:
+  Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Event() override { static_cast<void>(cudaEventDestroy(event_)); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record() { check(cudaEventRecord(event_, stream()), "cudaEventRecord"); }
+  double seconds_since(const DeviceEvent& earlier) const override {
+    const Event& start = static_cast<const Event&>(earlier);
+    float milliseconds = 0;
+    check(cudaEventSynchronize(start.event_), "cudaEventSynchronize");
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace
+
+// Thread-local: what other threads do on other streams, such as allocating, does not spoil the capture.
+void begin_capture(CaptureMemory& memory) {
+  check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  set_capture(&memory);
+}
+
+std::unique_ptr<RecordedWork> end_capture() {
+  set_capture(nullptr);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
+  if (status != cudaSuccess && graph) static_cast<void>(cudaGraphDestroy(graph));
+  check(status, "cudaStreamEndCapture");
+  return std::make_unique<Graph>(graph);
+}
+
+// cudaMalloc counts among the calls that could spoil a capture, in general: a relaxed thread may make it.
+void* allocate_apart(std::size_t bytes) {
+  static_cast<void>(stream());  // makes the device ready
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw DeviceError(
+        fmt::format("cuda:{}: out of memory: {} bytes asked for, for a CUDA graph; empty_cache() before "
+                    "capture may help",
+                    current_device(), bytes));
+  }
+  check(status, "cudaMalloc");
+  return data;
+}
+
+std::unique_ptr<DeviceEvent> record_event() {
+  auto event = std::make_unique<Event>();
+  event->record();
+  return event;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda

@@ -1,0 +1,16 @@
+// CUDA graphs and events.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/tensor/accelerator_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+
+// On the current device, as in Accelerator.
+void begin_capture(CaptureMemory& memory);
+std::unique_ptr<RecordedWork> end_capture();
+void* allocate_apart(std::size_t bytes);
+std::unique_ptr<DeviceEvent> record_event();
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda

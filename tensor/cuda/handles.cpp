@@ -1,0 +1,73 @@
+#include "lockstep/tensor/cuda/handles.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/cuda/capture.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace {
+
+// Handles are never destroyed: at the end of a thread, and of the process, the driver may be gone already.
+struct Pool {
+  std::mutex mutex;
+  std::vector<std::pair<int, std::unique_ptr<Handles>>> unused;  // of which device
+};
+Pool& pool() {
+  static Pool* const instance = new Pool;
+  return *instance;
+}
+
+std::unique_ptr<Handles> take_unused(int device) {
+  Pool& from = pool();
+  const std::lock_guard lock(from.mutex);
+  for (auto& [index, handles] : from.unused) {
+    if (index != device) continue;
+    std::unique_ptr<Handles> found = std::move(handles);
+    std::swap(from.unused.back().first, index);
+    std::swap(from.unused.back().second, handles);
+    from.unused.pop_back();
+    return found;
+  }
+  return nullptr;
+}
+
+// The stream first: setting it takes cuBLAS back to a workspace of its own.
+std::unique_ptr<Handles> make() {
+  auto out = std::make_unique<Handles>();
+  out->workspace = allocate_apart(kWorkspaceBytes);
+  check_blas(cublasCreate(&out->blas), "cublasCreate");
+  check_blas(cublasSetStream(out->blas, stream()), "cublasSetStream");
+  check_blas(cublasSetWorkspace(out->blas, out->workspace, kWorkspaceBytes), "cublasSetWorkspace");
+  check_blas(cublasSetMathMode(out->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "cublasSetMathMode");
+  check_blas(cublasLtCreate(&out->lt), "cublasLtCreate");
+  return out;
+}
+
+struct OfThread {
+  std::map<int, std::unique_ptr<Handles>> devices;
+  ~OfThread() {
+    const std::lock_guard lock(pool().mutex);
+    for (auto& [device, handles] : devices) pool().unused.emplace_back(device, std::move(handles));
+  }
+};
+
+}  // namespace
+
+void check_blas(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    throw DeviceError(fmt::format("cuda:{}: {}: {}", current_device(), call, cublasGetStatusString(status)));
+}
+
+Handles& handles() {
+  thread_local OfThread own;
+  std::unique_ptr<Handles>& found = own.devices[current_device()];
+  if (!found) found = take_unused(current_device());
+  if (!found) found = make();
+  return *found;
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
