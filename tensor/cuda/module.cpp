@@ -78,6 +78,20 @@ class CudaAccelerator final : public Accelerator {
     throw InvalidArgument(describe(fault, index));
   }
 
+  bool pin_host(void* data, std::size_t bytes) noexcept override {
+    const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // clears it
+    return status == cudaSuccess;
+  }
+  void unpin_host(void* data) noexcept override {
+    // At the end of the process the driver may be gone already, and its hold on the memory with it.
+    if (cudaHostUnregister(data) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  }
+  void* compute_stream(int index) override {
+    set_device(index);
+    return stream();
+  }
+
  private:
   // The copy runs on the target's stream: after what the source has been asked to compute, and before what it will be.
   static void copy_between(void* to, int to_index, const void* from, int from_index, std::size_t bytes) {

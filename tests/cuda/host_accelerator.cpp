@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/cuda/launch.h"
@@ -18,12 +19,14 @@ namespace ls = lockstep;
 
 namespace {
 
+constexpr int kDevices = 4;
+
 ls::cuda::Fault fault{};
 
 // Under AddressSanitizer nobody but the kernels, which are compiled without it, may touch the device's memory.
 class HostAccelerator final : public ls::Accelerator {
  public:
-  int device_count() override { return 2; }
+  int device_count() override { return kDevices; }
   std::string why_none() override { return ""; }
   const ls::KernelTable& kernels(int) override { return ls::cuda::host::kTable; }
 
@@ -50,25 +53,40 @@ class HostAccelerator final : public ls::Accelerator {
   void empty_cache() override {}
 
   void copy(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
     const bool opens_target = to_device.is_cuda(), opens_source = from_device.is_cuda();
     if (opens_target) ASAN_UNPOISON_MEMORY_REGION(to, bytes);
     if (opens_source) ASAN_UNPOISON_MEMORY_REGION(from, bytes);
     std::memcpy(to, from, bytes);
     if (opens_target) ASAN_POISON_MEMORY_REGION(to, bytes);
     if (opens_source) ASAN_POISON_MEMORY_REGION(from, bytes);
-    if (to_device.is_cpu()) synchronize(from_device.index());
+    if (to_device.is_cpu()) tell_fault(from_device.index());
   }
   void synchronize(int index) override {
+    const std::lock_guard lock(mutex_);
+    tell_fault(index);
+  }
+  bool pin_host(void*, std::size_t) noexcept override {
+    ++pinned_;
+    return true;
+  }
+  void unpin_host(void*) noexcept override { --pinned_; }
+  void* compute_stream(int) override { return nullptr; }
+  int pinned() const { return pinned_; }
+
+ private:
+  void tell_fault(int index) {
     const ls::cuda::Fault found = fault;
     fault.kind = ls::cuda::Fault::kNone;
     if (found.kind != ls::cuda::Fault::kNone) throw ls::InvalidArgument(describe(found, index));
   }
 
- private:
   struct Books {
     std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
   };
-  Books books_[2];
+  Books books_[kDevices];
+  std::atomic<int> pinned_{0};
+  std::mutex mutex_;  // of copies, which open the memory that they copy
 };
 
 bool has_real_devices() {
@@ -93,4 +111,6 @@ TestDevices::TestDevices() : state_(std::make_unique<State>()) {
 }
 TestDevices::~TestDevices() { ls::set_accelerator(nullptr); }
 bool TestDevices::are_real() const { return state_->are_real; }
+int TestDevices::pinned() const { return state_->host.pinned(); }
+ls::Device TestDevices::operator[](int index) const { return {ls::DeviceType::kCuda, index % count()}; }
 int TestDevices::count() const { return ls::device_count(ls::DeviceType::kCuda); }
