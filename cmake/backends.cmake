@@ -52,4 +52,7 @@ endfunction()
 lockstep_backend(gloo libgloo-dev gloo/transport/tcp/device.h gloo)
 lockstep_backend(mpi libopenmpi-dev mpi.h mpi)
 
+# nccl needs CUDA: cmake/nccl.cmake builds it.
+string(APPEND backend_lines
+  "LOCKSTEP_BACKEND_MODULE(nccl, \"libnccl-dev, or the wheel nvidia-nccl-cu13\", \"LOCKSTEP_WITH_NCCL\")\n")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/lockstep/backend_modules.def CONTENT "${backend_lines}" @ONLY)

@@ -72,6 +72,6 @@ foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   set(CPACK_DEBIAN_${id}_PACKAGE_DEPENDS "lockstep (= ${PROJECT_VERSION})")
 endforeach()
 set(CPACK_COMPONENTS_ALL Unspecified ${LOCKSTEP_BACKEND_MODULES})
-list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda)  # what it needs are no packages of Debian's; `cmake --install` brings it
+list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda lockstep_nccl)  # what it needs are no packages of Debian's; `cmake --install` brings it
 set(CPACK_OUTPUT_FILE_PREFIX ${PROJECT_BINARY_DIR}/package)
 include(CPack)

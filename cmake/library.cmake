@@ -17,6 +17,7 @@ foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu parallel/backends)
   file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sources ${found})
 endforeach()
+list(FILTER sources EXCLUDE REGEX "/parallel/backends/nccl_[^/]*\\.cpp$")
 list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels_table)\\.cpp$")
 foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
   if(source MATCHES "/parallel/backends/")

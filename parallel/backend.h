@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ struct Call {
   int rank = 0;              // that calls
   bool by_arrival = false;   // Reduction::kArrival, and there is something to add
   std::uint64_t detail = 0;  // the same on all ranks: shape and scale, hashed
+  // Of all_to_all with parts of different sizes: elements to and from each rank. Empty: `count` each.
+  std::vector<std::int64_t> in_parts = {}, out_parts = {};
 
   // "all_reduce #12 on rank 0 (f32, 1024 elements)"
   std::string describe() const;
@@ -60,7 +63,11 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
-  // Contiguous communication memory of `bytes` on a virtual CPU device; `call` (kEmpty) says what for.
+  // On which device the operations of tensors on `device` run: what is elsewhere is copied there and back.
+  virtual Device home(Device device) const { return device.is_cpu() ? device : Device(); }
+  // Whether all_to_all may have parts of different sizes.
+  virtual bool takes_uneven_parts() const { return false; }
+  // Contiguous communication memory of `bytes` on a device that is its own home; `call` (kEmpty) says what for.
   virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
   // Gives back what it keeps for the next operation. All ranks call it at the same point.
   virtual void release_staging() {}
@@ -77,6 +84,8 @@ struct BackendOptions {
   Reduction reduction = Reduction::kNative;
   std::vector<int> members = {};  // the ranks' numbers in the group that all others were split from; empty: the same
   std::string address = {};       // of this host, as the other ranks reach it (gloo); empty: loopback
+  std::optional<Device> device = std::nullopt;  // this rank's GPU (nccl); else by LOCAL_RANK, or the rank
+  bool allow_shared_gpu = false;
 };
 
 std::unique_ptr<Backend> make_local(const BackendOptions& options);

@@ -48,7 +48,9 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
 }
 
 autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) {
-  const std::int64_t shares = std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices));
+  // On a GPU one thread starts it all.
+  const std::int64_t shares =
+      device_.is_cpu() ? std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices)) : 1;
   if (shares == 1)
     combine(0, elements_);
   else
@@ -71,10 +73,11 @@ void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
     const std::int64_t from = std::max(begin, sum.first), to = std::min(end, sum.first + sum.out.numel());
     if (from >= to) continue;
     inputs.clear();
-    for (const Tensor& each : sum.inputs) inputs.push_back(each.raw_data());
+    std::vector<Tensor> here;  // of one parameter at a time
+    for (const Tensor& each : sum.inputs) inputs.push_back(here.emplace_back(reachable(each, device_)).raw_data());
     void* const target = sum.out.raw_data();
     raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = sum.out.dtype(), .scale = scale_.first},
-                 from - sum.first, to - from);
+                 from - sum.first, to - from, device_);
   }
 }
 

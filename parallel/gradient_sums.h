@@ -20,7 +20,7 @@ class GradientSums {
   // their place in the order, and count for nothing.
   void add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input);
   // Adds up everything, each worker an equal share of all elements, and returns the sums, undefined where all gradients
-  // are. Reading another device's memory is the transfer.
+  // are. Reading another device's memory is the transfer; GPUs' gradients are copied first.
   autograd::Gradients run(ReplicaWorkers* workers, const std::vector<Device>& devices);
 
  private:

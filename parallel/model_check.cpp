@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/nn/hash_internal.h"
+#include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
@@ -42,7 +43,7 @@ std::int64_t hash_of(const std::string& text) {
 }
 
 std::int64_t hash_of(const Tensor& tensor) {
-  const Tensor dense = raw::contiguous(tensor);
+  const Tensor dense = raw::contiguous(reachable(tensor, Device()));
   nn::Hash hash;
   hash.update(nn::bytes_of(dense));
   return static_cast<std::int64_t>(hash.digest());

@@ -241,6 +241,9 @@ PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options) : options_(options) {
 PowerSgdHook::~PowerSgdHook() = default;
 
 std::shared_ptr<Work> PowerSgdHook::start(const GradBucket& bucket, ProcessGroup& group) {
+  LOCKSTEP_CHECK(bucket.buffer.device().is_cpu(),
+                 "PowerSgdHook: gradients are on {}, and it works on the host's; use bf16_compress_hook()",
+                 bucket.buffer.device().to_string());
   if (bucket.index >= buckets_.size()) buckets_.resize(bucket.index + 1);
   std::shared_ptr<Bucket>& state = buckets_[bucket.index];
   if (!state || !state->fits(bucket)) {

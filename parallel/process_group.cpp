@@ -8,6 +8,7 @@
 #include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/staging.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/ops.h"
@@ -46,7 +47,8 @@ void run_alone(const Call& call) {
   void* const out = call.out.raw_data();
   if (call.scale == 1 && in == out) return;
   if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
-  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count);
+  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count,
+               call.out.device());
 }
 
 // True where both are the same elements in the same order.
@@ -57,7 +59,6 @@ bool same_place(const Tensor& a, const Tensor& b) {
 
 void check_tensor(const char* op, const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.defined(), "{}: the tensor is undefined", op);
-  LOCKSTEP_CHECK(tensor.device().is_cpu(), "{}: {} is not on a CPU device", op, lockstep::describe(tensor));
 }
 
 // What ranks must agree on beside kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
@@ -79,6 +80,9 @@ bool is_floating_sum(const Call& call) {
 void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
   check_tensor(op, out);
   check_tensor(op, in);
+  LOCKSTEP_CHECK(out.device() == in.device() || (out.device().is_cpu() && in.device().is_cpu()),
+                 "{}: out is {}, in is {}; expected both on one device", op, lockstep::describe(out),
+                 lockstep::describe(in));
   LOCKSTEP_CHECK(out.dtype() == in.dtype() && out.numel() * in_parts == in.numel() * out_parts,
                  "{}: out is {}, in is {}; expected one dtype, and out with {} / {} of in's elements", op,
                  lockstep::describe(out), lockstep::describe(in), out_parts, in_parts);
@@ -98,10 +102,10 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) 
 }
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
-    : place_(std::move(place)), options_(std::move(options)) {
+    : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)) {
   const std::string& name = options_.backend;
   LOCKSTEP_CHECK(name == "shm" || name == "local" || is_backend_module(name),
-                 "init_process_group: there is no backend '{}'; there are shm, local, gloo and mpi", name);
+                 "init_process_group: there is no backend '{}'; there are shm, local, gloo, mpi and nccl", name);
   LOCKSTEP_CHECK(options_.reduction != Reduction::kArrival || !is_backend_module(name),
                  "init_process_group: sums in order of arrival are for the backends local and shm, not for '{}'", name);
   if (size() == 1) return;
@@ -111,7 +115,9 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
                               .timeout = options_.timeout,
                               .reduction = options_.reduction,
                               .members = place_.members,
-                              .address = place_.address};
+                              .address = place_.address,
+                              .device = options_.device,
+                              .allow_shared_gpu = options_.allow_shared_gpu};
   backend_ = name == "shm"     ? make_shm(wanted)
              : name == "local" ? make_local(wanted)
                                : backend_module(name).make(wanted);
@@ -151,13 +157,38 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   const Tensor packed = put_back ? call.out : Tensor();
   std::shared_ptr<Work> work;
   if (backend_) {
-    work = backend_->start(std::move(call));
+    const Tensor& any = call.in.defined() ? call.in : call.out;
+    const Device device = any.defined() ? any.device() : Device(),
+                 home = any.defined() ? backend_->home(device) : device;
+    work = home == device ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
   } else {
     run_alone(call);
     work = std::make_shared<Done>();
   }
   if (!put_back) return work;
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
+}
+
+// Where the backend works on another device: what is read goes there first, and what was written comes back at the end.
+std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device home) {
+  const auto copy = [book = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
+    raw::copy(from, to);
+    const bool from_host = from.device().is_cpu();
+    if (from_host == to.device().is_cpu()) return;
+    const int gpu = -1 - rank;
+    book->add(from_host ? rank : gpu, from_host ? gpu : rank, phase,
+              to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
+  };
+  const Tensor in = call.in, out = call.out;
+  const bool sends = call.kind != Kind::kBroadcast || rank() == call.root;
+  const bool receives = out.defined() && (call.kind != Kind::kBroadcast || rank() != call.root);
+  const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
+  if (in.defined()) call.in = staging_->place_for(in, home);
+  if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, home);
+  if (in.defined() && sends) copy(in, call.in);
+  const Tensor result = call.out;
+  std::shared_ptr<Work> work = backend_->start(std::move(call));
+  return receives ? keep(then(std::move(work), [copy, result, out] { copy(result, out); })) : work;
 }
 
 // Remembers a Work that has something left to do, so that it is done though it may be dropped.
@@ -169,11 +200,13 @@ std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
 
 Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
   const std::int64_t count = checked_numel("empty", shape);
-  LOCKSTEP_CHECK(device.is_cpu(), "empty: {} has no communication memory for {}", backend(), device.to_string());
   if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
   const std::size_t bytes = static_cast<std::size_t>(count) * item_size(dtype);
   const Call call{.kind = Kind::kEmpty, .count = static_cast<std::int64_t>(bytes), .number = calls_++, .rank = rank()};
-  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(backend_->allocate(call, bytes, device), shape, count, dtype)));
+  const Device home = backend_->home(device);
+  Ref<Storage> storage = backend_->allocate(call, bytes, home);
+  if (home != device) storage = staging_->mirror(std::move(storage), device);
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, count, dtype)));
 }
 
 std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
@@ -255,67 +288,6 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& 
   return start({.kind = Kind::kAllToAll, .count = in.numel() / size()}, in, out);
 }
 
-// Shows all ranks who sends how many rows to whom, and who expects how many; all of them throw where that differs.
-// Returns the longest part.
-std::int64_t ProcessGroup::check_all_splits(const std::vector<std::int64_t>& in_splits,
-                                            const std::vector<std::int64_t>& out_splits) {
-  const auto n = static_cast<std::size_t>(size());
-  std::vector<std::int64_t> own = in_splits;
-  own.insert(own.end(), out_splits.begin(), out_splits.end());
-  const Tensor all = raw::empty({size(), 2, size()}, {.dtype = kInt64});
-  all_gather(all, raw::from_bytes(own.data(), {2, size()}, kInt64))->wait();
-  const std::span<const std::int64_t> splits = all.span<std::int64_t>();
-  std::int64_t longest = 1;
-  for (std::size_t from = 0; from < n; ++from) {
-    for (std::size_t to = 0; to < n; ++to) {
-      const std::int64_t sent = splits[2 * n * from + to], expected = splits[2 * n * to + n + from];
-      if (sent != expected)
-        throw CommError(
-            fmt::format("all_to_all: rank {} sends {} rows to rank {}, which expects {}", from, sent, to, expected));
-      longest = std::max(longest, sent);
-    }
-  }
-  return longest;
-}
-
-// Every part is padded to the largest, which the ranks find out first. Waits.
-std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const Tensor& in,
-                                                      const AllToAllOptions& options) {
-  const auto check_splits = [&](const char* role, const std::vector<std::int64_t>& splits, const Tensor& tensor) {
-    std::int64_t rows = 0;
-    for (const std::int64_t each : splits) rows += each;
-    LOCKSTEP_CHECK(tensor.dim() > 0 && std::cmp_equal(splits.size(), size()) && rows == tensor.size(0) &&
-                       std::ranges::all_of(splits, [](std::int64_t each) { return each >= 0; }),
-                   "all_to_all: {} has {} numbers that add up to {}; expected {} for the rows of {}", role,
-                   splits.size(), rows, size(), lockstep::describe(tensor));
-  };
-  const auto even = [&](const Tensor& t) {
-    return std::vector<std::int64_t>(static_cast<std::size_t>(size()), t.dim() > 0 ? t.size(0) / size() : 0);
-  };
-  const std::vector<std::int64_t> in_splits = options.in_splits.empty() ? even(in) : options.in_splits;
-  const std::vector<std::int64_t> out_splits = options.out_splits.empty() ? even(out) : options.out_splits;
-  check_splits("in_splits", in_splits, in);
-  check_splits("out_splits", out_splits, out);
-  const std::int64_t longest = check_all_splits(in_splits, out_splits);
-  Shape padded = in.shape();
-  padded[0] = longest * size();
-  const Tensor from = raw::zeros(padded, in.options()), to = raw::zeros(padded, in.options());
-  const auto move_parts = [&](const Tensor& tensor, const std::vector<std::int64_t>& splits, bool packing,
-                              const Tensor& parts) {
-    std::int64_t row = 0;
-    for (std::size_t r = 0; r < splits.size(); row += splits[r], ++r) {
-      const std::int64_t at = static_cast<std::int64_t>(r) * longest;
-      const Tensor own = raw::slice(tensor, 0, row, row + splits[r], 1),
-                   part = raw::slice(parts, 0, at, at + splits[r], 1);
-      packing ? raw::copy(own, part) : raw::copy(part, own);
-    }
-  };
-  move_parts(in, in_splits, true, from);
-  start({.kind = Kind::kAllToAll, .count = from.numel() / size()}, from, to)->wait();
-  move_parts(out, out_splits, false, to);
-  return std::make_shared<Done>();
-}
-
 std::shared_ptr<Work> ProcessGroup::send(const Tensor& tensor, int to, int tag) {
   check_tensor("send", tensor);
   check_rank("send", "to", to);
@@ -339,6 +311,7 @@ void ProcessGroup::barrier() {
 
 void ProcessGroup::release_staging() {
   if (backend_) backend_->release_staging();
+  staging_->release();
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
@@ -388,8 +361,10 @@ void ProcessGroup::book(const Call& call) {
       return to_all_others([&](int r) { return range(r) + range(rank()); });
     case Kind::kAllGather:
     case Kind::kReduceScatter:
-    case Kind::kAllToAll:
       return to_all_others(part);
+    case Kind::kAllToAll:
+      if (call.in_parts.empty()) return to_all_others(part);
+      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
     case Kind::kBroadcast:
     case Kind::kScatter:
       if (rank() == call.root) to_all_others(part);

@@ -5,6 +5,9 @@
 // one that does not arrive in time are a CommError on all the others, which names it; after an error the group stays
 // failed, and a new one can be made. Nothing here ends the process or prints.
 //
+// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns when they are back, and
+// the copies are booked between the rank r and its GPU, which the books call -1 - r.
+//
 // What lives in a group's own communication memory (`empty`) is exchanged without copies. A group belongs to one thread of
 // its rank at a time. With several groups, start operations in the same order on all ranks: a few may be in flight
 // before starting one more waits for the others.
@@ -26,6 +29,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 class Backend;
 class Reducer;
+class Staging;
 struct Call;
 
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
@@ -49,17 +53,18 @@ class Work {
 std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish);
 
 struct InitOptions {
-  std::string backend = "shm";  // shm, local, gloo or mpi
+  std::string backend = "shm";  // shm, local, gloo, mpi or nccl
   // How the ranks find each other: env://, tcp://host:port, file:///path, mpi://. Ignored where `store` is given.
   std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
   int world_size = -1;                                           // -1: from the environment
   int rank = -1;
-  std::shared_ptr<Store> store = nullptr;  // with it, rank and world_size must be given
-  std::string group_name = {};             // keeps the groups of one store apart
-  std::optional<Device> device = std::nullopt;
+  std::shared_ptr<Store> store = nullptr;       // with it, rank and world_size must be given
+  std::string group_name = {};                  // keeps the groups of one store apart
+  std::optional<Device> device = std::nullopt;  // this rank's GPU, for nccl; else cuda:LOCAL_RANK
   Reduction reduction = Reduction::kNative;
-  bool authenticate = true;  // stores of several hosts: with the job's token
+  bool authenticate = true;       // stores of several hosts: with the job's token
+  bool allow_shared_gpu = false;  // nccl with several ranks on one GPU, for tests: slow, and with ten times the timeout
 };
 
 // A rank's place among the others, and the store in which they met.
@@ -89,7 +94,7 @@ class ProcessGroup {
   const std::string& backend() const { return options_.backend; }  // "shm"
   std::chrono::milliseconds timeout() const { return options_.timeout; }
 
-  // Uninitialised communication memory, contiguous; the same call on all ranks.
+  // Uninitialised communication memory, contiguous; the same call on all ranks, but for the device.
   Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = {});
 
   // Every rank's `tensor` becomes the root's.
@@ -133,6 +138,7 @@ class ProcessGroup {
   friend class PhaseGuard;
   friend class Reducer;
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
+  std::shared_ptr<Work> start_staged(Call call, Device home);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
   std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
                                 const std::vector<std::int64_t>& out_splits);
@@ -140,6 +146,7 @@ class ProcessGroup {
   void book(const Call& call);
   void check_rank(const char* op, const char* role, int rank) const;
 
+  std::unique_ptr<Staging> staging_;
   std::unique_ptr<Backend> backend_;  // null in a group of one
   Rendezvous place_;
   InitOptions options_;

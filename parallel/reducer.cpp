@@ -45,7 +45,10 @@ Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const Di
     const Tensor& first = parameters_[layout.parameters.front()].second.master();
     Tensor memory = group_->empty({layout.elements}, sum_dtype(first.dtype()), first.device());
     raw::fill(memory, 0);  // the gaps between gradients are added up, too
-    buckets_.push_back({.layout = std::move(layout), .memory = memory, .own = memory});
+    const Tensor place = raw::slice(memory, 0, layout.tail, layout.elements, 1);
+    const Tensor tail = memory.device().is_cpu() ? place : raw::to(place, Device());
+    buckets_.push_back(
+        {.layout = std::move(layout), .memory = memory, .tail = tail, .tail_place = place, .own = memory});
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const BucketLayout& layout = buckets_[b].layout;
@@ -56,7 +59,7 @@ Reducer::Reducer(Named parameters, std::shared_ptr<ProcessGroup> group, const Di
       const std::int64_t at = layout.offsets[k];
       slot.home = raw::view(raw::slice(buckets_[b].memory, 0, at, at + slot.leaf.numel(), 1), slot.leaf.shape());
       slot.bucket = b;
-      slot.used_bit = layout.tail + kTailFixed + static_cast<std::int64_t>(k);
+      slot.used_bit = kTailFixed + static_cast<std::int64_t>(k);
       slot.dtype = slot.leaf.dtype();
       if (slot.dtype == slot.home.dtype()) autograd::set_gradient_home(slot.leaf, slot.home);
       slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { complete(p, run); });
@@ -164,7 +167,7 @@ void Reducer::settle(std::size_t parameter) {
     ++copies_;
   }
   Bucket& bucket = buckets_[slot.bucket];
-  set_element(bucket.memory, slot.used_bit, slot.used ? 1 : 0);
+  set_element(bucket.tail, slot.used_bit, slot.used ? 1 : 0);
   if (--bucket.pending == 0) bucket.ready = seconds();
 }
 
@@ -201,13 +204,14 @@ void Reducer::launch_next() {
 
 void Reducer::start_own(std::size_t b) {
   Bucket& bucket = buckets_[b];
-  const auto set_tail = [&](Tail at, double value) { set_element(bucket.memory, bucket.layout.tail + at, value); };
+  const auto set_tail = [&](Tail at, double value) { set_element(bucket.tail, at, value); };
   set_tail(kTailShards, static_cast<double>(step_.shards));
   set_tail(kTailRows, static_cast<double>(step_.rows));
   set_tail(kTailLoss, step_.loss);
   set_tail(kTailStop, wants_stop_ ? 1 : 0);
   set_tail(kTailJoined, step_.joined ? 1 : 0);
   bucket.launched = seconds();
+  raw::copy(bucket.tail, bucket.tail_place);
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
     bucket.work = group_->all_reduce_scaled(bucket.own, step_.weighted ? 1 : 1.0 / nominal_shards());
@@ -255,13 +259,14 @@ void Reducer::wait_for(std::size_t b) {
     throw;
   }
   bucket.work = bucket.hook_work = nullptr;
+  raw::copy(bucket.tail_place, bucket.tail);
   bucket.done = seconds();
 }
 
 // The sum over all ranks of an element of the tail.
 double Reducer::tail_sum(Tail at) const {
   const Bucket& first = buckets_.front();
-  return get_element(first.memory, first.layout.tail + at) * (step_.weighted ? 1 : nominal_shards());
+  return get_element(first.tail, at) * (step_.weighted ? 1 : nominal_shards());
 }
 
 void Reducer::take_results() {
@@ -277,7 +282,7 @@ void Reducer::take_results() {
   const double launched = step_.weighted ? 1 : 1.0 / nominal, had = hook_ ? 1.0 / group_->size() : launched;
   const double first = step_.weighted ? scale.first / had : launched / had;
   for (Slot& slot : slots_) {
-    if (get_element(buckets_[slot.bucket].memory, slot.used_bit) == 0) continue;
+    if (get_element(buckets_[slot.bucket].tail, slot.used_bit) == 0) continue;
     scale_gradient(slot.home, first);
     scale_gradient(slot.home, second);
     if (slot.dtype == slot.home.dtype()) {
@@ -287,8 +292,7 @@ void Reducer::take_results() {
       ++copies_;
     }
   }
-  const Bucket& bucket = buckets_.front();
-  const Tensor loss = raw::clone(raw::select(bucket.memory, 0, bucket.layout.tail + kTailLoss));
+  const Tensor loss = raw::clone(raw::select(buckets_.front().tail, 0, kTailLoss));
   if (step_.weighted) scale_gradient(loss, scale.first);
   scale_gradient(loss, scale.second);
   mean_loss_ = get_element(loss, 0);

@@ -77,6 +77,8 @@ class Reducer {
   struct Bucket {
     BucketLayout layout;
     Tensor memory;            // gradients and tail
+    Tensor tail = {};         // the tail, or on a GPU what stands for it on the host ...
+    Tensor tail_place = {};   // ... and is copied here and back around the reduction
     Tensor own;               // what no hook reduces: all of it, or with a hook the tail
     GradBucket hooked = {};   // what the hook reduces
     std::size_t pending = 0;  // parameters whose gradient is not complete
@@ -87,7 +89,7 @@ class Reducer {
     Tensor leaf, home;  // in f32 for f16 and bf16, rounded once when the step ends
     DType dtype;
     std::size_t bucket = 0;
-    std::int64_t used_bit = 0;  // in the bucket, in elements
+    std::int64_t used_bit = 0;  // in the tail, in elements
     bool ready = false, used = false;
     HookHandle hook;
   };

@@ -66,16 +66,21 @@ void scale_gradient(const Tensor& gradient, double factor) {
   const void* const in = gradient.raw_data();
   void* const out = gradient.raw_data();
   raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = gradient.dtype(), .scale = factor}, 0,
-               gradient.numel());
+               gradient.numel(), gradient.device());
   gradient.impl().storage->bump_version();
+}
+
+Tensor reachable(const Tensor& t, Device device) {
+  return t.device().is_cpu() && device.is_cpu() ? t : raw::to(t, device);
 }
 
 Tensor combine_losses(const std::vector<Tensor>& losses) {
   const Tensor out = raw::empty(Shape(), losses[0].options());
+  std::vector<Tensor> here;
   std::vector<const void*> inputs;
-  for (const Tensor& loss : losses) inputs.push_back(loss.raw_data());
+  for (const Tensor& loss : losses) inputs.push_back(here.emplace_back(reachable(loss, out.device())).raw_data());
   void* const target = out.raw_data();
-  raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = out.dtype()}, 0, 1);
+  raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = out.dtype()}, 0, 1, out.device());
   return out;
 }
 

@@ -46,6 +46,8 @@ void set_rounded(const Tensor& leaf, const Tensor& sum);
 Tensor add_up(Tensor a, const Tensor& b);
 // gradient *= factor, in place; nothing where it is undefined.
 void scale_gradient(const Tensor& gradient, double factor);
+// Itself where kernels of `device` can read it, as all CPU devices have one memory; else a copy there.
+Tensor reachable(const Tensor& t, Device device);
 // The canonical sum of 0-d losses, scaled (or not).
 Tensor combine_losses(const std::vector<Tensor>& losses);
 Tensor combine_losses(const std::vector<Tensor>& losses, const StepScale& scale);

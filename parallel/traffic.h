@@ -14,8 +14,8 @@ enum class Phase : std::uint8_t { kOther, kInputs, kParameters, kOutputs, kLossG
 inline constexpr int kPhaseCount = 7;
 const char* name(Phase phase);  // "inputs"
 
-// The sum over all transfers on one link in one phase. Ends are ranks (process groups) or positions in the list of
-// devices (DataParallel).
+// The sum over all transfers on one link in one phase. Ends are ranks (process groups; -1 - r stands for the GPU of rank
+// r, where its tensors are copied to the host and back) or positions in the list of devices (DataParallel).
 struct LinkTraffic {
   int from = 0;
   int to = 0;

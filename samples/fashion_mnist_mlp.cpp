@@ -21,9 +21,10 @@ struct Mlp : ls::nn::Module {
 
 samples::Score evaluate(const Mlp& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
   ls::NoGradGuard no_grad;
+  const ls::Device device = model.parameters()[0]->device();
   double loss = 0, right = 0, rows = 0;
-  for (const auto& [x, y] : loader) {
-    const ls::Tensor scores = model(x);
+  for (const auto& [x, labels] : loader) {
+    const ls::Tensor scores = model(x.to(device)), y = labels.to(device);
     const auto batch = static_cast<double>(x.size(0));
     loss += batch * criterion(scores, y).item<double>();
     right += ls::sum((ls::argmax(scores, 1) == y).to(ls::kInt64)).item<double>();

@@ -25,8 +25,9 @@ samples::Score evaluate(const LogisticRegression& model, const ls::nn::BCELoss& 
   ls::NoGradGuard no_grad;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(set.size()));
   std::iota(rows.begin(), rows.end(), 0);
-  const auto [x, y] = set.get_batch(rows);  // all of them at once
-  const ls::Tensor p = model(x);
+  const auto [x, labels] = set.get_batch(rows);  // all of them at once
+  const ls::Device device = model.fc.weight->device();
+  const ls::Tensor p = model(x.to(device)), y = labels.to(device);
   return {.loss = criterion(p, y).item<double>(),
           .accuracy = ls::mean(((p > 0.5) == (y > 0.5)).to(ls::kFloat64)).item<double>()};
 }

@@ -72,6 +72,13 @@ class Accelerator {
   // which waits for the device.
   virtual void* allocate_apart(std::size_t bytes, int index) = 0;
   virtual void deallocate_apart(void* data, int index) noexcept = 0;
+
+  // Makes copies to and from this host memory as fast as they can be, until it is unpinned. False where that cannot be
+  // (the system limits it): then they are slower.
+  virtual bool pin_host(void* data, std::size_t bytes) noexcept = 0;
+  virtual void unpin_host(void* data) noexcept = 0;
+  // On which a device's work is started, as its own library calls it (cudaStream_t). Makes the device this thread's.
+  virtual void* compute_stream(int index) = 0;
 };
 
 // What the module's entry lockstep_accelerator_cuda() returns.

@@ -46,6 +46,11 @@ void settle_mode(Options& options, bool is_nproc_given) {
     throw CLI::ValidationError("--reduction", "arrival is for --backend shm, and the backend is " + options.backend);
   if (options.reduction == "arrival" && options.mode != "ddp")
     throw CLI::ValidationError("--reduction", "arrival is for --mode ddp, and the mode is " + options.mode);
+  const bool on_gpu = options.device != "cpu";
+  if (on_gpu && options.mode == "compare")
+    throw CLI::ValidationError("--device", options.device + " is not for --mode compare, whose bits are the CPU's");
+  if (options.backend == "nccl" && (!on_gpu || options.mode == "compare"))
+    throw CLI::ValidationError("--backend", "nccl is for --mode ddp with --device cuda");
   if (options.comm_hook != "none" && options.mode != "ddp")
     throw CLI::ValidationError("--comm-hook",
                                options.comm_hook + " is for --mode ddp, and the mode is " + options.mode);
@@ -79,11 +84,22 @@ Options parse(int argc, char** argv, Options options) {
       ->check(CLI::Range(1, 256));
   const CLI::Option* nproc = app.add_option("--nproc", options.nproc, "ranks that mode ddp starts (one for each shard)")
                                  ->check(CLI::Range(1, 256));
+  app.add_option(
+         "--device", options.device,
+         "cpu, cuda or cuda:N. With cuda, mode dp takes cuda:0, cuda:1, ... and each rank of ddp one of its host's "
+         "GPUs, again from the first where there are fewer")
+      ->check([](const std::string& text) {
+        const bool known = text == "cpu" || text == "cuda" ||
+                           (text.starts_with("cuda:") && text.size() > 5 && text.size() < 8 &&
+                            text.find_first_not_of("0123456789", 5) == std::string::npos);
+        return known ? std::string() : text + " is none of cpu, cuda and cuda:N";
+      });
   app.add_option("--loss", options.loss, "of mode dp. outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
-  app.add_option("--backend", options.backend,
-                 "of mode ddp. shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks")
-      ->check(CLI::IsMember({"shm", "gloo", "mpi"}));
+  app.add_option(
+         "--backend", options.backend,
+         "of mode ddp. shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks; nccl: of GPUs")
+      ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   app.add_option(
          "--reduction", options.reduction,
          "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "

@@ -27,8 +27,9 @@ struct Options {
   std::string mode = {};                // single, shards, dp, ddp or compare
   std::int64_t shards = 2;              // into how many a step is cut, over all devices and ranks
   std::int64_t nproc = 0;               // ranks that mode ddp starts; by default one for each shard
+  std::string device = "cpu";           // or cuda, cuda:N
   std::string loss = "outside";         // of dp: outside (on the gathered outputs) or replica
-  std::string backend = "shm";          // of ddp: shm, gloo or mpi
+  std::string backend = "shm";          // of ddp: shm, gloo, mpi or nccl
   std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
   bool cuda_graph = false;              // steps as replays of one that was recorded

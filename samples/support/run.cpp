@@ -54,6 +54,7 @@ std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
   if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
+  if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
   if (options_.reduction == "arrival") text += " reduction=arrival";
   if (options_.comm_hook != "none") text += " comm-hook=" + options_.comm_hook;

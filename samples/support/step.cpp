@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,7 @@ bool has_same_bits_outside(const Options& options) {
 namespace {
 
 par::Reduction reduction_of(const Options& options) {
+  if (options.backend == "nccl") return par::Reduction::kNative;  // an order of its own
   return options.reduction == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
 }
 
@@ -47,22 +50,46 @@ std::shared_ptr<par::CommHook> hook_of(const Options& options) {
   return std::make_shared<par::PowerSgdHook>(par::PowerSgdOptions{.rank = 4, .start_iteration = 10});
 }
 
+// This process among those of its host.
+int local_rank() {
+  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (const char* const text = std::getenv(name)) return std::max(std::atoi(text), 0);
+  }
+  return 0;
+}
+
+// The devices of this process: of a DataParallel one for each shard, else one.
+std::vector<ls::Device> devices_of(const Options& options) {
+  const std::int64_t count = options.mode == "dp" ? options.shards : 1;
+  const int gpus = options.device == "cuda" ? std::max(ls::device_count(ls::DeviceType::kCuda), 1) : 1;
+  std::vector<ls::Device> devices;
+  for (int i = 0; i < count; ++i) {
+    if (options.device == "cpu")
+      devices.emplace_back("cpu:" + std::to_string(i));
+    else if (options.device != "cuda")
+      devices.emplace_back(options.device);
+    else
+      devices.emplace_back(ls::DeviceType::kCuda, (options.mode == "ddp" ? local_rank() : i) % gpus);
+  }
+  return devices;
+}
+
 }  // namespace
 
 Step::Step(const Options& options, ls::nn::Module& model)
-    : options_(options), model_(model), is_loss_outside_(options.loss == "outside") {
+    : options_(options), model_(model), devices_(devices_of(options)), is_loss_outside_(options.loss == "outside") {
+  model.to(devices_[0]);
   if (options.mode == "ddp")
     group_ = par::init_process_group({.backend = options.backend,
                                       .init_method = options.backend == "mpi" ? "mpi://" : "env://",
+                                      .device = devices_[0],
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
   const int shards = static_cast<int>(options.shards);
   if (options.mode == "shards") {
     shards_.emplace(model, par::ShardsOptions{.shards = shards});
   } else if (options.mode == "dp") {
-    std::vector<ls::Device> devices;
-    for (int i = 0; i < shards; ++i) devices.emplace_back("cpu:" + std::to_string(i));
-    dp_.emplace(model, devices);
+    dp_.emplace(model, devices_);
   } else if (options.mode == "ddp") {
     ddp_.emplace(model, group_, par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks()});
     if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "support/options.h"
 #include "support/result.h"
@@ -16,7 +17,7 @@ namespace samples {
 
 class Step {
  public:
-  // Joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch, shards and ranks do not fit together.
+  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch, shards and ranks do not fit together.
   Step(const Options& options, ls::nn::Module& model);
 
   // The batches of this process: in the sharded modes those of its shards, one after another, equally many rows of each.
@@ -24,8 +25,9 @@ class Step {
 
   // Leaves the gradients of the mean loss of the step, and returns that loss.
   template <class Criterion>
-  ls::Tensor backward(const ls::Tensor& x, const ls::Tensor& y, const Criterion& criterion) {
+  ls::Tensor backward(const ls::Tensor& inputs, const ls::Tensor& labels, const Criterion& criterion) {
     begin();
+    const ls::Tensor x = inputs.to(devices_[0]), y = labels.to(devices_[0]);
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model_(x), y); };
     if (shards_) return shards_->backward(x, y, loss_fn);
     if (ddp_) return ddp_->backward(x, y, loss_fn);
@@ -54,6 +56,7 @@ class Step {
 
   const Options& options_;
   ls::nn::Module& model_;
+  std::vector<ls::Device> devices_;
   bool is_loss_outside_;
   std::shared_ptr<ls::parallel::ProcessGroup> group_;
   std::optional<ls::parallel::Shards> shards_;

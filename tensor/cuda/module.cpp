@@ -100,6 +100,20 @@ class CudaAccelerator final : public Accelerator {
     }
   }
 
+  bool pin_host(void* data, std::size_t bytes) noexcept override {
+    const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // clears it
+    return status == cudaSuccess;
+  }
+  void unpin_host(void* data) noexcept override {
+    // At the end of the process the driver may be gone already, and its hold on the memory with it.
+    if (cudaHostUnregister(data) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  }
+  void* compute_stream(int index) override {
+    set_device(index);
+    return stream();
+  }
+
  private:
   // Pageable memory has been copied aside when cudaMemcpyAsync returns; the device reads pinned memory later, and all of
   // the host's where it uses its page tables.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "lockstep/tensor/accelerator_internal.h"
@@ -20,6 +21,8 @@
 namespace ls = lockstep;
 
 namespace {
+
+constexpr int kDevices = 4;
 
 ls::cuda::Fault fault{};
 
@@ -46,7 +49,7 @@ struct Moment final : ls::DeviceEvent {
 // Under AddressSanitizer nobody but the kernels, which are compiled without it, may touch the device's memory.
 class HostAccelerator final : public ls::Accelerator {
  public:
-  int device_count() override { return 2; }
+  int device_count() override { return kDevices; }
   std::string why_none() override { return ""; }
   const ls::KernelTable& kernels(int) override { return ls::cuda::host::kTable; }
 
@@ -75,7 +78,7 @@ class HostAccelerator final : public ls::Accelerator {
   void copy(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) override {
     if (recorder) {
       if (to_device != from_device) throw ls::DeviceError("a copy between devices was started while capturing");
-      recorder->push_back([=] { move(to, to_device, from, from_device, bytes); });
+      recorder->push_back([=, this] { move(to, to_device, from, from_device, bytes); });
       return;
     }
     move(to, to_device, from, from_device, bytes);
@@ -83,6 +86,7 @@ class HostAccelerator final : public ls::Accelerator {
   }
   void synchronize(int index) override {
     if (recorder) throw ls::DeviceError("the device was waited for while capturing");
+    const std::lock_guard lock(mutex_);
     const ls::cuda::Fault found = fault;
     fault.kind = ls::cuda::Fault::kNone;
     if (found.kind != ls::cuda::Fault::kNone) throw ls::InvalidArgument(describe(found, index));
@@ -101,6 +105,14 @@ class HostAccelerator final : public ls::Accelerator {
   void* allocate_apart(std::size_t bytes, int) override { return fresh(bytes); }
   void deallocate_apart(void* data, int) noexcept override { std::free(data); }
 
+  bool pin_host(void*, std::size_t) noexcept override {
+    ++pinned_;
+    return true;
+  }
+  void unpin_host(void*) noexcept override { --pinned_; }
+  void* compute_stream(int) override { return nullptr; }
+  int pinned() const { return pinned_; }
+
  private:
   static void* fresh(std::size_t bytes) {
     void* const data = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
@@ -108,7 +120,8 @@ class HostAccelerator final : public ls::Accelerator {
     ASAN_POISON_MEMORY_REGION(data, bytes);
     return data;
   }
-  static void move(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) {
+  void move(void* to, ls::Device to_device, const void* from, ls::Device from_device, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
     const bool opens_target = to_device.is_cuda(), opens_source = from_device.is_cuda();
     if (opens_target) ASAN_UNPOISON_MEMORY_REGION(to, bytes);
     if (opens_source) ASAN_UNPOISON_MEMORY_REGION(from, bytes);
@@ -120,7 +133,9 @@ class HostAccelerator final : public ls::Accelerator {
   struct Books {
     std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
   };
-  Books books_[2];
+  Books books_[kDevices];
+  std::atomic<int> pinned_{0};
+  std::mutex mutex_;  // of copies, which open the memory that they copy
   Launches launches_;
 };
 
@@ -157,4 +172,6 @@ TestDevices::TestDevices() : state_(std::make_unique<State>()) {
 }
 TestDevices::~TestDevices() { ls::set_accelerator(nullptr); }
 bool TestDevices::are_real() const { return state_->are_real; }
+int TestDevices::pinned() const { return state_->host.pinned(); }
+ls::Device TestDevices::operator[](int index) const { return {ls::DeviceType::kCuda, index % count()}; }
 int TestDevices::count() const { return ls::device_count(ls::DeviceType::kCuda); }

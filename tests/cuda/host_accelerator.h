@@ -4,7 +4,9 @@
 #include <memory>
 #include <string>
 
-// While it lives, cuda:0 and cuda:1 are such devices, unless the machine has real ones (and LOCKSTEP_TEST_CUDA is not
+#include "lockstep/tensor/device.h"
+
+// While it lives, cuda:0 to cuda:3 are such devices, unless the machine has real ones (and LOCKSTEP_TEST_CUDA is not
 // "host"), which are used then.
 class TestDevices {
  public:
@@ -15,6 +17,9 @@ class TestDevices {
 
   bool are_real() const;
   int count() const;
+  // cuda:0, cuda:1, ..., and again from cuda:0 where there are fewer.
+  lockstep::Device operator[](int index) const;
+  int pinned() const;  // pieces of host memory, by devices that are not real
 
  private:
   struct State;

@@ -10,14 +10,15 @@
 inline double given(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % 11 - rank % 3); }
 
 // A tensor of `shape` with given(rank, i); strided where asked for: every second column of a wider one.
-inline ls::Tensor given_tensor(int rank, const ls::Shape& shape, ls::DType dtype, bool strided = false) {
+inline ls::Tensor given_tensor(int rank, const ls::Shape& shape, ls::DType dtype, bool strided = false,
+                               const ls::Device& device = {}) {
   ls::Tensor out;
   if (strided) {
     ls::Shape wide = shape;
     wide[wide.size() - 1] *= 2;
-    out = ls::zeros(wide, {.dtype = dtype}).slice(-1, 0, wide.back(), 2);
+    out = ls::zeros(wide, {.dtype = dtype, .device = device}).slice(-1, 0, wide.back(), 2);
   } else {
-    out = ls::zeros(shape, {.dtype = dtype});
+    out = ls::zeros(shape, {.dtype = dtype, .device = device});
   }
   std::vector<double> values;
   for (std::int64_t i = 0; i < out.numel(); ++i)
@@ -44,7 +45,8 @@ inline ls::Tensor combined(int size, const ls::Shape& shape, ls::DType dtype, ls
   return sum.to(dtype);
 }
 
-inline void expect_same(const ls::Tensor& have, const ls::Tensor& want, const std::string& what) {
+inline void expect_same(const ls::Tensor& result, const ls::Tensor& want, const std::string& what) {
+  const ls::Tensor have = result.to("cpu");
   const bool same = same_bits(have, want);
   CHECK_MESSAGE(same,
                 what << ": " << have.to_string().substr(0, 200) << " instead of " << want.to_string().substr(0, 200));
@@ -53,62 +55,63 @@ inline void expect_same(const ls::Tensor& have, const ls::Tensor& want, const st
 inline const std::vector<ls::DType> kAllDTypes = {ls::kFloat32, ls::kFloat64, ls::kFloat16, ls::kBFloat16,
                                                   ls::kInt32,   ls::kInt64,   ls::kUInt8};
 
-// Every operation on one shape and dtype.
-inline void check_collectives(const Group& group, std::int64_t rows, ls::DType dtype, bool strided) {
+// Every operation on one shape and dtype, of tensors on `device`.
+inline void check_collectives(const Group& group, std::int64_t rows, ls::DType dtype, bool strided,
+                              const ls::Device& device = {}) {
   using ls::parallel::ReduceOp;
   const int n = group->size(), rank = group->rank();
   const ls::Shape shape = {rows, 3};
   const std::string what = std::string(ls::name(dtype)) + " of " + std::to_string(rows) + " rows";
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
-    const ls::Tensor t = given_tensor(rank, shape, dtype, strided);
+    const ls::Tensor t = given_tensor(rank, shape, dtype, strided, device);
     group->all_reduce(t, op)->wait();
     expect_same(t, combined(n, shape, dtype, op), "all_reduce " + what);
   }
   for (int root = 0; root < n; ++root) {
-    const ls::Tensor b = given_tensor(rank, shape, dtype, strided);
+    const ls::Tensor b = given_tensor(rank, shape, dtype, strided, device);
     group->broadcast(b, root)->wait();
     expect_same(b, given_tensor(root, shape, dtype), "broadcast " + what);
 
-    const ls::Tensor r = given_tensor(rank, shape, dtype, strided);
+    const ls::Tensor r = given_tensor(rank, shape, dtype, strided, device);
     group->reduce(r, root)->wait();
     expect_same(r, rank == root ? combined(n, shape, dtype, ReduceOp::kSum) : given_tensor(rank, shape, dtype),
                 "reduce " + what);
 
     std::vector<ls::Tensor> outs, ins;
     for (int i = 0; i < n && rank == root; ++i) {
-      outs.push_back(given_tensor(99, shape, dtype, strided));
-      ins.push_back(given_tensor(i + 100, shape, dtype, strided));
+      outs.push_back(given_tensor(99, shape, dtype, strided, device));
+      ins.push_back(given_tensor(i + 100, shape, dtype, strided, device));
     }
-    group->gather(outs, given_tensor(rank, shape, dtype, strided), root)->wait();
+    group->gather(outs, given_tensor(rank, shape, dtype, strided, device), root)->wait();
     for (std::size_t i = 0; i < outs.size(); ++i)
       expect_same(outs[i], given_tensor(static_cast<int>(i), shape, dtype), "gather " + what);
-    const ls::Tensor s = given_tensor(98, shape, dtype, strided);
+    const ls::Tensor s = given_tensor(98, shape, dtype, strided, device);
     group->scatter(s, ins, root)->wait();
     expect_same(s, given_tensor(rank + 100, shape, dtype), "scatter " + what);
   }
   std::vector<ls::Tensor> parts, mine, received;
   for (int i = 0; i < n; ++i) {
     parts.push_back(given_tensor(i, shape, dtype));
-    mine.push_back(given_tensor(10 * rank + i, shape, dtype));
+    mine.push_back(given_tensor(10 * rank + i, shape, dtype, false, device));
     received.push_back(given_tensor(10 * i + rank, shape, dtype));
   }
-  const ls::Tensor all = given_tensor(97, {rows * n, 3}, dtype, strided);
-  group->all_gather(all, given_tensor(rank, shape, dtype, strided))->wait();
+  const ls::Tensor all = given_tensor(97, {rows * n, 3}, dtype, strided, device);
+  group->all_gather(all, given_tensor(rank, shape, dtype, strided, device))->wait();
   expect_same(all, ls::cat(parts, 0), "all_gather " + what);
 
-  const ls::Tensor to = given_tensor(96, {rows * n, 3}, dtype, strided);
+  const ls::Tensor to = given_tensor(96, {rows * n, 3}, dtype, strided, device);
   group->all_to_all(to, ls::cat(mine, 0))->wait();
   expect_same(to, ls::cat(received, 0), "all_to_all " + what);
 
-  const ls::Tensor scattered = given_tensor(95, shape, dtype, strided);
-  group->reduce_scatter(scattered, given_tensor(rank, {rows * n, 3}, dtype, strided))->wait();
+  const ls::Tensor scattered = given_tensor(95, shape, dtype, strided, device);
+  group->reduce_scatter(scattered, given_tensor(rank, {rows * n, 3}, dtype, strided, device))->wait();
   expect_same(scattered, combined(n, {rows * n, 3}, dtype, ReduceOp::kSum).narrow(0, rank * rows, rows),
               "reduce_scatter " + what);
 
   const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
   if (n > 1) {
-    const ls::Tensor received_one = given_tensor(94, shape, dtype, strided);
-    const auto sent = group->send(given_tensor(rank, shape, dtype, strided), next, 5);
+    const ls::Tensor received_one = given_tensor(94, shape, dtype, strided, device);
+    const auto sent = group->send(given_tensor(rank, shape, dtype, strided, device), next, 5);
     const auto got = group->recv(received_one, previous, 5);
     sent->wait();
     got->wait();
@@ -118,9 +121,10 @@ inline void check_collectives(const Group& group, std::int64_t rows, ls::DType d
 }
 
 // What check_collectives leaves out: parts of different sizes, and products, which soon leave what a format holds.
-inline void check_uneven_and_products(const Group& group) {
+inline void check_uneven_and_products(const Group& group, const ls::Device& device = {}) {
   const int n = group->size(), rank = group->rank();
-  const ls::Tensor in = ls::full({n * (n + 1) / 2, 2}, 1.0 * rank), out = ls::zeros({n * (rank + 1), 2});
+  const ls::Tensor in = ls::full({n * (n + 1) / 2, 2}, 1.0 * rank, {.device = device}),
+                   out = ls::zeros({n * (rank + 1), 2}, {.device = device});
   std::vector<std::int64_t> parts;  // r + 1 rows to rank r
   for (int r = 0; r < n; ++r) parts.push_back(r + 1);
   const std::vector<std::int64_t> own(static_cast<std::size_t>(n), rank + 1);
@@ -133,7 +137,7 @@ inline void check_uneven_and_products(const Group& group) {
   double want = 1;
   for (int r = 0; r < n; ++r) want *= r + 2.0;
   for (const std::int64_t count : {5, 50'000}) {
-    const ls::Tensor product = ls::full({count}, rank + 2.0);
+    const ls::Tensor product = ls::full({count}, rank + 2.0, {.device = device});
     group->all_reduce(product, ls::parallel::ReduceOp::kProduct)->wait();
     CHECK(product.min().item<double>() == want);
     CHECK(product.max().item<double>() == want);

@@ -1,5 +1,6 @@
 // The modes of the trainers: the same bits from shards, DataParallel and DistributedDataParallel, and what compare shows.
 #include "lockstep/parallel/modules.h"
+#include "lockstep/tensor/device.h"
 #include "tests/samples/support.h"
 
 #include <zlib.h>
@@ -267,4 +268,16 @@ TEST_CASE("the perceptron has the same modes") {
   REQUIRE(rows.size() == 4);
   CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
   CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
+}
+
+TEST_CASE("a GPU that is not there is one readable error, and so is what does not fit with one") {
+  check_error({"--device", "gpu"}, {"--device", "gpu", "cuda:N"});
+  check_error({"--mode", "compare", "--device", "cuda"}, {"--device", "cuda", "compare"});
+  check_error({"--mode", "ddp", "--backend", "nccl"}, {"nccl", "--device cuda"});
+  if (lockstep::device_count(lockstep::DeviceType::kCuda) > 0) return;
+  const std::string out = fresh("no_gpu");
+  for (const std::string mode : {"single", "shards", "dp", "ddp"})
+    check_error({"--out", out, "--mode", mode, "--device", "cuda"}, {"cuda:0", "use cpu"});
+  check_error({"--out", out, "--device", "cuda:7"}, {"cuda:7", "use cpu"});
+  check_error({"--out", out, "--mode", "ddp", "--device", "cuda", "--backend", "nccl"}, {"cuda:0", "use cpu"});
 }

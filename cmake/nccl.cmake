@@ -1,0 +1,57 @@
+# NCCL, the backend of GPUs: the module liblockstep_nccl.so, beside the one of CUDA.
+set(LOCKSTEP_WITH_NCCL AUTO CACHE STRING "The process-group backend nccl: AUTO (with CUDA, where found), ON or OFF")
+set_property(CACHE LOCKSTEP_WITH_NCCL PROPERTY STRINGS AUTO ON OFF)
+
+function(lockstep_no_nccl why)
+  if(LOCKSTEP_WITH_NCCL STREQUAL "ON")
+    message(FATAL_ERROR "LOCKSTEP_WITH_NCCL=ON, but ${why}")
+  endif()
+  lockstep_report("backend nccl" off "${why}")
+endfunction()
+
+if(LOCKSTEP_WITH_NCCL STREQUAL "OFF")
+  lockstep_report("backend nccl" off "LOCKSTEP_WITH_NCCL=OFF")
+  return()
+elseif(NOT LOCKSTEP_HAS_CUDA)
+  lockstep_no_nccl("it needs CUDA")
+  return()
+endif()
+
+# In the system's folders, beside the toolkit, or where NVIDIA's wheels put it: nvidia/nccl/{include,lib} below a Python's
+# site-packages, the library with its version behind the name only.
+set(nccl_roots "")
+foreach(prefix IN ITEMS "$ENV{VIRTUAL_ENV}" "$ENV{CONDA_PREFIX}" "$ENV{HOME}/.local" /usr/local /usr ${CMAKE_PREFIX_PATH})
+  if(prefix)
+    file(GLOB found ${prefix}/nvidia/* ${prefix}/lib/python3*/site-packages/nvidia/*
+      ${prefix}/lib/python3*/dist-packages/nvidia/*)
+    list(APPEND nccl_roots ${found})
+  endif()
+endforeach()
+set(nccl_roots "$ENV{NCCL_HOME}" "$ENV{CUDA_HOME}" "${CUDAToolkit_LIBRARY_ROOT}" ${nccl_roots})
+list(REMOVE_ITEM nccl_roots "")
+find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${nccl_roots} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+find_library(LOCKSTEP_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${nccl_roots} ${CUDAToolkit_LIBRARY_DIR}
+  PATH_SUFFIXES lib lib64)
+mark_as_advanced(LOCKSTEP_NCCL_INCLUDE LOCKSTEP_NCCL_LIBRARY)
+if(NOT LOCKSTEP_NCCL_INCLUDE OR NOT LOCKSTEP_NCCL_LIBRARY)
+  lockstep_no_nccl("nccl.h or libnccl not found (libnccl-dev, or the wheel nvidia-nccl-cu13)")
+  return()
+endif()
+file(STRINGS ${LOCKSTEP_NCCL_INCLUDE}/nccl.h nccl_code REGEX "^#define NCCL_VERSION_CODE")
+string(REGEX MATCH "[0-9]+" nccl_code "${nccl_code}")
+if(nccl_code LESS 21900)
+  lockstep_no_nccl("${LOCKSTEP_NCCL_INCLUDE}/nccl.h is older than 2.19, which has ncclMemAlloc and ncclCommRegister")
+  return()
+endif()
+
+file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/parallel/backends/nccl*.cpp)
+add_library(lockstep_nccl MODULE ${nccl_sources})
+lockstep_library_flags(lockstep_nccl)
+target_compile_features(lockstep_nccl PUBLIC cxx_std_20)
+target_compile_definitions(lockstep_nccl PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
+target_include_directories(lockstep_nccl SYSTEM PRIVATE ${LOCKSTEP_NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(lockstep_nccl PRIVATE
+  lockstep fmt::fmt Threads::Threads CUDA::cudart_static ${LOCKSTEP_NCCL_LIBRARY})
+set_target_properties(lockstep_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/..")
+list(APPEND LOCKSTEP_BACKEND_MODULES lockstep_nccl)
+lockstep_report("backend nccl" on "liblockstep_nccl.so, with ${LOCKSTEP_NCCL_LIBRARY}")

@@ -1,0 +1,70 @@
+// A thread that tells the other ranks by the store that this one lives, and notices that one of them does not. For backends
+// whose library cannot tell (NCCL). Not installed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "lockstep/parallel/store.h"
+#include "lockstep/tensor/callback.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::parallel {
+
+struct PeerWatchOptions {
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<Store> store = nullptr;
+  std::chrono::milliseconds beat = std::chrono::seconds(1);      // from one sign of life to the next
+  std::chrono::milliseconds silence = std::chrono::seconds(15);  // after which a rank counts as lost
+};
+
+class PeerWatch {
+ public:
+  // `on_failure` is called once, by the thread or by who calls fail(), when the group has failed.
+  PeerWatch(PeerWatchOptions options, Callback<void()> on_failure);
+  ~PeerWatch();  // says that this rank leaves
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  // Why the group has failed, the same text on all ranks; empty while it has not.
+  std::string failure() const;
+  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  // Makes `why` the failure of all ranks, unless they have one.
+  void fail(const std::string& why);
+  // How far this rank is; the others show it when they have waited too long.
+  void set_operations(std::uint64_t count) { operations_.store(count, std::memory_order_relaxed); }
+  // "rank 1 has started 4 operations, rank 2 7 and left"; as far as the store says.
+  std::string progress();
+
+ private:
+  struct Sign;
+  void run();
+  void give_sign();
+  void look_at_next();
+  void take(const std::string& why);
+  std::string peek(const std::string& key);
+  Sign sign_of(int rank);
+
+  PeerWatchOptions options_;
+  Callback<void()> on_failure_;
+  std::atomic<std::uint64_t> operations_{0};
+  std::uint64_t beats_ = 0;
+  int next_;           // the rank that this one looks after: the next that has not left
+  std::string heard_;  // its last sign ...
+  std::chrono::steady_clock::time_point heard_at_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable stop_;
+  bool stopping_ = false;
+  std::string failure_;
+  std::atomic<bool> failed_{false};
+  std::thread thread_;  // last: it uses all the rest
+};
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::parallel

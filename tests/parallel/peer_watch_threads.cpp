@@ -1,0 +1,93 @@
+// Ranks that watch each other through the store: who is silent, who has ended, who says so, and who leaves in order.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/parallel/file_store.h"
+#include "lockstep/parallel/peer_watch.h"
+#include "tests/support/testing.h"
+
+namespace {
+
+namespace par = ls::parallel;
+using std::chrono::milliseconds;
+
+// A watch that can be waited for. Silence is an hour unless a test is about it.
+class Watched {
+ public:
+  Watched(int rank, int size, std::shared_ptr<par::Store> store, milliseconds silence = std::chrono::hours(1))
+      : watch_({.rank = rank, .size = size, .store = std::move(store), .beat = milliseconds(5), .silence = silence},
+               [this] {
+                 const std::lock_guard lock(mutex_);
+                 ++calls_;
+                 changed_.notify_all();
+               }) {}
+  par::PeerWatch& watch() { return watch_; }
+  std::string failure() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(60), [this] { return calls_ > 0; }));
+    CHECK(calls_ == 1);
+    return watch_.failure();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int calls_ = 0;
+  par::PeerWatch watch_;
+};
+
+}  // namespace
+
+TEST_CASE("what one rank calls a failure is the failure of all, and the first one counts") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  Watched a(0, 3, store), b(1, 3, store), c(2, 3, store);
+  CHECK(!b.watch().has_failed());
+  CHECK(b.watch().failure().empty());
+  a.watch().fail("rank 0: broken");
+  b.watch().fail("rank 1: broken, too");
+  for (Watched* each : {&a, &b, &c}) CHECK(each->failure() == "rank 0: broken");
+}
+
+TEST_CASE("a rank that is not heard of is lost, for all others") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  store->set("watch/sign/1", "3 8");  // its last one
+  Watched a(0, 3, store, milliseconds(50)), c(2, 3, store, std::chrono::hours(1));
+  for (Watched* each : {&a, &c}) CHECK(contains(each->failure(), "rank 1 is gone: nothing was heard of it for 50 ms"));
+}
+
+TEST_CASE("a rank that leaves in order is not missed, and the one behind it is looked after") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  Watched a(0, 3, store, milliseconds(300));
+  {
+    Watched b(1, 3, store);
+    b.watch().set_operations(4);
+  }
+  CHECK(contains(a.watch().progress(), "rank 1 has started \"4\" and left"));
+  store->set("watch/sign/2", "1 0");
+  CHECK(contains(a.failure(), "rank 2 is gone"));
+}
+
+TEST_CASE("a process that ends is noticed at once") {
+  const std::string path = "peer_watch.store";
+  std::filesystem::remove(path);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const auto store = std::make_shared<par::FileStore>(path, par::FileStoreOptions{.world_size = 2});
+    const par::PeerWatch watch({.rank = 1, .size = 2, .store = store}, [] {});
+    store->get("go");
+    _exit(0);  // without a word
+  }
+  const auto store = std::make_shared<par::FileStore>(path, par::FileStoreOptions{.world_size = 2});
+  store->get("watch/process/1");
+  Watched a(0, 2, store);
+  CHECK(!a.watch().has_failed());
+  store->set("go", "1");
+  CHECK(a.failure() == "rank 1 is gone: its process has ended");
+  waitpid(child, nullptr, 0);
+}
