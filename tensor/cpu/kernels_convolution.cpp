@@ -1,7 +1,7 @@
 // Convolution as products of matrices: the elements that each window sees become a column, a tile of columns at a time.
 //
 // Tiles and shares follow from the shapes alone, and products keep their bits with any number of threads (gemm), so results
-// do, too. oneDNN's own convolution would choose its order of additions by the number of threads.
+// do, too; oneDNN promises no such thing of its own convolution.
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
