@@ -27,7 +27,7 @@ foreach(root IN ITEMS "${LOCKSTEP_CUDNN_ROOT}" "$ENV{CUDNN_ROOT}" "$ENV{CUDNN_HO
   endif()
 endforeach()
 find_path(LOCKSTEP_CUDNN_INCLUDE cudnn.h HINTS ${roots} PATH_SUFFIXES include)
-find_library(LOCKSTEP_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${roots} PATH_SUFFIXES lib lib64 lib/x64)
+find_library(LOCKSTEP_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR HINTS ${roots} PATH_SUFFIXES lib lib64 lib/x64)
 mark_as_advanced(LOCKSTEP_CUDNN_INCLUDE LOCKSTEP_CUDNN_LIBRARY)
 if(NOT LOCKSTEP_CUDNN_INCLUDE OR NOT LOCKSTEP_CUDNN_LIBRARY)
   lockstep_no_cudnn("cudnn.h or libcudnn.so not found (LOCKSTEP_CUDNN_ROOT)")

@@ -8,6 +8,8 @@ namespace {
 Windows geometry(const char* op, const Tensor& x, const PoolingOptions& options) {
   require_picture(op, x);
   const Windows w = windows_over(op, x, options.kernel, options.stride, options.padding, 1);
+  LOCKSTEP_CHECK(w.input.height * w.input.width <= kMostSize, "{}: pictures may have {} elements, x is {}", op,
+                 kMostSize, describe(x));
   // Otherwise a window could see padding alone.
   LOCKSTEP_CHECK(2 * w.padding.height <= w.kernel.height && 2 * w.padding.width <= w.kernel.width,
                  "{}: the padding {} is more than half of the kernel, {}", op, text(w.padding), text(w.kernel));

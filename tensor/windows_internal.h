@@ -8,10 +8,11 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 inline std::string text(const Size2d& size) { return fmt::format("{} x {}", size.height, size.width); }
 
+inline constexpr std::int64_t kMostSize = 1 << 30;  // so that products of two stay far from the largest number
+
 inline void require_sizes(const char* op, const char* name, const Size2d& size, std::int64_t least) {
-  constexpr std::int64_t kMost = 1 << 30;  // so that products of two stay far from the largest number
-  LOCKSTEP_CHECK(size.height >= least && size.width >= least && size.height <= kMost && size.width <= kMost,
-                 "{}: {} is {}, expected {} to {}", op, name, text(size), least, kMost);
+  LOCKSTEP_CHECK(size.height >= least && size.width >= least && size.height <= kMostSize && size.width <= kMostSize,
+                 "{}: {} is {}, expected {} to {}", op, name, text(size), least, kMostSize);
 }
 
 inline void require_picture(const char* op, const Tensor& x) {

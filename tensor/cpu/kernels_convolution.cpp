@@ -18,7 +18,7 @@ using raw::Windows;
 
 constexpr std::int64_t kTileElements = 1 << 16;  // of a tile of columns: it stays in second-level cache
 constexpr std::int64_t kLeastPositions = 64;     // ... but is never so narrow that products become slow
-constexpr std::int64_t kMostShares = 16;         // each has a tile of its own
+constexpr std::int64_t kMostShares = 32;         // each has a tile of its own
 constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' gradients of the weight
 constexpr std::int64_t kShareFrom = 1 << 20;     // multiplications worth sharing
 constexpr std::int64_t kAlign = 16;              // elements: pieces of the workspace start on 64 bytes
@@ -121,7 +121,11 @@ void add_columns(const Convolution& c, const Plan& plan, const T* columns, std::
     const T* const from = columns + row * width;
     T* const to = x + channel * plan.pixels;
     for_runs(c.windows, i, j, begin, width, [&](std::int64_t column, std::int64_t pixel, std::int64_t count) {
-      for (std::int64_t k = 0; k < count; ++k) to[pixel + k * step] += from[column + k];
+      if (step == 1) {
+        for (std::int64_t k = 0; k < count; ++k) to[pixel + k] += from[column + k];
+      } else {
+        for (std::int64_t k = 0; k < count; ++k) to[pixel + k * step] += from[column + k];
+      }
     });
   });
 }

@@ -30,21 +30,33 @@ void for_kernel(const Windows& w, std::int64_t row, F body) {
   }
 }
 
+// The largest elements that `count` windows of a row see, the first of them at `begin`, and where these stand in the plane.
 template <class T>
-void largest_of_row(const Windows& w, const T* x, std::int64_t row, T* best, std::int64_t* index) {
-  const std::int64_t top = std::max<std::int64_t>(row * w.stride.height - w.padding.height, 0) * w.input.width;
-  for (std::int64_t place = 0; place < w.output.width; ++place) {
-    best[place] = -std::numeric_limits<T>::infinity();
-    index[place] = top + std::max<std::int64_t>(place * w.stride.width - w.padding.width, 0);
+void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_t begin, std::int64_t count, T* out,
+                     std::int64_t* index) {
+  alignas(64) T best[kTile], value[kTile];
+  alignas(64) std::int32_t where[kTile];  // planes are small enough (the wrapper checks), and so it is as wide as f32
+  const std::int64_t top = row * w.stride.height - w.padding.height;
+  for (std::int64_t p = 0; p < count; ++p) {
+    const std::int64_t left = (begin + p) * w.stride.width - w.padding.width;
+    best[p] = -std::numeric_limits<T>::infinity();
+    where[p] =
+        static_cast<std::int32_t>(std::max<std::int64_t>(top, 0) * w.input.width + std::max<std::int64_t>(left, 0));
   }
+  const auto step = static_cast<std::int32_t>(w.stride.width);
   for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
-    for (std::int64_t place = range.first; place < range.last; ++place) {
-      const std::int64_t at = pixel + place * w.stride.width;
-      const bool better = (x[at] > best[place]) | (x[at] != x[at]);
-      best[place] = better ? x[at] : best[place];
-      index[place] = better ? at : index[place];
+    const auto first = static_cast<std::int32_t>(std::max(range.first - begin, std::int64_t{0}));
+    const auto last = static_cast<std::int32_t>(std::min(range.last - begin, count));
+    const std::int64_t start = pixel + begin * w.stride.width;
+    for (std::int32_t p = first; p < last; ++p) value[p] = x[start + p * w.stride.width];
+    for (std::int32_t p = first; p < last; ++p) {  // without branches, which nothing could predict
+      const bool better = (value[p] > best[p]) | (value[p] != value[p]);
+      best[p] = better ? value[p] : best[p];
+      where[p] = better ? static_cast<std::int32_t>(start) + p * step : where[p];
     }
   });
+  for (std::int64_t p = 0; p < count; ++p) out[p] = best[p];
+  for (std::int64_t p = 0; p < count; ++p) index[p] = where[p];
 }
 
 // What the sum of a window is divided by.
@@ -73,8 +85,11 @@ void max_pool2d(const Windows& w, const void* x, void* out, std::int64_t* index,
     for_planes(planes, input_size(w), [&](std::int64_t plane) {
       const T* const from = static_cast<const T*>(x) + plane * input_size(w);
       for (std::int64_t row = 0; row < w.output.height; ++row) {
-        const std::int64_t to = plane * output_size(w) + row * w.output.width;
-        largest_of_row(w, from, row, static_cast<T*>(out) + to, index + to);
+        for (std::int64_t begin = 0; begin < w.output.width; begin += kTile) {
+          const std::int64_t to = plane * output_size(w) + row * w.output.width + begin;
+          largest_of_tile(w, from, row, begin, std::min(kTile, w.output.width - begin), static_cast<T*>(out) + to,
+                          index + to);
+        }
       }
     });
   });
