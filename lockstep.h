@@ -11,6 +11,7 @@
 #include "lockstep/data/readers.h"
 #include "lockstep/data/samplers.h"
 #include "lockstep/nn/activations.h"
+#include "lockstep/nn/image_layers.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/losses.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/size2d.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
@@ -119,6 +120,26 @@ Tensor log_softmax(const Tensor& x, std::int64_t dim);
 // `shape`; weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
+
+// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...); weight and bias (channels) or
+// undefined. While training, mean and (biased) variance are the batch's, and the running ones (channels; or undefined) become
+// (1 - momentum) running + momentum batch's, with the unbiased variance; otherwise the running ones are taken. Throws
+// InvalidArgument also where a channel has a single value while training. (Ioffe and Szegedy, 2015)
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                  const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
+
+// --- pictures (images, channels, height, width), f32 or f64: out has floor((size + 2 padding - dilation (kernel - 1) - 1) /
+// stride) + 1 elements along each side ----------------------------------------------------------------------------------------
+// Cross-correlation, as everywhere in deep learning: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or
+// undefined -> (n, out, h', w').
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
+              const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
+// The largest element of each window (NaN wins), whose gradient goes to the first of equal ones. A stride of 0 is the
+// kernel's size; the padding, at most half of the kernel, is never the largest.
+Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0);
+// The mean of each window, padding included as zeros or left out.
+Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
+                  bool count_include_pad = true);
 
 // --- products -----------------------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.

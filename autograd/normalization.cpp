@@ -1,8 +1,10 @@
-// Layer normalisation: forward and gradient side by side.
+// Layer and batch normalisation: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/homes.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/windows.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
@@ -14,26 +16,38 @@ using autograd::Saved;
 
 namespace {
 
-// The gradients in public operations, for second derivatives. With z = (x - mean) / deviation and g = grad weight:
-// dx = (g - mean(g) - z mean(g z)) / deviation.
-Gradients layer_norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const Shape& shape,
-                               double eps, const Needs& needs) {
-  Shape last;
-  for (int i = -shape.dim(); i < 0; ++i) last.push_back(i);
-  const Tensor centered = sub(x, mean(x, last, true));
-  const Tensor by_deviation = rsqrt(add(mean(mul(centered, centered), last, true), eps));
+// The gradients in public operations, for second derivatives. With z = (x - mean) / deviation, statistics being those over
+// `dims`, and g = grad weight: dx = (g - mean(g) - z mean(g z)) / deviation. The parameters broadcast from `shape`.
+Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const Shape& dims,
+                         const Shape& shape, double eps, const Needs& needs) {
+  const Tensor centered = sub(x, mean(x, dims, true));
+  const Tensor by_deviation = rsqrt(add(mean(mul(centered, centered), dims, true), eps));
   const Tensor z = mul(centered, by_deviation);
   Gradients gradients;
   if (needs[0]) {
     const Tensor g = weight.defined() ? mul(grad, weight) : grad;
-    const Tensor along_z = mul(z, mean(mul(g, z), last, true));
-    gradients.push_back(mul(by_deviation, sub(sub(g, mean(g, last, true)), along_z)));
+    const Tensor along_z = mul(z, mean(mul(g, z), dims, true));
+    gradients.push_back(mul(by_deviation, sub(sub(g, mean(g, dims, true)), along_z)));
   } else {
     gradients.push_back({});
   }
   gradients.push_back(needs[1] ? sum_to(mul(grad, z), shape) : Tensor());
   gradients.push_back(needs[2] ? sum_to(grad, shape) : Tensor());
   return gradients;
+}
+
+// Where the gradient of a parameter goes: its home, or memory of its own; undefined where it is not wanted.
+Tensor place_for(const Needs& needs, std::size_t input, const Shape& shape, const Tensor& like) {
+  if (!needs[input]) return {};
+  const Tensor home = needs.home(input);
+  return home.defined() ? home : raw::empty(shape, like.options());
+}
+
+// The dimensions -count to -1.
+Shape last(int count) {
+  Shape dims;
+  for (int i = -count; i < 0; ++i) dims.push_back(i);
+  return dims;
 }
 
 }  // namespace
@@ -44,16 +58,74 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, con
       "layer_norm", std::move(normalized.out), {x, weight, bias},
       [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, shape, eps](
           const Tensor& grad, const Needs& needs) {
-        if (autograd::grad_mode()) return layer_norm_gradients(grad, *x, *w, shape, eps, needs);
-        const auto place = [&](std::size_t input) {
-          if (!needs[input]) return Tensor();
-          const Tensor home = needs.home(input);
-          return home.defined() ? home : raw::empty(shape, grad.options());
-        };
-        const Tensor by_weight = place(1), by_bias = place(2);
+        if (autograd::grad_mode()) return norm_gradients(grad, *x, *w, last(shape.dim()), shape, eps, needs);
+        const Tensor by_weight = place_for(needs, 1, shape, grad), by_bias = place_for(needs, 2, shape, grad);
         raw::layer_norm_backward_affine(grad, *x, statistics, by_weight, by_bias);
         return Gradients{needs[0] ? raw::layer_norm_backward(grad, *x, *w, statistics) : Tensor(), by_weight, by_bias};
       });
+}
+
+namespace {
+
+// The shape in which one element a channel stands beside x (batch, channels, ...).
+Shape channel_shape(const Tensor& x) {
+  Shape shape = {x.size(1)};
+  for (int i = 2; i < x.dim(); ++i) shape.push_back(1);
+  return shape;
+}
+
+// The gradients in public operations, for second derivatives.
+Gradients batch_norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, double eps,
+                               const Needs& needs) {
+  const Shape shape = channel_shape(x);
+  Shape dims = last(x.dim() - 2);
+  dims.push_back(0);
+  Gradients gradients =
+      norm_gradients(grad, x, weight.defined() ? weight.reshape(shape) : weight, dims, shape, eps, needs);
+  for (std::size_t i = 1; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) gradients[i] = gradients[i].reshape({x.size(1)});
+  }
+  return gradients;
+}
+
+// By the batch's own statistics, towards which the running ones move.
+Tensor normalize_batch(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                       const Tensor& running_var, double momentum, double eps) {
+  raw::BatchNormalized normalized = raw::batch_norm(x, weight, bias, running_mean, running_var, momentum, eps);
+  return record("batch_norm", std::move(normalized.out), {x, weight, bias},
+                [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, eps](
+                    const Tensor& grad, const Needs& needs) {
+                  if (autograd::grad_mode()) return batch_norm_gradients(grad, *x, *w, eps, needs);
+                  const Shape shape = {x->size(1)};
+                  const Tensor by_weight = place_for(needs, 1, shape, grad), by_bias = place_for(needs, 2, shape, grad);
+                  const Tensor by_x = raw::batch_norm_backward(grad, *x, *w, statistics, by_weight, by_bias);
+                  return Gradients{needs[0] ? by_x : Tensor(), by_weight, by_bias};
+                });
+}
+
+void require_per_channel(const char* name, const Tensor& tensor, const Tensor& x) {
+  LOCKSTEP_CHECK(!tensor.defined() || tensor.shape() == Shape{x.size(1)}, "batch_norm: {} is {}, x is {}", name,
+                 describe(tensor), describe(x));
+}
+
+}  // namespace
+
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                  const Tensor& running_var, bool training, double momentum, double eps) {
+  if (training) return normalize_batch(x, weight, bias, running_mean, running_var, momentum, eps);
+  LOCKSTEP_CHECK(x.dim() >= 2, "batch_norm: x must be (batch, channels, ...), got {}", describe(x));
+  LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),
+                 "batch_norm: needs running_mean and running_var while not training");
+  require_per_channel("running_mean", running_mean, x);
+  require_per_channel("running_var", running_var, x);
+  require_per_channel("weight", weight, x);
+  require_per_channel("bias", bias, x);
+  // x scale + shift
+  const Tensor by_deviation = rsqrt(add(running_var, eps));
+  const Tensor scale = weight.defined() ? mul(weight, by_deviation) : by_deviation;
+  const Tensor from_mean = neg(mul(running_mean, scale)), shift = bias.defined() ? add(bias, from_mean) : from_mean;
+  const Shape shape = channel_shape(x);
+  return add(mul(x, scale.reshape(shape)), shift.reshape(shape));
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

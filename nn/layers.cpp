@@ -1,21 +1,13 @@
 #include "lockstep/nn/layers.h"
 
-#include <cmath>
-
 #include "lockstep/autograd/functions.h"
-#include "lockstep/nn/init.h"
+#include "lockstep/nn/fan_in_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random_ops.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 namespace {
-
-// U(-1/sqrt(in), 1/sqrt(in)): what kaiming_uniform_ with a = sqrt(5) gives for a weight of fan-in `in`.
-Tensor uniform_by_fan_in(const Shape& shape, std::int64_t in) {
-  const double bound = in > 0 ? 1.0 / std::sqrt(static_cast<double>(in)) : 0.0;
-  return raw::uniform(shape, -bound, bound, random::Stream::kInit);
-}
 
 Shape check_linear(std::int64_t in, std::int64_t out) {
   LOCKSTEP_CHECK(in >= 0 && out >= 0, "Linear: sizes are in {}, out {}; neither may be negative", in, out);

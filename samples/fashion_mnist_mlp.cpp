@@ -2,15 +2,14 @@
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <string>
 
+#include "support/fashion_mnist.h"
 #include "support/graph_step.h"
 #include "support/program.h"
 #include "support/run.h"
 
 namespace ls = lockstep;
+using samples::fashion_mnist::evaluate, samples::fashion_mnist::open;
 
 struct Mlp : ls::nn::Module {
   ls::nn::Sequential& body =
@@ -18,32 +17,6 @@ struct Mlp : ls::nn::Module {
                               ls::nn::Linear(512, 256), ls::nn::ReLU(), ls::nn::Linear(256, 10));
   ls::Tensor forward(const ls::Tensor& x) const override { return body(x); }  // (batch, 28, 28) -> (batch, 10)
 };
-
-samples::Score evaluate(const Mlp& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
-  ls::NoGradGuard no_grad;
-  const ls::Device device = model.parameters()[0]->device();
-  double loss = 0, right = 0, rows = 0;
-  for (const auto& [x, labels] : loader) {
-    const ls::Tensor scores = model(x.to(device)), y = labels.to(device);
-    const auto batch = static_cast<double>(x.size(0));
-    loss += batch * criterion(scores, y).item<double>();
-    right += ls::sum((ls::argmax(scores, 1) == y).to(ls::kInt64)).item<double>();
-    rows += batch;
-  }
-  return {.loss = loss / rows, .accuracy = right / rows};
-}
-
-std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {
-  const auto images = std::filesystem::path(folder) / (name + "-images-idx3-ubyte.gz");
-  const auto labels = std::filesystem::path(folder) / (name + "-labels-idx1-ubyte.gz");
-  if (!std::filesystem::exists(images)) {
-    throw ls::IoError(images.string() + " is not there; on Debian and Ubuntu: apt-get install dataset-fashion-mnist\n" +
-                      "Files from elsewhere, of the same names, are found with --data FOLDER");
-  }
-  // Mean and standard deviation of the training pixels: inputs around 0 train faster.
-  return std::make_shared<ls::data::IdxDataset>(images.string(), labels.string(),
-                                                ls::data::IdxOptions{.mean = 0.286, .std = 0.353});
-}
 
 int train(const samples::Options& options) {
   ls::manual_seed(static_cast<std::uint64_t>(options.seed));
@@ -61,7 +34,7 @@ int train(const samples::Options& options) {
   // The rate falls along a cosine: large steps to get there, small ones to settle.
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
 
-  samples::GraphStep graph_step(options);
+  samples::GraphStep graph_step(options, step.device());
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone

@@ -57,7 +57,7 @@ int train(const samples::Options& options) {
 
   samples::Step step(options, model);  // on one device, or as --mode says
   ls::data::DataLoader loader = step.loader(train_set);
-  samples::GraphStep graph_step(options);
+  samples::GraphStep graph_step(options, step.device());
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone

@@ -17,6 +17,7 @@
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
+#include "lockstep/tensor/windows.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 

@@ -11,18 +11,25 @@ namespace samples {
 
 class GraphStep {
  public:
-  explicit GraphStep(const Options& options) : is_wanted_(options.cuda_graph) {}
+  // Throws lockstep::InvalidArgument where the flag is given without a cuda device, or in a mode that waits within a step.
+  GraphStep(const Options& options, lockstep::Device device) : is_wanted_(options.cuda_graph), device_(device) {
+    if (!is_wanted_) return;
+    if (!device.is_cuda())
+      throw lockstep::InvalidArgument("--cuda-graph needs a cuda device; the model is on " + device.to_string() +
+                                      "; take --device cuda");
+    if (options.mode != "single")
+      throw lockstep::InvalidArgument("--cuda-graph is for --mode single; --mode " + options.mode +
+                                      " waits for the device within a step");
+  }
 
   // loss = step(x, y), by replay where that is possible: not the first step, which gets everything ready, and not the last
-  // batch of an epoch where it is a smaller one. Throws lockstep::InvalidArgument where the batch is on no cuda device.
+  // batch of an epoch where it is a smaller one.
   template <class F>
   lockstep::Tensor operator()(const lockstep::Tensor& x, const lockstep::Tensor& y, F step) {
     if (!is_wanted_) return step(x, y);
-    if (!x.device().is_cuda())
-      throw lockstep::InvalidArgument("--cuda-graph needs a cuda device; the batches are on " + x.device().to_string());
     if (!x_.defined()) {
-      x_ = lockstep::empty(x.shape(), {.dtype = x.dtype(), .device = x.device()});
-      y_ = lockstep::empty(y.shape(), {.dtype = y.dtype(), .device = y.device()});
+      x_ = lockstep::empty(x.shape(), {.dtype = x.dtype(), .device = device_});
+      y_ = lockstep::empty(y.shape(), {.dtype = y.dtype(), .device = device_});
       return step(x, y);
     }
     if (x.shape() != x_.shape()) return step(x, y);
@@ -31,7 +38,7 @@ class GraphStep {
     if (graph_) {
       graph_->replay();
     } else {
-      graph_.emplace(x.device());
+      graph_.emplace(device_);
       graph_->capture([&] { loss_ = step(x_, y_); }, {.warm_up = false});
     }
     return loss_;
@@ -39,6 +46,7 @@ class GraphStep {
 
  private:
   bool is_wanted_;
+  lockstep::Device device_;
   lockstep::Tensor x_, y_, loss_;  // where the recorded step finds its batch, and leaves its loss
   std::optional<lockstep::CudaGraph> graph_;
 };

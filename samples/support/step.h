@@ -42,6 +42,7 @@ class Step {
   // Whether to stop after this step: all ranks get the same answer after the same step.
   bool stop_requested() const;
 
+  ls::Device device() const { return devices_[0]; }  // of the model, in mode dp of the first replica
   int ranks() const { return group_ ? group_->size() : 1; }
   bool is_main() const { return !group_ || group_->rank() == 0; }  // the one that prints and writes
   void wait_for_others();

@@ -149,6 +149,37 @@ void check_products() {
   check("linear", {{4, 3}, {3, 2}, {2}}, [](const Inputs& in) { return ls::linear(in[0], in[1].t(), in[2]); });
 }
 
+void check_pictures() {
+  using ls::Size2d;
+  const auto convolution = [](const std::vector<Shape>& shapes, const Size2d& stride, const Size2d& padding,
+                              const Size2d& dilation, std::int64_t groups) {
+    check("conv2d", shapes, [=](const Inputs& in) {
+      return curved(ls::conv2d(in[0], in[1], in.size() > 2 ? in[2] : ls::Tensor(), stride, padding, dilation, groups));
+    });
+  };
+  convolution({{2, 2, 4, 3}, {3, 2, 2, 2}, {3}}, 1, 0, 1, 1);
+  convolution({{2, 2, 4, 4}, {2, 1, 3, 2}, {2}}, {2, 1}, {1, 2}, 1, 2);
+  convolution({{1, 2, 5, 4}, {2, 2, 2, 2}}, 1, 1, {2, 3}, 1);
+  for (const Size2d& padding : {Size2d(0), Size2d(1, 0)}) {
+    check("max_pool2d", {{2, 2, 4, 5}}, [=](const Inputs& in) {
+      return curved(ls::max_pool2d(curved(in[0]), {3, 2}, {2, 1}, padding));
+    });
+    for (const bool include : {false, true})
+      check("avg_pool2d", {{2, 2, 4, 5}}, [=](const Inputs& in) {
+        return curved(ls::avg_pool2d(curved(in[0]), {3, 2}, {2, 1}, padding, include));
+      });
+  }
+  const ls::Tensor mean = ls::tensor({0.1, -0.2}, {.dtype = ls::kFloat64}), var = ls::abs(mean) + 0.5;
+  for (const bool training : {true, false}) {
+    const auto normalize = [=](const ls::Tensor& x, const ls::Tensor& weight, const ls::Tensor& bias) {
+      return ls::batch_norm(x, weight, bias, training ? ls::Tensor() : mean, training ? ls::Tensor() : var, training);
+    };
+    check("batch_norm", {{2, 2, 2, 2}, {2}, {2}}, [=](const Inputs& in) { return normalize(in[0], in[1], in[2]); });
+    check("batch_norm", {{2, 2, 3, 1}, {2}}, [=](const Inputs& in) { return curved(normalize(in[0], {}, in[1])); });
+    check("batch_norm", {{4, 2}, {2}}, [=](const Inputs& in) { return curved(normalize(in[0], in[1], {})); });
+  }
+}
+
 void check_indexing() {
   for (std::int64_t dim : {0, 1, -1}) {
     check("cat", {{2, 3}, {2, 3}, {2, 3}}, [=](const Inputs& in) {
@@ -224,6 +255,9 @@ TEST_CASE("layer normalisation with and without its parameters has correct first
   check_layer_norm();
 }
 TEST_CASE("products of every combination of shapes have correct first and second derivatives") { check_products(); }
+TEST_CASE("convolution, pooling and batch normalisation have correct first and second derivatives") {
+  check_pictures();
+}
 TEST_CASE("joining, cutting, indexing and sorting have correct first and second derivatives") { check_indexing(); }
 TEST_CASE("views and moves have correct first and second derivatives") { check_members(); }
 
@@ -335,7 +369,7 @@ TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
 }
 
 TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
-  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_indexing();
+  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_pictures(), check_indexing();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
 #include "lockstep/tensor/pointwise.def"

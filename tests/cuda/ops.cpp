@@ -218,6 +218,44 @@ TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
   CHECK(contains(error_of([&] { (void)ls::matmul(a.to(ls::kBFloat16), b.to(ls::kBFloat16)); }), "needs f32 or f64"));
 }
 
+TEST_CASE("convolution, pooling and batch normalisation") {
+  for (const ls::DType dtype : kFloats) {
+    const ls::Tensor x = values({3, 4, 7, 6}, -1, 1, dtype), bias = values({6}, -1, 1, dtype, 3);
+    check("conv2d", {x, values({6, 4, 3, 2}, -1, 1, dtype, 2), bias}, [](const Inputs& in) {
+      return ls::conv2d(in[0], in[1], in[2], 1, {1, 0});
+    });
+    check("conv2d in groups", {x, values({6, 2, 2, 3}, -1, 1, dtype, 2)}, [](const Inputs& in) {
+      return ls::conv2d(in[0], in[1], {}, {2, 1}, 1, {1, 2}, 2);
+    });
+    check("second derivative of conv2d", {x, values({2, 4, 3, 3}, -1, 1, dtype, 2)}, [](const Inputs& in) {
+      const ls::Tensor y = ls::tanh(ls::conv2d(in[0], in[1]));
+      return ls::autograd::grad(ls::sum(y * y), in[1], {.create_graph = true});
+    });
+    for (const ls::Size2d& stride : {ls::Size2d(1), ls::Size2d(2, 3)}) {
+      check("max_pool2d", {x}, [=](const Inputs& in) { return ls::max_pool2d(in[0], {3, 2}, stride, {1, 0}); });
+      for (const bool include : {false, true})
+        check("avg_pool2d", {x}, [=](const Inputs& in) {
+          return ls::avg_pool2d(in[0], {3, 2}, stride, {1, 1}, include);
+        });
+    }
+    const ls::Tensor weight = values({4}, 0.5, 2, dtype, 4), shift = values({4}, -1, 1, dtype, 5);
+    check(
+        "batch_norm", {x, weight, shift},
+        [](const Inputs& in) { return ls::batch_norm(in[0], in[1], in[2], {}, {}, true); }, Tolerance{1e-4, 1e-4});
+    check("running statistics", {x, values({4}, -1, 1, dtype, 6)}, [](const Inputs& in) {
+      const ls::Tensor mean = in[1].detach().clone(), var = ls::abs(mean);
+      ls::batch_norm(in[0].detach(), {}, {}, mean, var, true, 0.3);
+      return ls::stack({mean, var});
+    });
+    check("batch_norm in eval mode", {x, weight, shift},
+          [](const Inputs& in) { return ls::batch_norm(in[0], in[1], in[2], in[2].detach(), in[1].detach(), false); });
+  }
+  check("ties and NaN", {ls::tensor({1.0, 3.0, 3.0, kNan, -kInf, -kInf, 2.0, 2.0}).reshape({1, 1, 2, 4})},
+        [](const Inputs& in) {
+          return ls::max_pool2d(in[0], {1, 2});
+        });
+}
+
 TEST_CASE("indexing, sorting, joining") {
   const ls::Tensor index = ls::tensor({4, 0, 2, 4, 1, 4}, {.dtype = ls::kInt64});
   for (const ls::DType dtype : kFloats) {

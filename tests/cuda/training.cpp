@@ -16,6 +16,32 @@ struct Net : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return out(dropout(ls::gelu(hidden(norm(words(x)))))); }
 };
 
+struct PictureNet : nn::Module {
+  nn::Conv2d& conv = add<nn::Conv2d>("conv", 1, 4, 3, nn::Conv2dOptions{.padding = 1});
+  nn::BatchNorm2d& norm = add<nn::BatchNorm2d>("norm", 4);
+  nn::Linear& out = add<nn::Linear>("out", 4 * 3 * 3, 4);
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    return out(ls::max_pool2d(ls::relu(norm(conv(x))), 2).flatten(1));
+  }
+};
+
+// Parameters and buffers after five steps.
+std::vector<ls::Tensor> train_on_pictures(const ls::Device& device) {
+  ls::manual_seed(4);
+  PictureNet net;
+  net.to(device);
+  optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+  for (std::uint32_t step = 0; step < 5; ++step) {
+    const ls::Tensor x = numbers({8, 1, 6, 6}, {}, step).to(device), y = ls::randint(0, 4, {8}).to(device);
+    optimizer.zero_grad();
+    nn::cross_entropy(net(x), y).backward();
+    optimizer.step();
+  }
+  std::vector<ls::Tensor> out;
+  for (const auto& [name, tensor] : net.state_dict()) out.push_back(tensor.to("cpu"));
+  return out;
+}
+
 template <class Optimizer, class Options>
 std::vector<ls::Tensor> train(const ls::Device& device, const Options& options) {
   ls::manual_seed(3);
@@ -48,6 +74,14 @@ TEST_CASE("ten steps with each optimizer") {
                              optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
   check_training<optim::Adam>("adam", optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
   check_training<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01});
+}
+
+TEST_CASE("five steps with convolution and batch normalisation, running statistics included") {
+  const TestDevices devices;
+  const auto here = train_on_pictures("cpu"), there = train_on_pictures("cuda:0");
+  REQUIRE(here.size() == 9);
+  for (std::size_t i = 0; i < here.size(); ++i)
+    check_close(there[i], here[i], "state " + std::to_string(i), {1e-4, 1e-5});
 }
 
 TEST_CASE("memory is booked, and all given back") {

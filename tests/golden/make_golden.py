@@ -13,6 +13,7 @@ import warnings
 
 import torch
 
+import golden_images
 import golden_nn
 import golden_ops
 import golden_optim
@@ -26,8 +27,9 @@ def main():
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
 
-    themes = {"layers": golden_nn.layers, "losses": golden_nn.losses, "optim": golden_optim.optim,
-              "training": golden_optim.training, "ops": golden_ops.ops, "samplers": golden_samplers.samplers}
+    themes = {"layers": golden_nn.layers, "images": golden_images.images, "losses": golden_nn.losses,
+              "optim": golden_optim.optim, "training": golden_optim.training, "ops": golden_ops.ops,
+              "samplers": golden_samplers.samplers}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

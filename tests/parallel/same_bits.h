@@ -1,7 +1,7 @@
 // Section 3 of the design: for the same shards, every mode leaves the same bits.
 //
-// One model with everything that could tell modes apart: a tied weight, dropout, layer norm, an embedding, a buffer that
-// is written in forward, a parameter that some shards do not use.
+// One model with everything that could tell modes apart: a tied weight, dropout, layer norm, an embedding, buffers that
+// are written in forward (batch norm's among them), convolution and pooling, a parameter that some shards do not use.
 #pragma once
 
 #include "tests/support/groups.h"
@@ -11,6 +11,9 @@ struct Everything : ls::nn::Module {
   ls::nn::LayerNorm& norm = add<ls::nn::LayerNorm>("norm", 8);
   ls::nn::Dropout& dropout = add<ls::nn::Dropout>("dropout", 0.3);
   ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 8, 8);
+  ls::nn::Conv2d& conv = add<ls::nn::Conv2d>("conv", 2, 3, 2, ls::nn::Conv2dOptions{.padding = 1});
+  ls::nn::BatchNorm2d& batch_norm = add<ls::nn::BatchNorm2d>("batch_norm", 3);
+  ls::nn::Linear& from_picture = add<ls::nn::Linear>("from_picture", 3, 8);
   ls::nn::Linear& rare = add<ls::nn::Linear>("rare", 8, 8);
   ls::nn::Linear& head = add<ls::nn::Linear>("head", 8, 12);
   ls::nn::Buffer& mean = add_buffer("mean", ls::zeros({8}));
@@ -24,9 +27,16 @@ struct Everything : ls::nn::Module {
       mean->add_(ls::mean(x.detach(), {0}), 0.1);
     }
     x = ls::relu(hidden(dropout(x)) + *mean);
+    x = x + from_picture(picture(x));
     if (tokens.select(0, 0).item<std::int64_t>() % 3 == 0) x = x + rare(x);
     x = ls::linear(x, embedding.weight, ls::Tensor()).narrow(-1, 0, 12) + head(x);  // the embedding again: tied
     return x;
+  }
+
+  // The features as pictures of two channels: (batch, 8) -> (batch, 3)
+  ls::Tensor picture(const ls::Tensor& features) const {
+    const ls::Tensor x = ls::relu(batch_norm(conv(features.reshape({-1, 2, 2, 2}))));  // (batch, 3, 3, 3)
+    return ls::avg_pool2d(ls::max_pool2d(x, 2, 1), 2).flatten(1);
   }
 };
 

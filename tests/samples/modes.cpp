@@ -65,7 +65,7 @@ void check_error(const std::vector<std::string>& arguments, const std::vector<st
   CHECK(lines(finished.output).size() <= 3);
 }
 
-// Pictures of 28 x 28 random pixels, and labels from 0 to 9, as fashion_mnist_mlp's --data wants them.
+// Pictures of 28 x 28 random pixels, and labels from 0 to 9, as --data of the samples on Fashion-MNIST wants them.
 void write_pictures(const std::string& name, int count) {
   const auto write = [](const std::string& path, const std::vector<int>& sizes, int limit) {
     std::string bytes = {'\0', '\0', '\x08', static_cast<char>(sizes.size())};  // IDX: bytes, of so many dimensions
@@ -255,19 +255,21 @@ TEST_CASE("an error on all ranks is said once") {
   check_error({"--out", "ddp_errors", "--mode", "compare", "--quiet", "--file", "nowhere.csv"}, {"nowhere.csv"});
 }
 
-TEST_CASE("the perceptron has the same modes") {
+TEST_CASE("the perceptron and the convolutional network have the same modes") {
   const std::string data = fresh("pictures");
   std::filesystem::create_directories(data);
   write_pictures(data + "/train", 512);
   write_pictures(data + "/t10k", 100);
-  const Finished finished = run("fashion_mnist_mlp", {"--mode", "compare", "--epochs", "1", "--batch", "128", "--data",
-                                                      data, "--out", fresh("mlp")});
-  CAPTURE(finished.output);
-  REQUIRE(finished.code == 0);
-  const auto rows = table(finished.output);
-  REQUIRE(rows.size() == 4);
-  CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
-  CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
+  for (const char* program : {"fashion_mnist_mlp", "fashion_mnist_cnn"}) {
+    const Finished finished = run(program, {"--mode", "compare", "--epochs", "1", "--batch", "128", "--data", data,
+                                            "--out", fresh(std::string("compared_") + program)});
+    CAPTURE(finished.output);
+    REQUIRE(finished.code == 0);
+    const auto rows = table(finished.output);
+    REQUIRE(rows.size() == 4);
+    CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
+    CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
+  }
 }
 
 TEST_CASE("a GPU that is not there is one readable error, and so is what does not fit with one") {

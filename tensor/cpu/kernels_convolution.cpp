@@ -1,0 +1,257 @@
+// Convolution as products of matrices: the elements that each window sees become a column, a tile of columns at a time.
+//
+// Tiles and shares follow from the shapes alone, and products keep their bits with any number of threads (gemm), so results
+// do, too; oneDNN promises no such thing of its own convolution.
+#include "lockstep/tensor/level_internal.h"
+
+#include <algorithm>
+
+#include "lockstep/tensor/cpu/planes.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+using raw::Convolution;
+using raw::ConvolutionPass;
+using raw::Windows;
+
+constexpr std::int64_t kTileElements = 1 << 16;  // of a tile of columns: it stays in second-level cache
+constexpr std::int64_t kLeastPositions = 64;     // ... but is never so narrow that products become slow
+constexpr std::int64_t kMostShares = 32;         // each has a tile of its own
+constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' gradients of the weight
+constexpr std::int64_t kShareFrom = 1 << 20;     // multiplications worth sharing
+constexpr std::int64_t kAlign = 16;              // elements: pieces of the workspace start on 64 bytes
+
+std::int64_t aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
+
+// How a convolution is cut: `units` in `shares`, each of them in turn.
+struct Plan {
+  Plan(const Convolution& c, ConvolutionPass pass)
+      : inputs(c.in * c.windows.kernel.height * c.windows.kernel.width),
+        positions(c.windows.output.height * c.windows.output.width),
+        pixels(c.windows.input.height * c.windows.input.width),
+        width(std::min(positions, std::max(kLeastPositions, kTileElements / inputs))),
+        tiles((positions + width - 1) / width), weights(c.groups * c.out * inputs),
+        column_room(aligned(inputs * width)) {
+    units = c.images * c.groups * (pass == ConvolutionPass::kForward ? tiles : 1);
+    shares = std::min(units, kMostShares);
+    room = column_room;
+    if (pass != ConvolutionPass::kBackwardWeight) return;
+    units = c.images;
+    shares = std::min({units, kMostShares, std::max<std::int64_t>(kPartials / weights, 1)});
+    room += aligned(weights) + aligned(c.out * inputs);
+  }
+  // Calls body(unit, its share's workspace) for all units; shared between threads where that is worth it.
+  template <class T, class F>
+  void run(void* workspace, F body) const {
+    const auto share = [&](std::int64_t s) {
+      T* const own = static_cast<T*>(workspace) + s * room;
+      for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s, own);
+    };
+    if (shares > 1 && units * weights * width >= kShareFrom)
+      for_chunks(shares, share);
+    else
+      for (std::int64_t s = 0; s < shares; ++s) share(s);
+  }
+
+  std::int64_t inputs;     // elements that one window sees
+  std::int64_t positions;  // windows of a picture
+  std::int64_t pixels;     // of one channel of x
+  std::int64_t width;      // columns of a tile
+  std::int64_t tiles;      // of a picture
+  std::int64_t weights, column_room;
+  std::int64_t units = 0, shares = 0, room = 0;  // room of one share, in elements
+};
+
+// Calls body(column, pixel, count) for the runs of windows [begin, begin + width) that lie in one row and in which the
+// kernel's element (i, j) is inside the picture: `pixel` is the first one's place in the channel, the next ones' are
+// stride.width further.
+template <class F>
+void for_runs(const Windows& w, std::int64_t i, std::int64_t j, std::int64_t begin, std::int64_t width, F body) {
+  const std::int64_t shift = j * w.dilation.width - w.padding.width, step = w.stride.width;
+  const Range inside = places_inside(w.input.width, w.output.width, step, shift);
+  for (std::int64_t at = begin; at < begin + width;) {
+    const std::int64_t row = at / w.output.width, place = at % w.output.width;
+    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // of the row's part in the tile
+    const std::int64_t y = row * w.stride.height - w.padding.height + i * w.dilation.height;
+    const std::int64_t from = std::max(place, inside.first), to = std::min(end, inside.last);
+    if (y >= 0 && y < w.input.height && from < to)
+      body(at - begin + from - place, y * w.input.width + from * step + shift, to - from);
+    at += end - place;
+  }
+}
+
+// Calls body(row of the columns, channel, i, j) for every element of a window.
+template <class F>
+void for_window(const Convolution& c, F body) {
+  std::int64_t row = 0;
+  for (std::int64_t channel = 0; channel < c.in; ++channel) {
+    for (std::int64_t i = 0; i < c.windows.kernel.height; ++i) {
+      for (std::int64_t j = 0; j < c.windows.kernel.width; ++j) body(row++, channel, i, j);
+    }
+  }
+}
+
+// columns (inputs, width): what windows [begin, begin + width) see of the channels at x.
+template <class T>
+void gather_columns(const Convolution& c, const Plan& plan, const T* x, std::int64_t begin, std::int64_t width,
+                    T* columns) {
+  const std::int64_t step = c.windows.stride.width;
+  for_window(c, [&](std::int64_t row, std::int64_t channel, std::int64_t i, std::int64_t j) {
+    T* const to = columns + row * width;
+    const T* const from = x + channel * plan.pixels;
+    std::fill(to, to + width, T(0));
+    for_runs(c.windows, i, j, begin, width, [&](std::int64_t column, std::int64_t pixel, std::int64_t count) {
+      if (step == 1) {
+        std::copy(from + pixel, from + pixel + count, to + column);
+      } else {
+        for (std::int64_t k = 0; k < count; ++k) to[column + k] = from[pixel + k * step];
+      }
+    });
+  });
+}
+
+// The other way round: adds what stands in the columns to the channels at x.
+template <class T>
+void add_columns(const Convolution& c, const Plan& plan, const T* columns, std::int64_t begin, std::int64_t width,
+                 T* x) {
+  const std::int64_t step = c.windows.stride.width;
+  for_window(c, [&](std::int64_t row, std::int64_t channel, std::int64_t i, std::int64_t j) {
+    const T* const from = columns + row * width;
+    T* const to = x + channel * plan.pixels;
+    for_runs(c.windows, i, j, begin, width, [&](std::int64_t column, std::int64_t pixel, std::int64_t count) {
+      if (step == 1) {
+        for (std::int64_t k = 0; k < count; ++k) to[pixel + k] += from[column + k];
+      } else {
+        for (std::int64_t k = 0; k < count; ++k) to[pixel + k * step] += from[column + k];
+      }
+    });
+  });
+}
+
+template <class T>
+Matrix matrix(const T* data, std::int64_t row, std::int64_t column) {
+  return {const_cast<T*>(data), row, column};
+}
+
+template <class T>
+constexpr DType dtype_of() {
+  return std::is_same_v<T, float> ? kFloat32 : kFloat64;
+}
+
+// Calls body(begin, width) for a picture's tiles.
+template <class F>
+void for_tiles(const Plan& plan, F body) {
+  for (std::int64_t begin = 0; begin < plan.positions; begin += plan.width)
+    body(begin, std::min(plan.width, plan.positions - begin));
+}
+
+template <class T>
+void forward(const Convolution& c, const T* x, const T* weight, const T* bias, T* out, void* workspace) {
+  const Plan plan(c, ConvolutionPass::kForward);
+  plan.run<T>(workspace, [&](std::int64_t unit, std::int64_t, T* columns) {
+    const std::int64_t tile = unit % plan.tiles, block = unit / plan.tiles, group = block % c.groups;
+    const std::int64_t begin = tile * plan.width, width = std::min(plan.width, plan.positions - begin);
+    gather_columns(c, plan, x + block * c.in * plan.pixels, begin, width, columns);
+    T* const to = out + block * c.out * plan.positions + begin;
+    gemm({.m = c.out,
+          .n = width,
+          .k = plan.inputs,
+          .a = matrix(weight + group * c.out * plan.inputs, plan.inputs, 1),
+          .b = matrix(columns, width, 1),
+          .out = {to, plan.positions, 1}},
+         dtype_of<T>());
+    for (std::int64_t o = 0; bias && o < c.out; ++o) {
+      const T shift = bias[group * c.out + o];
+      for (std::int64_t k = 0; k < width; ++k) to[o * plan.positions + k] += shift;
+    }
+  });
+}
+
+// A picture's gradient is the sum over its tiles, in order.
+template <class T>
+void backward_input(const Convolution& c, const T* grad, const T* weight, T* out, void* workspace) {
+  const Plan plan(c, ConvolutionPass::kBackwardInput);
+  plan.run<T>(workspace, [&](std::int64_t block, std::int64_t, T* columns) {
+    const T* const of_group = weight + block % c.groups * c.out * plan.inputs;
+    T* const to = out + block * c.in * plan.pixels;
+    std::fill(to, to + c.in * plan.pixels, T(0));
+    for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
+      gemm({.m = plan.inputs,
+            .n = width,
+            .k = c.out,
+            .a = matrix(of_group, 1, plan.inputs),
+            .b = matrix(grad + block * c.out * plan.positions + begin, plan.positions, 1),
+            .out = {columns, width, 1}},
+           dtype_of<T>());
+      add_columns(c, plan, columns, begin, width, to);
+    });
+  });
+}
+
+// Each share adds up its pictures, in order; then the shares are added, in order.
+template <class T>
+void backward_weight(const Convolution& c, const T* grad, const T* x, T* out, void* workspace) {
+  const Plan plan(c, ConvolutionPass::kBackwardWeight);
+  const std::int64_t of_group = c.out * plan.inputs;
+  const auto total_of = [&](std::int64_t share) {
+    return static_cast<T*>(workspace) + share * plan.room + plan.column_room;
+  };
+  for (std::int64_t share = 0; share < plan.shares; ++share)
+    std::fill(total_of(share), total_of(share) + plan.weights, T(0));
+  plan.run<T>(workspace, [&](std::int64_t image, std::int64_t share, T* columns) {
+    T* const product = columns + plan.column_room + aligned(plan.weights);
+    for (std::int64_t group = 0; group < c.groups; ++group) {
+      const std::int64_t block = image * c.groups + group;
+      T* const total = total_of(share) + group * of_group;
+      for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
+        gather_columns(c, plan, x + block * c.in * plan.pixels, begin, width, columns);
+        gemm({.m = c.out,
+              .n = plan.inputs,
+              .k = width,
+              .a = matrix(grad + block * c.out * plan.positions + begin, plan.positions, 1),
+              .b = matrix(columns, 1, width),
+              .out = {product, plan.inputs, 1}},
+             dtype_of<T>());
+        for (std::int64_t i = 0; i < of_group; ++i) total[i] += product[i];
+      });
+    }
+  });
+  std::copy(total_of(0), total_of(0) + plan.weights, out);
+  for (std::int64_t share = 1; share < plan.shares; ++share) {
+    const T* const total = total_of(share);
+    for (std::int64_t i = 0; i < plan.weights; ++i) out[i] += total[i];
+  }
+}
+
+}  // namespace
+
+void conv2d_workspace(const Convolution& c, ConvolutionPass pass, std::int64_t* elements) {
+  const Plan plan(c, pass);
+  *elements = plan.shares * plan.room;
+}
+
+void conv2d(const Convolution& c, const void* x, const void* weight, const void* bias, void* out, void* workspace,
+            DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    forward(c, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(bias),
+            static_cast<T*>(out), workspace);
+  });
+}
+
+void conv2d_backward_input(const Convolution& c, const void* grad, const void* weight, void* out, void* workspace,
+                           DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    backward_input(c, static_cast<const T*>(grad), static_cast<const T*>(weight), static_cast<T*>(out), workspace);
+  });
+}
+
+void conv2d_backward_weight(const Convolution& c, const void* grad, const void* x, void* out, void* workspace,
+                            DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    backward_weight(c, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<T*>(out), workspace);
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

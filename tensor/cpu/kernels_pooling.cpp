@@ -1,0 +1,147 @@
+// Pooling, a plane at a time: row by row of windows, element by element of the kernel, so that the inner loop runs along
+// a row.
+#include "lockstep/tensor/level_internal.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/tensor/cpu/planes.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+using raw::Windows;
+
+std::int64_t input_size(const Windows& w) { return w.input.height * w.input.width; }
+std::int64_t output_size(const Windows& w) { return w.output.height * w.output.width; }
+
+// Calls body(pixel, range) for each element of the kernel that windows of `row` see: window `place` of the range sees the
+// picture's element pixel + place stride.width.
+template <class F>
+void for_kernel(const Windows& w, std::int64_t row, F body) {
+  for (std::int64_t i = 0; i < w.kernel.height; ++i) {
+    const std::int64_t y = row * w.stride.height - w.padding.height + i;
+    if (y < 0 || y >= w.input.height) continue;
+    for (std::int64_t j = 0; j < w.kernel.width; ++j) {
+      const std::int64_t shift = j - w.padding.width;
+      body(y * w.input.width + shift, places_inside(w.input.width, w.output.width, w.stride.width, shift));
+    }
+  }
+}
+
+// The largest elements that `count` windows of a row see, the first of them at `begin`, and where these stand in the plane.
+template <class T>
+void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_t begin, std::int64_t count, T* out,
+                     std::int64_t* index) {
+  alignas(64) T best[kTile], value[kTile];
+  alignas(64) std::int32_t where[kTile];  // planes are small enough (the wrapper checks), and so it is as wide as f32
+  const std::int64_t top = row * w.stride.height - w.padding.height;
+  for (std::int64_t p = 0; p < count; ++p) {
+    const std::int64_t left = (begin + p) * w.stride.width - w.padding.width;
+    best[p] = -std::numeric_limits<T>::infinity();
+    where[p] =
+        static_cast<std::int32_t>(std::max<std::int64_t>(top, 0) * w.input.width + std::max<std::int64_t>(left, 0));
+  }
+  const auto step = static_cast<std::int32_t>(w.stride.width);
+  for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
+    const auto first = static_cast<std::int32_t>(std::max(range.first - begin, std::int64_t{0}));
+    const auto last = static_cast<std::int32_t>(std::min(range.last - begin, count));
+    const std::int64_t start = pixel + begin * w.stride.width;
+    for (std::int32_t p = first; p < last; ++p) value[p] = x[start + p * w.stride.width];
+    for (std::int32_t p = first; p < last; ++p) {  // without branches, which nothing could predict
+      const bool better = (value[p] > best[p]) | (value[p] != value[p]);
+      best[p] = better ? value[p] : best[p];
+      where[p] = better ? static_cast<std::int32_t>(start) + p * step : where[p];
+    }
+  });
+  for (std::int64_t p = 0; p < count; ++p) out[p] = best[p];
+  for (std::int64_t p = 0; p < count; ++p) index[p] = where[p];
+}
+
+// What the sum of a window is divided by.
+template <class T>
+class Divisor {
+ public:
+  Divisor(const Windows& w, bool count_include_pad) : w_(w), include_pad_(count_include_pad) {}
+  T of(std::int64_t row, std::int64_t place) const {
+    if (include_pad_) return static_cast<T>(w_.kernel.height * w_.kernel.width);
+    return static_cast<T>(seen(row * w_.stride.height - w_.padding.height, w_.kernel.height, w_.input.height) *
+                          seen(place * w_.stride.width - w_.padding.width, w_.kernel.width, w_.input.width));
+  }
+
+ private:
+  static std::int64_t seen(std::int64_t start, std::int64_t kernel, std::int64_t input) {
+    return std::min(start + kernel, input) - std::max<std::int64_t>(start, 0);
+  }
+  Windows w_;
+  bool include_pad_;
+};
+
+}  // namespace
+
+void max_pool2d(const Windows& w, const void* x, void* out, std::int64_t* index, std::int64_t planes, DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    for_planes(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const from = static_cast<const T*>(x) + plane * input_size(w);
+      for (std::int64_t row = 0; row < w.output.height; ++row) {
+        for (std::int64_t begin = 0; begin < w.output.width; begin += kTile) {
+          const std::int64_t to = plane * output_size(w) + row * w.output.width + begin;
+          largest_of_tile(w, from, row, begin, std::min(kTile, w.output.width - begin), static_cast<T*>(out) + to,
+                          index + to);
+        }
+      }
+    });
+  });
+}
+
+void max_pool2d_backward(const Windows& w, const void* grad, const std::int64_t* index, void* out, std::int64_t planes,
+                         DType dtype) {
+  for_float(dtype, [&]<class T>(T) {
+    for_planes(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const g = static_cast<const T*>(grad) + plane * output_size(w);
+      const std::int64_t* const chosen = index + plane * output_size(w);
+      T* const to = static_cast<T*>(out) + plane * input_size(w);
+      std::fill(to, to + input_size(w), T(0));
+      for (std::int64_t i = 0; i < output_size(w); ++i) to[chosen[i]] += g[i];
+    });
+  });
+}
+
+void avg_pool2d(const Windows& w, const void* x, void* out, std::int64_t planes, DType dtype, bool count_include_pad) {
+  for_float(dtype, [&]<class T>(T) {
+    const Divisor<T> divisor(w, count_include_pad);
+    for_planes(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const from = static_cast<const T*>(x) + plane * input_size(w);
+      for (std::int64_t row = 0; row < w.output.height; ++row) {
+        T* const to = static_cast<T*>(out) + plane * output_size(w) + row * w.output.width;
+        std::fill(to, to + w.output.width, T(0));
+        for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
+          for (std::int64_t place = range.first; place < range.last; ++place)
+            to[place] += from[pixel + place * w.stride.width];
+        });
+        for (std::int64_t place = 0; place < w.output.width; ++place) to[place] /= divisor.of(row, place);
+      }
+    });
+  });
+}
+
+void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int64_t planes, DType dtype,
+                         bool count_include_pad) {
+  for_float(dtype, [&]<class T>(T) {
+    const Divisor<T> divisor(w, count_include_pad);
+    for_planes(planes, input_size(w), [&](std::int64_t plane) {
+      T* const to = static_cast<T*>(out) + plane * input_size(w);
+      std::fill(to, to + input_size(w), T(0));
+      for (std::int64_t row = 0; row < w.output.height; ++row) {
+        const T* const g = static_cast<const T*>(grad) + plane * output_size(w) + row * w.output.width;
+        for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
+          for (std::int64_t place = range.first; place < range.last; ++place)
+            to[pixel + place * w.stride.width] += g[place] / divisor.of(row, place);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

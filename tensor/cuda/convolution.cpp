@@ -1,0 +1,201 @@
+#include "lockstep/tensor/cuda/convolution.h"
+
+#include "lockstep/tensor/check_internal.h"
+
+#if LOCKSTEP_HAS_CUDNN
+#include <cudnn.h>
+
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "lockstep/tensor/cuda/runtime.h"
+#endif
+
+namespace lockstep::inline LOCKSTEP_ABI::cuda {
+
+#if LOCKSTEP_HAS_CUDNN
+
+namespace {
+
+using raw::Convolution;
+using raw::ConvolutionPass;
+
+constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;  // bytes; algorithms that want more are not taken
+
+void check_dnn(cudnnStatus_t status, const char* call) {
+  if (status != CUDNN_STATUS_SUCCESS) [[unlikely]]
+    throw DeviceError(fmt::format("cuda:{}: {}: {}", current_device(), call, cudnnGetErrorString(status)));
+}
+
+struct DestroyHandle {
+  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }  // at the thread's end there is nobody to tell
+};
+using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyHandle>;
+
+// One a thread and device: they are not to be shared.
+cudnnHandle_t handle() {
+  thread_local std::map<int, Handle> handles;
+  Handle& own = handles[current_device()];
+  if (!own) {
+    cudnnHandle_t made = nullptr;
+    check_dnn(cudnnCreate(&made), "cudnnCreate");
+    own.reset(made);
+  }
+  check_dnn(cudnnSetStream(own.get(), stream()), "cudnnSetStream");
+  return own.get();
+}
+
+template <class T, cudnnStatus_t (*kCreate)(T*), cudnnStatus_t (*kDestroy)(T)>
+class Descriptor {
+ public:
+  Descriptor() { check_dnn(kCreate(&descriptor_), "a descriptor of cuDNN's"); }
+  ~Descriptor() { static_cast<void>(kDestroy(descriptor_)); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  operator T() const { return descriptor_; }  // NOLINT: implicit, so that it is used like what it owns
+
+ private:
+  T descriptor_ = nullptr;
+};
+using TensorDescriptor = Descriptor<cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
+using FilterDescriptor = Descriptor<cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor>;
+using ConvolutionDescriptor =
+    Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
+
+int narrow(std::int64_t size) {
+  LOCKSTEP_CHECK(size <= std::numeric_limits<int>::max(), "conv2d: cuDNN takes sizes up to {}, got {}",
+                 std::numeric_limits<int>::max(), size);
+  return static_cast<int>(size);
+}
+
+class Workspace {
+ public:
+  explicit Workspace(std::size_t bytes) : bytes_(bytes), data_(bytes > 0 ? allocate(bytes) : nullptr) {}
+  ~Workspace() {
+    if (data_) deallocate(data_, bytes_);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+// The operands of a convolution as cuDNN knows them.
+class Operation {
+ public:
+  Operation(const Convolution& c, DType dtype) : wide_(dtype == kFloat64) {
+    const cudnnDataType_t type = wide_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+    const raw::Windows& w = c.windows;
+    check_dnn(cudnnSetTensor4dDescriptor(x_, CUDNN_TENSOR_NCHW, type, narrow(c.images), narrow(c.groups * c.in),
+                                         narrow(w.input.height), narrow(w.input.width)),
+              "cudnnSetTensor4dDescriptor");
+    check_dnn(cudnnSetTensor4dDescriptor(y_, CUDNN_TENSOR_NCHW, type, narrow(c.images), narrow(c.groups * c.out),
+                                         narrow(w.output.height), narrow(w.output.width)),
+              "cudnnSetTensor4dDescriptor");
+    check_dnn(cudnnSetFilter4dDescriptor(weight_, type, CUDNN_TENSOR_NCHW, narrow(c.groups * c.out), narrow(c.in),
+                                         narrow(w.kernel.height), narrow(w.kernel.width)),
+              "cudnnSetFilter4dDescriptor");
+    check_dnn(
+        cudnnSetConvolution2dDescriptor(how_, narrow(w.padding.height), narrow(w.padding.width),
+                                        narrow(w.stride.height), narrow(w.stride.width), narrow(w.dilation.height),
+                                        narrow(w.dilation.width), CUDNN_CROSS_CORRELATION, type),
+        "cudnnSetConvolution2dDescriptor");
+    check_dnn(cudnnSetConvolutionGroupCount(how_, narrow(c.groups)), "cudnnSetConvolutionGroupCount");
+    check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");  // no TF32
+  }
+
+  void forward(const void* x, const void* weight, void* out) const {
+    const auto way = choose<cudnnConvolutionFwdAlgoPerf_t>([&](int most, int* count, auto* found) {
+      return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
+    });
+    const Workspace room(way.memory);
+    check_dnn(cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_, way.algo, room.data(),
+                                      room.bytes(), zero(), y_, out),
+              "cudnnConvolutionForward");
+  }
+  void backward_input(const void* grad, const void* weight, void* out) const {
+    const auto way = choose<cudnnConvolutionBwdDataAlgoPerf_t>([&](int most, int* count, auto* found) {
+      return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
+    });
+    const Workspace room(way.memory);
+    check_dnn(cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_, way.algo, room.data(),
+                                           room.bytes(), zero(), x_, out),
+              "cudnnConvolutionBackwardData");
+  }
+  void backward_weight(const void* grad, const void* x, void* out) const {
+    const auto way = choose<cudnnConvolutionBwdFilterAlgoPerf_t>([&](int most, int* count, auto* found) {
+      return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
+    });
+    const Workspace room(way.memory);
+    check_dnn(cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_, way.algo, room.data(),
+                                             room.bytes(), zero(), weight_, out),
+              "cudnnConvolutionBackwardFilter");
+  }
+
+ private:
+  // The first of the algorithms, best ones first, that repeats its bits and computes in the operands' precision.
+  template <class Way, class List>
+  static Way choose(List list) {
+    constexpr int kMost = 16;
+    Way ways[kMost];
+    int count = 0;
+    check_dnn(list(kMost, &count, ways), "cudnnGetConvolutionAlgorithm");
+    for (int i = 0; i < count; ++i) {
+      const bool exact = ways[i].mathType == CUDNN_DEFAULT_MATH || ways[i].mathType == CUDNN_FMA_MATH;
+      if (ways[i].status == CUDNN_STATUS_SUCCESS && ways[i].determinism == CUDNN_DETERMINISTIC && exact &&
+          ways[i].memory <= kMostWorkspace)
+        return ways[i];
+    }
+    throw DeviceError(
+        fmt::format("cuda:{}: conv2d: cuDNN has no algorithm for these sizes that repeats its bits with a "
+                    "workspace of up to {} bytes",
+                    current_device(), kMostWorkspace));
+  }
+
+  // cuDNN computes one() result + zero() what was there; both are f64 for f64.
+  const void* one() const { return wide_ ? static_cast<const void*>(&one64_) : &one32_; }
+  const void* zero() const { return wide_ ? static_cast<const void*>(&zero64_) : &zero32_; }
+
+  bool wide_;
+  double one64_ = 1, zero64_ = 0;
+  float one32_ = 1, zero32_ = 0;
+  TensorDescriptor x_, y_;
+  FilterDescriptor weight_;
+  ConvolutionDescriptor how_;
+};
+
+}  // namespace
+
+void convolve(const Convolution& convolution, ConvolutionPass pass, const void* a, const void* b, void* out,
+              DType dtype) {
+  const Operation operation(convolution, dtype);
+  switch (pass) {
+    case ConvolutionPass::kForward:
+      operation.forward(a, b, out);
+      break;
+    case ConvolutionPass::kBackwardInput:
+      operation.backward_input(a, b, out);
+      break;
+    case ConvolutionPass::kBackwardWeight:
+      operation.backward_weight(a, b, out);
+      break;
+  }
+  check_launch("conv2d");
+}
+
+#else
+
+void convolve(const raw::Convolution&, raw::ConvolutionPass, const void*, const void*, void*, DType) {
+  throw NotBuilt(
+      "conv2d: this build has no cuDNN, which convolutions on cuda devices need\n"
+      "build with -DLOCKSTEP_WITH_CUDNN=ON (and -DLOCKSTEP_CUDNN_ROOT=FOLDER), or run this layer on the CPU");
+}
+
+#endif
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::cuda

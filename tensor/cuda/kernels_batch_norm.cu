@@ -1,0 +1,148 @@
+// Batch normalisation of (outer, channels, inner): reductions over all elements of a channel, then a thread for each.
+#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/pointwise_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+// Which channel an element belongs to, and where a channel's elements stand.
+struct Channels {
+  explicit Channels(const Rows& rows) : channels(rows.n), inner(rows.inner), count(rows.outer * rows.inner) {}
+  std::int64_t channels, inner;
+  std::int64_t count;  // elements of one channel
+  HOST_DEVICE std::int64_t of(std::int64_t i) const { return i / inner % channels; }
+  HOST_DEVICE std::int64_t place(std::int64_t channel, std::int64_t r) const {
+    return (r / inner * channels + channel) * inner + r % inner;
+  }
+  std::int64_t elements() const { return channels * count; }
+  // For launch_reduce, whose outputs are the channels.
+  Rows reduced() const { return {.outer = channels, .n = count, .inner = 1}; }
+};
+
+template <class T>
+struct BatchMean {
+  using Sum = T;
+  const T* x;
+  T* means;
+  Channels channels;
+  DEVICE_ONLY Sum start() const { return 0; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t, std::int64_t channel, std::int64_t r) const {
+    sum += x[channels.place(channel, r)];
+  }
+  DEVICE_ONLY Sum join(Sum a, Sum b) const { return a + b; }
+  DEVICE_ONLY void finish(std::int64_t channel, Sum sum) const {
+    means[channel] = sum / static_cast<T>(channels.count);
+  }
+};
+
+template <class T>
+struct BatchVariance {
+  using Sum = T;
+  const T *x, *means;
+  T *factors, *running_mean, *running_var;
+  Channels channels;
+  double momentum, eps;
+  DEVICE_ONLY Sum start() const { return 0; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t, std::int64_t channel, std::int64_t r) const {
+    const T d = x[channels.place(channel, r)] - means[channel];
+    sum += d * d;
+  }
+  DEVICE_ONLY Sum join(Sum a, Sum b) const { return a + b; }
+  DEVICE_ONLY void finish(std::int64_t channel, Sum sum) const {
+    const auto count = static_cast<T>(channels.count);
+    factors[channel] = T(1) / math::sqrt(sum / count + static_cast<T>(eps));
+    if (running_mean) move(running_mean[channel], means[channel]);
+    if (running_var) move(running_var[channel], sum / (count - T(1)));
+  }
+  DEVICE_ONLY void move(T& running, T towards) const {
+    running = static_cast<T>(1 - momentum) * running + static_cast<T>(momentum) * towards;
+  }
+};
+
+template <class T>
+struct BatchNormalize {
+  const T *x, *weight, *bias, *means, *factors;
+  T* out;
+  Channels channels;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const std::int64_t c = channels.of(i);
+    const T z = (x[i] - means[c]) * factors[c];
+    out[i] = (weight ? z * weight[c] : z) + (bias ? bias[c] : T(0));
+  }
+};
+
+// Of each channel the sums of g and of g z, with z = (x - mean) factor.
+template <class T>
+struct BatchSums {
+  struct Sum {
+    T plain, along_z;
+  };
+  const T *grad, *x, *means, *factors;
+  T *sums, *grad_weight, *grad_bias;
+  Channels channels;
+  DEVICE_ONLY Sum start() const { return {0, 0}; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t, std::int64_t channel, std::int64_t r) const {
+    const std::int64_t at = channels.place(channel, r);
+    sum.plain += grad[at];
+    sum.along_z += grad[at] * ((x[at] - means[channel]) * factors[channel]);
+  }
+  DEVICE_ONLY Sum join(const Sum& a, const Sum& b) const { return {a.plain + b.plain, a.along_z + b.along_z}; }
+  DEVICE_ONLY void finish(std::int64_t channel, const Sum& sum) const {
+    sums[channel] = sum.plain;
+    sums[channels.channels + channel] = sum.along_z;
+    if (grad_weight) grad_weight[channel] = sum.along_z;
+    if (grad_bias) grad_bias[channel] = sum.plain;
+  }
+};
+
+// (g - mean(g) - z mean(g z)) factor weight
+template <class T>
+struct BatchNormBackward {
+  const T *grad, *x, *weight, *means, *factors, *sums;
+  T* out;
+  Channels channels;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const std::int64_t c = channels.of(i);
+    const auto count = static_cast<T>(channels.count);
+    const T z = (x[i] - means[c]) * factors[c], scale = weight ? factors[c] * weight[c] : factors[c];
+    out[i] = ((grad[i] - sums[c] / count) - z * (sums[channels.channels + c] / count)) * scale;
+  }
+};
+
+}  // namespace
+
+void batch_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, void* running_mean,
+                void* running_var, const Rows& rows, DType dtype, double momentum, double eps) {
+  const Channels channels(rows);
+  for_float(dtype, [&]<class T>(T) {
+    const T* const in = static_cast<const T*>(x);
+    T *const means = static_cast<T*>(statistics), *const factors = means + rows.n;
+    launch_reduce("batch_norm", channels.reduced(), BatchMean<T>{in, means, channels});
+    launch_reduce("batch_norm", channels.reduced(),
+                  BatchVariance<T>{in, means, factors, static_cast<T*>(running_mean), static_cast<T*>(running_var),
+                                   channels, momentum, eps});
+    launch_elements("batch_norm", channels.elements(),
+                    BatchNormalize<T>{in, static_cast<const T*>(weight), static_cast<const T*>(bias), means, factors,
+                                      static_cast<T*>(out), channels});
+  });
+}
+
+void batch_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
+                         void* grad_weight, void* grad_bias, const Rows& rows, DType dtype) {
+  const Channels channels(rows);
+  for_float(dtype, [&]<class T>(T) {
+    const T *const g = static_cast<const T*>(grad), *const in = static_cast<const T*>(x);
+    const T *const means = static_cast<const T*>(statistics), *const factors = means + rows.n;
+    const Scratch sums(2 * rows.n * static_cast<std::int64_t>(sizeof(T)));
+    launch_reduce("batch_norm backward", channels.reduced(),
+                  BatchSums<T>{g, in, means, factors, sums.as<T>(), static_cast<T*>(grad_weight),
+                               static_cast<T*>(grad_bias), channels});
+    launch_elements("batch_norm backward", channels.elements(),
+                    BatchNormBackward<T>{g, in, static_cast<const T*>(weight), means, factors, sums.as<T>(),
+                                         static_cast<T*>(out), channels});
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

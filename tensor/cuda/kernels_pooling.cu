@@ -1,0 +1,182 @@
+// Pooling: a thread for each element of the result. The gradients gather from the windows that see an element, so that one
+// GPU repeats its own bits.
+#include <limits>
+
+#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/for_dtype_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+
+namespace {
+
+using raw::Windows;
+
+struct Span {
+  std::int64_t first, last;  // one after the last
+};
+
+// One side of the windows.
+struct Side {
+  std::int64_t input, output, kernel, stride, padding;
+
+  // The elements that window `place` sees.
+  HOST_DEVICE Span seen_by(std::int64_t place) const {
+    const std::int64_t start = place * stride - padding, end = start + kernel;
+    return {start < 0 ? 0 : start, end < input ? end : input};
+  }
+  // The windows that see element `at`.
+  HOST_DEVICE Span seeing(std::int64_t at) const {
+    const std::int64_t from = at + padding - kernel + 1, last = (at + padding) / stride + 1;
+    return {from <= 0 ? 0 : (from + stride - 1) / stride, last < output ? last : output};
+  }
+};
+
+struct Sides {
+  Side y, x;
+  explicit Sides(const Windows& w)
+      : y{w.input.height, w.output.height, w.kernel.height, w.stride.height, w.padding.height}, x{w.input.width,
+                                                                                                  w.output.width,
+                                                                                                  w.kernel.width,
+                                                                                                  w.stride.width,
+                                                                                                  w.padding.width} {}
+  std::int64_t inputs() const { return y.input * x.input; }
+  std::int64_t outputs() const { return y.output * x.output; }
+
+  // Where the element or the window `i` of all planes stands.
+  struct Place {
+    std::int64_t plane, row, column;
+  };
+  HOST_DEVICE static Place place(std::int64_t i, std::int64_t height, std::int64_t width) {
+    return {i / (height * width), i / width % height, i % width};
+  }
+  HOST_DEVICE Place input(std::int64_t i) const { return place(i, y.input, x.input); }
+  HOST_DEVICE Place output(std::int64_t i) const { return place(i, y.output, x.output); }
+
+  // What the sum of a window is divided by.
+  HOST_DEVICE std::int64_t divisor(std::int64_t row, std::int64_t column, bool count_include_pad) const {
+    if (count_include_pad) return y.kernel * x.kernel;
+    const Span rows = y.seen_by(row), columns = x.seen_by(column);
+    return (rows.last - rows.first) * (columns.last - columns.first);
+  }
+};
+
+template <class T>
+struct MaxPool {
+  const T* in;
+  T* out;
+  std::int64_t* index;
+  Sides sides;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const Sides::Place at = sides.output(i);
+    const Span rows = sides.y.seen_by(at.row), columns = sides.x.seen_by(at.column);
+    const T* const plane = in + at.plane * sides.y.input * sides.x.input;
+    T best = -std::numeric_limits<T>::infinity();
+    std::int64_t where = rows.first * sides.x.input + columns.first;
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      for (std::int64_t c = columns.first; c < columns.last; ++c) {
+        const T value = plane[r * sides.x.input + c];
+        if (!(value > best) && value == value) continue;  // a NaN wins
+        best = value;
+        where = r * sides.x.input + c;
+      }
+    }
+    out[i] = best;
+    index[i] = where;
+  }
+};
+
+template <class T>
+struct MaxPoolBackward {
+  const T* grad;
+  const std::int64_t* index;
+  T* out;
+  Sides sides;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const Sides::Place at = sides.input(i);
+    const Span rows = sides.y.seeing(at.row), columns = sides.x.seeing(at.column);
+    const std::int64_t plane = at.plane * sides.y.output * sides.x.output, own = at.row * sides.x.input + at.column;
+    T total = 0;
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      for (std::int64_t c = columns.first; c < columns.last; ++c) {
+        const std::int64_t window = plane + r * sides.x.output + c;
+        if (index[window] == own) total += grad[window];
+      }
+    }
+    out[i] = total;
+  }
+};
+
+template <class T>
+struct AvgPool {
+  const T* in;
+  T* out;
+  Sides sides;
+  bool count_include_pad;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const Sides::Place at = sides.output(i);
+    const Span rows = sides.y.seen_by(at.row), columns = sides.x.seen_by(at.column);
+    const T* const plane = in + at.plane * sides.y.input * sides.x.input;
+    T total = 0;
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      for (std::int64_t c = columns.first; c < columns.last; ++c) total += plane[r * sides.x.input + c];
+    }
+    out[i] = total / static_cast<T>(sides.divisor(at.row, at.column, count_include_pad));
+  }
+};
+
+template <class T>
+struct AvgPoolBackward {
+  const T* grad;
+  T* out;
+  Sides sides;
+  bool count_include_pad;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const Sides::Place at = sides.input(i);
+    const Span rows = sides.y.seeing(at.row), columns = sides.x.seeing(at.column);
+    const T* const plane = grad + at.plane * sides.y.output * sides.x.output;
+    T total = 0;
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      for (std::int64_t c = columns.first; c < columns.last; ++c)
+        total += plane[r * sides.x.output + c] / static_cast<T>(sides.divisor(r, c, count_include_pad));
+    }
+    out[i] = total;
+  }
+};
+
+}  // namespace
+
+void max_pool2d(const Windows& w, const void* x, void* out, std::int64_t* index, std::int64_t planes, DType dtype) {
+  const Sides sides(w);
+  for_float(dtype, [&]<class T>(T) {
+    launch_elements("max_pool2d", planes * sides.outputs(),
+                    MaxPool<T>{static_cast<const T*>(x), static_cast<T*>(out), index, sides});
+  });
+}
+
+void max_pool2d_backward(const Windows& w, const void* grad, const std::int64_t* index, void* out, std::int64_t planes,
+                         DType dtype) {
+  const Sides sides(w);
+  for_float(dtype, [&]<class T>(T) {
+    launch_elements("max_pool2d backward", planes * sides.inputs(),
+                    MaxPoolBackward<T>{static_cast<const T*>(grad), index, static_cast<T*>(out), sides});
+  });
+}
+
+void avg_pool2d(const Windows& w, const void* x, void* out, std::int64_t planes, DType dtype, bool count_include_pad) {
+  const Sides sides(w);
+  for_float(dtype, [&]<class T>(T) {
+    launch_elements("avg_pool2d", planes * sides.outputs(),
+                    AvgPool<T>{static_cast<const T*>(x), static_cast<T*>(out), sides, count_include_pad});
+  });
+}
+
+void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int64_t planes, DType dtype,
+                         bool count_include_pad) {
+  const Sides sides(w);
+  for_float(dtype, [&]<class T>(T) {
+    launch_elements("avg_pool2d backward", planes * sides.inputs(),
+                    AvgPoolBackward<T>{static_cast<const T*>(grad), static_cast<T*>(out), sides, count_include_pad});
+  });
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

@@ -1,0 +1,68 @@
+// Raw operations on pictures (images, channels, height, width): convolution, pooling, batch normalisation. f32 and f64.
+// autograd/functions.h has the public ones, with formulas.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/tensor/size2d.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+// A window of `kernel` elements, `dilation` apart, that stands at `output` places, `stride` apart, of pictures of `input`
+// elements and `padding` more on each side.
+struct Windows {
+  Size2d input, output, kernel, stride, padding, dilation;
+};
+
+// x (images, groups in, height, width), weight (groups out, in, kernel), out (images, groups out, output): output channels
+// of a group see the input channels of the same group.
+struct Convolution {
+  Windows windows;
+  std::int64_t images, groups, in, out;  // channels are those of one group
+};
+// What is computed of a convolution.
+enum class ConvolutionPass : std::uint8_t { kForward, kBackwardInput, kBackwardWeight };
+
+struct ConvolutionOptions {
+  Size2d stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+};
+
+// bias (groups out) may be undefined.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvolutionOptions& options);
+// The gradient of x, which has `shape`.
+Tensor conv2d_backward_input(const Tensor& grad, const Tensor& weight, const Shape& shape,
+                             const ConvolutionOptions& options);
+// The gradient of the weight, written to `out`, which has its shape.
+void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& out, const ConvolutionOptions& options);
+
+struct PoolingOptions {
+  Size2d kernel, stride, padding;
+};
+
+struct MaxPooled {
+  Tensor out;
+  Tensor index;  // i64, shape of out: where the largest element stands in its picture, height x width in a row
+};
+MaxPooled max_pool2d(const Tensor& x, const PoolingOptions& options);
+// Each element of `grad` goes to the place that `index` says; the result has `shape`.
+Tensor max_pool2d_backward(const Tensor& grad, const Tensor& index, const Shape& shape, const PoolingOptions& options);
+
+Tensor avg_pool2d(const Tensor& x, const PoolingOptions& options, bool count_include_pad);
+Tensor avg_pool2d_backward(const Tensor& grad, const Shape& shape, const PoolingOptions& options,
+                           bool count_include_pad);
+
+struct BatchNormalized {
+  Tensor out;
+  Tensor statistics;  // (2, channels): of each channel the mean and 1 / sqrt(variance + eps)
+};
+// By the batch's own statistics. weight, bias, running_mean and running_var are (channels) or undefined; the running ones
+// move by `momentum` towards the batch's mean and unbiased variance.
+BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                           const Tensor& running_var, double momentum, double eps);
+// The gradient of x; writes those of the parameters where they are defined.
+Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
+                           const Tensor& grad_weight, const Tensor& grad_bias);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw

@@ -1,0 +1,44 @@
+// How windows stand over pictures: what convolution and pooling check alike.
+#pragma once
+
+#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/wrappers_internal.h"
+
+namespace lockstep::inline LOCKSTEP_ABI::raw {
+
+inline std::string text(const Size2d& size) { return fmt::format("{} x {}", size.height, size.width); }
+
+inline constexpr std::int64_t kMostSize = 1 << 30;  // so that products of two stay far from the largest number
+
+inline void require_sizes(const char* op, const char* name, const Size2d& size, std::int64_t least) {
+  LOCKSTEP_CHECK(size.height >= least && size.width >= least && size.height <= kMostSize && size.width <= kMostSize,
+                 "{}: {} is {}, expected {} to {}", op, name, text(size), least, kMostSize);
+}
+
+inline void require_picture(const char* op, const Tensor& x) {
+  require_float(op, x);
+  LOCKSTEP_CHECK(x.dim() == 4, "{}: x must be (images, channels, height, width), got {}", op, describe(x));
+}
+
+// Where a window of `kernel` stands in x's pictures. Throws where it does not fit at all.
+inline Windows windows_over(const char* op, const Tensor& x, const Size2d& kernel, const Size2d& stride,
+                            const Size2d& padding, const Size2d& dilation) {
+  require_sizes(op, "the kernel", kernel, 1);
+  require_sizes(op, "the stride", stride, 1);
+  require_sizes(op, "the padding", padding, 0);
+  require_sizes(op, "the dilation", dilation, 1);
+  const Size2d input(x.size(2), x.size(3));
+  const Size2d room(input.height + 2 * padding.height - dilation.height * (kernel.height - 1) - 1,
+                    input.width + 2 * padding.width - dilation.width * (kernel.width - 1) - 1);
+  LOCKSTEP_CHECK(room.height >= 0 && room.width >= 0,
+                 "{}: a kernel of {} (dilation {}) does not fit into x, which is {}, with padding {}", op, text(kernel),
+                 text(dilation), describe(x), text(padding));
+  return {.input = input,
+          .output = {room.height / stride.height + 1, room.width / stride.width + 1},
+          .kernel = kernel,
+          .stride = stride,
+          .padding = padding,
+          .dilation = dilation};
+}
+
+}  // namespace lockstep::inline LOCKSTEP_ABI::raw
