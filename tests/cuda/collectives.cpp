@@ -73,8 +73,17 @@ TEST_CASE("communication memory on a GPU, parts of it, and results that nobody w
         CHECK(middle.min().item<double>() == 5);
         CHECK(memory[0].max().item<double>() == 1);
         CHECK(memory[2].max().item<double>() == 1);
+        const auto first = group->all_reduce(memory[0]), last = group->all_reduce(memory[2]);  // at the same time
+        memory[1].fill_(9.0);
+        first->wait();
+        last->wait();
+        CHECK(memory[0].min().item<double>() == 2);
+        CHECK(memory[2].max().item<double>() == 2);
+        CHECK(memory[1].max().item<double>() == 9);
+        memory.fill_(group->rank() + 4.0);
         group->broadcast(memory, 1);
         group->barrier();  // which finishes what was dropped
+        CHECK(memory.min().item<double>() == 5);
         CHECK(memory.max().item<double>() == 5);
       }
     });
