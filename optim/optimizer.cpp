@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
@@ -36,6 +37,10 @@ void Optimizer::require_parameters(const char* optimizer) const {
 void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
   const TensorImpl& p = parameter.impl();
   if (!buffer.defined()) {
+    LOCKSTEP_CHECK(!capture::is_active(parameter.device()),
+                   "optimizer: the state of {} is made while a CUDA graph is captured, and would be made anew in every "
+                   "replay; take the step once before",
+                   describe(parameter));
     buffer = raw::zeros(p.shape, parameter.options());
   } else if (buffer.impl().dtype != p.dtype || buffer.device() != p.storage->device()) {
     buffer = raw::to(raw::to(buffer, p.dtype), p.storage->device());

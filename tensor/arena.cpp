@@ -24,7 +24,7 @@ Arena::~Arena() {
 }
 
 void Arena::grow(std::size_t at_least) {
-  const std::size_t bytes = round_up(at_least, kSmallestSlab);
+  const std::size_t bytes = round_up(std::max(at_least, bytes_ / 2), kSmallestSlab);
   auto* const slab = static_cast<std::byte*>(accelerator_.allocate_apart(bytes, index_));
   slabs_.insert(slab);
   free_.emplace(slab, bytes);

@@ -21,7 +21,10 @@ void copy_elsewhere(const Tensor& from, const Tensor& to) {
   if (same_bytes) {
     if (from.raw_data() == to.raw_data()) return;
     const Device device = to.device().is_cpu() ? from.device() : to.device();
-    if (from.device() != to.device()) capture::forbid("a copy between devices", device);
+    if (from.device() != to.device()) {
+      capture::forbid("a copy between devices", from.device());
+      capture::forbid("a copy between devices", to.device());
+    }
     return accelerator(device).copy(to.raw_data(), to.device(), from.raw_data(), from.device(),
                                     static_cast<std::size_t>(to.numel()) * item_size(to.dtype()));
   }

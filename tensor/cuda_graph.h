@@ -41,7 +41,7 @@ class CudaGraph {
   //
   // Throws InvalidArgument for a device that is not a cuda device, for a step that waits for the device (item, to("cpu")) or
   // copies from the CPU, and inside another capture; DeviceError where the device cannot record it. What the step throws
-  // passes through. No graph is there then.
+  // passes through. No graph is there then, and the host's part of the step may have happened.
   void capture(FunctionRef<void()> step, const CaptureOptions& options = {});
   // Starts the step once more, and does not wait for it. Throws InvalidArgument before capture().
   void replay();

@@ -76,21 +76,33 @@ std::unique_ptr<RecordedWork> end_capture() {
   return std::make_unique<Graph>(graph);
 }
 
+namespace {
+
 // cudaMalloc counts among the calls that could spoil a capture, in general: a relaxed thread may make it.
-void* allocate_apart(std::size_t bytes) {
-  static_cast<void>(stream());  // makes the device ready
+cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes);
+  const cudaError_t status = cudaMalloc(data, bytes);
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  if (status == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    throw DeviceError(
-        fmt::format("cuda:{}: out of memory: {} bytes asked for, for a CUDA graph; empty_cache() before "
-                    "capture may help",
-                    current_device(), bytes));
+  return status;
+}
+
+}  // namespace
+
+void* allocate_apart(std::size_t bytes) {
+  static_cast<void>(stream());  // makes the device ready
+  void* data = nullptr;
+  cudaError_t status = relaxed_malloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation && !is_capturing()) {  // what freed tensors have left
+    empty_cache(current_device());
+    status = relaxed_malloc(&data, bytes);
   }
+  if (status == cudaErrorMemoryAllocation)
+    throw DeviceError(
+        fmt::format("cuda:{}: out of memory: {} bytes asked for, apart from those of tensors; "
+                    "empty_cache() before CudaGraph::capture may help",
+                    current_device(), bytes));
   check(status, "cudaMalloc");
   return data;
 }

@@ -182,3 +182,40 @@ TEST_CASE("memory of a graph: older tensors are freed after the capture, tensors
   result = {};
   CHECK(ls::allocator_stats(device).allocated_bytes == before);
 }
+
+TEST_CASE("memory of a graph grows where there was no warm-up to tell how much is needed") {
+  const TestDevices devices;
+  const ls::Tensor x = ls::ones({1 << 20}, {.device = "cuda:0"});
+  std::vector<ls::Tensor> sums;
+  const auto step = [&] {
+    sums.clear();
+    for (int i = 0; i < 6; ++i) sums.push_back(x + static_cast<double>(i));
+  };
+  step();
+  ls::CudaGraph graph;
+  graph.capture(step, {.warm_up = false});
+  CHECK(graph.memory_bytes() >= 6 * (4 << 20));
+  x.copy_(ls::full({1 << 20}, 2.0F));
+  graph.replay();
+  for (std::size_t i = 0; i < sums.size(); ++i) CHECK(sums[i].to("cpu").span<float>()[7] == 2 + static_cast<float>(i));
+}
+
+TEST_CASE("an optimizer's state is not made inside a graph, which would make it anew in every replay") {
+  const TestDevices devices;
+  const ls::Device device("cuda:0");
+  Net net;
+  net.to(device);
+  optim::SGD optimizer(net.parameters(), {.momentum = 0.9});
+  const ls::Tensor x = ls::ones({2, 12}, {.device = device});
+  ls::CudaGraph graph;
+  const std::string error = error_of([&] {
+    graph.capture(
+        [&] {
+          optimizer.zero_grad();
+          ls::sum(net(x)).backward();
+          optimizer.step();
+        },
+        {.warm_up = false});
+  });
+  CHECK(contains(error, "take the step once before"));
+}
