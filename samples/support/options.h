@@ -31,6 +31,8 @@ struct Options {
   std::string backend = "shm";          // of ddp: shm, gloo or mpi
   std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
+  std::string inject = {};              // of ddp: a fault on purpose (inject.h)
+  double timeout = 60;                  // of ddp: seconds that a rank waits for the others
   bool quiet = false;
 
   std::string command = {};                 // what was typed, to be typed again
