@@ -34,7 +34,8 @@ struct SeenAllReduce {
   std::vector<double> given;        // each rank's number, the same in all its elements
   std::vector<double> results;      // each rank's first element
   bool is_right = false;            // all elements of all ranks are what the numbers give
-  int steps = 0;
+  int steps = 0;                    // of the plan ...
+  int steps_seen = 0;               // ... and those in which something was sent
 };
 
 SeenAllReduce run_all_reduce(const AllReduceQuestion& question);

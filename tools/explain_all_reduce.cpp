@@ -74,7 +74,7 @@ void trace_contributions(SeenAllReduce& seen) {
   }
 }
 
-std::string number(double value) { return fmt::format("{:.9g}", value); }
+std::string number(double value) { return fmt::format("{:.7g}", value); }
 
 std::string hop_line(const SeenAllReduce& seen, const SeenHop& each) {
   const auto width = fmt::formatted_size("{}", seen.question.elements);
@@ -108,8 +108,8 @@ std::string summary(const SeenAllReduce& seen) {
   const AllReduceQuestion& question = seen.question;
   const par::HopPlan plan(question.algorithm, question.ranks, question.elements);
   std::string text =
-      fmt::format("\n{:<14} {:>10} {:>10}  formula\n{:<14} {:>10} {:>10}  {}\n", "", "counted", "formula", "steps",
-                  seen.steps, plan.steps(), steps_formula(question.algorithm, question.ranks));
+      fmt::format("\n{:<14} {:>10} {:>10}  formula\n{:<14} {:>10} {:>10}  {}\n", "", "counted", "expected", "steps",
+                  seen.steps_seen, plan.steps(), steps_formula(question.algorithm, question.ranks));
   std::int64_t all = 0, expected = 0;
   for (int r = 0; r < question.ranks; ++r) {
     const std::int64_t sent = seen.sent[static_cast<std::size_t>(r)];
@@ -119,7 +119,7 @@ std::string summary(const SeenAllReduce& seen) {
   }
   const double most = static_cast<double>(*std::ranges::max_element(seen.sent));
   text += fmt::format("{:<14} {:>8} B {:>8} B\n", "all ranks", all, expected);
-  text += fmt::format("{:<14} {:>8} B {:>8} B  {}\n", "the busiest", most, 4 * plan.ideal_sent(),
+  text += fmt::format("{:<14} {:>8} B {:>8.7g} B  {}\n", "the busiest", most, 4 * plan.ideal_sent(),
                       bytes_formula(question.algorithm, question.ranks));
   const bool is_uneven = most != 4 * plan.ideal_sent();
   if (is_uneven)
@@ -171,6 +171,9 @@ SeenAllReduce run_all_reduce(const AllReduceQuestion& question) {
   seen.hops = recorder->take();
   std::ranges::sort(seen.hops, {},
                     [](const SeenHop& s) { return std::tuple(s.step, s.hop.from, s.hop.to, s.hop.begin); });
+  std::set<int> steps;
+  for (const SeenHop& each : seen.hops) steps.insert(each.step);
+  seen.steps_seen = static_cast<int>(steps.size());
   seen.steps = par::HopPlan(question.algorithm, question.ranks, question.elements).steps();
   std::set<std::int64_t> cells = {0, question.elements};
   for (const SeenHop& each : seen.hops) cells.insert({each.hop.begin, each.hop.end});

@@ -100,11 +100,7 @@ void HopGroup::check_usable(const Call& call) const {
 
 std::shared_ptr<Work> HopGroup::start(Call call) {
   check_usable(call);
-  if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {
-    LOCKSTEP_CHECK(!options_.simulation, "{}: backend sim has clocks for collectives only; take backend local",
-                   call.describe());
-    return plain_->start(std::move(call));
-  }
+  if (call.kind == Kind::kSend || call.kind == Kind::kRecv) return start_transfer(std::move(call));
   // Starting may wait for peers, which may wait for this rank's part of what was started before.
   while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
   check_usable(call);
@@ -120,6 +116,27 @@ std::shared_ptr<Work> HopGroup::start(Call call) {
   }
   queue_.push_back(work);
   return work;
+}
+
+// On a simulated network what the sender's clock shows goes first.
+std::shared_ptr<Work> HopGroup::start_transfer(Call call) {
+  if (!options_.simulation) return plain_->start(std::move(call));
+  const bool sends = call.kind == Kind::kSend;
+  Call clock = call;
+  clock.in = clock.out = raw::empty({1}, {.dtype = kFloat64});
+  clock.count = 1;
+  clock.dtype = kFloat64;
+  clock.tag = 0;
+  if (sends) clock.in.span<double>()[0] = options_.simulation->seconds();
+  const Tensor sent_at = clock.out;
+  auto first = plain_->start(std::move(clock));
+  const double taken =
+      options_.simulation->link().seconds(static_cast<double>(call.count) * static_cast<double>(item_size(call.dtype)));
+  auto data = plain_->start(std::move(call));
+  return then(std::move(data), [first, sent_at, taken, sends, simulation = options_.simulation] {
+    first->wait();
+    if (!sends) simulation->wait_until(sent_at.span<double>()[0] + taken);
+  });
 }
 
 void HopGroup::send_head(HopWork& work) {

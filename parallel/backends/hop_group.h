@@ -58,6 +58,7 @@ class HopGroup final : public Backend {
   friend class HopWork;
   struct Head;
   void check_usable(const Call& call) const;
+  std::shared_ptr<Work> start_transfer(Call call);
   void send_head(HopWork& work);
   bool wait_or_poll(Work& work, bool waits);
   bool advance(HopWork& work, bool waits);

@@ -78,7 +78,7 @@ TEST_CASE("the page has a picture for each step, the text, and nothing from else
   CHECK(contains(page, "default-src 'none'"));
   CHECK_FALSE(contains(page, "http://"));
   CHECK_FALSE(contains(page, "https://"));
-  CHECK(contains(page, "rank 0 -&gt; rank 1"));
+  CHECK(contains(page, "rank 0 -&gt; 1"));
   CHECK(page.size() < 60'000);
 }
 
