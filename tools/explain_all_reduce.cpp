@@ -92,7 +92,7 @@ std::string hop_line(const SeenAllReduce& seen, const SeenHop& each) {
 std::string step_text(const SeenAllReduce& seen, int step, std::vector<std::int64_t>& sent) {
   const bool adds = step < seen.steps / 2;
   std::string text = fmt::format("\nstep {} of {}: {}\n", step + 1, seen.steps,
-                                 adds ? "each receiver adds what comes to its own" : "results are handed on");
+                                 adds ? "each receiver combines what comes with its own" : "results are handed on");
   for (const SeenHop& each : seen.hops) {
     if (each.step != step) continue;
     text += hop_line(seen, each);
@@ -154,7 +154,6 @@ SeenAllReduce run_all_reduce(const AllReduceQuestion& question) {
                                                     .observer = recorder});
         const ls::Tensor t = ls::full({question.elements}, number_of(question, rank));
         group->all_reduce(t, question.op)->wait();
-        seen.sent[r] = group->traffic().bytes();
         const auto values = t.span<float>();
         right[r] = std::ranges::all_of(values, [&](float x) { return std::abs(x - expected) <= tolerance; });
         seen.results[r] = values.empty() ? expected : values[0];
@@ -172,7 +171,10 @@ SeenAllReduce run_all_reduce(const AllReduceQuestion& question) {
   std::ranges::sort(seen.hops, {},
                     [](const SeenHop& s) { return std::tuple(s.step, s.hop.from, s.hop.to, s.hop.begin); });
   std::set<int> steps;
-  for (const SeenHop& each : seen.hops) steps.insert(each.step);
+  for (const SeenHop& each : seen.hops) {
+    steps.insert(each.step);
+    seen.sent[static_cast<std::size_t>(each.hop.from)] += (each.hop.end - each.hop.begin) * 4;
+  }
   seen.steps_seen = static_cast<int>(steps.size());
   seen.steps = par::HopPlan(question.algorithm, question.ranks, question.elements).steps();
   std::set<std::int64_t> cells = {0, question.elements};

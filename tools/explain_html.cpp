@@ -1,7 +1,9 @@
 // An all_reduce as a page: a picture for each step, with what every rank holds and the messages between them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <fstream>
 
 #include "lockstep/tensor/error.h"
@@ -88,7 +90,8 @@ std::string arrows_svg(const SeenAllReduce& seen, int step) {
     const bool is_down = each.hop.to > each.hop.from;
     const double y1 = kTop + each.hop.from * kRow + (is_down ? 30 : 0),
                  y2 = kTop + each.hop.to * kRow + (is_down ? 0 : 30);
-    const double bow = x + (is_down ? 1 : -1) * kCell * 0.4;
+    const double rows = std::abs(each.hop.to - each.hop.from);
+    const double bow = x + (is_down ? 1 : -1) * kCell * std::min(0.4, 0.13 * (rows - 1));
     svg += fmt::format(
         "<path class='{}' d='M{} {} Q{} {} {} {}' marker-end='url(#head)'><title>rank {} to {}: [{}, {}), {} "
         "B</title></path>\n",
@@ -116,9 +119,10 @@ std::string as_html(const SeenAllReduce& seen) {
   for (std::size_t r = 0; r < has.size(); ++r) has[r].assign(seen.cells.size(), std::uint64_t{1} << r);
   std::string figures;
   for (int step = 0; step < seen.steps; ++step) {
-    figures += figure(seen, step, has,
-                      fmt::format("Step {} of {}: what each rank holds, and what it sends. {}", step + 1, seen.steps,
-                                  step < seen.steps / 2 ? "The receiver adds." : "The receiver takes it over."));
+    figures += figure(
+        seen, step, has,
+        fmt::format("Step {} of {}: what each rank holds, and what it sends. {}", step + 1, seen.steps,
+                    step < seen.steps / 2 ? "The receiver combines it with its own." : "The receiver takes it over."));
     take_step(seen, step, has);
   }
   figures += figure(seen, seen.steps, has, "The end.");
