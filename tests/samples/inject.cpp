@@ -102,12 +102,11 @@ TEST_CASE(
   CHECK(model_of("restarted") == undisturbed());
 }
 
-TEST_CASE("inject: a wrong gradient is found one step later, and both ranks say where their parameters differ") {
+TEST_CASE("inject: a wrong gradient is found one step later, by the parameters that differ from then on") {
   const Finished run = train("corrupt:rank=1,step=17");
   CAPTURE(run.output);
   CHECK(run.code == 1);
-  CHECK(contains(run.output, "fc.weight"));
-  CHECK(contains(run.output, "rank 1"));
+  CHECK(contains(run.output, "replicas have diverged: fc.weight of rank 1 is not rank 0's"));
   CHECK_FALSE(std::filesystem::exists("faulty/model.safetensors"));
 }
 
@@ -125,6 +124,14 @@ TEST_CASE("inject: a late rank is waited for, and the bits stay; later than the 
   const Finished late = train("delay:rank=1,step=17,ms=30000", {"--timeout", "0.5"});
   CAPTURE(late.output);
   CHECK(late.code == 1);
-  CHECK(contains(late.output, "rank 1"));
-  CHECK(contains(late.output, "500 ms"));
+  CHECK(contains(late.output, "not complete after 500 ms: rank 1 has not arrived"));
+}
+
+TEST_CASE("inject: a rank that stands still is named after the timeout, and does not stay behind") {
+  const Finished run = train("stop:rank=1,step=17", {"--timeout", "0.5"});
+  CAPTURE(run.output);
+  CHECK(run.code == 1);
+  CHECK(contains(run.output, "bucket 0 of 1 of step 17"));
+  CHECK(contains(run.output, "not complete after 500 ms: rank 1 has not arrived"));
+  CHECK(contains(run.output, "Stopped: 1 other rank"));
 }
