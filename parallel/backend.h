@@ -86,9 +86,16 @@ struct BackendOptions {
   std::string address = {};       // of this host, as the other ranks reach it (gloo); empty: loopback
   std::optional<Device> device = std::nullopt;  // this rank's GPU (nccl); else by LOCAL_RANK, or the rank
   bool allow_shared_gpu = false;
+  Algorithm algorithm = Algorithm::kDirect;  // of local and sim, as the two that follow
+  std::shared_ptr<HopObserver> observer = nullptr;
+  std::shared_ptr<Simulation> simulation = nullptr;
 };
 
 std::unique_ptr<Backend> make_local(const BackendOptions& options);
+// Whether options ask for what make_hops makes. Throws InvalidArgument where those for that do not fit the others.
+bool is_by_hops(const InitOptions& options);
+// local, with collectives as messages between the ranks' threads (hop_group.h), and with their time on a simulated network.
+std::unique_ptr<Backend> make_hops(const BackendOptions& options);
 std::unique_ptr<Backend> make_shm(const BackendOptions& options);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

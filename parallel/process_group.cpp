@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/hops.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/parallel/staging.h"
@@ -104,8 +105,9 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)) {
   const std::string& name = options_.backend;
-  LOCKSTEP_CHECK(name == "shm" || name == "local" || is_backend_module(name),
-                 "init_process_group: there is no backend '{}'; there are shm, local, gloo, mpi and nccl", name);
+  LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
+  const bool by_hops = is_by_hops(options_);
   LOCKSTEP_CHECK(options_.reduction != Reduction::kArrival || !is_backend_module(name),
                  "init_process_group: sums in order of arrival are for the backends local and shm, not for '{}'", name);
   if (size() == 1) return;
@@ -117,8 +119,12 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
                               .members = place_.members,
                               .address = place_.address,
                               .device = options_.device,
-                              .allow_shared_gpu = options_.allow_shared_gpu};
-  backend_ = name == "shm"     ? make_shm(wanted)
+                              .allow_shared_gpu = options_.allow_shared_gpu,
+                              .algorithm = options_.algorithm,
+                              .observer = options_.observer,
+                              .simulation = options_.simulation};
+  backend_ = by_hops           ? make_hops(wanted)
+             : name == "shm"   ? make_shm(wanted)
              : name == "local" ? make_local(wanted)
                                : backend_module(name).make(wanted);
   barrier();  // nobody leaves, and takes its store along, before all have come
@@ -358,6 +364,7 @@ void ProcessGroup::book(const Call& call) {
   const auto part = [&](int) { return call.count * item; };
   switch (call.kind) {
     case Kind::kAllReduce:
+      if (options_.algorithm != Algorithm::kDirect) return book_hops(call);
       return to_all_others([&](int r) { return range(r) + range(rank()); });
     case Kind::kAllGather:
     case Kind::kReduceScatter:
@@ -378,6 +385,16 @@ void ProcessGroup::book(const Call& call) {
     case Kind::kBarrier:
     case Kind::kEmpty:
       return;
+  }
+}
+
+void ProcessGroup::book_hops(const Call& call) {
+  const HopPlan plan(options_.algorithm, size(), call.count);
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  for (int step = 0; step < plan.steps(); ++step) {
+    for (const Hop& hop : plan.step(step)) {
+      if (hop.from == rank()) traffic_->add(rank(), hop.to, phase_, (hop.end - hop.begin) * item);
+    }
   }
 }
 

@@ -28,7 +28,9 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 class Backend;
+class HopObserver;
 class Reducer;
+class Simulation;
 class Staging;
 struct Call;
 
@@ -39,6 +41,9 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 // floating-point sums of three or more ranks are added in the order in which the ranks started the operation. All ranks get
 // the same result, but runs differ from one another in their last digits: what the canonical order prevents.
 enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival };
+
+// By which messages an all_reduce moves its data (hops.h). kDirect, the canonical way: each rank adds a share of the elements.
+enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };
 
 // An operation that was started. Dropping it is safe: the group keeps what it needs and finishes it.
 class Work {
@@ -53,7 +58,7 @@ class Work {
 std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish);
 
 struct InitOptions {
-  std::string backend = "shm";  // shm, local, gloo, mpi or nccl
+  std::string backend = "shm";  // shm, local, sim, gloo, mpi or nccl
   // How the ranks find each other: env://, tcp://host:port, file:///path, mpi://. Ignored where `store` is given.
   std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
@@ -65,6 +70,12 @@ struct InitOptions {
   Reduction reduction = Reduction::kNative;
   bool authenticate = true;       // stores of several hosts: with the job's token
   bool allow_shared_gpu = false;  // nccl with several ranks on one GPU, for tests: slow, and with ten times the timeout
+  // For teaching, with the backends local and sim: how all_reduce moves data, and who watches (hops.h). Other algorithms than
+  // kDirect add in orders of their own.
+  Algorithm algorithm = Algorithm::kDirect;
+  std::shared_ptr<HopObserver> observer = nullptr;
+  std::shared_ptr<Simulation> simulation =
+      nullptr;  // of sim, one for each rank: its links and its clock (simulation.h)
 };
 
 // A rank's place among the others, and the store in which they met.
@@ -144,6 +155,7 @@ class ProcessGroup {
                                 const std::vector<std::int64_t>& out_splits);
   std::shared_ptr<Work> keep(std::shared_ptr<Work> work);
   void book(const Call& call);
+  void book_hops(const Call& call);
   void check_rank(const char* op, const char* role, int rank) const;
 
   std::unique_ptr<Staging> staging_;

@@ -54,6 +54,8 @@ void settle_mode(Options& options, bool is_nproc_given) {
   if (options.comm_hook != "none" && options.mode != "ddp")
     throw CLI::ValidationError("--comm-hook",
                                options.comm_hook + " is for --mode ddp, and the mode is " + options.mode);
+  if (!options.inject.empty() && options.mode != "ddp")
+    throw CLI::ValidationError("--inject", "is for --mode ddp, and the mode is " + options.mode);
 }
 
 }  // namespace
@@ -111,6 +113,11 @@ Options parse(int argc, char** argv, Options options) {
          "of thin matrices, after 10 steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_flag("--cuda-graph", options.cuda_graph, "on a cuda device, steps as replays of one that was recorded");
+  app.add_option("--inject", options.inject,
+                 "of mode ddp, a fault on purpose: kill:rank=1,step=17; stop:, corrupt: or mismatch: likewise, or "
+                 "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again meet none");
+  app.add_option("--timeout", options.timeout, "of mode ddp: seconds that a rank waits for the others")
+      ->check(CLI::Range(0.001, 86400.0));
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);

@@ -33,6 +33,8 @@ struct Options {
   std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
   bool cuda_graph = false;              // steps as replays of one that was recorded
+  std::string inject = {};              // of ddp: a fault on purpose (inject.h)
+  double timeout = 60;                  // of ddp: seconds that a rank waits for the others
   bool quiet = false;
 
   std::string command = {};                 // what was typed, to be typed again

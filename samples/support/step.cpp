@@ -30,6 +30,7 @@ void check_split(const Options& options, int ranks) {
         fmt::format("--shards {} cannot be dealt evenly to {} ranks; take --nproc {}, or --shards {}", shards, ranks,
                     fewer, (shards / ranks + 1) * ranks));
   }
+  Injection::parse(options.inject).check_rank(ranks);
 }
 
 // Dividing by a power of two is exact, before a sum as well as after it.
@@ -77,11 +78,13 @@ std::vector<ls::Device> devices_of(const Options& options) {
 }  // namespace
 
 Step::Step(const Options& options, ls::nn::Module& model)
-    : options_(options), model_(model), devices_(devices_of(options)), is_loss_outside_(options.loss == "outside") {
+    : options_(options), model_(model), devices_(devices_of(options)), is_loss_outside_(options.loss == "outside"),
+      injection_(Injection::parse(options.inject)) {
   model.to(devices_[0]);
   if (options.mode == "ddp")
     group_ = par::init_process_group({.backend = options.backend,
                                       .init_method = options.backend == "mpi" ? "mpi://" : "env://",
+                                      .timeout = std::chrono::milliseconds(static_cast<long>(options.timeout * 1000)),
                                       .device = devices_[0],
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
@@ -91,7 +94,10 @@ Step::Step(const Options& options, ls::nn::Module& model)
   } else if (options.mode == "dp") {
     dp_.emplace(model, devices_);
   } else if (options.mode == "ddp") {
-    ddp_.emplace(model, group_, par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks()});
+    // A wrong gradient shows in the parameters after its step: they are compared then.
+    const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
+    ddp_.emplace(model, group_,
+                 par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks(), .check_every = check_every});
     if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));
   }
   at_start_ = booked();
@@ -113,6 +119,7 @@ ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set
 
 void Step::begin() {
   ++steps_;
+  if (ddp_) injection_.before_step(steps_, *group_);
   if (ddp_ && stop_signal() != 0) ddp_->request_stop();  // travels with this step's gradients
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "support/inject.h"
 #include "support/options.h"
 #include "support/result.h"
 
@@ -30,7 +31,11 @@ class Step {
     const ls::Tensor x = inputs.to(devices_[0]), y = labels.to(devices_[0]);
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model_(x), y); };
     if (shards_) return shards_->backward(x, y, loss_fn);
-    if (ddp_) return ddp_->backward(x, y, loss_fn);
+    if (ddp_) {
+      const ls::Tensor loss = ddp_->backward(x, y, loss_fn);
+      injection_.after_backward(steps_, *group_, model_);
+      return loss;
+    }
     if (dp_ && !is_loss_outside_) return dp_->backward(x, y, loss_fn);
     const ls::Tensor scores = dp_ ? (*dp_)(x) : model_(x);  // DataParallel gathers them on the first device
     const ls::Tensor loss = criterion(scores, y);
@@ -65,9 +70,11 @@ class Step {
   std::optional<ls::parallel::DistributedDataParallel> ddp_;
   PhaseBytes at_start_ = {};
   std::int64_t steps_ = 0;
+  Injection injection_;
 };
 
-// Throws lockstep::InvalidArgument where a batch cannot be cut into shards, or shards not be dealt to `ranks`, evenly.
+// Throws lockstep::InvalidArgument where a batch cannot be cut into shards, or shards not be dealt to `ranks`, evenly, or
+// where a fault is for none of them.
 void check_split(const Options& options, int ranks);
 // Whether DataParallel gives the other modes' bits also where the loss is taken outside, on the gathered outputs.
 bool has_same_bits_outside(const Options& options);

@@ -1,0 +1,130 @@
+// lockstep-explain as a user starts it.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/support/testing.h"
+
+namespace {
+
+struct Finished {
+  int code = -1;
+  std::string output;  // stdout and stderr together
+};
+
+Finished explain(const std::string& arguments) {
+  const std::string program = std::filesystem::path(LOCKSTEP_RUN).replace_filename("lockstep-explain").string();
+  Finished out;
+  std::FILE* const pipe = popen((program + " " + arguments + " 2>&1").c_str(), "r");
+  REQUIRE(pipe);
+  char buffer[4096];
+  while (const std::size_t size = std::fread(buffer, 1, sizeof(buffer), pipe)) out.output.append(buffer, size);
+  const int status = pclose(pipe);
+  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return out;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// LOCKSTEP_UPDATE_GOLDEN=1 writes what came out instead of comparing it.
+void expect_golden(const std::string& name, const std::string& output) {
+  const std::string path = std::string(LOCKSTEP_GOLDEN_DIR) + "/explain/" + name + ".txt";
+  if (std::getenv("LOCKSTEP_UPDATE_GOLDEN")) {
+    std::ofstream(path, std::ios::binary) << output;
+    return;
+  }
+  CHECK(output == read(path));
+}
+
+}  // namespace
+
+TEST_CASE("every message of an all_reduce is told, and ends with what was counted beside the formula") {
+  for (const std::string algorithm : {"ring", "tree", "direct", "halving_doubling"}) {
+    CAPTURE(algorithm);
+    const Finished four = explain("all_reduce --algorithm " + algorithm + " --ranks 4 --elements 12");
+    CHECK(four.code == 0);
+    expect_golden(algorithm + "_4", four.output);
+    const Finished five = explain("all_reduce --algorithm " + algorithm + " --ranks 5 --elements 7 --op max");
+    CHECK(five.code == 0);
+    expect_golden(algorithm + "_5", five.output);
+  }
+}
+
+TEST_CASE("no elements, one rank, many ranks: nothing to send is no error") {
+  for (const char* arguments : {"--ranks 1", "--ranks 3 --elements 0", "--ranks 64 --elements 3 --algorithm tree",
+                                "--ranks 9 --elements 2 --op avg --algorithm halving_doubling"}) {
+    const Finished run = explain(std::string("all_reduce ") + arguments);
+    CAPTURE(run.output);
+    CHECK(run.code == 0);
+    CHECK(contains(run.output, "as it must be"));
+  }
+}
+
+TEST_CASE("the page has a picture for each step, the text, and nothing from elsewhere") {
+  const Finished run = explain("all_reduce --ranks 4 --html page.html");
+  CHECK(run.code == 0);
+  CHECK(contains(run.output, "page: page.html\n"));
+  const std::string page = read("page.html");
+  std::size_t figures = 0;
+  for (std::size_t at = page.find("<figure>"); at != std::string::npos; at = page.find("<figure>", at + 1)) ++figures;
+  CHECK(figures == 7);  // 2 (n-1) steps, and the end
+  CHECK(contains(page, "default-src 'none'"));
+  CHECK_FALSE(contains(page, "http://"));
+  CHECK_FALSE(contains(page, "https://"));
+  CHECK(contains(page, "rank 0 -&gt; 1"));
+  CHECK(page.size() < 60'000);
+}
+
+TEST_CASE("senseless questions are answered with what is expected") {
+  CHECK(contains(explain("all_reduce --algorithm rings").output, "ring"));
+  CHECK(explain("all_reduce --ranks 0").code != 0);
+  CHECK(contains(explain("all_reduce --ranks 17 --html page.html").output, "draws up to 16 ranks"));
+  const Finished unwritable = explain("all_reduce --html /nonexistent/page.html");
+  CHECK(unwritable.code == 1);
+  CHECK(contains(unwritable.output, "/nonexistent/page.html: cannot be written"));
+}
+
+TEST_CASE("scaling: a table from a profile, the crossing, and a page of curves") {
+  std::ofstream("profile.json")
+      << R"({"forward_us": 1000, "optimizer_us": 500, "input_bytes": 100000, "output_bytes": 4000,
+    "buckets": [{"bytes": 1000000, "backward_us": 1500}, {"bytes": 4000000, "backward_us": 500}]})";
+  const Finished run = explain("scaling --profile profile.json --link 10GbE --ranks 1..16 --html curves.html");
+  CHECK(run.code == 0);
+  expect_golden("scaling", run.output);
+  const std::string page = read("curves.html");
+  CHECK(contains(page, "<polyline"));
+  CHECK(contains(page, "default-src 'none'"));
+  CHECK_FALSE(contains(page, "http://"));
+  const Finished tiny =
+      explain("scaling --profile profile.json --link 10GbE --ranks 2,6,1024 --algorithm tree --fixed-batch");
+  CHECK(tiny.code == 0);
+  CHECK(contains(tiny.output, "one batch, cut into parts"));
+  CHECK(contains(tiny.output, "   1024 |"));
+}
+
+TEST_CASE("scaling: a small model is measured, and the measured profile can be read again") {
+  const Finished run = explain("scaling --model 8x8x2 --batch 4 --ranks 1,2 --save-profile measured.json");
+  CAPTURE(run.output);
+  CHECK(run.code == 0);
+  CHECK(contains(run.output, "MLP 8x8x2, 4 rows a device, measured here"));
+  CHECK(explain("scaling --profile measured.json --link NVLink --ranks 4").code == 0);
+}
+
+TEST_CASE("scaling: senseless questions and files are answered with what is expected") {
+  CHECK(contains(explain("scaling --model 8xx2").output, "--model is \"8xx2\", expected sizes of layers"));
+  CHECK(contains(explain("scaling --model 8").output, "expected two sizes or more"));
+  CHECK(contains(explain("scaling --model 8x2 --ranks 0..4").output, "--ranks is \"0..4\", expected 1..1024"));
+  CHECK(contains(explain("scaling --model 8x2 --ranks 4,2").output, "increasing"));
+  CHECK(contains(explain("scaling --link 5GbE").output, "there is no link \"5GbE\""));
+  std::ofstream("bad.json") << R"({"forward_us": -1})";
+  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is -1"));
+  std::ofstream("bad.json") << "[1, 2";
+  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is not there"));
+}

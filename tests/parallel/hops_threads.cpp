@@ -1,0 +1,254 @@
+// all_reduce hop by hop: what each algorithm leaves, what it sends, and what an observer sees.
+#include "lockstep/parallel/hops.h"
+
+#include <map>
+#include <mutex>
+
+#include "tests/parallel/collectives.h"
+
+namespace {
+
+namespace par = ls::parallel;
+using par::Algorithm;
+
+constexpr Algorithm kAll[] = {Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kHalvingDoubling};
+
+class Recorder final : public par::HopObserver {
+ public:
+  void on_hop(const par::HopEvent& event) override {
+    const std::lock_guard lock(mutex);
+    sent[event.hop.from] += event.hop.end - event.hop.begin;
+    steps = std::max(steps, event.step + 1);
+    ++hops;
+  }
+  std::mutex mutex;
+  std::map<int, std::int64_t> sent;
+  int steps = 0, hops = 0;
+};
+
+ls::Tensor own_numbers(int rank, std::int64_t count, ls::DType dtype = ls::kFloat32) {
+  return ls::sin(ls::arange(0, count, 1, {.dtype = ls::kFloat64}) * (1.0 + rank)).to(dtype);
+}
+
+// Every rank's result of one all_reduce.
+std::vector<ls::Tensor> reduce(int size, const par::InitOptions& options, const std::function<ls::Tensor(int)>& given,
+                               par::ReduceOp op = par::ReduceOp::kSum) {
+  std::vector<ls::Tensor> results(static_cast<std::size_t>(size));
+  with_threads(
+      options.backend, size,
+      [&](const Group& group) {
+        const ls::Tensor t = given(group->rank());
+        group->all_reduce(t, op)->wait();
+        results[static_cast<std::size_t>(group->rank())] = t;
+      },
+      options);
+  return results;
+}
+
+int ceil_log2(int n) {
+  int levels = 0;
+  while ((1 << levels) < n) ++levels;
+  return levels;
+}
+
+}  // namespace
+
+TEST_CASE("hops: every algorithm's sums are the direct ones, for any number of ranks and elements") {
+  for (const Algorithm algorithm : kAll) {
+    for (int size = 1; size <= 9; ++size) {
+      const auto recorder = std::make_shared<Recorder>();
+      with_threads(
+          "local", size,
+          [&](const Group& group) {
+            for (const std::int64_t rows : {0, 1, 2, 5, 7, 64, 333}) {
+              for (const par::ReduceOp op : {par::ReduceOp::kSum, par::ReduceOp::kMin, par::ReduceOp::kMax}) {
+                for (const ls::DType dtype : {ls::kFloat32, ls::kInt64, ls::kBFloat16}) {
+                  const ls::Tensor t = given_tensor(group->rank(), {rows, 3}, dtype, /*strided=*/rows % 2 == 1);
+                  group->all_reduce(t, op)->wait();
+                  expect_same(t, combined(size, {rows, 3}, dtype, op), par::name(algorithm));
+                }
+              }
+            }
+          },
+          {.algorithm = algorithm, .observer = recorder});
+    }
+  }
+}
+
+TEST_CASE("hops: averages are scaled once, and all ranks have the same bits") {
+  for (const Algorithm algorithm : kAll) {
+    for (int size = 2; size <= 9; ++size) {
+      CAPTURE(size);
+      for (const std::int64_t count : {1, 3, 1001}) {
+        const auto results = reduce(
+            size, {.backend = "local", .algorithm = algorithm}, [&](int r) { return own_numbers(r, count); },
+            par::ReduceOp::kAvg);
+        ls::Tensor mean = own_numbers(0, count, ls::kFloat64);
+        for (int r = 1; r < size; ++r) mean = mean + own_numbers(r, count, ls::kFloat64);
+        mean = mean / static_cast<double>(size);
+        for (const ls::Tensor& result : results) {
+          expect_same(result, results[0], par::name(algorithm));
+          CHECK(ls::max(ls::abs(result.to(ls::kFloat64) - mean)).item<double>() < 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add in canonical order; the ring does not") {
+  const auto given = [](int r) { return own_numbers(r, 4099); };
+  for (int size = 2; size <= 9; ++size) {
+    CAPTURE(size);
+    const ls::Tensor want = reduce(size, {.backend = "local"}, given)[0];
+    const auto have = [&](Algorithm a) {
+      return reduce(size, {.backend = "local", .algorithm = a, .observer = std::make_shared<Recorder>()}, given)[0];
+    };
+    expect_same(have(Algorithm::kDirect), want, "direct");
+    expect_same(have(Algorithm::kTree), want, "tree");
+    if ((size & (size - 1)) == 0) expect_same(have(Algorithm::kHalvingDoubling), want, "halving_doubling");
+    if (size > 2) CHECK_FALSE(same_bits(have(Algorithm::kRing), want));
+  }
+}
+
+TEST_CASE("hops: what is sent is what the closed forms say, in as many steps; the books agree") {
+  for (const Algorithm algorithm : kAll) {
+    for (int size = 2; size <= 9; ++size) {
+      for (const std::int64_t count : {0, 1, 5, 12, 2520, 1001}) {  // 2520: what 1 to 9 divide
+        CAPTURE(par::name(algorithm));
+        CAPTURE(size);
+        CAPTURE(count);
+        const auto recorder = std::make_shared<Recorder>();
+        std::vector<std::int64_t> booked(static_cast<std::size_t>(size));
+        with_threads("local", size,
+                     [&](const Group& group) {
+                       group->all_reduce(ls::ones({count}))->wait();
+                       booked[static_cast<std::size_t>(group->rank())] = group->traffic().bytes();
+                     },
+                     {.algorithm = algorithm, .observer = recorder});
+        const par::HopPlan plan(algorithm, size, count);
+        std::int64_t all = 0, most = 0;
+        for (int r = 0; r < size; ++r) {
+          CHECK(recorder->sent[r] == plan.sent_by(r));
+          CHECK(booked[static_cast<std::size_t>(r)] == 4 * plan.sent_by(r));
+          all += recorder->sent[r];
+          most = std::max(most, recorder->sent[r]);
+        }
+        if (count == 2520) CHECK(static_cast<double>(most) == plan.ideal_sent());
+        if (algorithm != Algorithm::kHalvingDoubling || (size & (size - 1)) == 0) CHECK(all == 2 * (size - 1) * count);
+        if (count < size) continue;
+        const int log2 = ceil_log2(size);
+        const int steps = algorithm == Algorithm::kDirect                                        ? 2
+                          : algorithm == Algorithm::kRing                                        ? 2 * (size - 1)
+                          : (size & (size - 1)) != 0 && algorithm == Algorithm::kHalvingDoubling ? 2 * (log2 - 1) + 2
+                                                                                                 : 2 * log2;
+        CHECK(plan.steps() == steps);
+        CHECK(recorder->steps == steps);
+      }
+    }
+  }
+}
+
+TEST_CASE("hops: several operations under way, dropped ones, and others between them stay in order") {
+  for (const Algorithm algorithm : kAll) {
+    with_threads("local", 3,
+                 [&](const Group& group) {
+                   std::vector<ls::Tensor> tensors;
+                   std::vector<std::shared_ptr<par::Work>> works;
+                   for (int i = 0; i < 40; ++i) {
+                     tensors.push_back(ls::full({7}, static_cast<double>(i + group->rank())));
+                     works.push_back(group->all_reduce(tensors.back()));
+                   }
+                   const ls::Tensor b = ls::full({3}, static_cast<double>(group->rank()));
+                   group->broadcast(b, 2)->wait();
+                   CHECK(b.to_vector<float>()[0] == 2);
+                   works[39]->wait();
+                   while (!works[20]->is_completed()) continue;
+                   works.clear();
+                   const ls::Tensor memory = group->empty({5});
+                   memory.fill_(1);
+                   group->all_reduce(memory);  // dropped
+                   group->barrier();
+                   CHECK(memory.to_vector<float>()[4] == 3);
+                   for (int i = 0; i < 40; ++i)
+                     CHECK(tensors[static_cast<std::size_t>(i)].to_vector<float>()[6] == 3 * i + 3);
+                 },
+                 {.algorithm = algorithm, .observer = std::make_shared<Recorder>()});
+  }
+}
+
+TEST_CASE("hops: random operations of all kinds, waited for at random") {
+  for (const Algorithm algorithm : kAll) {
+    for (const int size : {2, 3, 5}) {
+      with_threads("local", size, [](const Group& group) { check_random_collectives(group, 200); },
+                   {.algorithm = algorithm, .observer = std::make_shared<Recorder>()});
+    }
+  }
+}
+
+TEST_CASE("hops: DistributedDataParallel trains over any algorithm, and over tree to the bits of local") {
+  const auto train = [](const par::InitOptions& options) {
+    std::vector<ls::Tensor> weights(3);
+    with_threads(
+        "local", 3,
+        [&](const Group& group) {
+          ls::nn::Linear model(5, 3);
+          {
+            const ls::NoGradGuard no_grad;
+            model.weight.master().copy_(own_numbers(9, 15).reshape({3, 5}));
+            model.bias.master().zero_();
+          }
+          par::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 1e-5, .check_every = 1});
+          ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+          for (int step = 0; step < 5; ++step) {
+            optimizer.zero_grad();
+            ls::mean(ddp(own_numbers(group->rank() + step, 20).reshape({4, 5}))).backward();
+            optimizer.step();
+          }
+          weights[static_cast<std::size_t>(group->rank())] = model.weight.master().detach().clone();
+        },
+        options);
+    expect_same(weights[1], weights[0], "rank 1");
+    expect_same(weights[2], weights[0], "rank 2");
+    return weights[0];
+  };
+  const ls::Tensor want = train({});
+  train({.algorithm = Algorithm::kRing});
+  train({.algorithm = Algorithm::kHalvingDoubling});
+  expect_same(train({.algorithm = Algorithm::kTree}), want, "tree");
+}
+
+TEST_CASE("hops: ranks that disagree, and one that leaves, are errors on all others") {
+  with_threads("local", 3,
+               [](const Group& group) {
+                 const ls::Tensor t = ls::zeros({group->rank() == 2 ? 12 : 10});
+                 const std::string error = error_of<ls::CommError>([&] { group->all_reduce(t)->wait(); });
+                 CHECK_MESSAGE(contains(error, "ranks disagree"), error);
+                 CHECK_MESSAGE(contains(error, "all_reduce of 12 f32 (sum)"), error);
+                 CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
+               },
+               {.algorithm = Algorithm::kRing});
+  with_threads("local", 3,
+               [](const Group& group) {
+                 if (group->rank() == 1) return;
+                 const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::ones({9}))->wait(); });
+                 CHECK_MESSAGE(contains(error, "rank 1 has left the group"), error);
+               },
+               {.algorithm = Algorithm::kTree});
+}
+
+TEST_CASE("hops: options that do not fit together are refused") {
+  const auto refused = [](const par::InitOptions& options) {
+    par::InitOptions own = options;
+    own.rank = 0;
+    own.world_size = 1;
+    own.store = std::make_shared<par::InProcessStore>();
+    return error_of<ls::InvalidArgument>([&] { par::init_process_group(own); });
+  };
+  CHECK(contains(refused({.backend = "shm", .algorithm = Algorithm::kRing}),
+                 "for the backends local and sim, not for 'shm'"));
+  CHECK(contains(refused({.backend = "local", .reduction = par::Reduction::kCanonical, .algorithm = Algorithm::kRing}),
+                 "does not add in canonical order"));
+  CHECK(contains(refused({.backend = "local", .reduction = par::Reduction::kArrival, .algorithm = Algorithm::kTree}),
+                 "in order of arrival"));
+  CHECK(contains(refused({.backend = "sim"}), ".simulation is not set"));
+}

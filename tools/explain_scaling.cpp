@@ -1,0 +1,157 @@
+#include "tools/explain_scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "tools/explain.h"
+
+namespace ls = lockstep;
+namespace par = lockstep::parallel;
+
+namespace {
+
+constexpr int kMostRanks = 4096;
+constexpr double kWidth = 760, kHeight = 420, kLeft = 70, kBottom = 40;
+
+// "1..1024": powers of two between, and both ends; or "1,2,6".
+std::vector<int> ranks_of(const std::string& text) {
+  const auto fail = [&] {
+    throw ls::InvalidArgument(fmt::format("--ranks is \"{}\", expected 1..1024, or 1,2,6: from 1 to {}, increasing",
+                                          text.substr(0, 80), kMostRanks));
+  };
+  const auto number = [&](std::size_t begin, std::size_t end) {
+    int value = 0;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
+    if (error != std::errc() || stop != text.data() + end || value < 1 || value > kMostRanks) fail();
+    return value;
+  };
+  std::vector<int> ranks;
+  if (const auto dots = text.find(".."); dots != std::string::npos) {
+    const int first = number(0, dots), last = number(dots + 2, text.size());
+    ranks.push_back(first);
+    for (int n = 1; n < last; n *= 2) {
+      if (n > first) ranks.push_back(n);
+    }
+    if (last != first) ranks.push_back(last);
+  } else {
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      ranks.push_back(number(begin, end));
+      begin = end + 1;
+    }
+  }
+  if (!std::is_sorted(ranks.begin(), ranks.end())) fail();
+  return ranks;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
+
+std::string megabytes(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
+
+// How many times one device's examples a second (weak scaling), or one device's speed on the same batch.
+double speed_up(const Scaling& scaling, double seconds, int ranks) {
+  const double alone = scaling.profile.forward + scaling.profile.backward() + scaling.profile.optimizer;
+  return alone / seconds * (scaling.question.fixed_batch ? 1 : ranks);
+}
+
+// Where one begins to be faster for good, as far as was asked.
+std::string crossing(const Scaling& scaling) {
+  int from = 0;
+  for (auto step = scaling.steps.rbegin(); step != scaling.steps.rend() && step->ddp < step->dp; ++step)
+    from = step->ranks;
+  const int last = scaling.steps.back().ranks;
+  if (from == 0)
+    return fmt::format("DDP is not faster than DP on {} devices: it waits for its all-reduces' latencies.", last);
+  const bool always = from == scaling.steps.front().ranks || from <= 2;
+  if (always) return fmt::format("DDP is faster than DP for all numbers of devices from {} to {}.", from, last);
+  return fmt::format("DDP is faster than DP from {} devices on, and DP with fewer.", from);
+}
+
+}  // namespace
+
+Scaling predict_scaling(const ScalingQuestion& question) {
+  Scaling scaling{.question = question, .link = par::find_link(question.link), .profile = {}, .steps = {}};
+  const std::vector<int> ranks = ranks_of(question.ranks);
+  scaling.profile = question.profile.empty() ? measure_profile(question.model, question.batch, question.bucket_mb)
+                                             : read_profile(question.profile);
+  for (const int n : ranks)
+    scaling.steps.push_back(par::predict_step(scaling.profile,
+                                              {.link = scaling.link,
+                                               .algorithm = question.algorithm,
+                                               .overlap = !question.no_overlap,
+                                               .fixed_batch = question.fixed_batch},
+                                              n));
+  return scaling;
+}
+
+std::string as_text(const Scaling& scaling) {
+  const ScalingQuestion& question = scaling.question;
+  const par::StepProfile& profile = scaling.profile;
+  const std::string what = question.profile.empty()
+                               ? fmt::format("MLP {}, {} rows a device, measured here", question.model, question.batch)
+                               : question.profile;
+  std::string text = fmt::format(
+      "{}\none device: forward {} ms, backward {} ms, optimizer {} ms; gradients P = {} MB in {} bucket{}\n"
+      "link {}: {:.1f} us, {:.3f} GB/s; DDP's all-reduces by {}{}; {}\n\n",
+      what, milliseconds(profile.forward), milliseconds(profile.backward()), milliseconds(profile.optimizer),
+      megabytes(profile.parameter_bytes()), profile.buckets.size(), profile.buckets.size() == 1 ? "" : "s",
+      question.link, scaling.link.latency * 1e6, scaling.link.bandwidth / 1e9, par::name(question.algorithm),
+      question.no_overlap ? ", without overlap" : "",
+      question.fixed_batch ? "one batch, cut into parts" : "each device has a batch of its own");
+  text += fmt::format("{:>7} | {:>12} {:>12} {:>12} {:>8} | {:>12} {:>12} {:>12} {:>8}\n", "devices", "DP step ms",
+                      "waiting ms", "device 0 MB", "speed-up", "DDP step ms", "waiting ms", "a rank MB", "speed-up");
+  for (const par::StepPrediction& step : scaling.steps)
+    text += fmt::format("{:>7} | {:>12} {:>12} {:>12} {:>8.2f} | {:>12} {:>12} {:>12} {:>8.2f}\n", step.ranks,
+                        milliseconds(step.dp), milliseconds(step.dp_exposed), megabytes(step.dp_device_bytes),
+                        speed_up(scaling, step.dp, step.ranks), milliseconds(step.ddp), milliseconds(step.ddp_exposed),
+                        megabytes(step.ddp_rank_bytes), speed_up(scaling, step.ddp, step.ranks));
+  return text + fmt::format("\n{}\nThrough device 0: 2 (n-1) P, inputs and outputs. Sent by a rank: {}.\n",
+                            crossing(scaling), bytes_formula(question.algorithm, 2));
+}
+
+std::string as_html(const Scaling& scaling) {
+  const double last = std::log2(std::max(2, scaling.steps.back().ranks));
+  double top = 1;
+  for (const auto& step : scaling.steps)
+    top = std::max({top, speed_up(scaling, step.dp, step.ranks), speed_up(scaling, step.ddp, step.ranks)});
+  const double decades = std::ceil(std::log2(top)), below = 4;  // down to 1/16
+  const auto x = [&](int ranks) { return kLeft + std::log2(ranks) / last * (kWidth - kLeft - 20); };
+  const auto y = [&](double speed) {
+    const double at = (std::log2(std::max(speed, 1.0 / 16)) + below) / (decades + below);
+    return 20 + (1 - at) * (kHeight - kBottom - 20);
+  };
+  std::string svg = fmt::format("<svg role='img' aria-label='speed-up by devices' viewBox='0 0 {} {}' width='{}'>\n",
+                                kWidth, kHeight, kWidth);
+  for (double power = -below; power <= decades; ++power) {
+    const double speed = std::exp2(power);
+    svg += fmt::format(
+        "<line x1='{0}' x2='{1}' y1='{2:.1f}' y2='{2:.1f}' stroke='#ddd'/><text x='{3}' y='{4:.1f}'>{5:g}x</text>\n",
+        kLeft, kWidth - 20, y(speed), 8, y(speed) + 4, speed);
+  }
+  for (const auto& step : scaling.steps)
+    svg += fmt::format("<text class='c' x='{:.1f}' y='{}'>{}</text>\n", x(step.ranks), kHeight - 14, step.ranks);
+  const auto line = [&](const char* name, const char* colour, const char* dash, auto seconds) {
+    std::string points, marks;
+    for (const auto& step : scaling.steps) {
+      const double speed = speed_up(scaling, seconds(step), step.ranks);
+      points += fmt::format("{:.1f},{:.1f} ", x(step.ranks), y(speed));
+      marks += fmt::format(
+          "<circle cx='{:.1f}' cy='{:.1f}' r='4' fill='{}'><title>{}, {} devices: {:.2f}x</title></circle>\n",
+          x(step.ranks), y(speed), colour, name, step.ranks, speed);
+    }
+    return fmt::format("<polyline points='{}' stroke='{}' stroke-dasharray='{}'/>\n{}", points, colour, dash, marks);
+  };
+  svg += line("DP", "#d55e00", "6 3", [](const auto& step) { return step.dp; });
+  svg += line("DDP", "#0072b2", "none", [](const auto& step) { return step.ddp; });
+  const std::string legend =
+      "<text x='90' y='36' fill='#0072b2'>DDP, solid</text><text x='180' y='36' fill='#d55e00'>DP, "
+      "dashed</text></svg>\n";
+  const std::string title = fmt::format("DP and DDP over {}", escape_html(scaling.question.link));
+  return html_page(
+      title, fmt::format("<h1>{}</h1>\n<p>How many times one device's speed, by devices; both axes double.</p>\n{}{}"
+                         "<pre>{}</pre>\n",
+                         title, svg, legend, escape_html(as_text(scaling))));
+}

@@ -1,0 +1,115 @@
+// lockstep-explain: collectives step by step, with every message and every byte; training on more devices, predicted.
+//   lockstep-explain all_reduce --algorithm ring --ranks 4 --elements 12
+//   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <string>
+
+#include "tools/explain.h"
+#include "tools/explain_scaling.h"
+
+namespace par = lockstep::parallel;
+
+namespace {
+
+constexpr int kDrawnRanks = 16;  // more make no picture
+
+struct Arguments {
+  AllReduceQuestion all_reduce;
+  ScalingQuestion scaling;
+  std::string html, save_profile;
+};
+
+void declare_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& text) {
+  const std::map<std::string, par::Algorithm> algorithms = {{"direct", par::Algorithm::kDirect},
+                                                            {"ring", par::Algorithm::kRing},
+                                                            {"tree", par::Algorithm::kTree},
+                                                            {"halving_doubling", par::Algorithm::kHalvingDoubling}};
+  app.add_option("--algorithm", algorithm, text + "direct, ring (the default), tree or halving_doubling")
+      ->transform(CLI::CheckedTransformer(algorithms));
+}
+
+CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
+  const std::map<std::string, par::ReduceOp> ops = {{"sum", par::ReduceOp::kSum},
+                                                    {"avg", par::ReduceOp::kAvg},
+                                                    {"min", par::ReduceOp::kMin},
+                                                    {"max", par::ReduceOp::kMax},
+                                                    {"product", par::ReduceOp::kProduct}};
+  AllReduceQuestion& question = arguments.all_reduce;
+  CLI::App& all_reduce = *app.add_subcommand("all_reduce", "every message of an all-reduce, which really takes place");
+  declare_algorithm(all_reduce, question.algorithm, "");
+  all_reduce.add_option("--ranks", question.ranks, "threads that take part (4)")->check(CLI::Range(1, 64));
+  all_reduce.add_option("--elements", question.elements, "of each rank's tensor (12)")
+      ->check(CLI::Range(0, 10'000'000));
+  all_reduce.add_option("--op", question.op, "sum (the default), avg, min, max or product")
+      ->transform(CLI::CheckedTransformer(ops));
+  all_reduce.add_option("--html", arguments.html, "draw the steps as a page, into this file");
+  return all_reduce;
+}
+
+CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
+  ScalingQuestion& question = arguments.scaling;
+  CLI::App& scaling = *app.add_subcommand("scaling", "the step time of DP and DDP on more devices, predicted");
+  scaling.add_option("--model", question.model, "layers of an MLP to measure here (784x512x256x10)");
+  scaling.add_option("--batch", question.batch, "rows of one device (128)")->check(CLI::Range(1, 1'000'000));
+  scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb (25)")->check(CLI::Range(0.001, 1e6));
+  scaling.add_option("--profile", question.profile, "a file with the times of one device instead");
+  scaling.add_option("--save-profile", arguments.save_profile, "write what was measured into this file");
+  scaling.add_option("--link", question.link,
+                     "NVLink, PCIe4, 100GbE, 10GbE (the default), or a file ./link.json:\n"
+                     "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
+  scaling.add_option("--ranks", question.ranks, "devices: 1..1024 (the default), or 1,2,6");
+  declare_algorithm(scaling, question.algorithm, "of DDP's all-reduces: ");
+  scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces when backward is done");
+  scaling.add_flag("--fixed-batch", question.fixed_batch, "cut one batch into parts; else each device has its own");
+  scaling.add_option("--html", arguments.html, "draw the curves as a page, into this file");
+  return scaling;
+}
+
+void write_page(const std::string& path, const std::string& page) {
+  if (path.empty()) return;
+  write_file(path, page);
+  fmt::print("page: {}\n", path);
+}
+
+int explain_all_reduce(const Arguments& arguments) {
+  if (!arguments.html.empty() && arguments.all_reduce.ranks > kDrawnRanks)
+    throw CLI::ValidationError(
+        "--html", fmt::format("draws up to {} ranks, and these are {}; leave it out, or take fewer", kDrawnRanks,
+                              arguments.all_reduce.ranks));
+  const SeenAllReduce seen = run_all_reduce(arguments.all_reduce);
+  fmt::print("{}", as_text(seen));
+  if (!arguments.html.empty()) write_page(arguments.html, as_html(seen));
+  return seen.is_right ? 0 : 1;
+}
+
+int explain_scaling(const Arguments& arguments) {
+  const Scaling scaling = predict_scaling(arguments.scaling);
+  fmt::print("{}", as_text(scaling));
+  if (!arguments.save_profile.empty()) write_file(arguments.save_profile, profile_json(scaling.profile));
+  if (!arguments.html.empty()) write_page(arguments.html, as_html(scaling));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Shows what happens inside collectives and data-parallel training", "lockstep-explain");
+  app.require_subcommand(1);
+  Arguments arguments;
+  const CLI::App& all_reduce = declare_all_reduce(app, arguments);
+  declare_scaling(app, arguments);
+  try {
+    app.parse(argc, argv);
+    return all_reduce.parsed() ? explain_all_reduce(arguments) : explain_scaling(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep-explain: {}\n", error.what());
+    return 1;
+  }
+}
