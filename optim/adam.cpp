@@ -4,6 +4,7 @@
 
 #include "lockstep/optim/gradient_internal.h"
 #include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -54,6 +55,7 @@ AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& gr
 }
 
 void AdamBase::step() {
+  const TraceSpan span(TraceKind::kOptimizer, "Adam");
   raw::AdamStep numbers;
   std::int64_t numbers_steps = 0;  // what `numbers` is for: mostly, all parameters of a group are at the same step
   std::size_t numbers_group = 0;

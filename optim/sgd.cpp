@@ -3,6 +3,7 @@
 #include "lockstep/optim/gradient_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -39,6 +40,7 @@ SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
 }
 
 void SGD::step() {
+  const TraceSpan span(TraceKind::kOptimizer, "SGD");
   for (Slot& slot : slots_) {
     const Tensor& parameter = slot.parameter.master();
     const Tensor* grad = gradient(parameter);
