@@ -94,6 +94,10 @@ Options parse(int argc, char** argv, Options options) {
          "of mode ddp, how gradients travel. none: exactly; fp16, bf16: in half the bytes; powersgd: as products "
          "of thin matrices, after 10 steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  app.add_option("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
+  app.add_option("--report", options.report, "traces the run, and shows its last steps in this HTML file");
+  app.add_flag("--explain", options.explain, "traces the run, and says in words what happens in its last step");
+  app.add_option("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);

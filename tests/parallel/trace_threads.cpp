@@ -36,7 +36,7 @@ bool within(const TraceEvent& inner, const TraceEvent& outer) {
 TEST_CASE("a step on one device: forward by layers, backward by operations, the optimizer") {
   Net net;
   optim::SGD optimizer(net.parameters(), {.lr = 0.1});
-  start_trace({.kernels = false});
+  start_trace();
   mean(net(ones({2, 3}))).backward();
   optimizer.step();
   const Trace trace = stop_trace();
