@@ -8,6 +8,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::autograd {
 
@@ -109,12 +110,7 @@ class Backward final : public Run {
 
   std::vector<Tensor> run() {
     const EnableGradGuard mode(request_.create_graph);
-    for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
-    if (!request_.inputs.empty()) mark_useful();
-    for (std::size_t i = 0; i < roots_.size(); ++i)
-      receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i], {});
-    for (const std::int32_t root : roots_) settle(root);
-    while (!ready_.empty()) run_node(pop_ready());
+    run_graph();
     for (std::size_t i = 0; i < callbacks_.size(); ++i) {  // a callback may add another
       const Callback<void()> callback = std::move(callbacks_[i]);
       callback();
@@ -125,6 +121,16 @@ class Backward final : public Run {
   void at_end(Callback<void()> callback) override { callbacks_.push_back(std::move(callback)); }
 
  private:
+  void run_graph() {
+    const TraceSpan span(TraceKind::kBackward, "backward");
+    for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
+    if (!request_.inputs.empty()) mark_useful();
+    for (std::size_t i = 0; i < roots_.size(); ++i)
+      receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i], {});
+    for (const std::int32_t root : roots_) settle(root);
+    while (!ready_.empty()) run_node(pop_ready());
+  }
+
   Stop& stop(std::int32_t index) { return stops_[static_cast<std::size_t>(index)]; }
   std::int32_t target(const Stop& from, std::size_t edge) const {
     return targets_[static_cast<std::size_t>(from.first_target) + edge];
@@ -278,6 +284,7 @@ class Backward final : public Run {
     }
     try {
       const NodeContext context(node);
+      const TraceSpan span(TraceKind::kBackward, node.name);
       const bool homes = request_.inputs.empty() && !grad_mode();
       const bool retain = request_.retain_graph || request_.create_graph;
       Gradients gradients = node.run(at.grads, Needs(node, wanted, homes, retain));

@@ -7,6 +7,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 namespace {
@@ -93,6 +94,7 @@ Tensor Module::forward_inputs(const std::vector<Tensor>& inputs) const {
 template <class Forward>
 Tensor Module::run(const Forward& forward) const {
   try {
+    const TraceSpan span(TraceKind::kForward, name_.empty() ? "model" : std::string_view(name_));
     Tensor y = forward();
     if (traced_output_ && y.defined()) [[unlikely]]
       *traced_output_ = y.shape();

@@ -5,6 +5,7 @@
 #include "lockstep/optim/gradient_internal.h"
 #include "lockstep/optim/step_list_internal.h"
 #include "lockstep/tensor/capture_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -55,6 +56,7 @@ AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& gr
 }
 
 void AdamBase::step() {
+  const TraceSpan span(TraceKind::kOptimizer, "Adam");
   StepList list;
   std::vector<Slot*> captured;  // those of `list`, where a CUDA graph is to count their steps
   std::size_t group = 0;        // whose numbers `list` takes, ...

@@ -4,6 +4,7 @@
 #include "lockstep/optim/step_list_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 namespace {
@@ -50,6 +51,7 @@ SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
 }
 
 void SGD::step() {
+  const TraceSpan span(TraceKind::kOptimizer, "SGD");
   StepList list;
   std::size_t group = 0;  // whose numbers `list` takes
   bool first = false;

@@ -50,8 +50,10 @@ void DataParallel::State::begin_step(int running) {
 // On a replica's thread: parameters and buffers get there. Returns the leaves that stand for the trained ones.
 std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording) {
   std::vector<Tensor> leaves;
-  books->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves));
-  if (replica > 0) books->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)));
+  TraceTime begin = TraceTime::now();
+  books->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
+  begin = TraceTime::now();
+  if (replica > 0) books->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
   return leaves;
 }
 
@@ -59,8 +61,10 @@ Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int repl
   Batch shard = narrow_rows(batch, rows);
   for (Tensor& each : shard) {
     if (each.device() == replicas.device(replica)) continue;
-    books->add(books->position(each.device()), replica, Phase::kInputs, bytes_of(each));
+    const int from = books->position(each.device());
+    const TraceTime begin = TraceTime::now();
     each = raw::to(each, replicas.device(replica));
+    books->add(from, replica, Phase::kInputs, bytes_of(each), begin);
   }
   return shard;
 }
@@ -68,8 +72,10 @@ Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int repl
 // A replica's output on the output device.
 Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
   const Device target = options.output_device.value_or(replicas.device(0));
-  if (output.device() != target) books->add(replica, books->position(target), Phase::kOutputs, bytes_of(output));
-  return raw::to(output, target);
+  const TraceTime begin = TraceTime::now();
+  Tensor fetched = raw::to(output, target);
+  if (output.device() != target) books->add(replica, books->position(target), Phase::kOutputs, bytes_of(output), begin);
+  return fetched;
 }
 
 Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward) {
@@ -127,9 +133,11 @@ Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
   });
   const StepScale scale = weighted ? StepScale(rows) : StepScale(devices, running);
   state.add_gradients(leaves, scale);
+  const TraceTime begin = TraceTime::now();
+  const Tensor loss = combine_losses(losses, scale);
   for (int r = 1; r < running; ++r)
-    state.books->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]));
-  return combine_losses(losses, scale);
+    state.books->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
+  return loss;
 }
 
 // Adds the sums over the replicas to the parameters' gradients, in a backward of one operation: homes are used and hooks

@@ -8,6 +8,7 @@
 #include "lockstep/parallel/shard_rows.h"
 #include "lockstep/parallel/traffic.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -17,9 +18,13 @@ class DeviceBooks {
 
   // The end of a link that stands for a device: the first replica there, or one place for all that have none.
   int position(Device device) const { return static_cast<int>(std::ranges::find(devices_, device) - devices_.begin()); }
-  void add(int from, int to, Phase phase, std::int64_t bytes) {
+  // A transfer that is over, and its place in the trace where it began at a known time.
+  void add(int from, int to, Phase phase, std::int64_t bytes, TraceTime begin = {}) {
+    if (from == to || bytes == 0) return;
+    trace_event(TraceKind::kCopy, name(phase), begin,
+                {.bytes = bytes, .from = from, .to = to, .phase = static_cast<int>(phase)});
     const std::lock_guard lock(mutex_);
-    if (from != to) book_.add(from, to, phase, bytes);
+    book_.add(from, to, phase, bytes);
   }
   void begin_step() {
     const std::lock_guard lock(mutex_);

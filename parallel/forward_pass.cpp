@@ -90,8 +90,10 @@ std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const
   }
   if (!part.has_graph() || wanted.empty()) return gradients;
   const Tensor rows = raw::slice(grad, 0, part.first_row, part.first_row + part.rows, 1);
+  const TraceTime begin = TraceTime::now();
   const Tensor seed = raw::to(rows, part.graph.root.device());
-  if (seed.device() != target_) books_->add(books_->position(target_), replica, Phase::kLossGradient, bytes_of(seed));
+  if (seed.device() != target_)
+    books_->add(books_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
   std::vector<Tensor> found = autograd::run_backward({.roots = {&part.graph.root, 1},
                                                       .gradients = {&seed, 1},
                                                       .retain_graph = needs.retains_graph(),
@@ -109,8 +111,9 @@ Tensor ForwardPass::join_rows(std::vector<Tensor> gradients, std::size_t leaf, D
     if (!rows.defined()) {
       rows = raw::zeros(like.shape(), {.dtype = like.dtype(), .device = device});
     } else if (rows.device() != device) {
-      books_->add(static_cast<int>(r), books_->position(device), Phase::kGradients, bytes_of(rows));
+      const TraceTime begin = TraceTime::now();
       rows = raw::to(rows, device);
+      books_->add(static_cast<int>(r), books_->position(device), Phase::kGradients, bytes_of(rows), begin);
     }
   }
   return raw::cat(gradients, 0);

@@ -34,6 +34,8 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
     if (!gradients[r].defined()) continue;
     sum.dtype = gradients[r].dtype();
     books_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
+    sent_.resize(std::max(sent_.size(), r + 1));
+    sent_[r] += bytes_of(gradients[r]);
     gradients[r] = widened(raw::contiguous(gradients[r]));
   }
   close_holes(gradients, device_);
@@ -48,6 +50,7 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
 }
 
 autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) {
+  const TraceTime begin = TraceTime::now();
   // On a GPU one thread starts it all.
   const std::int64_t shares =
       device_.is_cpu() ? std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices)) : 1;
@@ -56,6 +59,12 @@ autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector
   else
     run_replicas(workers, {devices.data(), static_cast<std::size_t>(shares)},
                  [&](int w) { combine(elements_ * w / shares, elements_ * (w + 1) / shares); });
+  for (std::size_t r = 1; r < sent_.size(); ++r) {
+    if (sent_[r] > 0)
+      trace_event(
+          TraceKind::kCopy, name(Phase::kGradients), begin,
+          {.bytes = sent_[r], .from = static_cast<int>(r), .to = 0, .phase = static_cast<int>(Phase::kGradients)});
+  }
   autograd::Gradients out;
   for (const Sum& sum : sums_) {
     scale_gradient(sum.out, scale_.second);

@@ -37,6 +37,7 @@ class GradientSums {
   DeviceBooks& books_;
   std::vector<Sum> sums_;
   std::int64_t elements_ = 0;
+  std::vector<std::int64_t> sent_;  // bytes, by replica
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/parallel/staging.h"
+#include "lockstep/parallel/traced_work.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/ops.h"
@@ -158,7 +159,15 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   if (call.in.defined()) call.dtype = call.in.dtype();
   call.by_arrival = options_.reduction == Reduction::kArrival && is_floating_sum(call);
   call.detail = detail_of(call);
+  const TraceTime launched = TraceTime::now();
+  const std::int64_t booked = launched ? traffic_->bytes() : 0;
   book(call);
+  const char* const kind = name(call.kind);
+  const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
+                           .from = rank(),
+                           .id = static_cast<std::int64_t>(call.number),
+                           .phase = static_cast<int>(phase_),
+                           .group = trace_group_};
   const bool put_back = out.defined() && !out.is_contiguous();
   const Tensor packed = put_back ? call.out : Tensor();
   std::shared_ptr<Work> work;
@@ -171,6 +180,8 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
     run_alone(call);
     work = std::make_shared<Done>();
   }
+  if (launched) [[unlikely]]
+    work = std::make_shared<TracedWork>(std::move(work), kind, launched, labels);
   if (!put_back) return work;
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }
@@ -341,7 +352,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
     place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
   if (place_.store)
     place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
-  return std::make_shared<ProcessGroup>(std::move(place), options_);
+  auto part = std::make_shared<ProcessGroup>(std::move(place), options_);
+  part->trace_group_ = static_cast<std::uint16_t>(31 * trace_group_ + 7 * static_cast<int>(number) + color % 1024 + 1);
+  return part;
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::twin() {

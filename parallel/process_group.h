@@ -169,6 +169,7 @@ class ProcessGroup {
   Phase phase_ = Phase::kOther;
   std::uint64_t calls_ = 0;  // operations so far: the next one's number
   std::uint64_t splits_ = 0;
+  int trace_group_ = 0;  // tells this group's collectives from others' in a trace; the same on all its ranks
   std::vector<std::shared_ptr<Work>> unfinished_;  // results that have yet to be put where users see them
 };
 

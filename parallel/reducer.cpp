@@ -168,7 +168,15 @@ void Reducer::settle(std::size_t parameter) {
   }
   Bucket& bucket = buckets_[slot.bucket];
   set_element(bucket.tail, slot.used_bit, slot.used ? 1 : 0);
-  if (--bucket.pending == 0) bucket.ready = seconds();
+  if (--bucket.pending > 0) return;
+  bucket.ready = seconds();
+  trace_bucket(TraceKind::kBucketReady, slot.bucket, parameters_[parameter].first);
+}
+
+// `what`: the last parameter of a bucket that is ready, else its first one.
+void Reducer::trace_bucket(TraceKind kind, std::size_t b, std::string_view what) const {
+  trace_event(kind, what, TraceTime::now(),
+              {.bytes = bytes_of(buckets_[b].memory), .id = static_cast<std::int64_t>(b)});
 }
 
 // Where other models share the ranks, each rank may launch them in another order: then none may wait for other ranks
@@ -212,6 +220,7 @@ void Reducer::start_own(std::size_t b) {
   set_tail(kTailJoined, step_.joined ? 1 : 0);
   bucket.launched = seconds();
   raw::copy(bucket.tail, bucket.tail_place);
+  trace_bucket(TraceKind::kBucketLaunched, b, parameters_[bucket.layout.parameters.front()].first);
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
     bucket.work = group_->all_reduce_scaled(bucket.own, step_.weighted ? 1 : 1.0 / nominal_shards());
@@ -261,6 +270,7 @@ void Reducer::wait_for(std::size_t b) {
   bucket.work = bucket.hook_work = nullptr;
   raw::copy(bucket.tail_place, bucket.tail);
   bucket.done = seconds();
+  trace_bucket(TraceKind::kBucketDone, b, parameters_[bucket.layout.parameters.front()].first);
 }
 
 // The sum over all ranks of an element of the tail.

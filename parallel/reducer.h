@@ -13,6 +13,7 @@
 #include "lockstep/parallel/distributed.h"
 #include "lockstep/parallel/gradient_sets.h"
 #include "lockstep/parallel/standing_gradients.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -111,6 +112,7 @@ class Reducer {
   void take_results();
   double tail_sum(Tail at) const;
   int nominal_shards() const { return group_->size() * (has_step_ ? options_.shards_per_rank : 1); }
+  void trace_bucket(TraceKind kind, std::size_t bucket, std::string_view what) const;
   void explain(Error& error, std::size_t bucket, const char* doing) const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   std::string names(const Bucket& bucket) const;

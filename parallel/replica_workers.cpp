@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replica_workers.h"
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
@@ -29,16 +30,22 @@ bool ReplicaWorkers::run(FunctionRef<void(int replica)> body, std::span<std::exc
   std::vector<Callback<void()>> tasks;
   for (std::size_t r = 0; r < errors.size(); ++r) tasks.emplace_back([&body, r] { body(static_cast<int>(r)); });
   for (std::size_t r = 0; r < tasks.size(); ++r) workers_[r]->start(&tasks[r]);
+  const TraceSpan span(TraceKind::kWait, "replicas");
   for (std::size_t r = 0; r < tasks.size(); ++r) errors[r] = workers_[r]->wait();
   return true;
 }
 
 void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, FunctionRef<void(int replica)> body) {
   std::vector<std::exception_ptr> errors(devices.size());
-  if (!workers || !workers->run(body, errors)) {
+  const auto traced = [&](int r) {
+    const TraceTime begin = TraceTime::now();
+    body(r);
+    trace_event(TraceKind::kReplica, "replica", begin, {.id = r});
+  };
+  if (!workers || !workers->run(traced, errors)) {
     for (std::size_t r = 0; r < devices.size(); ++r) {
       try {
-        body(static_cast<int>(r));
+        traced(static_cast<int>(r));
       } catch (...) {
         errors[r] = std::current_exception();
       }

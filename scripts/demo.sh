@@ -7,4 +7,5 @@ if [ ! -f build/demo/build.ninja ]; then
   cmake --preset release -B build/demo -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_QUICK_BUILD=ON
 fi
 cmake --build build/demo --target logistic_regression
-exec build/demo/samples/logistic_regression --mode compare --out build/demo/runs/logistic_regression "$@"
+exec build/demo/samples/logistic_regression --mode compare --out build/demo/runs/logistic_regression \
+  --report build/demo/report.html "$@"

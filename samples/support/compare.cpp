@@ -12,6 +12,7 @@
 #include "support/result.h"
 #include "support/step.h"
 #include "support/stop.h"
+#include "support/timeline.h"
 
 namespace samples {
 namespace {
@@ -24,6 +25,10 @@ Options in_mode(const Options& options, const std::string& mode) {
   result.out = (std::filesystem::path(options.out) / mode).string();
   result.save = (std::filesystem::path(result.out) / "checkpoint.safetensors").string();
   result.quiet = true;
+  result.trace.clear();
+  result.report.clear();
+  result.explain = false;
+  if (is_traced(options)) result.timeline = (std::filesystem::path(result.out) / "timeline.json").string();
   return result;
 }
 
@@ -72,6 +77,14 @@ void print_table(const std::vector<Result>& results) {
   }
 }
 
+void write_traces(const Options& options) {
+  if (!is_traced(options)) return;
+  std::vector<Timeline> timelines;
+  for (const char* mode : {"single", "shards", "dp", "ddp"})
+    timelines.push_back(read_timeline(in_mode(options, mode).timeline));
+  write_timelines(options, timelines);
+}
+
 std::int64_t sum(const PhaseBytes& bytes) {
   std::int64_t sum = 0;
   for (const std::int64_t each : bytes) sum += each;
@@ -96,6 +109,7 @@ int compare(const Options& options, Train train) {
     results.push_back(read_result(result_file(here)));
   }
   results.push_back(read_result(result_file(ddp)));
+  write_traces(options);
 
   print_table(results);
   const Result &single = results[0], &shards = results[1];
@@ -113,8 +127,10 @@ int compare(const Options& options, Train train) {
   fmt::print("shards, dp and ddp end with the same parameters, bit for bit. {}\n",
              single.hash == shards.hash ? "So does single, this time."
                                         : "single differs: it adds up a step's rows in another order.");
+  fmt::print("\n");
+  print_written(options);
   fmt::print(
-      "\nfiles       {}/{{single,shards,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
+      "files       {}/{{single,shards,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
       "try next    the same with --mode ddp (one of them, epoch by epoch), --shards 4 --nproc 4, --loss replica\n\n",
       options.out);
   const auto least = std::min_element(results.begin(), results.end(), [](const Result& a, const Result& b) {

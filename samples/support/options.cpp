@@ -118,6 +118,10 @@ Options parse(int argc, char** argv, Options options) {
                  "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again meet none");
   app.add_option("--timeout", options.timeout, "of mode ddp: seconds that a rank waits for the others")
       ->check(CLI::Range(0.001, 86400.0));
+  app.add_option("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
+  app.add_option("--report", options.report, "traces the run, and shows its last steps in this HTML file");
+  app.add_flag("--explain", options.explain, "traces the run, and says in words what happens in its last step");
+  app.add_option("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {
     app.parse(argc, argv);

@@ -56,6 +56,7 @@ int start_ranks(const Options& options) {
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   // The last one counts.
   command.insert(command.end(), {"--mode", "ddp", "--out", options.out, "--save", options.save});
+  if (!options.timeline.empty()) command.insert(command.end(), {"--timeline", options.timeline});
   if (options.quiet) command.emplace_back("--quiet");
   std::fflush(stdout);
   const par::StopSignals signals;

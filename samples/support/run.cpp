@@ -40,6 +40,8 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
   const bool goes_on = resume(metadata);
   step.wait_for_others();  // they look at the same file, which rank 0 may move
   if (goes_on) restore();
+  if (is_traced(options)) ls::start_trace({.kernels = true});
+  step_begin_ = ls::TraceTime::now();
   if (!step.is_main()) return;
   make_folder(options.out);
   make_folder(std::filesystem::path(options.save).parent_path());
@@ -130,6 +132,7 @@ double Run::mean_loss_error() const {
 void Run::step_done(double loss, std::int64_t rows) {
   const auto weight = static_cast<double>(rows);
   ++batch_;
+  trace_event(ls::TraceKind::kStep, "step", step_begin_, {.id = (epoch_ - 1) * batches_per_epoch_ + batch_});
   rows_ += weight;
   loss_sum_ += weight * loss;
   square_sum_ += weight * loss * loss;
@@ -142,6 +145,7 @@ void Run::step_done(double loss, std::int64_t rows) {
     bar_->step(fmt::format("epoch {:>{}}/{}", epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs),
                mean_loss(), mean_loss_error());
   if (now - last_save_ >= kWithinEpoch) save();
+  step_begin_ = ls::TraceTime::now();
 }
 
 // The median: a run's first steps are slower.
@@ -195,10 +199,22 @@ void Run::epoch_done(const Score& test) {
       options_.save_every > 0 ? (epoch_ - 1) % options_.save_every == 0 : Clock::now() - last_save_ >= kBetweenEpochs;
   if (is_time) save();
   epoch_start_ = last_step_ = Clock::now();
+  step_begin_ = ls::TraceTime::now();
+}
+
+// All ranks bring theirs together.
+void Run::write_trace() {
+  if (!is_traced(options_)) return;
+  Timeline timeline = step_.timeline(ls::stop_trace());
+  if (!step_.is_main()) return;
+  bar_.reset();
+  timeline.losses = read_losses(metrics_->path());
+  write_timelines(options_, {timeline});
 }
 
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
   const Moved moved = step_.moved();
+  write_trace();
   if (!step_.is_main()) return 0;
   save(/*finished=*/true);
   const std::string model = joined(options_.out, "model.safetensors");
@@ -212,8 +228,9 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
                                                      .hash = hash});
   bar_.reset();
   if (options_.quiet) return 0;
-  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\nhash        {}\ntry next    {}\n\n", model,
-             options_.save, metrics_->path(), hash, try_next);
+  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", model, options_.save, metrics_->path());
+  print_written(options_);
+  fmt::print("hash        {}\ntry next    {}\n\n", hash, try_next);
   fmt::print("train loss {:.3f}\ntrain accuracy {:.3f}\ntest loss {:.3f}\ntest accuracy {:.3f}\n", train.loss,
              train.accuracy, test.loss, test.accuracy);
   return 0;

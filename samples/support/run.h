@@ -52,6 +52,7 @@ class Run {
 
   double steps_per_second() const;
   void say_how_to_go_on() const;
+  void write_trace();
 
   const Options& options_;
   Step& step_;
@@ -63,6 +64,7 @@ class Run {
   double rows_ = 0, loss_sum_ = 0, square_sum_ = 0;  // of this epoch; losses weighted by rows
   Clock::time_point epoch_start_ = Clock::now(), last_save_ = Clock::now(), last_step_ = Clock::now();
   std::vector<double> step_seconds_;  // of the latest steps
+  ls::TraceTime step_begin_;
 
   std::optional<MetricsFile> metrics_;
   std::optional<ProgressBar> bar_;

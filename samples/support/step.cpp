@@ -101,6 +101,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
     if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));
   }
   at_start_ = booked();
+  if (is_traced(options)) links_at_start_ = links_of_all();
 }
 
 ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
@@ -133,11 +134,61 @@ void Step::wait_for_others() {
   if (group_) group_->barrier();
 }
 
+par::TrafficBook* Step::book() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
+
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};
-  par::TrafficBook* const book = dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr;
-  for (std::size_t p = 0; book && p < bytes.size(); ++p) bytes[p] = book->bytes(static_cast<par::Phase>(p));
+  for (std::size_t p = 0; book() && p < bytes.size(); ++p) bytes[p] = book()->bytes(static_cast<par::Phase>(p));
   return bytes;
+}
+
+// What all processes have booked, without Phase::kOther: that is not the training's.
+std::vector<par::LinkTraffic> Step::links_of_all() {
+  if (!book()) return {};
+  std::vector<par::LinkTraffic> links = book()->links();
+  std::erase_if(links, [](const par::LinkTraffic& link) { return link.phase == par::Phase::kOther; });
+  if (!group_) return links;
+  // Every rank books what it sends: (to, phase, bytes or transfers).
+  const std::int64_t n = group_->size();
+  const ls::Tensor own = ls::zeros({n, par::kPhaseCount, 2}, {.dtype = ls::kInt64}),
+                   all = ls::zeros({n, n, par::kPhaseCount, 2}, {.dtype = ls::kInt64});
+  const auto at = [](std::int64_t link, int phase) {
+    return static_cast<std::size_t>((link * par::kPhaseCount + phase) * 2);
+  };
+  for (const par::LinkTraffic& link : links) {
+    own.span<std::int64_t>()[at(link.to, static_cast<int>(link.phase))] = link.bytes;
+    own.span<std::int64_t>()[at(link.to, static_cast<int>(link.phase)) + 1] = link.transfers;
+  }
+  group_->all_gather(all, own)->wait();
+  links.clear();
+  for (int from = 0; from < n; ++from) {
+    for (int to = 0; to < n; ++to) {
+      for (int phase = 0; phase < par::kPhaseCount; ++phase) {
+        const std::int64_t* const numbers = &all.span<std::int64_t>()[at(from * n + to, phase)];
+        if (numbers[1] > 0) links.push_back({from, to, static_cast<par::Phase>(phase), numbers[0], numbers[1]});
+      }
+    }
+  }
+  return links;
+}
+
+Timeline Step::timeline(ls::Trace trace) {
+  Timeline timeline{.mode = options_.mode, .steps = steps_, .at_start = links_at_start_, .in_steps = links_of_all()};
+  for (par::LinkTraffic& link : timeline.in_steps) {
+    for (const par::LinkTraffic& before : links_at_start_) {
+      if (link.from != before.from || link.to != before.to || link.phase != before.phase) continue;
+      link.bytes -= before.bytes;
+      link.transfers -= before.transfers;
+    }
+  }
+  std::erase_if(timeline.in_steps, [](const par::LinkTraffic& link) { return link.transfers == 0; });
+  if (group_)
+    timeline.traces = par::gather_traces(*group_, trace);
+  else
+    timeline.traces.push_back(std::move(trace));
+  for (ls::Trace& each : timeline.traces)
+    each.process = group_ ? fmt::format("{} rank {}", options_.mode, each.rank) : options_.mode;
+  return timeline;
 }
 
 Moved Step::moved() {

@@ -11,6 +11,7 @@
 #include "support/inject.h"
 #include "support/options.h"
 #include "support/result.h"
+#include "support/timeline.h"
 
 namespace ls = lockstep;
 
@@ -55,10 +56,14 @@ class Step {
   void share_random_state();
   // Summed over all ranks, which all have to ask.
   Moved moved();
+  // Of all ranks, which all have to ask; whole on the main one alone. `trace` is this process's.
+  Timeline timeline(ls::Trace trace);
 
  private:
   void begin();
   PhaseBytes booked();
+  ls::parallel::TrafficBook* book();
+  std::vector<ls::parallel::LinkTraffic> links_of_all();
 
   const Options& options_;
   ls::nn::Module& model_;
@@ -69,6 +74,7 @@ class Step {
   std::optional<ls::parallel::DataParallel> dp_;
   std::optional<ls::parallel::DistributedDataParallel> ddp_;
   PhaseBytes at_start_ = {};
+  std::vector<ls::parallel::LinkTraffic> links_at_start_ = {};
   std::int64_t steps_ = 0;
   Injection injection_;
 };

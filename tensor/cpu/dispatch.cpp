@@ -6,6 +6,8 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/cpu/onednn.h"
 #include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/trace_kernels_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
@@ -71,8 +73,12 @@ const Level& chosen() {
 const KernelTable& kernels(Device device) {
   if (!device.is_cpu()) [[unlikely]]
     return accelerator(device).kernels(device.index());
+  if (detail::trace_level.load(std::memory_order_relaxed) == 2) [[unlikely]]
+    return traced_cpu_kernels();
   return *chosen().table;
 }
+
+const KernelTable& cpu_kernels() { return *chosen().table; }
 
 const char* cpu_level() { return chosen().name; }
 std::string cpu_description() { return fmt::format("{}, {}", cpu_level(), cpu::onednn_version()); }

@@ -1,0 +1,45 @@
+# Makes ${OUTPUT}, a C++ source with the report's page: report.html with style and script in it, and a content security
+# policy that allows these two, by their SHA-256, and nothing else.
+file(READ ${FOLDER}/report.html page)
+file(READ ${FOLDER}/report.css style)
+file(READ ${FOLDER}/report.js script)
+
+# The SHA-256 of `text` in base64, as the policy wants it: three hexadecimal digits are two characters.
+function(sha256_base64 text out)
+  set(alphabet "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+  string(SHA256 hex "${text}")
+  set(base64 "")
+  foreach(at RANGE 0 63 3)
+    string(SUBSTRING "${hex}00" ${at} 3 digits)
+    math(EXPR high "0x${digits} >> 6")
+    math(EXPR low "0x${digits} & 63")
+    string(SUBSTRING ${alphabet} ${high} 1 first)
+    string(SUBSTRING ${alphabet} ${low} 1 second)
+    string(APPEND base64 ${first}${second})
+  endforeach()
+  string(SUBSTRING ${base64} 0 43 base64)
+  set(${out} "${base64}=" PARENT_SCOPE)
+endfunction()
+
+sha256_base64("${style}" style_hash)
+sha256_base64("${script}" script_hash)
+string(REPLACE "{{style}}" "${style}" page "${page}")
+string(REPLACE "{{script}}" "${script}" page "${page}")
+string(REPLACE "{{style-hash}}" "${style_hash}" page "${page}")
+string(REPLACE "{{script-hash}}" "${script_hash}" page "${page}")
+
+# A string literal may have 65,536 characters; neighbours become one.
+set(literals "")
+string(LENGTH "${page}" length)
+foreach(at RANGE 0 ${length} 8000)
+  string(SUBSTRING "${page}" ${at} 8000 part)
+  string(APPEND literals "\n    R\"page(${part})page\"")
+endforeach()
+file(WRITE ${OUTPUT} "// Made by samples/report.cmake.
+#include <string_view>
+
+namespace samples {
+extern const std::string_view kReportPage;
+const std::string_view kReportPage =${literals};
+}  // namespace samples
+")

@@ -1,0 +1,143 @@
+#include "support/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+namespace samples {
+namespace {
+
+namespace ls = lockstep;
+using ls::TraceEvent;
+using ls::TraceKind;
+
+std::string time(std::int64_t ns) {
+  const auto value = static_cast<double>(ns);
+  if (ns < 1'000) return fmt::format("{} ns", ns);
+  return ns < 1'000'000 ? fmt::format("{:.1f} us", value / 1e3) : fmt::format("{:.2f} ms", value / 1e6);
+}
+
+std::string size(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < 1 << 10) return fmt::format("{} B", bytes);
+  return bytes < 1 << 20 ? fmt::format("{:.1f} KiB", value / 1024) : fmt::format("{:.1f} MiB", value / (1 << 20));
+}
+
+// Why DataParallel makes a copy; by lockstep::parallel::Phase.
+const char* reason(int phase) {
+  switch (static_cast<ls::parallel::Phase>(phase)) {
+    case ls::parallel::Phase::kInputs:
+      return "its rows of the batch";
+    case ls::parallel::Phase::kParameters:
+      return "the parameters, which the last update has changed";
+    case ls::parallel::Phase::kBuffers:
+      return "the buffers";
+    case ls::parallel::Phase::kOutputs:
+      return "its outputs, for the loss";
+    case ls::parallel::Phase::kLossGradient:
+      return "the loss's gradient, for its rows";
+    case ls::parallel::Phase::kGradients:
+      return "its gradients, to be added up";
+    default:
+      return "data";
+  }
+}
+
+// The story of one lane. Remembers what later sentences refer to.
+class Story {
+ public:
+  Story(const Lane& lane, const StepView& step, bool has_ranks) : lane_(lane), step_(step), has_ranks_(has_ranks) {}
+
+  std::string tell() {
+    for (const LaneEvent& each : lane_.events) {
+      if (each.event.kind != TraceKind::kBackward || each.event.name != "backward") continue;
+      backward_ends_ = std::max(backward_ends_, each.event.end);
+    }
+    for (const LaneEvent& each : lane_.events) {
+      const std::string text = sentence(each.event, each.depth);
+      if (!text.empty())
+        fmt::format_to(std::back_inserter(out_), "  {:>9}  {}\n", time(each.event.begin - step_.begin), text);
+    }
+    return out_;
+  }
+
+ private:
+  std::string sentence(const TraceEvent& event, int depth) {
+    const std::string lasts = time(event.end - event.begin);
+    switch (event.kind) {
+      case TraceKind::kForward:
+        return event.name == "model" ? "forward, " + lasts : "";
+      case TraceKind::kBackward:
+        if (event.name != "backward") return "";
+        backward_ = event.begin;
+        return "backward, " + lasts;
+      case TraceKind::kOptimizer:
+        return fmt::format("updates the parameters ({}), {}", event.name, lasts);
+      case TraceKind::kUser:
+        return depth == 0 ? fmt::format("{}, {}", event.name, lasts) : "";
+      case TraceKind::kCopy:
+        return fmt::format("cpu:{} gives cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
+                           reason(event.labels.phase), size(event.labels.bytes), lasts);
+      case TraceKind::kWait:
+        return has_ranks_ ? wait_for_ranks(event) : fmt::format("waits for the replicas, {}", lasts);
+      default:
+        return bucket(event);
+    }
+  }
+
+  std::string bucket(const TraceEvent& event) {
+    const std::int64_t id = event.labels.id;
+    if (event.kind == TraceKind::kBucketReady)
+      return fmt::format("bucket {} is full after {}: {}", id, event.name, size(event.labels.bytes));
+    if (event.kind == TraceKind::kBucketLaunched) {
+      launched_[id] = event.begin;
+      const bool early = event.begin < backward_ends_;
+      return fmt::format("bucket {} is launched {} into backward{}", id, time(event.begin - backward_),
+                         early ? "" : ", which is over: nothing is left to overlap with");
+    }
+    if (event.kind != TraceKind::kBucketDone) return "";
+    const auto launched = launched_.find(id);
+    return launched == launched_.end() ? fmt::format("bucket {} holds the mean over all ranks", id)
+                                       : fmt::format("bucket {} holds the mean over all ranks, {} after its launch", id,
+                                                     time(event.begin - launched->second));
+  }
+
+  std::string wait_for_ranks(const TraceEvent& event) {
+    const std::string what =
+        fmt::format("waits {} for {} #{}", time(event.end - event.begin), event.name, event.labels.id);
+    for (const Arrival& arrival : step_.arrivals) {
+      if (arrival.id != event.labels.id || arrival.group != event.labels.group) continue;
+      return arrival.is_certain
+                 ? fmt::format("{}: rank {} came last, {} after the first", what, arrival.last, time(arrival.late))
+                 : what + ": the ranks came together, as far as their clocks can tell";
+    }
+    return what;
+  }
+
+  const Lane& lane_;
+  const StepView& step_;
+  bool has_ranks_;
+  std::int64_t backward_ = 0, backward_ends_ = 0;
+  std::map<std::int64_t, std::int64_t> launched_;  // by bucket
+  std::string out_;
+};
+
+}  // namespace
+
+std::string explain(const std::string& mode, const StepView& step) {
+  std::string text = fmt::format("Step {} in mode {}: {}\n", step.number, mode, time(step.end - step.begin));
+  for (const Lane& lane : step.lanes) {
+    const Shares& s = lane.shares;
+    const auto percent = [&](std::int64_t ns) {
+      return 100 * static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(s.all(), 1));
+    };
+    text += fmt::format("{}: compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other {:.0f} %\n", lane.name,
+                        percent(s.compute), percent(s.communication), percent(s.waiting), percent(s.other));
+    text += Story(lane, step, mode == "ddp").tell();
+  }
+  return text;
+}
+
+}  // namespace samples

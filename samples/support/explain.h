@@ -1,0 +1,13 @@
+// One step in words: what each rank or device does, when, and why it waits.
+#pragma once
+
+#include <string>
+
+#include "support/lanes.h"
+
+namespace samples {
+
+// Of `mode` (single, shards, dp or ddp). Depends on its arguments alone.
+std::string explain(const std::string& mode, const StepView& step);
+
+}  // namespace samples

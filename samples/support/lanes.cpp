@@ -1,0 +1,215 @@
+#include "support/lanes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace samples {
+namespace {
+
+namespace ls = lockstep;
+using ls::TraceEvent;
+using ls::TraceKind;
+
+struct Window {
+  std::int64_t begin = 0, end = 0;
+  bool has(const TraceEvent& event) const { return event.begin >= begin && event.end <= end; }
+};
+
+std::map<std::int64_t, Window> step_windows(const ls::Trace& trace) {
+  std::map<std::int64_t, Window> windows;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceKind::kStep) windows[event.labels.id] = {event.begin, event.end};
+  }
+  return windows;
+}
+
+bool is_moment(TraceKind kind) {
+  return kind == TraceKind::kBucketReady || kind == TraceKind::kBucketLaunched || kind == TraceKind::kBucketDone;
+}
+
+// Which events have a place in a lane; the rest frame them.
+bool is_shown(TraceKind kind) { return kind != TraceKind::kStep && kind != TraceKind::kReplica; }
+
+// The replica that a thread was running for, 0 (where the rest is done as well) outside of all.
+std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEvent*>& replicas) {
+  for (const TraceEvent* replica : replicas) {
+    if (replica->thread == event.thread && replica->begin <= event.begin && event.end <= replica->end)
+      return static_cast<std::size_t>(std::max<std::int64_t>(replica->labels.id, 0));
+  }
+  return 0;
+}
+
+// The lanes of one process: one, or with DataParallel one for each replica. Events are in the order of their begin.
+std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const std::string& mode) {
+  std::vector<const TraceEvent*> replicas, shown;
+  std::size_t count = 1;
+  for (const TraceEvent& event : trace.events) {
+    if (!window.has(event)) continue;
+    if (is_shown(event.kind)) shown.push_back(&event);
+    if (event.kind != TraceKind::kReplica) continue;
+    replicas.push_back(&event);
+    count = std::max(count, static_cast<std::size_t>(std::clamp<std::int64_t>(event.labels.id, 0, 255)) + 1);
+  }
+  std::vector<Lane> lanes(count);
+  for (std::size_t lane = 0; lane < count; ++lane)
+    lanes[lane].name = mode == "ddp" ? fmt::format("rank {}", trace.rank) : fmt::format("cpu:{}", lane);
+  for (const TraceEvent* event : shown)
+    lanes[std::min(replica_of(*event, replicas), count - 1)].events.push_back({.event = *event});
+  return lanes;
+}
+
+// Each event below those that are open when it begins.
+void stack(Lane& lane) {
+  std::vector<std::int64_t> rows;  // when the event that was put there last ends
+  for (LaneEvent& each : lane.events) {
+    if (each.event.kind == TraceKind::kCollective || is_moment(each.event.kind)) {
+      each.depth = -1;
+      continue;
+    }
+    std::size_t row = rows.size();
+    while (row > 0 && rows[row - 1] <= each.event.begin) --row;
+    rows.resize(row);
+    rows.push_back(each.event.end);
+    each.depth = static_cast<int>(row);
+  }
+}
+
+using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
+using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
+
+// When the last rank came to what `wait` waits for; the wait's begin where that is not known.
+std::int64_t all_there(const TraceEvent& wait, const Launches& launches) {
+  const auto found = launches.find({wait.labels.group, wait.labels.id});
+  std::int64_t last = wait.begin;
+  if (found == launches.end()) return last;
+  for (const auto& [rank, event] : found->second) last = std::max(last, event->begin);
+  return std::min(last, wait.end);
+}
+
+// Every moment of the step belongs to the event that began last of those that are open.
+Shares shares_of(const Lane& lane, const Window& window, const Launches& launches, bool has_ranks) {
+  struct Piece {
+    std::int64_t begin, end;
+    std::int64_t Shares::*share;
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::int64_t> edges = {window.begin, window.end};
+  const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t Shares::*share) {
+    pieces.push_back({begin, end, share});
+    edges.push_back(begin);
+    edges.push_back(end);
+  };
+  for (const LaneEvent& each : lane.events) {
+    const TraceEvent& event = each.event;
+    if (each.depth < 0) continue;
+    if (event.kind == TraceKind::kWait && has_ranks) {
+      const std::int64_t there = all_there(event, launches);
+      add(event.begin, there, &Shares::waiting);
+      add(there, event.end, &Shares::communication);
+    } else {
+      add(event.begin, event.end,
+          event.kind == TraceKind::kWait   ? &Shares::waiting
+          : event.kind == TraceKind::kCopy ? &Shares::communication
+          : event.kind == TraceKind::kUser ? &Shares::other
+                                           : &Shares::compute);
+    }
+  }
+  std::ranges::sort(edges);
+  Shares shares;
+  for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
+    std::int64_t Shares::*share = &Shares::other;
+    for (const Piece& piece : pieces) {
+      if (piece.begin <= edges[i] && edges[i + 1] <= piece.end && piece.begin < piece.end) share = piece.share;
+    }
+    shares.*share += edges[i + 1] - edges[i];
+  }
+  return shares;
+}
+
+std::vector<Arrival> arrivals_of(const Launches& launches, const std::vector<ls::Trace>& traces) {
+  std::vector<Arrival> arrivals;
+  for (const auto& [key, ranks] : launches) {
+    if (ranks.size() < 2) continue;
+    const auto by_begin = [](const auto& entry) { return entry.second->begin; };
+    const auto first = std::ranges::min_element(ranks, {}, by_begin),
+               last = std::ranges::max_element(ranks, {}, by_begin);
+    const std::int64_t late = by_begin(*last) - by_begin(*first);
+    const auto error = [&](int rank) { return traces[static_cast<std::size_t>(rank)].clock_error; };
+    arrivals.push_back({.name = last->second->name,
+                        .group = key.first,
+                        .id = key.second,
+                        .last = last->first,
+                        .late = late,
+                        .is_certain = late > error(first->first) + error(last->first)});
+  }
+  return arrivals;
+}
+
+void count_buckets(const Lane& lane, StepView& step) {
+  std::int64_t end_of_backward = 0;
+  for (const LaneEvent& each : lane.events) {
+    if (each.event.kind == TraceKind::kBackward) end_of_backward = std::max(end_of_backward, each.event.end);
+  }
+  for (const LaneEvent& each : lane.events) {
+    if (each.event.kind != TraceKind::kBucketLaunched) continue;
+    ++step.buckets;
+    step.early_buckets += each.event.begin < end_of_backward ? 1 : 0;
+  }
+}
+
+}  // namespace
+
+Shares& Shares::operator+=(const Shares& more) {
+  compute += more.compute;
+  communication += more.communication;
+  waiting += more.waiting;
+  other += more.other;
+  return *this;
+}
+
+std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
+  std::vector<std::map<std::int64_t, Window>> windows;
+  for (const ls::Trace& trace : timeline.traces) windows.push_back(step_windows(trace));
+  std::vector<std::int64_t> numbers;
+  for (const auto& entry : windows.empty() ? std::map<std::int64_t, Window>() : windows[0]) {
+    const std::int64_t number = entry.first;
+    if (std::ranges::all_of(windows, [number](const auto& own) { return own.contains(number); }))
+      numbers.push_back(number);
+  }
+  if (numbers.size() > count) numbers.erase(numbers.begin(), numbers.end() - static_cast<std::ptrdiff_t>(count));
+
+  const bool has_ranks = timeline.mode == "ddp";
+  std::vector<StepView> steps;
+  for (const std::int64_t number : numbers) {
+    StepView& step = steps.emplace_back(StepView{.number = number});
+    std::vector<Window> of_lane;
+    for (std::size_t t = 0; t < windows.size(); ++t) {
+      const Window& window = windows[t].at(number);
+      step.begin = t == 0 ? window.begin : std::min(step.begin, window.begin);
+      step.end = std::max(step.end, window.end);
+      for (Lane& lane : lanes_of(timeline.traces[t], window, timeline.mode)) {
+        step.lanes.push_back(std::move(lane));
+        of_lane.push_back(window);
+      }
+    }
+    Launches launches;
+    for (Lane& lane : step.lanes) {
+      stack(lane);
+      count_buckets(lane, step);
+      for (const LaneEvent& each : lane.events) {
+        if (each.event.kind != TraceKind::kCollective || !has_ranks) continue;
+        const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(timeline.traces.size()) - 1);
+        launches[{each.event.labels.group, each.event.labels.id}].emplace_back(rank, &each.event);
+      }
+    }
+    for (std::size_t i = 0; i < step.lanes.size(); ++i)
+      step.lanes[i].shares = shares_of(step.lanes[i], of_lane[i], launches, has_ranks);
+    step.arrivals = arrivals_of(launches, timeline.traces);
+  }
+  return steps;
+}
+
+}  // namespace samples

@@ -1,0 +1,85 @@
+// The traces of ranks that are processes: DistributedDataParallel's buckets and collectives.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "lockstep/lockstep.h"
+#include "tests/support/groups.h"
+
+using namespace lockstep;
+using namespace lockstep::parallel;
+
+namespace {
+
+struct Net : nn::Module {
+  nn::Linear& one = add<nn::Linear>("one", 3, 4);
+  nn::Linear& two = add<nn::Linear>("two", 4, 1);
+  Tensor forward(const Tensor& x) const override { return two(relu(one(x))); }
+};
+
+std::vector<TraceEvent> of_kind(const Trace& trace, TraceKind kind) {
+  std::vector<TraceEvent> found;
+  std::ranges::copy_if(trace.events, std::back_inserter(found),
+                       [kind](const TraceEvent& event) { return event.kind == kind; });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "DistributedDataParallel: buckets are ready, launched and done in this order, inside their collectives' time") {
+  constexpr int kSteps = 3;
+  for (const char* backend : {"shm", "local"}) {
+    CAPTURE(backend);
+    with_group(backend, backend == std::string("shm") ? 2 : 1, [&](const Group& group) {
+      Net net;
+      // Buckets of a few bytes: each parameter has its own.
+      DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 1e-6});
+      group->traffic().clear();
+      start_trace();
+      for (int i = 0; i < kSteps; ++i)
+        ddp.backward(ones({2, 3}), ones({2, 1}), [&](const Tensor& x, const Tensor& y) { return mean(net(x) * y); });
+      const Trace own = stop_trace();
+      const std::int64_t sent = group->traffic().bytes(Phase::kGradients);
+      const std::vector<Trace> all = gather_traces(*group, own);
+      if (group->rank() != 0) return;
+      REQUIRE(all.size() == static_cast<std::size_t>(group->size()));
+      for (const Trace& trace : all) {
+        const auto ready = of_kind(trace, TraceKind::kBucketReady),
+                   launched = of_kind(trace, TraceKind::kBucketLaunched), done = of_kind(trace, TraceKind::kBucketDone),
+                   collectives = of_kind(trace, TraceKind::kCollective), waits = of_kind(trace, TraceKind::kWait);
+        const std::size_t buckets = 4 * kSteps;
+        REQUIRE(ready.size() == buckets);
+        REQUIRE(launched.size() == buckets);
+        REQUIRE(done.size() == buckets);
+        REQUIRE(collectives.size() == buckets);
+        REQUIRE(waits.size() == buckets);
+        CHECK(ready[0].name == "two.bias");
+        CHECK(ready[0].labels.bytes == ddp.stats().buckets[0].bytes);
+        std::int64_t bytes = 0;
+        for (std::size_t b = 0; b < buckets; ++b) {
+          CHECK(launched[b].labels.id == static_cast<std::int64_t>(b % 4));
+          CHECK(ready[b].begin <= launched[b].begin);
+          CHECK(launched[b].begin <= collectives[b].begin);
+          CHECK(collectives[b].end <= done[b].begin);
+          CHECK(waits[b].labels.id == collectives[b].labels.id);
+          CHECK(waits[b].end <= collectives[b].end);
+          CHECK(collectives[b].name == "all_reduce");
+          CHECK(collectives[b].labels.from == trace.rank);
+          bytes += collectives[b].labels.bytes;
+        }
+        CHECK(bytes == sent);
+      }
+      // One host has one clock.
+      CHECK(std::abs(all.back().clock_offset) <= all.back().clock_error);
+      if (all.size() < 2) return;
+      // No rank is done with a collective before all have begun it.
+      const auto first = of_kind(all[0], TraceKind::kCollective), second = of_kind(all[1], TraceKind::kCollective);
+      for (std::size_t i = 0; i < first.size(); ++i) {
+        CHECK(first[i].labels.id == second[i].labels.id);
+        CHECK(first[i].end + all[1].clock_error >= second[i].begin);
+        CHECK(second[i].end + all[1].clock_error >= first[i].begin);
+      }
+    });
+  }
+}

@@ -1,0 +1,172 @@
+// --trace and --report: what the files hold, for all modes and for one, and that their bytes are those of the formulas.
+#include "tests/samples/support.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace {
+
+using Json = nlohmann::json;
+constexpr const char* kProgram = "logistic_regression";
+constexpr std::size_t kParameterBytes = 31 * 4;
+
+std::string data_text(const std::string& page) {
+  const std::string open = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t begin = page.find(open) + open.size(), end = page.find("</script>", begin);
+  REQUIRE(page.find(open) != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  return page.substr(begin, end - begin);
+}
+
+Json report_data(const std::string& path) { return Json::parse(data_text(read_file(path))); }
+
+Json mode_of(const Json& data, const std::string& mode) {
+  for (const Json& each : data.at("modes")) {
+    if (each.at("mode") == mode) return each;
+  }
+  FAIL("the report has no mode ", mode);
+  return {};
+}
+
+// Bytes in the books, of one phase.
+std::int64_t booked(const Json& mode, const std::string& phase, const char* when = "links") {
+  std::int64_t bytes = 0;
+  for (const Json& link : mode.at(when)) bytes += link.at("phase") == phase ? link.at("bytes").get<std::int64_t>() : 0;
+  return bytes;
+}
+
+// Bytes of a step's events of one kind: of those with this name.
+std::int64_t in_events(const Json& data, const Json& mode, const Json& step, const std::string& kind,
+                       const std::string& name) {
+  std::int64_t bytes = 0;
+  for (const Json& lane : step.at("lanes")) {
+    for (const Json& event : lane.at("events")) {
+      if (data.at("kinds").at(event[0].get<std::size_t>()) != kind) continue;
+      if (mode.at("names").at(event[1].get<std::size_t>()) == name) bytes += event.at(5).get<std::int64_t>();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("compare --report: the bytes of the books and of each step are those of the formulas") {
+  const std::string out = fresh("report");
+  const Finished finished = run(kProgram, {"--mode", "compare", "--epochs", "2", "--out", out, "--report",
+                                           "report.html", "--trace", "trace.json"});
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  CHECK(contains(finished.output, "trace       trace.json"));
+  CHECK(contains(finished.output, "report      report.html"));
+  CHECK(lines(finished.output).back().starts_with("test accuracy 0."));
+
+  const std::string page = read_file("report.html"), text = data_text(page);
+  CHECK(page.size() < 1'000'000);
+  CHECK(page.size() - text.size() < 60'000);
+  CHECK(contains(page, "default-src 'none'"));
+  CHECK(!contains(page, "unsafe-inline"));
+  for (const char* outside : {"http:", "https:", "src=", "@import", "url(\"", "fetch("}) {
+    CAPTURE(outside);
+    std::string rest = page;
+    if (const std::size_t at = rest.find("'http://www.w3.org/2000/svg'"); at != std::string::npos) rest.erase(at, 28);
+    CHECK(!contains(rest, outside));
+  }
+
+  const Json data = Json::parse(text);
+  REQUIRE(data.at("modes").size() == 4);
+  for (const Json& mode : data.at("modes")) {
+    CAPTURE(mode.at("mode"));
+    CHECK(mode.at("step_count") == 30);
+    REQUIRE(mode.at("steps").size() == 20);
+    CHECK(mode.at("steps").back().at("number") == 30);
+    CHECK(mode.at("losses").size() == 2);
+    CHECK(contains(mode.at("verdict"), "compute "));
+    const std::size_t lanes = mode.at("mode") == "dp" || mode.at("mode") == "ddp" ? 2 : 1;
+    for (const Json& step : mode.at("steps")) {
+      REQUIRE(step.at("lanes").size() == lanes);
+      for (const Json& lane : step.at("lanes")) {
+        CHECK(!lane.at("events").empty());
+        std::int64_t shares = 0;
+        for (const Json& share : lane.at("shares")) {
+          CHECK(share >= 0);
+          shares += share.get<std::int64_t>();
+        }
+        CHECK(shares > 0);
+        CHECK(shares <= step.at("ns").get<std::int64_t>());
+      }
+    }
+  }
+
+  // 456 rows of 30 columns an epoch, half of them on the second device; f32.
+  const Json dp = mode_of(data, "dp");
+  CHECK(booked(dp, "inputs") == 2 * 228 * 30 * 4);
+  CHECK(booked(dp, "parameters") == 30 * kParameterBytes);
+  CHECK(booked(dp, "outputs") == 2 * 228 * 4);
+  CHECK(booked(dp, "loss gradient") == 2 * 228 * 4);
+  CHECK(booked(dp, "gradients") == 30 * kParameterBytes);
+  const Json& step = dp.at("steps").at(0);  // number 11, of 32 rows
+  CHECK(in_events(data, dp, step, "copy", "inputs") == 16 * 30 * 4);
+  CHECK(in_events(data, dp, step, "copy", "parameters") == kParameterBytes);
+  CHECK(in_events(data, dp, step, "copy", "outputs") == 16 * 4);
+  CHECK(in_events(data, dp, step, "copy", "loss gradient") == 16 * 4);
+  CHECK(in_events(data, dp, step, "copy", "gradients") == kParameterBytes);
+
+  // 2 (n-1) P over all ranks, P the bucket's bytes; here n is 2.
+  const Json ddp = mode_of(data, "ddp");
+  const std::int64_t bucket = in_events(data, ddp, ddp.at("steps").at(0), "bucket launched", "fc.bias") / 2;
+  CHECK(bucket >= static_cast<std::int64_t>(kParameterBytes));
+  CHECK(booked(ddp, "gradients") == 30 * 2 * bucket);
+  CHECK(booked(ddp, "parameters", "at_start") == kParameterBytes);
+  CHECK(booked(ddp, "parameters") == 0);
+  for (const Json& each : ddp.at("steps")) {
+    CHECK(in_events(data, ddp, each, "collective", "all_reduce") == 2 * bucket);
+    CHECK(each.at("arrivals").size() == 1);
+    CHECK(each.at("buckets") == 2);
+  }
+  REQUIRE(ddp.at("clocks").size() == 2);
+  CHECK(ddp.at("clocks").at(0).at("error") == 0);
+  CHECK(ddp.at("clocks").at(1).at("error") > 0);
+  for (const char* alone : {"single", "shards"}) CHECK(mode_of(data, alone).at("links").empty());
+
+  std::set<std::string> processes;
+  for (const Json& event : Json::parse(read_file("trace.json")).at("traceEvents")) {
+    if (event.at("name") == "process_name") processes.insert(event.at("args").at("name").get<std::string>());
+  }
+  CHECK(processes == std::set<std::string>{"single", "shards", "dp", "ddp rank 0", "ddp rank 1"});
+}
+
+TEST_CASE("--report in a single mode, also where the program's ranks are started by another program") {
+  REQUIRE(
+      run(kProgram, {"--mode", "ddp", "--epochs", "1", "--out", fresh("ddp_report"), "--report", "ddp.html"}).code ==
+      0);
+  CHECK(report_data("ddp.html").at("modes").size() == 1);
+  CHECK(mode_of(report_data("ddp.html"), "ddp").at("steps").size() == 15);
+  REQUIRE(run(kProgram, {"--mode", "dp", "--loss", "replica", "--epochs", "1", "--out", fresh("dp_report"), "--report",
+                         "dp.html"})
+              .code == 0);
+  CHECK(mode_of(report_data("dp.html"), "dp").at("steps").at(0).at("lanes").size() == 2);
+  if (!std::filesystem::exists(LOCKSTEP_RUN)) return;
+  REQUIRE(run(LOCKSTEP_RUN, {"--nproc-per-node", "2", std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram, "--epochs",
+                             "1", "--out", fresh("launched_report"), "--report", "launched.html"})
+              .code == 0);
+  CHECK(mode_of(report_data("launched.html"), "ddp").at("clocks").size() == 2);
+}
+
+TEST_CASE("text from outside stays text in the report") {
+  const std::string name = "a<script>alert(1).html";
+  REQUIRE(run(kProgram, {"--epochs", "1", "--out", fresh("escaped"), "--report", name}).code == 0);
+  const std::string page = read_file(name);
+  CHECK(contains(report_data(name).at("command"), name));
+  CHECK(!contains(page, "<script>alert"));
+}
+
+TEST_CASE("a run with and without a trace ends with the same bits") {
+  const auto hash = [](const std::string& out, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"--mode", "ddp", "--epochs", "2", "--quiet", "--out", fresh(out)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    REQUIRE(run(kProgram, arguments).code == 0);
+    return Json::parse(read_file(out + "/result.json")).at("parameter_hash").get<std::string>();
+  };
+  CHECK(hash("untraced", {}) == hash("traced", {"--trace", "bits.json"}));
+}

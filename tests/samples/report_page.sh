@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Opens a report in a headless browser, from its file: no message on the console, and the lanes and numbers in the document.
+set -euo pipefail
+browser=$1 program=$2
+rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
+"$program" --mode compare --epochs 2 --out run --report report.html >output.txt
+failed=0
+complain() { echo "$*"; failed=1; }
+
+open() {  # width, further options
+  timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --user-data-dir="$PWD/profile" \
+    --enable-logging=stderr --virtual-time-budget=5000 --window-size="$1",900 "${@:2}" "file://$PWD/report.html"
+}
+for width in 1280 390; do
+  open "$width" --dump-dom >"dom$width.html" 2>log.txt || { complain "the browser failed:"; tail -5 log.txt; }
+  messages=$(grep CONSOLE log.txt || true)
+  [ -z "$messages" ] || complain "on the console at $width pixels: $messages"
+  grep -q 'data-ready="yes"' "dom$width.html" || complain "the script did not reach its end at $width pixels"
+  for lane in 'single cpu:0' 'shards cpu:0' 'dp cpu:0' 'dp cpu:1' 'ddp rank 0' 'ddp rank 1'; do
+    grep -q "aria-label=\"$lane\"" "dom$width.html" || complain "no lane '$lane' at $width pixels"
+  done
+done
+
+# 31 parameters of 4 bytes to and from the second device in each of 30 steps, and half of two epochs' 456 rows of 30.
+dom=$(cat dom1280.html)
+expect() { grep -qF -- "$1" <<<"$dom" || complain "not in the document: $1"; }
+expect 'cpu:0 to cpu:1: <b>124 B</b> in 1 transfers a step'
+expect 'cpu:1 to cpu:0: <b>124 B</b> in 2 transfers a step'
+expect 'cpu:0 to cpu:1: <b>1,824 B</b>'
+expect 'step 1 of 20 traced'
+expect 'rank 0 to rank 1: <b>124 B</b> before the first step'
+exit $failed
