@@ -71,6 +71,26 @@ TEST_CASE("layer normalisation writes the gradients of its parameters at their h
   }
 }
 
+TEST_CASE("convolution and batch normalisation write the gradients of their parameters at their homes") {
+  const ls::Tensor x = numbers({3, 4, 5, 5}), upstream = numbers({3, 6, 4, 4}, {}, 2);
+  const auto leaves = [] {
+    const ls::TensorOptions leaf = {.requires_grad = true};
+    return std::vector<ls::Tensor>{numbers({6, 2, 2, 2}, leaf, 3), numbers({6}, leaf, 4), numbers({6}, leaf, 5),
+                                   numbers({6}, leaf, 6)};
+  };
+  const auto run = [&](const std::vector<ls::Tensor>& p) {
+    ls::batch_norm(ls::conv2d(x, p[0], p[1], 1, 0, 1, 2), p[2], p[3], {}, {}, true).backward(upstream);
+  };
+  const std::vector<ls::Tensor> plain = leaves(), homed = leaves();
+  const Bucket bucket(homed);
+  run(plain), run(homed);
+  check_at_home(homed, bucket);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(same_bits(plain[i].grad(), homed[i].grad()));
+    CHECK(gradient_copies(homed[i]) == 0);
+  }
+}
+
 TEST_CASE("gradients accumulate at their homes over several backwards") {
   const ls::Tensor x = numbers({6, 4}, {}, 9), z = numbers({6, 4}, {}, 10);
   const Mlp plain, homed;
