@@ -116,7 +116,7 @@ std::string PeerWatch::progress() {
     for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
       const Sign sign = sign_of(r);
       const std::string count = r == options_.rank ? std::to_string(operations_.load()) : sign.operations();
-      text += fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, quoted(count),
+      text += fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, lockstep::quoted(count),
                           sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {

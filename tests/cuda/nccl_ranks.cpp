@@ -9,6 +9,8 @@ namespace par = ls::parallel;
 
 par::InitOptions options_of_rank() {
   const int gpus = ls::device_count(ls::DeviceType::kCuda);
+  REQUIRE(gpus > 0);
+  REQUIRE(std::getenv("LOCAL_RANK") != nullptr);  // lockstep-run's
   return {.backend = "nccl",
           .device = ls::Device(ls::DeviceType::kCuda, std::atoi(std::getenv("LOCAL_RANK")) % gpus),
           .allow_shared_gpu = gpus < 2};
