@@ -69,9 +69,9 @@ TEST_CASE("inject: what is wrong is named, with what is expected instead") {
       {"delay:rank=1,step=1", "ms is not given"},
       {"delay:rank=1,step=1,ms=0", "ms is \"0\""},
   };
-  for (const auto& [text, what] : wrong) {
-    const std::string error = refusal(text);
-    CHECK_MESSAGE(contains(error, std::string("--inject \"") + text + "\": " + what), text << ": " << error);
+  for (const auto& each : wrong) {
+    const std::string error = refusal(each.first);
+    CHECK_MESSAGE(contains(error, std::string("--inject \"") + each.first + "\": " + each.second), error);
     CHECK(contains(error, "Expected kill, stop, delay, corrupt or mismatch"));
   }
   CHECK(refusal("kill:" + std::string(10'000, 'x')).size() < 400);
