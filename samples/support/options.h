@@ -32,9 +32,10 @@ struct Options {
   std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
   bool quiet = false;
-  std::string trace = {};     // file for Chrome's trace, where one is wanted
-  std::string report = {};    // ... for the report
-  bool explain = false;       // says what happens in the last step, in words
+  std::string trace = {};   // file for Chrome's trace, where one is wanted
+  std::string report = {};  // ... for the report
+  bool explain = false;     // says what happens in the last step, in words
+  bool trace_kernels = false;
   std::string timeline = {};  // ... for what both are made of; instead of them
 
   std::string command = {};                 // what was typed, to be typed again
