@@ -42,10 +42,10 @@ int main() {
   bench::start_a_thread_once();
   ls::set_num_threads(1);
   measure_all("off");
-  ls::start_trace({.kernels = false});
+  ls::start_trace();
   measure_all("on");
   ls::stop_trace();
-  ls::start_trace();
+  ls::start_trace({.kernels = true});
   measure_all("on_with_kernels");
   ls::stop_trace();
 }

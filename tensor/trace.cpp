@@ -197,6 +197,10 @@ std::uint64_t trace_clock() noexcept {
   return static_cast<std::uint64_t>(system_ns());
 }
 
+void end_trace_span(TraceKind kind, const char* name, std::size_t length, std::uint64_t begin) noexcept {
+  add_trace_event(kind, {name, length}, begin, trace_clock(), {});
+}
+
 void add_trace_event(TraceKind kind, std::string_view name, std::uint64_t begin, std::uint64_t end,
                      const TraceLabels& labels) noexcept {
   if (!is_tracing()) return;

@@ -68,7 +68,8 @@ class Story {
     const std::string lasts = time(event.end - event.begin);
     switch (event.kind) {
       case TraceKind::kForward:
-        return event.name == "model" ? "forward, " + lasts : "";
+        if (depth > 0 && event.name != "model") return "";
+        return (event.name == "loss" ? "takes the loss, " : "forward, ") + lasts;
       case TraceKind::kBackward:
         if (event.name != "backward") return "";
         backward_ = event.begin;

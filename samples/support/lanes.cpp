@@ -56,6 +56,11 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const s
   std::vector<Lane> lanes(count);
   for (std::size_t lane = 0; lane < count; ++lane)
     lanes[lane].name = mode == "ddp" ? fmt::format("rank {}", trace.rank) : fmt::format("cpu:{}", lane);
+  for (const TraceEvent* replica : replicas) {
+    const auto lane = static_cast<std::size_t>(std::clamp<std::int64_t>(replica->labels.id, 0, 255));
+    lanes[lane].is_replica = lane > 0;  // the first one shares its lane with the thread that drives all
+    lanes[lane].at_work.push_back(*replica);
+  }
   for (const TraceEvent* event : shown)
     lanes[std::min(replica_of(*event, replicas), count - 1)].events.push_back({.event = *event});
   return lanes;
@@ -102,6 +107,10 @@ Shares shares_of(const Lane& lane, const Window& window, const Launches& launche
     edges.push_back(begin);
     edges.push_back(end);
   };
+  if (lane.is_replica) add(window.begin, window.end, &Shares::waiting);
+  for (const TraceEvent& event : lane.at_work) {
+    if (lane.is_replica) add(event.begin, event.end, &Shares::other);
+  }
   for (const LaneEvent& each : lane.events) {
     const TraceEvent& event = each.event;
     if (each.depth < 0) continue;

@@ -27,8 +27,10 @@ struct LaneEvent {
 };
 
 struct Lane {
-  std::string name = {};  // "cpu:1", "rank 0"
+  std::string name = {};    // "cpu:1", "rank 0"
+  bool is_replica = false;  // its thread waits whenever it is not at work for a replica
   std::vector<LaneEvent> events = {};
+  std::vector<lockstep::TraceEvent> at_work = {};  // of a replica
   Shares shares = {};
 };
 

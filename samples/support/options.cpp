@@ -121,6 +121,7 @@ Options parse(int argc, char** argv, Options options) {
   app.add_option("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
   app.add_option("--report", options.report, "traces the run, and shows its last steps in this HTML file");
   app.add_flag("--explain", options.explain, "traces the run, and says in words what happens in its last step");
+  app.add_flag("--trace-kernels", options.trace_kernels, "traces have the CPU's kernels, too, which costs more time");
   app.add_option("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
   app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
   try {

@@ -36,9 +36,10 @@ struct Options {
   std::string inject = {};              // of ddp: a fault on purpose (inject.h)
   double timeout = 60;                  // of ddp: seconds that a rank waits for the others
   bool quiet = false;
-  std::string trace = {};     // file for Chrome's trace, where one is wanted
-  std::string report = {};    // ... for the report
-  bool explain = false;       // says what happens in the last step, in words
+  std::string trace = {};   // file for Chrome's trace, where one is wanted
+  std::string report = {};  // ... for the report
+  bool explain = false;     // says what happens in the last step, in words
+  bool trace_kernels = false;
   std::string timeline = {};  // ... for what both are made of; instead of them
 
   std::string command = {};                 // what was typed, to be typed again

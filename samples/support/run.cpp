@@ -40,7 +40,7 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
   const bool goes_on = resume(metadata);
   step.wait_for_others();  // they look at the same file, which rank 0 may move
   if (goes_on) restore();
-  if (is_traced(options)) ls::start_trace({.kernels = true});
+  if (is_traced(options)) ls::start_trace({.kernels = options.trace_kernels});
   step_begin_ = ls::TraceTime::now();
   if (!step.is_main()) return;
   make_folder(options.out);

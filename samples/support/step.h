@@ -30,7 +30,11 @@ class Step {
   ls::Tensor backward(const ls::Tensor& inputs, const ls::Tensor& labels, const Criterion& criterion) {
     begin();
     const ls::Tensor x = inputs.to(devices_[0]), y = labels.to(devices_[0]);
-    const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model_(x), y); };
+    const auto take_loss = [&](const ls::Tensor& scores, const ls::Tensor& y) {
+      const ls::TraceSpan span(ls::TraceKind::kForward, "loss");
+      return criterion(scores, y);
+    };
+    const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return take_loss(model_(x), y); };
     if (shards_) return shards_->backward(x, y, loss_fn);
     if (ddp_) {
       const ls::Tensor loss = ddp_->backward(x, y, loss_fn);
@@ -39,7 +43,7 @@ class Step {
     }
     if (dp_ && !is_loss_outside_) return dp_->backward(x, y, loss_fn);
     const ls::Tensor scores = dp_ ? (*dp_)(x) : model_(x);  // DataParallel gathers them on the first device
-    const ls::Tensor loss = criterion(scores, y);
+    const ls::Tensor loss = take_loss(scores, y);
     loss.backward();
     return loss;
   }

@@ -130,7 +130,8 @@ TEST_CASE("compare --report: the bytes of the books and of each step are those o
   for (const char* alone : {"single", "shards"}) CHECK(mode_of(data, alone).at("links").empty());
 
   std::set<std::string> processes;
-  for (const Json& event : Json::parse(read_file("trace.json")).at("traceEvents")) {
+  const Json trace = Json::parse(read_file("trace.json"));
+  for (const Json& event : trace.at("traceEvents")) {
     if (event.at("name") == "process_name") processes.insert(event.at("args").at("name").get<std::string>());
   }
   CHECK(processes == std::set<std::string>{"single", "shards", "dp", "ddp rank 0", "ddp rank 1"});

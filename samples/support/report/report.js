@@ -264,6 +264,8 @@ function table(target, head, rows) {
   target.append(body);
 }
 
+const times = (n) => `${+n.toFixed(2)} transfer${n === 1 ? '' : 's'}`;
+
 // What a phase moved, by link: from the books.
 function moved(mode, phase, links, perStep) {
   const cell = [];
@@ -271,8 +273,7 @@ function moved(mode, phase, links, perStep) {
     const steps = perStep ? Math.max(mode.step_count, 1) : 1;
     cell.push(element('div', {class: 'link'}, `${endName(mode.mode, link.from)} to ${endName(mode.mode, link.to)}: `,
                       element('b', {}, bytes(link.bytes / steps)),
-                      perStep ? ` in ${+(link.transfers / steps).toFixed(2)} transfers a step`
-                              : ` before the first step, in ${link.transfers} transfers`));
+                      ` in ${times(link.transfers / steps)} ` + (perStep ? 'a step' : 'before the first step')));
   }
   return cell;
 }

@@ -1,0 +1,137 @@
+// From events to lanes, shares and words: pure functions, on events that are written down here.
+#include "support/explain.h"
+
+#include <doctest/doctest.h>
+
+#include "support/lanes.h"
+
+namespace {
+
+using lockstep::Trace;
+using lockstep::TraceEvent;
+using lockstep::TraceKind;
+using samples::StepView;
+using samples::Timeline;
+
+// A rank of DistributedDataParallel: one step of 10 us, which begins at `zero`; its bucket is launched at `launch`.
+Trace rank(int r, std::int64_t zero, std::int64_t launch) {
+  const auto event = [&](TraceKind kind, const char* name, std::int64_t begin, std::int64_t end,
+                         lockstep::TraceLabels labels = {}) {
+    return TraceEvent{.kind = kind, .name = name, .begin = zero + begin, .end = zero + end, .labels = labels};
+  };
+  return {.process = "ddp",
+          .rank = r,
+          .clock_error = r == 0 ? 0 : 50,
+          .events = {event(TraceKind::kStep, "step", 0, 10'000, {.id = 7}),
+                     event(TraceKind::kForward, "model", 1'000, 3'000), event(TraceKind::kForward, "fc", 1'500, 2'500),
+                     event(TraceKind::kForward, "loss", 3'000, 3'200),
+                     event(TraceKind::kBackward, "backward", 4'000, launch + 500),
+                     event(TraceKind::kBucketReady, "fc.bias", launch - 10, launch - 10, {.bytes = 2048, .id = 0}),
+                     event(TraceKind::kBucketLaunched, "fc.bias", launch, launch, {.bytes = 2048, .id = 0}),
+                     event(TraceKind::kCollective, "all_reduce", launch, 9'000, {.bytes = 2048, .from = r, .id = 12}),
+                     event(TraceKind::kWait, "all_reduce", launch + 600, 9'000, {.id = 12}),
+                     event(TraceKind::kBucketDone, "fc.bias", 9'000, 9'000, {.bytes = 2048, .id = 0}),
+                     event(TraceKind::kOptimizer, "SGD", 9'200, 9'700)}};
+}
+
+Timeline two_ranks() {
+  return {.mode = "ddp", .traces = {rank(0, 1'000'000, 5'000), rank(1, 1'000'000, 7'000)}, .steps = 1};
+}
+
+}  // namespace
+
+TEST_CASE("a rank waits until the last one has launched, and communicates from there on") {
+  const std::vector<StepView> steps = samples::last_steps(two_ranks(), 20);
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].number == 7);
+  REQUIRE(steps[0].lanes.size() == 2);
+  const samples::Shares &first = steps[0].lanes[0].shares, &second = steps[0].lanes[1].shares;
+  CHECK(first.compute == 2'000 + 200 + 1'500 + 500);
+  CHECK(first.waiting == 7'000 - 5'600);
+  CHECK(first.communication == 9'000 - 7'000);
+  CHECK(first.all() == 10'000);
+  CHECK(second.compute == 2'000 + 200 + 3'500 + 500);
+  CHECK(second.waiting == 0);
+  CHECK(second.communication == 9'000 - 7'600);
+  CHECK(second.all() == 10'000);
+  REQUIRE(steps[0].arrivals.size() == 1);
+  CHECK(steps[0].arrivals[0].last == 1);
+  CHECK(steps[0].arrivals[0].late == 2'000);
+  CHECK(steps[0].arrivals[0].is_certain);
+  CHECK(steps[0].buckets == 2);
+  CHECK(steps[0].early_buckets == 2);
+}
+
+TEST_CASE("events that overlap lie below one another") {
+  const auto lane = samples::last_steps(two_ranks(), 1).at(0).lanes.at(0);
+  std::vector<int> depths;
+  for (const auto& each : lane.events) depths.push_back(each.depth);
+  CHECK(depths == std::vector<int>{0, 1, 0, 0, -1, -1, -1, 0, -1, 0});
+}
+
+TEST_CASE("who came last is not certain where the clocks are further apart") {
+  Timeline timeline = two_ranks();
+  timeline.traces[1].clock_error = 2'000;
+  CHECK(!samples::last_steps(timeline, 1).at(0).arrivals.at(0).is_certain);
+}
+
+TEST_CASE("only steps that all ranks have are shown, the last ones") {
+  Timeline timeline = two_ranks();
+  for (int i = 8; i < 12; ++i)
+    timeline.traces[0].events.push_back({.kind = TraceKind::kStep, .begin = i, .end = i + 1, .labels = {.id = i}});
+  REQUIRE(samples::last_steps(timeline, 20).size() == 1);
+  for (int i = 8; i < 11; ++i)
+    timeline.traces[1].events.push_back({.kind = TraceKind::kStep, .begin = i, .end = i + 1, .labels = {.id = i}});
+  const auto steps = samples::last_steps(timeline, 2);
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[0].number == 9);
+  CHECK(steps[1].number == 10);
+}
+
+TEST_CASE("DataParallel: events belong to the replica whose work they are part of, which else waits") {
+  Timeline timeline{.mode = "dp"};
+  timeline.traces.push_back(
+      {.events = {{.kind = TraceKind::kStep, .thread = 0, .begin = 0, .end = 100, .labels = {.id = 1}},
+                  {.kind = TraceKind::kWait, .name = "replicas", .thread = 0, .begin = 10, .end = 60},
+                  {.kind = TraceKind::kReplica, .thread = 1, .begin = 12, .end = 40, .labels = {.id = 0}},
+                  {.kind = TraceKind::kForward, .name = "model", .thread = 1, .begin = 12, .end = 40},
+                  {.kind = TraceKind::kReplica, .thread = 2, .begin = 15, .end = 55, .labels = {.id = 1}},
+                  {.kind = TraceKind::kCopy,
+                   .name = "inputs",
+                   .thread = 2,
+                   .begin = 20,
+                   .end = 25,
+                   .labels = {.bytes = 8, .from = 0, .to = 1}}}});
+  const auto lanes = samples::last_steps(timeline, 1).at(0).lanes;
+  REQUIRE(lanes.size() == 2);
+  CHECK(lanes[0].shares.compute == 28);
+  CHECK(lanes[0].shares.waiting == 50 - 28);
+  CHECK(lanes[0].shares.other == 50);
+  CHECK(lanes[1].shares.communication == 5);
+  CHECK(lanes[1].shares.other == 35);
+  CHECK(lanes[1].shares.waiting == 60);
+}
+
+TEST_CASE("a step in words") {
+  CHECK(samples::explain("ddp", samples::last_steps(two_ranks(), 1).at(0)) ==
+        R"(Step 7 in mode ddp: 10.0 us
+rank 0: compute 42 %, communication 20 %, waiting 14 %, other 24 %
+     1.0 us  forward, 2.0 us
+     3.0 us  takes the loss, 200 ns
+     4.0 us  backward, 1.5 us
+     5.0 us  bucket 0 is full after fc.bias: 2.0 KiB
+     5.0 us  bucket 0 is launched 1.0 us into backward
+     5.6 us  waits 3.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
+     9.0 us  bucket 0 holds the mean over all ranks, 4.0 us after its launch
+     9.2 us  updates the parameters (SGD), 500 ns
+rank 1: compute 62 %, communication 14 %, waiting 0 %, other 24 %
+     1.0 us  forward, 2.0 us
+     3.0 us  takes the loss, 200 ns
+     4.0 us  backward, 3.5 us
+     7.0 us  bucket 0 is full after fc.bias: 2.0 KiB
+     7.0 us  bucket 0 is launched 3.0 us into backward
+     7.6 us  waits 1.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
+     9.0 us  bucket 0 holds the mean over all ranks, 2.0 us after its launch
+     9.2 us  updates the parameters (SGD), 500 ns
+)");
+}
