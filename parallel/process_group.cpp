@@ -186,28 +186,6 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }
 
-// Where the backend works on another device: what is read goes there first, and what was written comes back at the end.
-std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device home) {
-  const auto copy = [book = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
-    raw::copy(from, to);
-    const bool from_host = from.device().is_cpu();
-    if (from_host == to.device().is_cpu()) return;
-    const int gpu = -1 - rank;
-    book->add(from_host ? rank : gpu, from_host ? gpu : rank, phase,
-              to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
-  };
-  const Tensor in = call.in, out = call.out;
-  const bool sends = call.kind != Kind::kBroadcast || rank() == call.root;
-  const bool receives = out.defined() && (call.kind != Kind::kBroadcast || rank() != call.root);
-  const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
-  if (in.defined()) call.in = staging_->place_for(in, home);
-  if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, home);
-  if (in.defined() && sends) copy(in, call.in);
-  const Tensor result = call.out;
-  std::shared_ptr<Work> work = backend_->start(std::move(call));
-  return receives ? keep(then(std::move(work), [copy, result, out] { copy(result, out); })) : work;
-}
-
 // Remembers a Work that has something left to do, so that it is done though it may be dropped.
 std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
   std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "lockstep/parallel/backend.h"
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
@@ -82,6 +83,28 @@ Ref<Storage> Staging::block(std::size_t bytes, Device gpu) {
   }
   const auto made = std::make_shared<HostBlock>(size, gpu);
   return blocks_.emplace_back(Storage::wrap(made->data.get(), size, Device(), made));
+}
+
+// Where the backend works on another device: what is read goes there first, and what was written comes back at the end.
+std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device home) {
+  const auto copy = [book = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
+    raw::copy(from, to);
+    const bool from_host = from.device().is_cpu();
+    if (from_host == to.device().is_cpu()) return;
+    const int gpu = -1 - rank;
+    book->add(from_host ? rank : gpu, from_host ? gpu : rank, phase,
+              to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
+  };
+  const Tensor in = call.in, out = call.out;
+  const bool sends = call.kind != Kind::kBroadcast || rank() == call.root;
+  const bool receives = out.defined() && (call.kind != Kind::kBroadcast || rank() != call.root);
+  const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
+  if (in.defined()) call.in = staging_->place_for(in, home);
+  if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, home);
+  if (in.defined() && sends) copy(in, call.in);
+  const Tensor result = call.out;
+  std::shared_ptr<Work> work = backend_->start(std::move(call));
+  return receives ? keep(then(std::move(work), [copy, result, out] { copy(result, out); })) : work;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -4,12 +4,9 @@
 #include <cstdint>
 
 #include "support/fashion_mnist.h"
-#include "support/graph_step.h"
 #include "support/program.h"
-#include "support/run.h"
 
 namespace ls = lockstep;
-using samples::fashion_mnist::evaluate, samples::fashion_mnist::open;
 
 struct Cnn : ls::nn::Module {
   ls::nn::Sequential& body = add<ls::nn::Sequential>(
@@ -24,40 +21,9 @@ struct Cnn : ls::nn::Module {
 
 int train(const samples::Options& options) {
   ls::manual_seed(static_cast<std::uint64_t>(options.seed));
-
-  auto train_set = open(options.data, "train");
-  auto test_set = open(options.data, "t10k");
-  ls::data::DataLoader train_in_order(train_set, {.batch_size = 1000});
-  ls::data::DataLoader test_loader(test_set, {.batch_size = 1000});
-
   Cnn model;
-  ls::nn::CrossEntropyLoss criterion;
-  ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
-  samples::Step step(options, model);  // on one device, or as --mode says
-  ls::data::DataLoader loader = step.loader(train_set);
-  // The rate falls along a cosine: large steps to get there, small ones to settle.
-  ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
-
-  samples::GraphStep graph_step(options, step.device());
-  samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
-  for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
-    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
-    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
-    for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
-      const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
-        optimizer.zero_grad();
-        ls::Tensor loss = step.backward(x, y, criterion);
-        optimizer.step();
-        return loss;
-      });
-      schedule.step();
-      run.step_done(loss.item<double>(), step.rows(x));
-      if (step.stop_requested()) return run.interrupted();
-    }
-    run.epoch_done(evaluate(model, criterion, test_loader));
-  }
-  return run.finish(evaluate(model, criterion, train_in_order), evaluate(model, criterion, test_loader),
-                    "the same with --epochs 10 (better), --lr 0.03 (too fast), and fashion_mnist_mlp (a perceptron)");
+  return samples::fashion_mnist::train(
+      options, model, "the same with --epochs 10 (better), --lr 0.03 (too fast), and fashion_mnist_mlp (a perceptron)");
 }
 
 int main(int argc, char** argv) {

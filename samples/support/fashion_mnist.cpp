@@ -1,6 +1,10 @@
 #include "support/fashion_mnist.h"
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+
+#include "support/graph_step.h"
 
 namespace samples::fashion_mnist {
 
@@ -18,8 +22,7 @@ class Evaluating {
   ls::nn::Module& model_;
 };
 
-}  // namespace
-
+// Mean loss, and the share of pictures whose class has the highest score. The model is in eval mode meanwhile.
 Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
   const ls::NoGradGuard no_grad;
   const Evaluating mode(model);
@@ -35,6 +38,7 @@ Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion,
   return {.loss = loss / rows, .accuracy = right / rows};
 }
 
+// Part `name`, "train" or "t10k", of the four files in `folder`: pictures (28, 28), standardised, and labels.
 std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {
   const auto images = std::filesystem::path(folder) / (name + "-images-idx3-ubyte.gz");
   const auto labels = std::filesystem::path(folder) / (name + "-labels-idx1-ubyte.gz");
@@ -45,6 +49,42 @@ std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std:
   // Mean and standard deviation of the training pixels: inputs around 0 train faster.
   return std::make_shared<ls::data::IdxDataset>(images.string(), labels.string(),
                                                 ls::data::IdxOptions{.mean = 0.286, .std = 0.353});
+}
+
+}  // namespace
+
+int train(const Options& options, ls::nn::Module& model, const std::string& try_next) {
+  auto train_set = open(options.data, "train");
+  auto test_set = open(options.data, "t10k");
+  ls::data::DataLoader train_in_order(train_set, {.batch_size = 1000});
+  ls::data::DataLoader test_loader(test_set, {.batch_size = 1000});
+
+  ls::nn::CrossEntropyLoss criterion;
+  ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
+  Step step(options, model);  // on one device, or as --mode says
+  ls::data::DataLoader loader = step.loader(train_set);
+  // The rate falls along a cosine: large steps to get there, small ones to settle.
+  ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
+
+  GraphStep graph_step(options, step.device());
+  Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
+    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
+    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
+    for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
+      const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
+        optimizer.zero_grad();
+        ls::Tensor loss = step.backward(x, y, criterion);
+        optimizer.step();
+        return loss;
+      });
+      schedule.step();
+      run.step_done(loss.item<double>(), step.rows(x));
+      if (step.stop_requested()) return run.interrupted();
+    }
+    run.epoch_done(evaluate(model, criterion, test_loader));
+  }
+  return run.finish(evaluate(model, criterion, train_in_order), evaluate(model, criterion, test_loader), try_next);
 }
 
 }  // namespace samples::fashion_mnist

@@ -1,21 +1,17 @@
 // Fashion-MNIST for the samples that train on it: 60,000 pictures of 28 x 28 pixels in ten classes, and 10,000 to test with.
+// What differs between them is the model.
 #pragma once
 
 #include <lockstep/lockstep.h>
 
-#include <memory>
 #include <string>
 
 #include "support/run.h"
 
 namespace samples::fashion_mnist {
 
-// Part `name`, "train" or "t10k", of the four files in `folder`: pictures (28, 28), standardised, and labels. Throws IoError
-// where they are not there.
-std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name);
-
-// Mean loss, and the share of pictures whose class has the highest score. The model is in eval mode meanwhile, and in
-// training mode afterwards.
-Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader);
+// Trains `model`, from pictures (batch, 28, 28) to scores (batch, 10), and returns the program's exit code. `try_next` is shown
+// at the end. Throws lockstep::IoError where the data are not there.
+int train(const Options& options, ls::nn::Module& model, const std::string& try_next);
 
 }  // namespace samples::fashion_mnist

@@ -3,28 +3,8 @@
 
 #include <algorithm>
 
-#include "lockstep/lockstep.h"
+#include "tests/parallel/trace.h"
 #include "tests/support/groups.h"
-
-using namespace lockstep;
-using namespace lockstep::parallel;
-
-namespace {
-
-struct Net : nn::Module {
-  nn::Linear& one = add<nn::Linear>("one", 3, 4);
-  nn::Linear& two = add<nn::Linear>("two", 4, 1);
-  Tensor forward(const Tensor& x) const override { return two(relu(one(x))); }
-};
-
-std::vector<TraceEvent> of_kind(const Trace& trace, TraceKind kind) {
-  std::vector<TraceEvent> found;
-  std::ranges::copy_if(trace.events, std::back_inserter(found),
-                       [kind](const TraceEvent& event) { return event.kind == kind; });
-  return found;
-}
-
-}  // namespace
 
 TEST_CASE(
     "DistributedDataParallel: buckets are ready, launched and done in this order, inside their collectives' time") {

@@ -6,26 +6,10 @@
 #include <map>
 #include <tuple>
 
-#include "lockstep/lockstep.h"
+#include "tests/parallel/trace.h"
 #include "tests/support/groups.h"
 
-using namespace lockstep;
-using namespace lockstep::parallel;
-
 namespace {
-
-struct Net : nn::Module {
-  nn::Linear& one = add<nn::Linear>("one", 3, 4);
-  nn::Linear& two = add<nn::Linear>("two", 4, 1);
-  Tensor forward(const Tensor& x) const override { return two(relu(one(x))); }
-};
-
-std::vector<TraceEvent> of_kind(const Trace& trace, TraceKind kind) {
-  std::vector<TraceEvent> found;
-  std::ranges::copy_if(trace.events, std::back_inserter(found),
-                       [kind](const TraceEvent& event) { return event.kind == kind; });
-  return found;
-}
 
 bool within(const TraceEvent& inner, const TraceEvent& outer) {
   return inner.thread == outer.thread && inner.begin >= outer.begin && inner.end <= outer.end;

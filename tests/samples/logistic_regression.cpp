@@ -14,8 +14,9 @@ constexpr const char* kProgram = "logistic_regression";
 double last_number(const std::string& line) { return std::strtod(line.substr(line.rfind(' ')).c_str(), nullptr); }
 
 // Long enough to be interrupted: some seconds.
+constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out) {
-  return {"--out", out, "--epochs", "20000", "--lr", "0.01"};
+  return {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"};
 }
 
 // Runs it to its end, once, for the tests that compare with it.
@@ -62,8 +63,9 @@ TEST_CASE("after Ctrl-C the same command goes on and ends with the bits of a run
   REQUIRE(eventually([] { return epochs_written("interrupted") >= 30; }));
   process.signal(SIGINT);
   REQUIRE(process.wait() == 130);
-  CHECK(contains(process.output(), "logistic_regression --out interrupted --epochs 20000 --lr 0.01"));
-  CHECK(epochs_written("interrupted") < 20000);
+  CHECK(contains(process.output(),
+                 "logistic_regression --out interrupted --epochs " + std::to_string(kEpochs) + " --lr 0.01"));
+  CHECK(epochs_written("interrupted") < kEpochs);
 
   const Finished second = run(kProgram, long_run("interrupted"));
   CHECK(second.code == 0);
