@@ -68,6 +68,8 @@ if(LOCKSTEP_HAS_ONEDNN)
 endif()
 if(LOCKSTEP_QUICK_BUILD)
   set_target_properties(lockstep PROPERTIES UNITY_BUILD ON)
+  # <nlohmann/json.hpp> brings std::quoted along, which calls of our quoted(std::string) in other files would find as well.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/parallel/simulation.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endif()
 target_link_options(lockstep PRIVATE -Wl,-Bsymbolic-functions,--as-needed)
 if(NOT LOCKSTEP_SANITIZE)

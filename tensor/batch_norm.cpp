@@ -6,7 +6,7 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-constexpr const char* kName = "batch_norm";
+constexpr const char* kBatchNorm = "batch_norm";
 
 void require_per_channel(const char* name, const Tensor& tensor, const Tensor& x) {
   if (!tensor.defined()) return;
@@ -28,7 +28,7 @@ void* place_or_null(const Tensor& place) { return place.defined() ? place.raw_da
 
 BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                            const Tensor& running_var, double momentum, double eps) {
-  require_float(kName, x);
+  require_float(kBatchNorm, x);
   LOCKSTEP_CHECK(x.dim() >= 2, "batch_norm: x must be (batch, channels, ...), got {}", describe(x));
   require_per_channel("weight", weight, x);
   require_per_channel("bias", bias, x);
@@ -54,7 +54,7 @@ BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
 
 Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
                            const Tensor& grad_weight, const Tensor& grad_bias) {
-  require_same(kName, grad, x);
+  require_same(kBatchNorm, grad, x);
   LOCKSTEP_CHECK(grad.shape() == x.shape(), "batch_norm: the gradient is {}, x is {}", describe(grad), describe(x));
   require_place("the place for weight's gradient", grad_weight, x);
   require_place("the place for bias's gradient", grad_bias, x);

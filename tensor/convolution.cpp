@@ -5,11 +5,11 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-constexpr const char* kName = "conv2d";
+constexpr const char* kConv2d = "conv2d";
 
 Convolution geometry(const Tensor& x, const Tensor& weight, const ConvolutionOptions& options) {
-  require_same(kName, x, weight);
-  require_picture(kName, x);
+  require_same(kConv2d, x, weight);
+  require_picture(kConv2d, x);
   LOCKSTEP_CHECK(weight.dim() == 4, "conv2d: weight must be (out, in / groups, height, width), got {}",
                  describe(weight));
   const std::int64_t groups = options.groups;
@@ -18,7 +18,7 @@ Convolution geometry(const Tensor& x, const Tensor& weight, const ConvolutionOpt
                  describe(weight));
   LOCKSTEP_CHECK(x.size(1) == weight.size(1) * groups, "conv2d: channels differ: x is {}, weight is {}, groups {}",
                  describe(x), describe(weight), groups);
-  return {.windows = windows_over(kName, x, {weight.size(2), weight.size(3)}, options.stride, options.padding,
+  return {.windows = windows_over(kConv2d, x, {weight.size(2), weight.size(3)}, options.stride, options.padding,
                                   options.dilation),
           .images = x.size(0),
           .groups = groups,
@@ -31,7 +31,7 @@ Shape out_shape(const Convolution& c) {
 }
 
 void require_grad(const Tensor& grad, const Convolution& c, const Tensor& like) {
-  require_same(kName, grad, like);
+  require_same(kConv2d, grad, like);
   LOCKSTEP_CHECK(grad.shape() == out_shape(c), "conv2d: the gradient is {}, the result had shape {}", describe(grad),
                  out_shape(c).to_string());
 }
@@ -49,7 +49,7 @@ void* data_of(const Tensor& room) { return room.defined() ? room.raw_data() : nu
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvolutionOptions& options) {
   const Convolution c = geometry(x, weight, options);
   if (bias.defined()) {
-    require_same(kName, x, bias);
+    require_same(kConv2d, x, bias);
     LOCKSTEP_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), "conv2d: bias is {}, weight is {}",
                    describe(bias), describe(weight));
   }

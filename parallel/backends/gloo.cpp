@@ -344,10 +344,10 @@ std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {
   }
 }
 
-constexpr BackendModule kModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
+constexpr BackendModule kGlooModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
 
 }  // namespace
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel
 
 extern "C" const lockstep::parallel::BackendModule* lockstep_backend_gloo();
-const lockstep::parallel::BackendModule* lockstep_backend_gloo() { return &lockstep::parallel::kModule; }
+const lockstep::parallel::BackendModule* lockstep_backend_gloo() { return &lockstep::parallel::kGlooModule; }

@@ -225,10 +225,10 @@ void share_by_mpi(void* data, std::size_t bytes) {
   check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast");
 }
 
-constexpr BackendModule kModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, share_by_mpi};
+constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, share_by_mpi};
 
 }  // namespace
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel
 
 extern "C" const lockstep::parallel::BackendModule* lockstep_backend_mpi();
-const lockstep::parallel::BackendModule* lockstep_backend_mpi() { return &lockstep::parallel::kModule; }
+const lockstep::parallel::BackendModule* lockstep_backend_mpi() { return &lockstep::parallel::kMpiModule; }
