@@ -67,7 +67,10 @@ if(LOCKSTEP_HAS_ONEDNN)
   target_link_libraries(lockstep PRIVATE ${LOCKSTEP_ONEDNN_LIBRARIES})
 endif()
 if(LOCKSTEP_QUICK_BUILD)
-  set_target_properties(lockstep PROPERTIES UNITY_BUILD ON)
+  set_target_properties(lockstep PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  target_precompile_headers(lockstep PRIVATE
+    <algorithm> <chrono> <condition_variable> <functional> <map> <memory> <mutex> <optional> <sstream> <string> <thread>
+    <vector> <fmt/format.h>)
   # <nlohmann/json.hpp> brings std::quoted along, which calls of our quoted(std::string) in other files would find as well.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/parallel/simulation.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endif()

@@ -70,7 +70,7 @@ Json to_json(const StepView& step, Names& names) {
           {"arrivals", arrivals},  {"buckets", step.buckets},     {"early", step.early_buckets}};
 }
 
-Json to_json(const std::vector<ls::parallel::LinkTraffic>& links) {
+Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {
   Json rows = Json::array();
   for (const auto& link : links)
     rows.push_back({{"from", link.from},
@@ -124,8 +124,8 @@ Json to_json(const Timeline& timeline) {
           {"verdict", verdict(shares, steps)},
           {"shares", to_json(shares)},
           {"step_count", timeline.steps},
-          {"at_start", to_json(timeline.at_start)},
-          {"links", to_json(timeline.in_steps)},
+          {"at_start", rows_of(timeline.at_start)},
+          {"links", rows_of(timeline.in_steps)},
           {"clocks", std::move(clocks)},
           {"losses", std::move(losses)},
           {"steps", std::move(step_list)},
