@@ -168,17 +168,22 @@ class GlooTransport final : public Transport {
     const WithoutBrokenPipe guard;  // gloo's thread inherits it
     gloo::transport::tcp::attr address(options.address.empty() ? "127.0.0.1" : options.address.c_str());
     auto device = gloo::transport::tcp::CreateDevice(address);
+    auto second_device =
+        gloo::transport::tcp::CreateDevice(address);  // a thread of its own: results pass while parts come
     Digest secret = shared_secret(options);
     Mac mac(view(secret));
     wipe(secret);
     const TimeLeft left(options.timeout);
-    for (auto* const mesh : {&data_, &news_}) {
+    for (auto* const mesh : {&data_, &results_, &news_}) {
       *mesh = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
       // gloo waits five times this long for a connection.
       (*mesh)->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
-      StoreForGloo store(mesh == &data_ ? "gloo/data/" : "gloo/news/", options.store, left);
+      StoreForGloo store(mesh == &data_      ? "gloo/data/"
+                         : mesh == &results_ ? "gloo/results/"
+                                             : "gloo/news/",
+                         options.store, left);
       try {
-        (*mesh)->connectFullMesh(store, device);
+        (*mesh)->connectFullMesh(store, mesh == &results_ ? second_device : device);
       } catch (const gloo::Exception& error) {
         throw CommError(fmt::format(
             "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
@@ -199,6 +204,7 @@ class GlooTransport final : public Transport {
     const WithoutBrokenPipe guard;
     watches_.clear();
     data_.reset();
+    results_.reset();
     news_.reset();
   }
 
@@ -243,10 +249,12 @@ class GlooTransport final : public Transport {
   void hang_up(bool) override {
     char none = 0;
     const WithoutBrokenPipe guard;
-    try {
-      data_->createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
-    } catch (const gloo::Exception&) {
-      // As it should be.
+    for (const auto& mesh : {data_, results_}) {
+      try {
+        mesh->createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
+      } catch (const gloo::Exception&) {
+        // As it should be.
+      }
     }
   }
 
@@ -254,13 +262,17 @@ class GlooTransport final : public Transport {
   std::unique_ptr<Parcel> post(int peer, Channel channel, void* data, std::size_t bytes, bool sending) {
     const WithoutBrokenPipe guard;
     try {
-      auto buffer = (channel == Channel::kFailures ? news_ : data_)->createUnboundBuffer(data, bytes);
+      auto buffer = mesh_of(channel).createUnboundBuffer(data, bytes);
       sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
               : buffer->recv(peer, static_cast<std::uint64_t>(channel));
       return std::make_unique<GlooParcel>(peer, sending, std::move(buffer));
     } catch (const gloo::Exception&) {
       throw PeerLost{peer, kClosed, false};
     }
+  }
+
+  gloo::Context& mesh_of(Channel channel) const {
+    return channel == Channel::kFailures ? *news_ : channel == Channel::kResults ? *results_ : *data_;
   }
 
   // The secret that rank 0 drew for this group: the key of the hellos.
@@ -282,7 +294,8 @@ class GlooTransport final : public Transport {
   void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) const {
     const auto own_nonces = exchange(mesh, kNonceChannel, options, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
-      const std::int32_t ends[3] = {prover, verifier, &mesh == news_.get()};
+      const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
+      const std::int32_t ends[3] = {prover, verifier, number};
       return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
     };
     const auto proofs = exchange(mesh, kProofChannel, options, left, [&](int peer) {
@@ -327,7 +340,8 @@ class GlooTransport final : public Transport {
   }
 
   int rank_;
-  std::shared_ptr<gloo::rendezvous::Context> data_, news_;
+  // gloo does not send and receive on a connection at the same time, so results have connections apart from what is summed.
+  std::shared_ptr<gloo::rendezvous::Context> data_, results_, news_;
   Alarm alarm_;
   char never_ = 0;
   std::mutex watches_mutex_;
