@@ -19,7 +19,8 @@ namespace samples {
 
 class Step {
  public:
-  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch, shards and ranks do not fit together.
+  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch,
+  // shards and ranks do not fit together.
   Step(const Options& options, ls::nn::Module& model);
 
   // The batches of this process: in the sharded modes those of its shards, one after another, equally many rows of each.

@@ -34,7 +34,8 @@ TEST_CASE("the README's program is contract program 01") {
 TEST_CASE("the README's expected output is what the sample prints, up to numbers") {
   fresh("build");
   const Finished result =
-      run("logistic_regression", {"--mode", "compare", "--out", "build/demo/runs/logistic_regression"});  // as demo.sh
+      run("logistic_regression", {"--mode", "compare", "--out", "build/demo/runs/logistic_regression", "--report",
+                                  "build/demo/report.html"});  // as demo.sh
   REQUIRE(result.code == 0);
   const auto shown = lines(block("$ scripts/demo.sh")), printed = lines(result.output);
   REQUIRE(shown.size() > 12);
