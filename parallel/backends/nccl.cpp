@@ -327,7 +327,7 @@ void NcclGroup::wait(NcclWork& work) {
                   fmt::format("not complete after {} ms on rank {}: {}", timeout_.count(), rank_,
                               communicator_->watch().progress()),
                   true);
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenLooks);  // a stream that never ends cannot be waited for with a limit
   }
 }
 

@@ -148,7 +148,7 @@ void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadl
     if (deadline.passed())
       throw CommTimeout(
           fmt::format("nccl: {}: not all ranks came within {} ms: {}", what, timeout_.count(), watch_->progress()));
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenLooks);  // NCCL is asked; it has nothing to wait for
   }
 }
 
