@@ -51,20 +51,54 @@ StoreClient::StoreClient(std::string address, std::string holder, StoreLink link
   idle_.push_back(std::move(link));
 }
 
+namespace {
+
+// Between questions nothing comes but the end: the server's, or that of a connection which was cut for too long.
+bool link_has_ended(const StoreLink& link) {
+  pollfd state{link.socket.get(), POLLIN, 0};
+  return uninterrupted([&] { return ::poll(&state, 1, 0); }) != 0;
+}
+
+}  // namespace
+
 StoreLink StoreClient::take_link(milliseconds timeout) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      StoreLink link = std::move(idle_.back());
-      idle_.pop_back();
-      return link;
-    }
+  std::optional<StoreLink> idle = take_idle_link();
+  StoreLink link = idle ? std::move(*idle) : connect_anew(timeout);
+  if (!link.is_of_server) make_sure_of_server(link, timeout);
+  return link;
+}
+
+std::optional<StoreLink> StoreClient::take_idle_link() {
+  const std::lock_guard lock(mutex_);
+  while (!idle_.empty()) {
+    StoreLink link = std::move(idle_.back());
+    idle_.pop_back();
+    if (!link_has_ended(link)) return link;
+    if (server_.empty()) raise_lost(address_);  // who serves there now may be another
   }
+  return std::nullopt;
+}
+
+StoreLink StoreClient::connect_anew(milliseconds timeout) {
   Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
   const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
-  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died{}", address_, holder_,
-                              has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : ""));
+  raise_lost(address_, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
+}
+
+// The address can be that of the next group by now, whose table is not this one.
+void StoreClient::make_sure_of_server(StoreLink& link, milliseconds timeout) {
+  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), "who is there", timeout);
+  if (static_cast<StoreStatus>(answer.code) != StoreStatus::kDone || answer.fields.size() != 1)
+    throw CommError(fmt::format("store: {}: it does not say which store it is", address_));
+  const std::lock_guard lock(mutex_);
+  if (server_.empty()) server_ = answer.fields[0];
+  if (server_ != answer.fields[0]) raise_lost(address_, "; another store has its place");
+  link.is_of_server = true;
+}
+
+void StoreClient::raise_lost(const std::string& what, const std::string& detail) const {
+  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died{}", what, holder_, detail));
 }
 
 StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,

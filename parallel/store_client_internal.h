@@ -33,6 +33,7 @@ enum class Welcome {
 struct StoreLink {
   Descriptor socket;
   std::optional<FrameGuard> guard;
+  bool is_of_server = false;  // StoreClient: the server has said its name here, and it is the one that all links have
 };
 
 struct Greeting {
@@ -54,7 +55,8 @@ class StoreClient {
  public:
   using Connect = std::function<Greeting(Deadline)>;
   // For messages: the address, "127.0.0.1:29500", and who holds the store, "rank 0 (process 12)". `link` is the first
-  // connection; calls that run at the same time make others by `connect`.
+  // connection; calls that run at the same time make others by `connect`, and so do those after the idle ones have ended,
+  // as they do when hosts are cut off from each other for long.
   StoreClient(std::string address, std::string holder, StoreLink link, Connect connect);
 
   // The calls of Store.
@@ -76,11 +78,16 @@ class StoreClient {
                                milliseconds timeout);
   StoreMessage exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout) const;
   StoreLink take_link(milliseconds timeout);
+  std::optional<StoreLink> take_idle_link();
+  StoreLink connect_anew(milliseconds timeout);
+  void make_sure_of_server(StoreLink& link, milliseconds timeout);
+  [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
 
   std::string address_, holder_;
   Connect connect_;
   std::mutex mutex_;
   std::vector<StoreLink> idle_;
+  std::string server_;  // its name, once it has said so
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

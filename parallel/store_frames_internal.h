@@ -22,6 +22,7 @@ enum class StoreOp : std::uint8_t {
   kWait,        // keys: answered when all are there
   kDelete,      // key
   kWill,        // value, keys: when this connection closes, those of the keys that are not there get the value
+  kWho,  // the server's own name, which no other has: whoever connects anew knows by it whether the table is the same
 };
 
 enum class StoreStatus : std::uint8_t {

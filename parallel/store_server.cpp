@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -67,6 +68,13 @@ std::int64_t to_number(const std::string& text) {
   return value;
 }
 
+std::uint64_t random_number() {
+  std::uint64_t out = 0;
+  if (uninterrupted([&] { return ::getrandom(&out, sizeof(out), 0); }) != sizeof(out))
+    throw CommError(fmt::format("store: no random numbers from the system: {}", reason(errno)));
+  return out;
+}
+
 }  // namespace
 
 // --- the thread's loop --------------------------------------------------------------------------------------------------
@@ -123,6 +131,7 @@ class StoreServer::Loop {
   Descriptor spare_;               // given up for a moment when descriptors run out, to be able to turn a peer away
   std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
   std::atomic<bool> stop_{false};
+  const std::string name_ = std::to_string(random_number());
   StoreTable table_;
   std::vector<std::unique_ptr<Connection>> peers_;  // in the order they came
   std::vector<pollfd> polled_;
@@ -302,6 +311,9 @@ void StoreServer::Loop::take_message(Connection& peer, StoreMessage message) {
         peer.will_value = std::move(fields[0]);
         peer.will_keys.assign(fields.begin() + 1, fields.end());
         return done({});
+      case StoreOp::kWho:
+        expect_fields(message, 0);
+        return done({name_});
     }
   } catch (const InvalidArgument& error) {
     return answer(peer, StoreStatus::kInvalid, {error.what()});

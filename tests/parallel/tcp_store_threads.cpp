@@ -1,5 +1,7 @@
 // What TcpStore does beyond the calls that every store has (store_threads.cpp).
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -189,4 +191,70 @@ TEST_CASE("the end of a TCP server ends a wait at once, and names the address") 
     }
   });
   CHECK_THROWS_AS(probe->set("k", "v"), ls::CommError);
+}
+
+namespace {
+
+// A client by hand: of a server of its own, with the end of its first connection in the test's hand.
+struct HeldClient {
+  HeldClient() : identity(par::identity_of(tcp_options(true))), address(serve(server)) {}
+
+  // Connects; when the first connection ends, `connect` is to make the next.
+  std::unique_ptr<par::StoreClient> make(par::StoreClient::Connect connect) {
+    par::Greeting greeting = greet(address);
+    REQUIRE(greeting.welcome == par::Welcome::kYes);
+    first = par::Descriptor(::dup(greeting.link.socket.get()));
+    return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(greeting.link),
+                                              std::move(connect));
+  }
+  par::Greeting greet(const par::TcpAddress& where) {
+    return par::greet_tcp(where, identity, par::Deadline(seconds(30)));
+  }
+  par::TcpAddress serve(std::unique_ptr<par::StoreServer>& as) {
+    std::string error;
+    par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+    REQUIRE(listener);
+    par::TcpAddress out = par::address_of(listener);
+    as = par::serve_tcp(std::move(listener), identity);
+    return out;
+  }
+  void cut() { REQUIRE(::shutdown(first.get(), SHUT_RDWR) == 0); }
+
+  par::TcpIdentity identity;
+  std::unique_ptr<par::StoreServer> server, next_server;
+  par::TcpAddress address;
+  par::Descriptor first;
+};
+
+}  // namespace
+
+TEST_CASE("a client whose idle connection ended connects anew") {
+  HeldClient held;
+  int connected = 0;
+  const auto client = held.make([&](par::Deadline) {
+    ++connected;
+    return held.greet(held.address);
+  });
+  CHECK(client->add("k", 1, seconds(30)) == 1);
+  CHECK(connected == 0);
+  held.cut();
+  CHECK(client->add("k", 1, seconds(30)) == 2);
+  CHECK(connected == 1);
+}
+
+TEST_CASE("a client whose connection ended does not take another store for its own") {
+  HeldClient held;
+  const par::TcpAddress other = held.serve(held.next_server);
+  const auto client = held.make([&](par::Deadline) { return held.greet(other); });
+  client->set("k", "v", seconds(30));
+  held.cut();
+  CHECK_THROWS_WITH_AS(client->set("k", "w", seconds(30)), doctest::Contains("another store has its place"),
+                       ls::CommError);
+}
+
+TEST_CASE("a client that has asked nothing yet does not connect anew: it could not tell the stores apart") {
+  HeldClient held;
+  const auto client = held.make([&](par::Deadline) { return held.greet(held.address); });
+  held.cut();
+  CHECK_THROWS_WITH_AS(client->set("k", "v", seconds(30)), doctest::Contains("has left or died"), ls::CommError);
 }
