@@ -90,7 +90,8 @@ cut_in_rendezvous() {
   start 1 1 3 gloo $timeout 1
   until_true 60 "rank 1 at rank 0" connected 0 1
   ip link set cable1 down
-  fails 0 $bound 'rank 2 of 3 did not arrive'
+  # A connection is not yet an entry: rank 1 may be cut off before it has said that it is here.
+  fails 0 $bound 'ranks? (1 and )?2 of 3 did not arrive'
   fails 1 $bound 'rank|store'
 }
 connected() { [ -n "$(on "$1" ss -Htn state established "dst 10.77.$2.2" 2>/dev/null)" ]; }
