@@ -14,8 +14,8 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 function(lockstep_warnings target)
-  if(LOCKSTEP_QUICK_BUILD)
-    target_compile_options(${target} PRIVATE -w)  # of several files compiled as one they say little
+  if(LOCKSTEP_QUICK_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -w)  # of several files compiled as one GCC's say little
     return()
   endif()
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)

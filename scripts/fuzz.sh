@@ -22,15 +22,20 @@ cmake --build "$build" --target fuzz_targets
 
 [ ${#readers[@]} -gt 0 ] || readers=($(basename -s .cpp -a tests/fuzz/fuzz_*.cpp | sed 's/^fuzz_//'))
 mkdir -p build/fuzz/found
-for reader in "${readers[@]}"; do
+
+# malloc_limit_mb: an input is a few KiB, so a larger allocation was made by a length that nobody checked.
+fuzz() {
+  local reader=$1 log=build/fuzz/$1.log
   mkdir -p "build/fuzz/corpus/$reader"
-  # malloc_limit_mb: an input is a few KiB, so a larger allocation was made by a length that nobody checked.
   if ! "$build/tests/fuzz/fuzz_$reader" "build/fuzz/corpus/$reader" "tests/fuzz/corpus/$reader" -runs="$runs" \
     -max_total_time="${LOCKSTEP_FUZZ_SECONDS:-300}" -max_len=4096 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=64 -seed=1 \
-    -print_final_stats=1 -artifact_prefix=build/fuzz/found/ >"build/fuzz/$reader.log" 2>&1; then
-    tail -n 40 "build/fuzz/$reader.log"
-    echo "fuzz_$reader failed; the input is in build/fuzz/found, the log in build/fuzz/$reader.log"
-    exit 1
+    -print_final_stats=1 -artifact_prefix=build/fuzz/found/ >"$log" 2>&1; then
+    tail -n 40 "$log"
+    echo "fuzz_$reader failed; the input is in build/fuzz/found, the log in $log"
+    return 1
   fi
-  echo "fuzz_$reader: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$reader.log") runs, nothing found"
-done
+  echo "fuzz_$reader: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs, nothing found"
+}
+export -f fuzz
+export build runs
+printf '%s\n' "${readers[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'
