@@ -64,7 +64,7 @@ cmake --build "$build" --target harness >"$build/build.log" 2>&1 || { cat "$buil
   cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" -- $go_on >>"$build/build.log" 2>&1 || true
 
 # --- grade ----------------------------------------------------------------------------------------------------------------
-row() { printf '%-14s %-26s %6s  %-16s %s\n' "$@"; }
+row() { printf '%-14s %-26s %6s  %-14s  %s\n' "$@" | sed 's/ *$//'; }
 row exercise checked points state "what is missing"
 all=0 passed=0 broken=0
 for n in "${numbers[@]}"; do
@@ -79,7 +79,8 @@ for n in "${numbers[@]}"; do
     [ -n "$missing" ] || missing=$build/$n.log
   else
     mkdir -p "$build/$name"
-    timeout -k 2 30 "$build/grade_$n" "$student" "$build/$name" >"$out" 2>"$build/$n.log" || code=$?
+    # In braces, so that what the shell says of a crash goes into the log, too.
+    { timeout -k 2 30 "$build/grade_$n" "$student" "$build/$name" >"$out"; } 2>"$build/$n.log" || code=$?
   fi
   while IFS=$'\t' read -r kind what seen; do
     case $kind in

@@ -21,10 +21,10 @@ std::string check_sums(AllReduce all_reduce, const std::vector<int>& sizes) {
         all_reduce(*group, t);
         group->barrier();
         for (std::int64_t i = 0; i < count; ++i)
-          require(t.to_vector<float>()[static_cast<std::size_t>(i)] ==
-                      want.to_vector<float>()[static_cast<std::size_t>(i)],
-                  size, " ranks, ", count, " elements: element ", i, " on rank ", group->rank(), " is ",
-                  t[i].item<float>(), ", expected ", want[i].item<float>());
+          require(
+              t.to_vector<float>()[static_cast<std::size_t>(i)] == want.to_vector<float>()[static_cast<std::size_t>(i)],
+              size, " ranks, ", count, " elements: element ", i, " on rank ", group->rank(), " is ", t[i].item<float>(),
+              ", expected ", want[i].item<float>());
       });
     }
   }
@@ -94,11 +94,20 @@ std::string check_halving_doubling() {
 
 std::vector<Check> checks(const std::string&, const std::string&) {
   return {
-      {"gather and broadcast: sums", [] { return check_sums(exercises::all_reduce_by_gather, {2, 3, 4}); }},
+      {"gather and broadcast: sums",
+       [] {
+         return check_sums(exercises::all_reduce_by_gather, {2, 3, 4});
+       }},
       {"gather and broadcast: bytes, messages", check_gather},
-      {"ring: sums", [] { return check_sums(exercises::all_reduce_by_ring, {2, 3, 4}); }},
+      {"ring: sums",
+       [] {
+         return check_sums(exercises::all_reduce_by_ring, {2, 3, 4});
+       }},
       {"ring: bytes, messages", check_ring},
-      {"halving-doubling: sums", [] { return check_sums(exercises::all_reduce_by_halving_doubling, {2, 4, 8}); }},
+      {"halving-doubling: sums",
+       [] {
+         return check_sums(exercises::all_reduce_by_halving_doubling, {2, 4, 8});
+       }},
       {"halving-doubling: bytes, messages", check_halving_doubling},
   };
 }

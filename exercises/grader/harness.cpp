@@ -97,6 +97,15 @@ void run_simulated(int size, const par::Link& link,
   });
 }
 
+void set_parameters(const ls::nn::Module& model) {
+  const ls::NoGradGuard no_grad;
+  double shift = 0;
+  for (const ls::nn::Parameter& parameter : model.parameters()) {
+    const ls::Tensor ramp = ls::arange(0, static_cast<double>(parameter->numel()), 1, {.dtype = ls::kFloat32});
+    parameter->copy_((ls::sin(ramp * 1.7 + (shift += 0.3)) * 0.3).reshape(parameter->shape()));
+  }
+}
+
 void add_links(Links& links, const Group& group) {
   const std::lock_guard lock(links_mutex);
   for (const par::LinkTraffic& link : group->traffic().links()) {

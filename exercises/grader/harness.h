@@ -36,6 +36,7 @@ std::vector<Check> checks(const std::string& answers, const std::string& out);
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream stream;
+  stream.precision(10);
   (stream << ... << parts);
   return stream.str();
 }
@@ -52,6 +53,10 @@ void run_ranks(int size, const std::function<void(const Group& group)>& fn, cons
 void run_simulated(int size, const par::Link& link,
                    const std::function<void(const Group& group, par::Simulation& clock)>& fn,
                    par::Algorithm algorithm = par::Algorithm::kRing);
+
+// Parameters that are the same in every run and on every rank. (Initialisation draws from one stream of the process, which
+// ranks that are threads share.)
+void set_parameters(const ls::nn::Module& model);
 
 // What passed between ranks: bytes and messages by (from, to).
 struct Sent {
