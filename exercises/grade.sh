@@ -23,7 +23,9 @@ while [ $# -gt 0 ]; do
     --from|--lockstep|--build) [ $# -gt 1 ] || fail "$1 needs a folder" ;;&
     --from) from=$(cd "$2" 2>/dev/null && pwd) || fail "--from: there is no folder $2"; shift ;;
     --lockstep) library=$(cd "$2" 2>/dev/null && pwd) || fail "--lockstep: there is no folder $2"; shift ;;
-    --build) mkdir -p "$2" && build=$(cd "$2" && pwd) || fail "--build: cannot make $2"; shift ;;
+    --build)
+      mkdir -p "$2" || fail "--build: cannot make $2"
+      build=$(cd "$2" && pwd); shift ;;
     --strict) strict=1 ;;
     --help|-h) usage; exit 0 ;;
     [0-8]) numbers+=("$1") ;;
@@ -38,17 +40,14 @@ names=(0_predict 1_all_reduce 2_broadcast 3_ddp 4_buckets 5_overlap 6_sampler 7_
 files=(answer.json all_reduce.cpp broadcast.cpp ddp.cpp buckets.cpp overlap.cpp sampler.cpp answer.json answer.json)
 checked=("bytes a link" "values, bytes, messages" "values, bytes" "bits, messages" "simulated time"
   "values, overlap by trace" "coverage" "rank, step, cause" "simulated time")
-[ ${#numbers[@]} -gt 0 ] && details=1 || { details=0; numbers=(0 1 2 3 4 5 6 7 8); }
+details=1
+[ ${#numbers[@]} -gt 0 ] || { details=0; numbers=(0 1 2 3 4 5 6 7 8); }
 
 # --- build ----------------------------------------------------------------------------------------------------------------
 command -v cmake >/dev/null || fail "cmake is needed (Debian: apt install cmake g++ ninja-build)"
 mkdir -p "$build"
-where=(-DLOCKSTEP_BUILD=)
-if [ -e "$library/liblockstep.so" ]; then
-  where=(-DLOCKSTEP_BUILD="$library")
-elif [ -n "$library" ]; then
-  where+=(-DCMAKE_PREFIX_PATH="$library")
-fi
+where=(-DLOCKSTEP_BUILD= -DCMAKE_PREFIX_PATH="$library" -Ulockstep_DIR)
+[ ! -e "$library/liblockstep.so" ] || where=(-DLOCKSTEP_BUILD="$library")
 make=()
 [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || make=(-G Ninja)
 cmake -S "$here" -B "$build" "${make[@]}" "${where[@]}" -DSUBMISSION="$from" >"$build/configure.log" 2>&1 ||
@@ -69,7 +68,7 @@ row exercise checked points state "what is missing"
 all=0 passed=0 broken=0
 for n in "${numbers[@]}"; do
   name=${names[n]} student=$from/${names[n]}/${files[n]} out=$build/$n.out code=0
-  points=0 total=- todo=0 state="" missing=""
+  points=0 total=- todo=0 state="" missing="" running=""
   : >"$out"
   if [ ! -e "$student" ]; then
     state="not handed in" missing=$name/${files[n]}
@@ -85,6 +84,7 @@ for n in "${numbers[@]}"; do
   while IFS=$'\t' read -r kind what seen; do
     case $kind in
       total) total=$what ;;
+      run) running=$what ;;
       pass) points=$((points + 1)) ;;
       todo) todo=$((todo + 1)) ;;
       miss) [ -n "$missing" ] || missing="$what: $seen" ;;
@@ -92,8 +92,8 @@ for n in "${numbers[@]}"; do
   done <"$out"
   if [ -n "$state" ]; then :
   elif [ "$code" = 3 ]; then state="grader failed" broken=1 missing=$(head -n 1 "$build/$n.log")
-  elif [ "$code" = 124 ] || [ "$code" = 137 ]; then state="timed out" missing="it ran for more than 30 s"
-  elif [ "$code" != 0 ]; then state="crashed" missing="exit code $code, see $build/$n.log"
+  elif [ "$code" = 124 ] || [ "$code" = 137 ]; then state="timed out" missing="$running: it ran for more than 30 s"
+  elif [ "$code" != 0 ]; then state="crashed" missing="$running: exit code $code, see $build/$n.log"
   elif [ "$points" = "$total" ]; then state=passed passed=$((passed + 1))
   elif [ "$todo" = "$total" ]; then state="not done" missing=-
   elif [ -z "$missing" ]; then state="in part" missing="$todo not done yet"
@@ -101,7 +101,7 @@ for n in "${numbers[@]}"; do
   fi
   all=$((all + 1))
   row "${name/_/ }" "${checked[n]}" "$points/$total" "$state" "$missing"
-  [ $details = 0 ] || sed -n -E 's/^(pass|miss|todo)\t([^\t]*)\t(.*)/    \1  \2: \3/p' "$out"
+  [ "$details" = 0 ] || sed -n -E 's/^(pass|miss|todo)\t([^\t]*)\t(.*)/    \1  \2: \3/p' "$out"
 done
 echo "passed: $passed of $all"
 [ $broken = 0 ] || exit 2

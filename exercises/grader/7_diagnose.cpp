@@ -150,7 +150,9 @@ void add_checks(std::vector<Check>& all, const std::shared_ptr<Answers>& answers
 
 std::vector<Check> checks(const std::string& file, const std::string& out) {
   const auto answers = std::make_shared<Answers>(file);
-  const auto seed = static_cast<std::uint64_t>(answers->number("seed"));
+  const double given = answers->number("seed");
+  require(given >= 0 && given < 1e15, "\"seed\" is ", given, ", expected 0 to 1e15");
+  const auto seed = static_cast<std::uint64_t>(given);
   std::vector<Check> all;
   char letter = 'a';
   for (const Fault& fault : choose_faults(seed)) {
