@@ -11,6 +11,7 @@ exercises/grade.sh [options] [number ...]
   --lockstep DIR   the library: a build folder, or a prefix it was installed to
                    (default: build/release beside exercises/ where it is built, else the installed package)
   --build DIR      where to build (default: exercises/build)
+  --seed N         exercise 7: the faults of this seed, whatever the answers say
   --strict         exit with 1 unless every exercise graded has passed
 Exit codes: 0 graded, whatever the points; 1 with --strict; 2 the grading itself does not work.
 TEXT
@@ -26,6 +27,9 @@ while [ $# -gt 0 ]; do
     --build)
       mkdir -p "$2" || fail "--build: cannot make $2"
       build=$(cd "$2" && pwd); shift ;;
+    --seed)
+      [[ ${2:-} =~ ^[0-9]{1,15}$ ]] || fail "--seed needs a number"
+      export LOCKSTEP_EXERCISES_SEED=$2; shift ;;
     --strict) strict=1 ;;
     --help|-h) usage; exit 0 ;;
     [0-8]) numbers+=("$1") ;;

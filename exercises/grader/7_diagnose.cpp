@@ -4,6 +4,7 @@
 #include <barrier>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iomanip>
 
@@ -150,7 +151,8 @@ void add_checks(std::vector<Check>& all, const std::shared_ptr<Answers>& answers
 
 std::vector<Check> checks(const std::string& file, const std::string& out) {
   const auto answers = std::make_shared<Answers>(file);
-  const double given = answers->number("seed");
+  const char* const demanded = std::getenv("LOCKSTEP_EXERCISES_SEED");  // by grade.sh --seed
+  const double given = demanded ? std::atof(demanded) : answers->number("seed");
   require(given >= 0 && given < 1e15, "\"seed\" is ", given, ", expected 0 to 1e15");
   const auto seed = static_cast<std::uint64_t>(given);
   std::vector<Check> all;
