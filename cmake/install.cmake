@@ -29,6 +29,9 @@ foreach(header IN LISTS public_headers)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})
 endforeach()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
+# For classes: to be copied to where it can be written.
+install(DIRECTORY exercises DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep USE_SOURCE_PERMISSIONS
+  PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
 
 configure_package_config_file(cmake/lockstepConfig.cmake.in lockstepConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Grades the exercises and prints one table.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+usage() {
+  cat <<'TEXT'
+exercises/grade.sh [options] [number ...]
+  number           only these exercises, with every check (0 to 8)
+  --from DIR       grade the files of this folder (1_all_reduce/all_reduce.cpp, ...) in place of those here
+  --lockstep DIR   the library: a build folder, or a prefix it was installed to
+                   (default: build/release beside exercises/ where it is built, else the installed package)
+  --build DIR      where to build (default: exercises/build)
+  --seed N         exercise 7: the faults of this seed, whatever the answers say
+  --strict         exit with 1 unless every exercise graded has passed
+Exit codes: 0 graded, whatever the points; 1 with --strict; 2 the grading itself does not work.
+TEXT
+}
+fail() { echo "grade.sh: $*" >&2; exit 2; }
+
+from=$here build=$here/build library="" strict=0 numbers=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --from|--lockstep|--build) [ $# -gt 1 ] || fail "$1 needs a folder" ;;&
+    --from) from=$(cd "$2" 2>/dev/null && pwd) || fail "--from: there is no folder $2"; shift ;;
+    --lockstep) library=$(cd "$2" 2>/dev/null && pwd) || fail "--lockstep: there is no folder $2"; shift ;;
+    --build)
+      mkdir -p "$2" || fail "--build: cannot make $2"
+      build=$(cd "$2" && pwd); shift ;;
+    --seed)
+      [[ ${2:-} =~ ^[0-9]{1,15}$ ]] || fail "--seed needs a number"
+      export LOCKSTEP_EXERCISES_SEED=$2; shift ;;
+    --strict) strict=1 ;;
+    --help|-h) usage; exit 0 ;;
+    [0-8]) numbers+=("$1") ;;
+    *) usage >&2; fail "there is no option $1" ;;
+  esac
+  shift
+done
+if [ -z "$library" ] && [ -e "$here/../build/release/liblockstep.so" ]; then
+  library=$(cd "$here/../build/release" && pwd)
+fi
+names=(0_predict 1_all_reduce 2_broadcast 3_ddp 4_buckets 5_overlap 6_sampler 7_diagnose 8_scaling)
+files=(answer.json all_reduce.cpp broadcast.cpp ddp.cpp buckets.cpp overlap.cpp sampler.cpp answer.json answer.json)
+checked=("bytes a link" "values, bytes, messages" "values, bytes" "bits, messages" "simulated time"
+  "values, overlap by trace" "coverage" "rank, step, cause" "simulated time")
+details=1
+[ ${#numbers[@]} -gt 0 ] || { details=0; numbers=(0 1 2 3 4 5 6 7 8); }
+
+# --- build ----------------------------------------------------------------------------------------------------------------
+command -v cmake >/dev/null || fail "cmake is needed (Debian: apt install cmake g++ ninja-build)"
+mkdir -p "$build"
+where=(-DLOCKSTEP_BUILD= -DCMAKE_PREFIX_PATH="$library" -Ulockstep_DIR)
+[ ! -e "$library/liblockstep.so" ] || where=(-DLOCKSTEP_BUILD="$library")
+make=()
+[ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || make=(-G Ninja)
+cmake -S "$here" -B "$build" "${make[@]}" "${where[@]}" -DSUBMISSION="$from" >"$build/configure.log" 2>&1 ||
+  { cat "$build/configure.log" >&2; fail "the library was not found; build it, install the package, or use --lockstep"; }
+targets=()
+for n in "${numbers[@]}"; do
+  [[ ${files[n]} == *.cpp && ! -e $from/${names[n]}/${files[n]} ]] || targets+=("grade_$n")
+done
+go_on=-k
+[ ! -e "$build/build.ninja" ] || go_on=-k0
+cmake --build "$build" --target harness >"$build/build.log" 2>&1 || { cat "$build/build.log" >&2; fail "the graders do not build"; }
+[ ${#targets[@]} -eq 0 ] ||
+  cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" -- $go_on >>"$build/build.log" 2>&1 || true
+
+# --- grade ----------------------------------------------------------------------------------------------------------------
+row() { printf '%-14s %-26s %6s  %-14s  %s\n' "$@" | sed 's/ *$//'; }
+row exercise checked points state "what is missing"
+all=0 passed=0 broken=0
+for n in "${numbers[@]}"; do
+  name=${names[n]} student=$from/${names[n]}/${files[n]} out=$build/$n.out code=0
+  points=0 total=- todo=0 state="" missing="" running=""
+  : >"$out"
+  if [ ! -e "$student" ]; then
+    state="not handed in" missing=$name/${files[n]}
+  elif ! cmake --build "$build" --target "grade_$n" >"$build/$n.log" 2>&1; then
+    state="does not build"
+    missing=$(grep -m 1 -E "error|undefined reference" "$build/$n.log" | sed "s|$from/||" || true)
+    [ -n "$missing" ] || missing=$build/$n.log
+  else
+    mkdir -p "$build/$name"
+    # In braces, so that what the shell says of a crash goes into the log, too.
+    { timeout -k 2 30 "$build/grade_$n" "$student" "$build/$name" >"$out"; } 2>"$build/$n.log" || code=$?
+  fi
+  while IFS=$'\t' read -r kind what seen; do
+    case $kind in
+      total) total=$what ;;
+      run) running=$what ;;
+      pass) points=$((points + 1)) ;;
+      todo) todo=$((todo + 1)) ;;
+      miss) [ -n "$missing" ] || missing="$what: $seen" ;;
+    esac
+  done <"$out"
+  if [ -n "$state" ]; then :
+  elif [ "$code" = 3 ]; then state="grader failed" broken=1 missing=$(head -n 1 "$build/$n.log")
+  elif [ "$code" = 124 ] || [ "$code" = 137 ]; then state="timed out" missing="$running: it ran for more than 30 s"
+  elif [ "$code" != 0 ]; then state="crashed" missing="$running: exit code $code, see $build/$n.log"
+  elif [ "$points" = "$total" ]; then state=passed passed=$((passed + 1))
+  elif [ "$todo" = "$total" ]; then state="not done" missing=-
+  elif [ -z "$missing" ]; then state="in part" missing="$todo not done yet"
+  else state="not passed"
+  fi
+  all=$((all + 1))
+  row "${name/_/ }" "${checked[n]}" "$points/$total" "$state" "$missing"
+  [ "$details" = 0 ] || sed -n -E 's/^(pass|miss|todo)\t([^\t]*)\t(.*)/    \1  \2: \3/p' "$out"
+done
+echo "passed: $passed of $all"
+[ $broken = 0 ] || exit 2
+[ $strict = 0 ] || [ $passed = $all ] || exit 1

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# A class needs the package alone: the exercises that it brings are graded with its library.
+set -euo pipefail
+rm -rf "$SCRATCH/installed" && mkdir -p "$SCRATCH/installed" && cd "$SCRATCH/installed"
+"$CMAKE" --install "$BUILD" --prefix "$PWD/prefix" >install.log || { cat install.log; exit 1; }
+cp -r prefix/share/lockstep/exercises .
+exercises/grade.sh --strict --lockstep "$PWD/prefix" --from "$SOURCE/exercises/solutions" 1 6
+exercises/grade.sh --lockstep "$PWD/prefix" 1 >table
+grep -q ' 0/6  not done' table
+[ ! -e exercises/solutions ]

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The skeletons build and are graded as not done; with --strict that fails. They and their pages keep to their lengths.
+set -euo pipefail
+code=0
+"$SOURCE/exercises/grade.sh" --strict --lockstep "$BUILD" --build "$SCRATCH/build" >"$SCRATCH/table" || code=$?
+cat "$SCRATCH/table"
+[ $code = 1 ]
+[ "$(grep -c -E ' 0/[1-9][0-9]* +not done ' "$SCRATCH/table")" = 9 ]
+"$SOURCE/exercises/grade.sh" --lockstep "$BUILD" --build "$SCRATCH/build" 6 >"$SCRATCH/table"
+code=0
+"$SOURCE/exercises/grade.sh" --lockstep "$SCRATCH" --build "$SCRATCH/no_library" 6 >"$SCRATCH/table" 2>&1 || code=$?
+[ $code = 2 ] && grep -q "the library was not found" "$SCRATCH/table"
+
+too_long() { [ "$(wc -l <"$1")" -le "$2" ] || { echo "$1: more than $2 lines"; exit 1; }; }
+for folder in "$SOURCE"/exercises/[0-8]_*; do
+  too_long "$folder/README.md" 40
+  for file in "$folder"/*.cpp "$folder"/answer.json; do
+    [ ! -e "$file" ] || too_long "$file" 80
+  done
+done

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Each solution of wrong/ is found out: its exercise has not passed, for the reason that stands in its file `reason`.
+set -euo pipefail
+cd "$(dirname "$0")/wrong"
+for folder in */; do
+  exercise=$(cd "$folder" && echo [0-8]_*)
+  "$SOURCE/exercises/grade.sh" --lockstep "$BUILD" --build "$SCRATCH/build" --from "$folder" "${exercise%%_*}" >"$SCRATCH/table"
+  echo "$folder" && cat "$SCRATCH/table"
+  grep -q "^passed: 0 of 1" "$SCRATCH/table"
+  grep -q -F -f "$folder/reason" "$SCRATCH/table"
+done

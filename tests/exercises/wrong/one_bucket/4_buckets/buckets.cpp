@@ -1,0 +1,10 @@
+// Nothing is reduced before backward is over.
+#include "adapters.h"
+
+namespace exercises {
+
+std::vector<int> choose_buckets(const std::vector<Gradient>& gradients, const par::Link& link, int ranks) {
+  return {static_cast<int>(gradients.size())};
+}
+
+}  // namespace exercises
