@@ -16,7 +16,7 @@ drawing() {  # n, name
     /<svg / && ++count == n { inside = 1; sub(/<svg /, "<svg xmlns=\"http://www.w3.org/2000/svg\" "); print; print style; next }
     inside { sub(/<\/figure>/, ""); print }
     /<\/svg>/ { if (inside) exit }' \
-    style="<style>svg{background:#fff}text{font:13px sans-serif;fill:#111}.c{text-anchor:middle}rect{stroke:#777}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{fill:none;stroke-width:2}</style>" \
+    style="<style>svg{background:#fff}text{font:13px sans-serif}.c{text-anchor:middle}rect{stroke:#777}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{fill:none;stroke-width:2}</style>" \
     "$page" >"$folder/$2.svg"
 }
 
