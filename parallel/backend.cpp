@@ -15,6 +15,11 @@ const char* name(ReduceOp op) {
   return kNames[static_cast<std::size_t>(op)];
 }
 
+const char* order_text(Reduction order) {
+  if (order == Reduction::kArrival) return "in order of arrival";
+  return order == Reduction::kOwnFirst ? "with each rank's own value first" : "";
+}
+
 raw::CombineOp combine_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::kMin:

@@ -30,6 +30,8 @@ enum class Kind : std::uint8_t {
 };
 const char* name(Kind kind);    // "all_reduce"
 const char* name(ReduceOp op);  // "sum"
+// Of an order for teaching: "in order of arrival". Of the others, and of what is none: "".
+const char* order_text(Reduction order);
 raw::CombineOp combine_op(ReduceOp op);
 
 // One operation. Tensors are contiguous, on one device, and of one dtype; `in` may be `out`.
@@ -42,10 +44,10 @@ struct Call {
   double scale = 1;  // of sums
   int root = 0;      // or the other rank of send and recv
   int tag = 0;
-  std::uint64_t number = 0;  // of this call on the group
-  int rank = 0;              // that calls
-  bool by_arrival = false;   // Reduction::kArrival, and there is something to add
-  std::uint64_t detail = 0;  // the same on all ranks: shape and scale, hashed
+  std::uint64_t number = 0;                 // of this call on the group
+  int rank = 0;                             // that calls
+  Reduction order = Reduction::kCanonical;  // of floating-point sums: kArrival, kOwnFirst, or the backend's own
+  std::uint64_t detail = 0;                 // the same on all ranks: shape and scale, hashed
   // Of all_to_all with parts of different sizes: elements to and from each rank. Empty: `count` each.
   std::vector<std::int64_t> in_parts = {}, out_parts = {};
 

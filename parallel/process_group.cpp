@@ -109,8 +109,9 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
                  "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
   const bool by_hops = is_by_hops(options_);
-  LOCKSTEP_CHECK(options_.reduction != Reduction::kArrival || !is_backend_module(name),
-                 "init_process_group: sums in order of arrival are for the backends local and shm, not for '{}'", name);
+  LOCKSTEP_CHECK(!*order_text(options_.reduction) || !is_backend_module(name),
+                 "init_process_group: sums {} are for the backends local and shm, not for '{}'",
+                 order_text(options_.reduction), name);
   if (size() == 1) return;
   const BackendOptions wanted{.rank = rank(),
                               .size = size(),
@@ -157,7 +158,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
     out.impl().storage->bump_version();
   }
   if (call.in.defined()) call.dtype = call.in.dtype();
-  call.by_arrival = options_.reduction == Reduction::kArrival && is_floating_sum(call);
+  if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
   call.detail = detail_of(call);
   const TraceTime launched = TraceTime::now();
   const std::int64_t booked = launched ? traffic_->bytes() : 0;

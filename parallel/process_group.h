@@ -37,10 +37,12 @@ struct Call;
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 
 // In which order the ranks' values are added. kCanonical: pairs of neighbours, then pairs of pairs, on every backend the
-// same bits; kNative: as the backend likes (for shm and local that is the canonical order, too). kArrival is for teaching:
-// floating-point sums of three or more ranks are added in the order in which the ranks started the operation. All ranks get
-// the same result, but runs differ from one another in their last digits: what the canonical order prevents.
-enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival };
+// same bits; kNative: as the backend likes (for shm and local that is the canonical order, too). Two are for teaching, and
+// make the floating-point sums of three or more ranks differ in their last digits, which the canonical order prevents.
+// kArrival: values are added in the order in which the ranks started the operation; all ranks get the same result, but runs
+// differ from one another. kOwnFirst: each rank adds for itself, its own value first, then the others' by rank; runs are
+// alike, but the ranks' results differ.
+enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival, kOwnFirst };
 
 // By which messages an all_reduce moves its data (hops.h). kDirect, the canonical way: each rank adds a share of the elements.
 enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };

@@ -43,9 +43,9 @@ bool is_by_hops(const InitOptions& options) {
                  "init_process_group: algorithm {}{} is for the backends local and sim, not for '{}'",
                  name(options.algorithm), options.observer ? " with an observer" : "", options.backend);
   LOCKSTEP_CHECK(
-      options.reduction != Reduction::kArrival,
-      "init_process_group: sums in order of arrival are not made hop by hop; take backend local or shm, without "
-      "algorithm and observer");
+      !*order_text(options.reduction),
+      "init_process_group: sums {} are not made hop by hop; take backend local or shm, without algorithm and observer",
+      order_text(options.reduction));
   LOCKSTEP_CHECK(
       options.reduction != Reduction::kCanonical || options.algorithm == Algorithm::kDirect,
       "init_process_group: algorithm {} does not add in canonical order; take kDirect, or .reduction = kNative",

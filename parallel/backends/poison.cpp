@@ -29,7 +29,7 @@ std::string Announcement::text() const {
   if (called == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
   std::string text = fmt::format("{} of {} {}", name(called), count, lockstep::name(static_cast<DType>(dtype)));
   if (called == Kind::kAllReduce || called == Kind::kReduce || called == Kind::kReduceScatter)
-    text += fmt::format(" ({}{})", name(reduce), by_arrival ? ", in order of arrival" : "");
+    text += fmt::format(" ({}{}{})", name(reduce), *order_text(order) ? ", " : "", order_text(order));
   if (called == Kind::kBroadcast || called == Kind::kReduce || called == Kind::kGather || called == Kind::kScatter)
     text += fmt::format(" with root {}", root);
   return text;

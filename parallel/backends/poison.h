@@ -17,7 +17,7 @@ std::string poison_text(Poison reason, int culprit, const std::string& lost);
 // What a peer says it does. It may say anything: values outside the enumerations are possible.
 struct Announcement {
   std::uint64_t kind = 0, dtype = 0, op = 0, root = 0, count = 0;
-  bool by_arrival = false;
+  Reduction order = Reduction::kCanonical;
   std::string text() const;  // "all_reduce of 10 f32 (sum)"
 };
 

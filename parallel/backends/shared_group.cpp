@@ -19,7 +19,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 // The fingerprint: what all ranks must agree on, beside count and place.
 std::uint64_t fingerprint(const Call& call) {
   return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
-         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.by_arrival) << 24 |
+         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
          static_cast<std::uint64_t>(call.root) << 32;
 }
 
@@ -258,7 +258,7 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
   own.place.store(op->place, std::memory_order_relaxed);
   own.detail.store(op->call->detail, std::memory_order_relaxed);
-  if (op->call->by_arrival) {
+  if (op->call->order == Reduction::kArrival) {
     op->tickets_from = tickets_so_far_[slot];
     tickets_so_far_[slot] += static_cast<std::uint64_t>(size_);
     own.ticket.store(control_.tickets(slot).value.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);

@@ -45,7 +45,7 @@ class Operation final : public Work {
   std::vector<std::uint64_t> tasks;         // of each rank's share
   std::vector<std::uint64_t> claimed_from;  // where the slot's counters stood before
   std::uint64_t done_at = 0;                // where the slot's counter stands when all tasks are done
-  std::uint64_t tickets_from = 0;           // of by_arrival: where the slot's tickets stood before ...
+  std::uint64_t tickets_from = 0;           // of kArrival: where the slot's tickets stood before ...
   std::vector<int> order = {};              // ... and the ranks in the order of their arrival, once it is needed
   unsigned polls = 0;                       // calls of is_completed so far
   bool agreed = false;                      // all ranks have arrived, with the same fingerprint

@@ -50,8 +50,34 @@ std::byte* user_element(const Operation& op, const Tensor& tensor, std::int64_t 
   return static_cast<std::byte*>(tensor.raw_data()) + (p * op.call->count + op.first) * item(op);
 }
 
+// combine_range with kOwnFirst: each target's sum begins with its own value. Results replace what other sums are still made of,
+// so they come into memory of their own first.
+void combine_own_first(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
+  const auto bytes = static_cast<std::size_t>((range.end - range.begin) * item(op));
+  std::vector<std::byte> sums(static_cast<std::size_t>(targets.end - targets.begin) * bytes);
+  const auto sum_of = [&](std::int64_t r) { return sums.data() + static_cast<std::size_t>(r - targets.begin) * bytes; };
+  for (std::int64_t own = targets.begin; own < targets.end; ++own) {
+    SmallVector<const void*, 8> inputs;
+    inputs.push_back(element(op, static_cast<int>(own), p, range.begin));
+    for (int r = 0; r < size; ++r) {
+      if (r != own) inputs.push_back(element(op, r, p, range.begin));
+    }
+    void* const sum = sum_of(own);
+    raw::combine({.inputs = {inputs.begin(), inputs.size()},
+                  .outputs = {&sum, 1},
+                  .dtype = op.call->dtype,
+                  .op = combine_op(op.call->op),
+                  .scale = op.call->scale,
+                  .in_turn = true},
+                 0, range.end - range.begin);
+  }
+  for (std::int64_t own = targets.begin; own < targets.end; ++own)
+    copy_elements(op, element(op, static_cast<int>(own), p, range.begin), sum_of(own), range.end - range.begin);
+}
+
 // Combines elements [begin, end) of part p of all ranks into part p of `targets`.
 void combine_range(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
+  if (op.call->order == Reduction::kOwnFirst) return combine_own_first(op, size, p, range, targets);
   SmallVector<const void*, 8> inputs;
   SmallVector<void*, 8> outputs;
   for (int r = 0; r < size; ++r)

@@ -16,7 +16,7 @@ std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place
                             .op = what >> 16 & 0xff,
                             .root = what >> 32,
                             .count = count,
-                            .by_arrival = (what >> 24 & 1) != 0};
+                            .order = static_cast<Reduction>(what >> 24 & 0xff)};
   return called.text() + (place == ~std::uint64_t{0} || called.kind > static_cast<std::uint64_t>(Kind::kAllToAll)
                               ? ""
                               : " in communication memory");
@@ -137,7 +137,7 @@ void SharedGroup::work(Operation& op) {
   for (int k = 0; k < size_; ++k) {
     const int owner = (rank_ + k) % size_;
     for (std::uint64_t task; claim(op, owner, &task); ++finished) {
-      if (op.call->by_arrival && op.order.empty()) take_order(op);
+      if (op.call->order == Reduction::kArrival && op.order.empty()) take_order(op);
       run_task(op, owner, task, size_);
     }
   }

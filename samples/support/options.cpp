@@ -42,10 +42,12 @@ void settle_mode(Options& options, bool is_nproc_given) {
   if (options.backend != "shm" && options.mode != "ddp" && options.mode != "compare")
     throw CLI::ValidationError(
         "--backend", options.backend + " is for --mode ddp and --mode compare, and the mode is " + options.mode);
-  if (options.reduction == "arrival" && options.backend != "shm")
-    throw CLI::ValidationError("--reduction", "arrival is for --backend shm, and the backend is " + options.backend);
-  if (options.reduction == "arrival" && options.mode != "ddp")
-    throw CLI::ValidationError("--reduction", "arrival is for --mode ddp, and the mode is " + options.mode);
+  if (options.reduction != "canonical" && options.backend != "shm")
+    throw CLI::ValidationError("--reduction",
+                               options.reduction + " is for --backend shm, and the backend is " + options.backend);
+  if (options.reduction != "canonical" && options.mode != "ddp")
+    throw CLI::ValidationError("--reduction",
+                               options.reduction + " is for --mode ddp, and the mode is " + options.mode);
   const bool on_gpu = options.device != "cpu";
   if (on_gpu && options.mode == "compare")
     throw CLI::ValidationError("--device", options.device + " is not for --mode compare, whose bits are the CPU's");
@@ -105,8 +107,8 @@ Options parse(int argc, char** argv, Options options) {
   app.add_option(
          "--reduction", options.reduction,
          "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "
-         "other bits each time")
-      ->check(CLI::IsMember({"canonical", "arrival"}));
+         "other bits each time; own-first: each rank its own gradient first, to see other bits on each rank")
+      ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
   app.add_option(
          "--comm-hook", options.comm_hook,
          "of mode ddp, how gradients travel. none: exactly; fp16, bf16: in half the bytes; powersgd: as products "

@@ -30,7 +30,7 @@ struct Options {
   std::string device = "cpu";           // or cuda, cuda:N
   std::string loss = "outside";         // of dp: outside (on the gathered outputs) or replica
   std::string backend = "shm";          // of ddp: shm, gloo, mpi or nccl
-  std::string reduction = "canonical";  // of ddp: canonical, or arrival (which leaves other bits each time)
+  std::string reduction = "canonical";  // of ddp: canonical; or arrival, own-first (other bits each time, on each rank)
   std::string comm_hook = "none";       // of ddp: none, fp16, bf16 or powersgd
   bool cuda_graph = false;              // steps as replays of one that was recorded
   std::string inject = {};              // of ddp: a fault on purpose (inject.h)

@@ -58,7 +58,7 @@ std::string Run::settings(bool with_epochs) const {
   if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
   if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
-  if (options_.reduction == "arrival") text += " reduction=arrival";
+  if (options_.reduction != "canonical") text += " reduction=" + options_.reduction;
   if (options_.comm_hook != "none") text += " comm-hook=" + options_.comm_hook;
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
@@ -212,14 +212,26 @@ void Run::write_trace() {
   write_timelines(options_, {timeline});
 }
 
+// What another order of additions has made of the replicas. It was asked for, so it is no error.
+void Run::print_ranks(const std::vector<std::uint64_t>& hashes) const {
+  const bool equal = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
+  for (std::size_t r = 0; r < hashes.size(); ++r) fmt::print("  rank {:<5}{:016x}\n", r, hashes[r]);
+  fmt::print("  {}, with --reduction {}: {}\n", equal ? "the replicas are equal" : "the replicas have diverged",
+             options_.reduction,
+             hashes.size() < 3                   ? "two numbers have one sum, whichever comes first"
+             : options_.reduction == "own-first" ? "each rank added its own gradient first"
+                                                 : "all ranks added in one order; in another run it may be another");
+}
+
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
   const Moved moved = step_.moved();
+  const std::vector<std::uint64_t> hashes = step_.hashes();
   write_trace();
   if (!step_.is_main()) return 0;
   save(/*finished=*/true);
   const std::string model = joined(options_.out, "model.safetensors");
   ls::save(parts_.model->state_dict(), model);
-  const std::string hash = fmt::format("{:016x}", ls::nn::parameter_hash(*parts_.model));
+  const std::string hash = fmt::format("{:016x}", hashes[0]);
   write_result(joined(options_.out, "result.json"), {.mode = options_.mode,
                                                      .steps_per_second = steps_per_second(),
                                                      .train = train,
@@ -230,7 +242,9 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   if (options_.quiet) return 0;
   fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", model, options_.save, metrics_->path());
   print_written(options_);
-  fmt::print("hash        {}\ntry next    {}\n\n", hash, try_next);
+  fmt::print("hash        {}\n", hash);
+  if (options_.reduction != "canonical") print_ranks(hashes);
+  fmt::print("try next    {}\n\n", try_next);
   fmt::print("train loss {:.3f}\ntrain accuracy {:.3f}\ntest loss {:.3f}\ntest accuracy {:.3f}\n", train.loss,
              train.accuracy, test.loss, test.accuracy);
   return 0;

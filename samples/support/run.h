@@ -53,6 +53,7 @@ class Run {
   double steps_per_second() const;
   void say_how_to_go_on() const;
   void write_trace();
+  void print_ranks(const std::vector<std::uint64_t>& hashes) const;
 
   const Options& options_;
   Step& step_;

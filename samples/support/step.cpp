@@ -42,6 +42,7 @@ namespace {
 
 par::Reduction reduction_of(const Options& options) {
   if (options.backend == "nccl") return par::Reduction::kNative;  // an order of its own
+  if (options.reduction == "own-first") return par::Reduction::kOwnFirst;
   return options.reduction == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
 }
 
@@ -189,6 +190,16 @@ Timeline Step::timeline(ls::Trace trace) {
   for (ls::Trace& each : timeline.traces)
     each.process = group_ ? fmt::format("{} rank {}", options_.mode, each.rank) : options_.mode;
   return timeline;
+}
+
+std::vector<std::uint64_t> Step::hashes() {
+  const std::uint64_t hash = ls::nn::parameter_hash(model_);
+  if (!group_) return {hash};
+  const ls::Tensor all = ls::zeros({group_->size()}, {.dtype = ls::kInt64});
+  group_->all_gather(all, ls::tensor({static_cast<std::int64_t>(hash)}))->wait();
+  std::vector<std::uint64_t> hashes;
+  for (const std::int64_t each : all.span<std::int64_t>()) hashes.push_back(static_cast<std::uint64_t>(each));
+  return hashes;
 }
 
 Moved Step::moved() {

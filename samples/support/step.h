@@ -61,6 +61,8 @@ class Step {
   void share_random_state();
   // Summed over all ranks, which all have to ask.
   Moved moved();
+  // Of each rank's parameters, all of which have to ask.
+  std::vector<std::uint64_t> hashes();
   // Of all ranks, which all have to ask; whole on the main one alone. `trace` is this process's.
   Timeline timeline(ls::Trace trace);
 

@@ -1,4 +1,5 @@
-// Reduction::kArrival: sums in the order in which ranks come, the same on all of them.
+// Reduction::kArrival: sums in the order in which ranks come, the same on all of them. Reduction::kOwnFirst: on each rank
+// its own value first.
 #pragma once
 
 #include <algorithm>
@@ -50,4 +51,40 @@ inline void check_orders(const Group& group) {
     start_in_order(group, messages, order, [&] { return group->reduce_scatter(part, ls::full({4, 3}, mine)); })->wait();
     CHECK(part.max().item<double>() == sum_in_turn<float>(order));
   } while (std::ranges::next_permutation(order).found);
+}
+
+// What kOwnFirst gives on this rank.
+template <class T>
+double sum_own_first(int rank) {
+  std::vector<int> order = {rank};
+  for (int r = 0; r < 4; ++r) {
+    if (r != rank) order.push_back(r);
+  }
+  return sum_in_turn<T>(order);
+}
+
+inline void check_own_first(const Group& group) {
+  const int rank = group->rank();
+  const double mine = kValues[static_cast<std::size_t>(rank)], want = sum_own_first<float>(rank);
+  for (const std::int64_t count : {1, 20000, 300000}) {  // one task, several, several pieces
+    const ls::Tensor t = ls::full({count}, mine), memory = group->empty({count}), whole = ls::full({count}, rank);
+    memory.copy_(t);
+    group->all_reduce(t)->wait();
+    group->all_reduce(memory, ls::parallel::ReduceOp::kAvg)->wait();
+    group->all_reduce(whole)->wait();
+    for (const ls::Tensor& each : {t, memory * 4}) {
+      CHECK(each.min().item<double>() == want);
+      CHECK(each.max().item<double>() == want);
+    }
+    CHECK(whole.min().item<double>() == 6);  // integers have one sum
+    CHECK(whole.max().item<double>() == 6);
+  }
+  const ls::Tensor part = ls::zeros({3}), at_root = ls::full({3}, mine);
+  group->reduce_scatter(part, ls::full({4, 3}, mine))->wait();
+  CHECK(part.max().item<double>() == want);
+  group->reduce(at_root, 2)->wait();
+  CHECK(at_root.max().item<double>() == (rank == 2 ? want : mine));
+  const ls::Tensor numbers = ls::full({3}, rank, {.dtype = ls::kInt64});
+  group->all_reduce(numbers)->wait();
+  CHECK(numbers.max().item<int>() == 6);
 }

@@ -12,3 +12,7 @@ TEST_CASE("shm: two models in one backward, each launched in another order") {
 TEST_CASE("shm: in order of arrival a sum follows the order in which the ranks came") {
   with_group("shm", 4, check_orders, {.reduction = ls::parallel::Reduction::kArrival});
 }
+
+TEST_CASE("shm: with each rank's own value first the ranks' sums differ") {
+  with_group("shm", 4, check_own_first, {.reduction = ls::parallel::Reduction::kOwnFirst});
+}

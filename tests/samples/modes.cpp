@@ -194,6 +194,28 @@ TEST_CASE("--reduction arrival is for ddp, and cannot change anything with two r
   check_error({"--mode", "dp", "--reduction", "arrival"}, {"--reduction", "ddp", "dp"});
 }
 
+TEST_CASE("--reduction own-first makes the replicas diverge, says so, and is for ddp") {
+  const auto run_with = [](const char* reduction) {
+    return run(kProgram, {"--mode", "ddp", "--shards", "4", "--epochs", "2", "--out", fresh(reduction), "--reduction",
+                          reduction});
+  };
+  const Finished result = run_with("own-first");
+  CHECK(result.code == 0);
+  CHECK_MESSAGE(contains(result.output, "the replicas have diverged, with --reduction own-first"), result.output);
+  std::map<std::string, std::string> hashes;
+  for (const std::string& line : lines(result.output)) {
+    const auto row = words(line);
+    if (row.size() == 3 && row[0] == "rank") hashes[row[1]] = row[2];
+  }
+  CHECK(hashes.size() == 4);
+  CHECK(hashes["0"] == hashes["1"]);  // a + b is b + a
+  CHECK(hashes["0"] != hashes["2"]);
+  CHECK(hashes["2"] != hashes["3"]);
+  CHECK(contains(run_with("arrival").output, "the replicas are equal, with --reduction arrival"));
+  CHECK(!contains(run_with("canonical").output, "the replicas"));
+  check_error({"--mode", "shards", "--reduction", "own-first"}, {"--reduction", "own-first", "ddp", "shards"});
+}
+
 TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
   const std::string exact = hash_of("exact", {"--mode", "ddp", "--comm-hook", "none"});
   const std::string bf16 = hash_of("bf16", {"--mode", "ddp", "--comm-hook", "bf16"});

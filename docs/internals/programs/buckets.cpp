@@ -1,0 +1,34 @@
+// The buckets of an MLP under DistributedDataParallel, and when each was launched. Argument: MiB a bucket (1).
+#include <lockstep/lockstep.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace ls = lockstep;
+
+struct Mlp : ls::nn::Module {
+  ls::nn::Linear &fc1, &fc2, &fc3, &fc4;
+  Mlp()
+      : fc1(add<ls::nn::Linear>("fc1", 256, 512)), fc2(add<ls::nn::Linear>("fc2", 512, 512)),
+        fc3(add<ls::nn::Linear>("fc3", 512, 512)), fc4(add<ls::nn::Linear>("fc4", 512, 10)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override { return fc4(relu(fc3(relu(fc2(relu(fc1(x))))))); }
+};
+
+int main(int argc, char** argv) {
+  const auto group = ls::parallel::init_process_group();
+  ls::manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on each rank: rank 0's win
+  Mlp model;
+  ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = argc > 1 ? std::atof(argv[1]) : 1});
+  const ls::Tensor x = ls::randn({64, 256});
+  for (int step = 0; step < 3; ++step) ls::mean(ddp(x)).backward();
+
+  const ls::parallel::DistributedDataParallelStats stats = ddp.stats();
+  for (std::size_t b = 0; b < stats.buckets.size() && group->rank() == 0; ++b) {
+    const auto& bucket = stats.buckets[b];
+    std::printf("bucket %zu: %7d bytes, from %s to %s, launched at %.0f us\n", b, static_cast<int>(bucket.bytes),
+                bucket.parameters.front().c_str(), bucket.parameters.back().c_str(), 1e6 * bucket.launched);
+  }
+  if (group->rank() == 0)
+    std::printf("%.0f %% of the buckets were launched before backward was done; %d gradients were copied\n",
+                100 * stats.overlap, static_cast<int>(stats.copies));
+}

@@ -1,0 +1,33 @@
+// The graph that a loss leaves behind, the order in which backward runs it, and the gradients.
+#include <lockstep/lockstep.h>
+
+#include <cstdio>
+#include <string>
+
+namespace ls = lockstep;
+
+// A hook on a gradient says when it is complete.
+void announce(const ls::Tensor& t, const std::string& name) {
+  t.register_hook([name](const ls::Tensor& gradient) {
+    std::printf("  d loss / d %s = %s\n", name.c_str(), gradient.to_string().c_str());
+    return ls::Tensor();  // the gradient stays as it is
+  });
+}
+
+int main() {
+  const ls::Tensor w = ls::tensor({3.0f}, {.requires_grad = true});
+  const ls::Tensor b = ls::tensor({1.0f}, {.requires_grad = true});
+  const ls::Tensor x = ls::tensor({2.0f});
+
+  const ls::Tensor product = w * x;
+  const ls::Tensor y = product + b;
+  const ls::Tensor loss = y * y + w;  // w is used twice
+  std::printf("%s\n", ls::autograd::to_dot(loss).c_str());
+
+  announce(y, "y");
+  announce(product, "(w x)");
+  announce(w, "w");
+  announce(b, "b");
+  std::printf("backward:\n");
+  loss.backward();
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Draws the figures of docs/internals/ again, from what the programs show:
+#   scripts/guide_figures.sh [BUILD [FOLDER]]     (build/release, docs/internals/figures)
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+tools=$(cd "${1:-$root/build/release}" && pwd)/tools
+folder=${2:-$root/docs/internals/figures}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+page=$(mktemp)
+trap 'rm -f "$page"' EXIT
+
+# The n-th drawing of a page as a file of its own, on white, in the page's style.
+drawing() {  # n, name
+  awk -v n="$1" '
+    /<svg / && ++count == n { inside = 1; sub(/<svg /, "<svg xmlns=\"http://www.w3.org/2000/svg\" "); print; print style; next }
+    inside { sub(/<\/figure>/, ""); print }
+    /<\/svg>/ { if (inside) exit }' \
+    style="<style>svg{background:#fff}text{font:13px sans-serif}.c{text-anchor:middle}rect{stroke:#777}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{fill:none;stroke-width:2}</style>" \
+    "$page" >"$folder/$2.svg"
+}
+
+"$tools/lockstep-explain" all_reduce --algorithm ring --ranks 4 --elements 12 --html "$page" >/dev/null
+drawing 3 ring_step_3
+drawing 4 ring_step_4
+"$tools/lockstep-explain" all_reduce --algorithm halving_doubling --ranks 4 --elements 12 --html "$page" >/dev/null
+drawing 2 halving_doubling_step_2
+"$tools/lockstep-explain" scaling --profile "$root/docs/internals/programs/profile.json" --link 10GbE --ranks 1..64 \
+  --html "$page" >/dev/null
+drawing 1 scaling

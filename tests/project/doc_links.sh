@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Every relative link in the Markdown files leads to a file, and every #part of one to a heading of it.
+set -euo pipefail
+cd "$SOURCE"
+failed=0 checked=0
+complain() { echo "$*"; failed=1; }
+
+# The anchors of a page, one a line: a heading in small letters, without punctuation, with - for spaces.
+anchors() {
+  awk '/^```/ { fenced = !fenced } !fenced && /^#+ / { sub(/^#+ /, ""); print tolower($0) }' "$1" |
+    sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g; s/[^a-z0-9 _-]//g; s/ /-/g'
+}
+
+while IFS= read -r page; do
+  # Outside fenced blocks and code spans: ](target)
+  while IFS= read -r link; do
+    case $link in http://* | https://* | mailto:*) continue ;; esac
+    checked=$((checked + 1))
+    file=${link%%#*} part=
+    [[ $link == *#* ]] && part=${link#*#}
+    target=$page
+    [ -n "$file" ] && target=$(dirname "$page")/$file
+    if [ ! -e "$target" ]; then
+      complain "$page: $link: there is no $target"
+    elif [ -n "$part" ] && ! anchors "$target" | grep -xF -- "$part" >/dev/null; then
+      complain "$page: $link: $target has no heading #$part"
+    fi
+  done < <(awk '/^```/ { fenced = !fenced } !fenced' "$page" | sed 's/`[^`]*`//g' | grep -oE '\]\([^) ]+\)' | sed 's/^](//; s/)$//' || true)
+done < <(find README.md CONTRIBUTING.md CHANGELOG.md docs samples tests exercises packaging -name '*.md' 2>/dev/null)
+
+[ "$checked" -gt 20 ] || complain "only $checked links found: does the pattern still fit?"
+[ "$failed" = 0 ] && echo "$checked links lead somewhere"
+exit "$failed"
