@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr std::size_t kLargestFile = 64 * 1024;
+constexpr double kLongest = 3600, kSlowest = 1, kFastest = 1e18;  // of links in files: seconds, bytes a second
 
 void check_link(const Link& link) {
   LOCKSTEP_CHECK(
@@ -19,30 +20,25 @@ void check_link(const Link& link) {
       link.bandwidth);
 }
 
-Link read_link(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw IoError(fmt::format("{}: cannot be opened; expected a JSON file of a link", path));
-  std::string text(kLargestFile + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kLargestFile)
-    throw IoError(fmt::format("{}: more than {} bytes, for two numbers", path, kLargestFile));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}  // namespace
+
+Link parse_link(std::span<const std::byte> text, const std::string& name) {
+  const char* const first = reinterpret_cast<const char*>(text.data());
+  const auto json = nlohmann::json::parse(first, first + text.size(), nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const char* key) {
     const bool is_there = json.is_object() && json.contains(key) && json[key].is_number();
     if (!is_there)
       throw IoError(fmt::format("{}: no number \"{}\"\nExpected {{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}}",
-                                path, key));
+                                name, key));
     return json[key].get<double>();
   };
   const Link link{.latency = number("latency_us") * 1e-6, .bandwidth = number("gigabytes_per_second") * 1e9};
-  if (!(std::isfinite(link.latency) && link.latency >= 0 && std::isfinite(link.bandwidth) && link.bandwidth > 0))
-    throw IoError(fmt::format("{}: latency_us is {}, gigabytes_per_second {}; expected at least 0, and above 0", path,
-                              link.latency * 1e6, link.bandwidth / 1e9));
+  if (!(link.latency >= 0 && link.latency <= kLongest && link.bandwidth >= kSlowest && link.bandwidth <= kFastest))
+    throw IoError(fmt::format("{}: latency_us is {}, gigabytes_per_second {}; expected 0 to {}, and {} to {}", name,
+                              link.latency * 1e6, link.bandwidth / 1e9, kLongest * 1e6, kSlowest / 1e9,
+                              kFastest / 1e9));
   return link;
 }
-
-}  // namespace
 
 std::vector<NamedLink> link_presets() {
   return {{"NVLink", {2e-6, 450e9}}, {"PCIe4", {4e-6, 32e9}}, {"100GbE", {10e-6, 12.5e9}}, {"10GbE", {30e-6, 1.25e9}}};
@@ -57,7 +53,7 @@ Link find_link(const std::string& name_or_file) {
   LOCKSTEP_CHECK(name_or_file.find_first_of("/.") != std::string::npos,
                  "simulation: there is no link \"{}\"; there are {}, and files of your own (./link.json)",
                  name_or_file.substr(0, 80), names);
-  return read_link(name_or_file);
+  return parse_link(read_file(name_or_file, kLargestFile), name_or_file);
 }
 
 void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step)> hops, double item_bytes,

@@ -5,7 +5,9 @@
 // model predicts; nothing waits, and no real time enters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,8 @@ std::vector<NamedLink> link_presets();
 // A preset by its name, or a JSON file {"latency_us": 12, "gigabytes_per_second": 1.1}, if there is a '/' or a '.' in it.
 // Throws InvalidArgument for another name, IoError for a file that cannot be read or has other or senseless values.
 Link find_link(const std::string& name_or_file);
+// The same from such a file's text; `name` stands for the file in messages.
+Link parse_link(std::span<const std::byte> text, const std::string& name);
 
 // The time of `steps` steps of messages, element by element of `item_bytes`. `times` says when each rank can begin, and
 // afterwards when it is done. A rank begins a step when it has sent and received all of the one before.

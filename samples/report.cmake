@@ -3,6 +3,8 @@
 file(READ ${FOLDER}/report.html page)
 file(READ ${FOLDER}/report.css style)
 file(READ ${FOLDER}/report.js script)
+file(READ ${FOLDER}/report_tools.js tools)
+string(REPLACE "\n// {{tools}}\n" "${tools}" script "${script}")
 
 # The SHA-256 of `text` in base64, as the policy wants it: three hexadecimal digits are two characters.
 function(sha256_base64 text out)

@@ -5,10 +5,10 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/lockstep.h"
+#include "lockstep/tensor/file.h"
 #include "tools/explain_scaling.h"
 
 namespace ls = lockstep;
@@ -16,7 +16,8 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr std::size_t kLargestFile = 1 << 20;
+constexpr std::size_t kLargestFile = 256 * 1024;  // thousands of buckets
+constexpr double kLargest = 1e15;                 // microseconds, or bytes
 constexpr std::int64_t kLargestLayer = 16384;
 constexpr int kSteps = 15, kWarmUp = 3;
 
@@ -106,21 +107,18 @@ par::StepProfile measure_profile(const std::string& model, std::int64_t batch, d
 }
 
 par::StepProfile read_profile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw ls::IoError(fmt::format("{}: cannot be opened; expected a profile, as --save-profile writes it", path));
-  std::string text(kLargestFile + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kLargestFile)
-    throw ls::IoError(fmt::format("{}: more than {} bytes for a profile", path, kLargestFile));
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return parse_profile(ls::read_file(path, kLargestFile), path);
+}
+
+par::StepProfile parse_profile(std::span<const std::byte> text, const std::string& name) {
+  const char* const first = reinterpret_cast<const char*>(text.data());
+  const auto json = nlohmann::json::parse(first, first + text.size(), nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const nlohmann::json& from, const char* key) {
     const bool is_there = from.is_object() && from.contains(key) && from[key].is_number();
     const double value = is_there ? from[key].get<double>() : -1;
-    if (!(value >= 0 && value < 1e15))
-      throw ls::IoError(fmt::format("{}: \"{}\" is {}, expected a number from 0", path, key,
-                                    is_there ? std::to_string(value) : "not there"));
+    if (!(value >= 0 && value < kLargest))
+      throw ls::IoError(fmt::format("{}: \"{}\" is {}, expected a number from 0 to {:g}", name, key,
+                                    is_there ? fmt::to_string(value) : "not there", kLargest));
     return value;
   };
   par::StepProfile profile{.forward = 1e-6 * number(json, "forward_us"),
@@ -130,7 +128,7 @@ par::StepProfile read_profile(const std::string& path) {
                            .output_bytes = number(json, "output_bytes")};
   if (!json.contains("buckets") || !json["buckets"].is_array() || json["buckets"].empty())
     throw ls::IoError(
-        fmt::format("{}: no \"buckets\", expected a list of {{\"bytes\": ..., \"backward_us\": ...}}", path));
+        fmt::format("{}: no \"buckets\", expected a list of {{\"bytes\": ..., \"backward_us\": ...}}", name));
   for (const auto& bucket : json["buckets"])
     profile.buckets.push_back({number(bucket, "bytes"), 1e-6 * number(bucket, "backward_us")});
   return profile;

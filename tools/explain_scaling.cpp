@@ -51,10 +51,11 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds 
 
 std::string megabytes(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
 
-// How many times one device's examples a second (weak scaling), or one device's speed on the same batch.
+// How many times one device's examples a second (weak scaling), or one device's speed on the same batch. A step that takes
+// no time at all (a profile may say so) is as fast as one device.
 double speed_up(const Scaling& scaling, double seconds, int ranks) {
   const double alone = scaling.profile.forward + scaling.profile.backward() + scaling.profile.optimizer;
-  return alone / seconds * (scaling.question.fixed_batch ? 1 : ranks);
+  return (seconds > 0 ? alone / seconds : 1) * (scaling.question.fixed_batch ? 1 : ranks);
 }
 
 // Where one begins to be faster for good, as far as was asked.

@@ -1,6 +1,8 @@
 // lockstep-explain scaling: what DataParallel and DistributedDataParallel make of a step on more devices.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,8 @@ lockstep::parallel::StepProfile measure_profile(const std::string& model, std::i
 // {"forward_us": ..., "optimizer_us": ..., "input_bytes": ..., "output_bytes": ..., "buckets": [{"bytes": ..., "backward_us":
 // ...}]}. Throws IoError where a number is missing or senseless.
 lockstep::parallel::StepProfile read_profile(const std::string& path);
+// The same from text; `name` stands for the file in messages.
+lockstep::parallel::StepProfile parse_profile(std::span<const std::byte> text, const std::string& name);
 std::string profile_json(const lockstep::parallel::StepProfile& profile);
 
 Scaling predict_scaling(const ScalingQuestion& question);

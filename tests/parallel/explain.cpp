@@ -127,4 +127,24 @@ TEST_CASE("scaling: senseless questions and files are answered with what is expe
   CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is -1"));
   std::ofstream("bad.json") << "[1, 2";
   CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is not there"));
+  std::ofstream("bad.json") << std::string(200'000, '[');
+  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is not there"));
+  std::ofstream("bad.json") << std::string(300'000, ' ');
+  CHECK(contains(explain("scaling --profile bad.json").output, "300000 bytes; at most 262144 are read"));
+  std::ofstream("bad.json") << R"({"forward_us": 1e308})";
+  CHECK(contains(explain("scaling --profile bad.json").output, "is 1e+308, expected a number from 0 to 1e+15"));
+}
+
+TEST_CASE("scaling: a step that takes no time, or almost none, has a page of curves all the same") {
+  std::ofstream("free.json") << R"({"latency_us": 0, "gigabytes_per_second": 1e9})";
+  for (const char* forward : {"0", "5e-318"}) {
+    std::ofstream("nothing.json") << R"({"optimizer_us": 0, "input_bytes": 0, "output_bytes": 0,
+      "buckets": [{"bytes": 0, "backward_us": 0}], "forward_us": )"
+                                  << forward << "}";
+    CHECK(explain("scaling --profile nothing.json --link ./free.json --ranks 1,4 --fixed-batch --html no.html").code ==
+          0);
+    const std::string page = read("no.html");
+    CHECK(page.size() < 10'000);
+    CHECK_FALSE(contains(page, "nan"));
+  }
 }

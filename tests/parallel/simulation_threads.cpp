@@ -239,13 +239,17 @@ TEST_CASE("simulation: links come by name or from a file, and what makes no sens
   CHECK(is_near(own.bandwidth, 1.1e9));
   for (const std::string bad :
        {"", "[]", "{", R"({"latency_us": 12})", R"({"latency_us": "12", "gigabytes_per_second": 1})",
-        R"({"latency_us": -1, "gigabytes_per_second": 1})", R"({"latency_us": 1, "gigabytes_per_second": 0})"}) {
+        R"({"latency_us": -1, "gigabytes_per_second": 1})", R"({"latency_us": 1, "gigabytes_per_second": 0})",
+        R"({"latency_us": 1e300, "gigabytes_per_second": 1})",
+        R"({"latency_us": 1, "gigabytes_per_second": 1e-300})"}) {
     const std::string error = error_of<ls::IoError>([&] { with_file(bad); });
     CHECK_MESSAGE(contains(error, "link.json: "), error);
     CHECK_MESSAGE(contains(error, "xpected"), error);
   }
-  CHECK(contains(error_of<ls::IoError>([&] { with_file(std::string(70'000, ' ')); }), "more than 65536 bytes"));
-  CHECK(contains(error_of<ls::IoError>([] { par::find_link("./none.json"); }), "cannot be opened"));
+  CHECK(contains(error_of<ls::IoError>([&] { with_file(std::string(70'000, ' ')); }), "at most 65536 are read"));
+  CHECK(contains(error_of<ls::IoError>([&] { with_file(std::string(65'000, '[')); }), "no number \"latency_us\""));
+  CHECK(contains(error_of<ls::IoError>([] { par::find_link("./none.json"); }), "cannot open"));
+  CHECK(contains(error_of<ls::IoError>([] { par::find_link("./"); }), "not a regular file"));
   CHECK(contains(error_of<ls::InvalidArgument>([] { par::Simulation({.latency = -1, .bandwidth = 1}); }),
                  "latency from 0"));
   CHECK(contains(error_of<ls::InvalidArgument>([] { par::Simulation(kLink).compute(-1); }), "expected 0 or more"));

@@ -2,19 +2,23 @@
 # Opens a report in a headless browser, from its file: no message on the console, and the lanes and numbers in the document.
 set -euo pipefail
 browser=$1 program=$2
+tests=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 "$program" --mode compare --epochs 2 --out run --report report.html >output.txt
 failed=0
 complain() { echo "$*"; failed=1; }
 
-open() {  # width, further options
+open() {  # page, width, further options
   timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --user-data-dir="$PWD/profile" \
-    --enable-logging=stderr --virtual-time-budget=5000 --window-size="$1",900 "${@:2}" "file://$PWD/report.html"
+    --enable-logging=stderr --virtual-time-budget=5000 --window-size="$2",900 "${@:3}" "file://$PWD/$1"
+}
+quiet() {  # log, page and width
+  messages=$(grep CONSOLE "$1" || true)
+  [ -z "$messages" ] || complain "on the console of $2: $messages"
 }
 for width in 1280 390; do
-  open "$width" --dump-dom >"dom$width.html" 2>log.txt || { complain "the browser failed:"; tail -5 log.txt; }
-  messages=$(grep CONSOLE log.txt || true)
-  [ -z "$messages" ] || complain "on the console at $width pixels: $messages"
+  open report.html "$width" --dump-dom >"dom$width.html" 2>log.txt || { complain "the browser failed:"; tail -5 log.txt; }
+  quiet log.txt "report.html at $width pixels"
   grep -q 'data-ready="yes"' "dom$width.html" || complain "the script did not reach its end at $width pixels"
   for lane in 'single cpu:0' 'shards cpu:0' 'dp cpu:0' 'dp cpu:1' 'ddp rank 0' 'ddp rank 1'; do
     grep -q "aria-label=\"$lane\"" "dom$width.html" || complain "no lane '$lane' at $width pixels"
@@ -29,4 +33,21 @@ expect 'cpu:1 to cpu:0: <b>124 B</b> in 2 transfers a step'
 expect 'cpu:0 to cpu:1: <b>1,824 B</b>'
 expect 'step 1 of 20 traced'
 expect 'rank 0 to rank 1: <b>124 B</b> in 2 transfers before the first step'
+expect '<table id="step-matrix-ddp">'
+
+# The same page with made-up data and a script that uses it, which the policy allows by its hash.
+driver=$(cat "$tests/report_driver.js")
+hash=$(printf '%s' "$driver" | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)
+data=$(tr '\n' ' ' <"$tests/report_data.json" | sed 's/</\\u003c/g')
+printf '<script>%s</script>\n' "$driver" >driver.html
+data=$data awk '{ sub(/script-src /, "script-src '"'sha256-$hash'"' ") }
+  /id="data">/ { print "<script type=\"application/json\" id=\"data\">" ENVIRON["data"] "</script>"; next }
+  /^<\/body>/ { while ((getline line < "driver.html") > 0) print line }
+  { print }' report.html >used.html
+for width in 1280 390; do
+  open used.html "$width" --dump-dom >"used$width.html" 2>used.txt || complain "the browser failed on used.html"
+  quiet used.txt "used.html at $width pixels"
+  grep -q 'data-checked="everything"' "used$width.html" ||
+    complain "at $width pixels: $(grep -o 'data-checked="[^"]*"' "used$width.html" || echo 'the driver did not end')"
+done
 exit $failed

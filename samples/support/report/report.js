@@ -51,7 +51,19 @@ function describe(mode, lane, event) {
   if (event[3] > 0) text += ` to ${time(event[2] + event[3])}: ${time(event[3])}`;
   if (field(event, 5) >= 0) text += ', ' + bytes(event[5]);
   if (kind === 'copy') text += `, ${endName(mode.mode, field(event, 7))} to ${endName(mode.mode, field(event, 8))}`;
+  const late = awaited(mode.steps[state.step], lane, event);
+  if (late) text += `; waits for ${late.lane.name}, which came last, at ${time(late.at)}`;
   return text;
+}
+
+// The lane that came last to the collective which `event` waits for, and when; null where the clocks cannot tell.
+function awaited(step, lane, event) {
+  if (kinds[event[0]] !== 'wait' || field(event, 6) < 0) return null;
+  const known = step.arrivals.filter((each) => each.id === event[6]);
+  if (known.length !== 1 || !known[0].certain) return null;
+  const last = step.lanes.find((each) => each.name === 'rank ' + known[0].last);
+  const launch = last && last.events.find((each) => kinds[each[0]] === 'collective' && each[6] === event[6]);
+  return launch && last !== lane && launch[2] > event[2] ? {lane: last, at: launch[2]} : null;
 }
 
 // ---- one step ----
@@ -66,7 +78,7 @@ function rowsOf(lane) {
   return {rows, flights};
 }
 
-function eventNode(mode, lane, event, outer, x, y, width) {
+function eventNode(mode, lane, event, outer, late, x, y, width) {
   const classes = category(event[0], outer);
   const text = describe(mode, lane, event);
   const node = svg('g', {class: 'event ' + classes, tabindex: -1, role: 'img', 'aria-label': text});
@@ -75,8 +87,9 @@ function eventNode(mode, lane, event, outer, x, y, width) {
     node.append(svg('path', {d: `M${x} ${y + 10 - 5 * up}l4 ${8 * up}h-8z`}));
   } else {
     node.append(svg('rect', {x, y, width: Math.max(width, 1), height: kRow - 2, rx: 1}));
-    const name = classes === 'waiting' ? 'wait' : mode.names[event[1]];
-    if (name.length * 6.6 + 6 < width) node.append(svg('text', {x: x + 4, y: y + 13}, name));
+    const names = classes === 'waiting' ? [...(late ? ['waits for ' + late.lane.name] : []), 'wait'] : [mode.names[event[1]]];
+    const name = names.find((each) => each.length * 6.6 + 6 < width);
+    if (name !== undefined) node.append(svg('text', {x: x + 4, y: y + 13}, name));
   }
   const show = () => { $('details').textContent = text; };
   node.addEventListener('focus', show);
@@ -91,6 +104,7 @@ function laneNode(mode, lane, top, scale) {
   node.append(svg('rect', {class: 'lane', x: kLabel, y: top, width: scale.width - kLabel, height}),
               svg('text', {x: 0, y: top + 14, class: 'lane-name'}, lane.name));
   const outer = [];  // categories of the events around
+  const waits = [];
   let first = null;
   for (const event of lane.events) {
     const depth = field(event, 4);
@@ -102,12 +116,21 @@ function laneNode(mode, lane, top, scale) {
     if (end < kLabel || begin > scale.width) continue;
     const left = Math.max(begin, kLabel), right = Math.min(end, scale.width);
     const y = top + (depth >= 0 ? depth : rows) * kRow + 1;
-    const drawn = eventNode(mode, lane, event, around, left, y, right - left);
+    const late = awaited(mode.steps[state.step], lane, event);
+    if (late) waits.push({...late, y: y + kRow / 2 - 1});
+    const drawn = eventNode(mode, lane, event, around, late, left, y, right - left);
     node.append(drawn);
     first = first || drawn;
   }
   if (first) first.setAttribute('tabindex', 0);
-  return {node, height};
+  return {node, height, waits, middle: top + rows * kRow + kRow / 2};
+}
+
+// Who waits for whom: from the lane that came last, when it came, to each that waited.
+function arrow(x, from, to) {
+  const up = to < from ? 1 : -1;
+  return svg('g', {class: 'arrow', 'aria-hidden': 'true'}, svg('line', {class: 'late', x1: x, x2: x, y1: from, y2: to}),
+             svg('path', {class: 'late', d: `M${x} ${to}l4 ${8 * up}h-8z`}));
 }
 
 function niceStep(span) {
@@ -127,10 +150,17 @@ function drawFigure(figure, mode, span) {
   const scale = {width, x: (ns) => kLabel + (ns - from) / (to - from) * (width - kLabel)};
   const drawing = svg('svg', {role: 'group', 'aria-label': `Step ${step.number} of mode ${mode.mode}`});
   let top = kAxis;
+  const drawn = new Map();
   for (const lane of step.lanes) {
-    const {node, height} = laneNode(mode, lane, top, scale);
-    drawing.append(node);
-    top += height + kGap;
+    drawn.set(lane, laneNode(mode, lane, top, scale));
+    drawing.append(drawn.get(lane).node);
+    top += drawn.get(lane).height + kGap;
+  }
+  for (const {waits} of drawn.values()) {
+    for (const late of waits) {
+      const x = scale.x(late.at);
+      if (x >= kLabel && x <= width) drawing.append(arrow(x, drawn.get(late.lane).middle, late.y));
+    }
   }
   const tick = niceStep((to - from) * (width < 600 ? 2 : 1));
   for (let at = Math.ceil(from / tick) * tick; at <= to; at += tick) {
@@ -196,6 +226,7 @@ function draw() {
   $('previous').disabled = state.step <= 0;
   $('next').disabled = state.step + 1 >= stepCount;
   drawArrivals();
+  drawStepMatrices();
 }
 function goTo(step) {
   state.step = Math.min(Math.max(step, 0), Math.max(stepCount - 1, 0));
@@ -221,7 +252,9 @@ function makeFigures() {
     const lanes = mode.steps.length ? mode.steps[0].lanes.length : 0;
     const caption = element('figcaption', {}, `${mode.mode}, ${lanes} ${mode.mode === 'ddp' ? 'ranks' : lanes === 1 ? 'device' : 'devices'}`);
     caption.append(element('span', {}));
-    $('figures').append(element('figure', {id: 'figure-' + mode.mode}, caption, canvas));
+    const figure = element('figure', {id: 'figure-' + mode.mode}, caption, canvas);
+    addCopyButton(caption, () => figure.querySelector('figure > svg'), () => `${data.program}: ${caption.firstChild.data}${caption.children[0].textContent}`);
+    $('figures').append(figure);
   }
   const handlers = {previous: () => goTo(state.step - 1), next: () => goTo(state.step + 1), 'zoom-in': () => zoom(0.5),
                     'zoom-out': () => zoom(2), 'pan-left': () => pan(-1), 'pan-right': () => pan(1),
@@ -229,7 +262,7 @@ function makeFigures() {
   for (const id in handlers) $(id).addEventListener('click', handlers[id]);
   $('one-scale').addEventListener('change', draw);
   document.addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches('textarea, select, input[type=number]')) return;
     const keys = {ArrowLeft: 'previous', ArrowRight: 'next', '+': 'zoom-in', '-': 'zoom-out', 0: 'whole'};
     if (keys[event.key]) handlers[keys[event.key]]();
   });
@@ -249,6 +282,7 @@ function makeLegend() {
     const box = svg('svg', {width: 18, height: 14, 'aria-hidden': 'true', class: key}, svg('rect', {width: 18, height: 14}));
     $('legend').append(element('li', {}, box, texts[key]));
   }
+  if (data.modes.some((mode) => mode.mode === 'ddp')) $('legend').append(element('li', {}, '\u2195 arrow: from the rank that came last to one that waited'));
   $('legend').append(element('li', {}, '\u25b2 bucket ready or launched, \u25bc done; pale: kernels'));
 }
 
@@ -308,22 +342,6 @@ function makePhases() {
   table($('phases'), ['phase', ...data.modes.map((mode) => mode.mode)], rows);
 }
 
-function makeMatrices() {
-  for (const mode of data.modes.filter((each) => each.links.length > 0)) {
-    const ends = 1 + Math.max(...mode.links.map((link) => Math.max(link.from, link.to)));
-    const all = [...Array(ends).keys()];
-    const sum = (from, to) => mode.links.filter((link) => (from < 0 || link.from === from) && (to < 0 || link.to === to))
-                                        .reduce((total, link) => total + link.bytes, 0);
-    const number = (n) => element('td', {class: 'number'}, count(n));
-    const made = element('table', {id: 'matrix-' + mode.mode});
-    table(made, ['from \\ to', ...all.map((end) => endName(mode.mode, end)), 'sent'],
-          [...all.map((from) => [endName(mode.mode, from), ...all.map((to) => number(sum(from, to))), number(sum(from, -1))]),
-           ['received', ...all.map((to) => number(sum(-1, to))), number(sum(-1, -1))]]);
-    $('matrices').append(element('div', {}, element('h3', {}, `${mode.mode}: bytes in ${count(mode.step_count)} steps`), made));
-  }
-  if (!$('matrices').children.length) $('matrices').append(element('p', {}, 'Nothing was moved.'));
-}
-
 function makeOverlap() {
   const rows = data.modes.map((mode) => {
     const steps = Math.max(mode.steps.length, 1), lanes = mode.steps.length ? mode.steps[0].lanes.length : 1;
@@ -335,19 +353,6 @@ function makeOverlap() {
             mode.clocks.length > 1 ? `\u00b1 ${time(error)}` : 'one clock', count(dropped)];
   });
   table($('overlap'), ['mode', 'overlap', 'exposed communication a step and lane', 'waiting a step and lane', 'clocks agree to', 'events dropped'], rows);
-}
-
-// Of the step that is shown.
-function drawArrivals() {
-  $('arrivals').replaceChildren();
-  for (const mode of data.modes) {
-    const step = mode.steps[state.step];
-    if (!step || !step.arrivals.length) continue;
-    const made = element('table', {id: 'arrivals-' + mode.mode});
-    table(made, ['collective', 'last', 'after the first'], step.arrivals.map((each) => [
-      `${each.name} #${each.id}`, each.certain ? 'rank ' + each.last : 'together, as far as the clocks tell', time(each.late)]));
-    $('arrivals').append(element('h3', {}, `${mode.mode}, step ${step.number}: who came last`), element('div', {class: 'scroll'}, made));
-  }
 }
 
 function makeLosses() {
@@ -369,16 +374,22 @@ function makeLosses() {
     const known = mode.losses.filter((row) => row[1] !== null), at = known.map((row) => `${x(row[0])},${y(row[1])}`).join(' ');
     drawing.append(known.length > 1 ? svg('polyline', {class: 'curve mode' + i % 4, points: at})
                                     : svg('circle', {class: 'curve mode' + i % 4, cx: x(known[0][0]), cy: y(known[0][1]), r: 3 + 2 * i}));
-    const end = known[known.length - 1];
+    const end = known[known.length - 1], line = 18 + 16 * i;
+    drawing.append(svg('line', {class: 'curve mode' + i % 4, x1: width - 100, x2: width - 64, y1: line, y2: line}),
+                   svg('text', {x: width - 58, y: line + 4}, mode.mode));
     const key = svg('svg', {width: 36, height: 8, 'aria-hidden': 'true'}, svg('line', {class: 'curve mode' + i % 4, x1: 0, x2: 36, y1: 4, y2: 4}));
     const name = element('span', {}, key, ' ' + mode.mode);
     rows.push([name, count(end[0]), end[1].toFixed(6), end[2] === null ? 'not a number' : end[2].toFixed(6)]);
   });
+  const tools = element('div', {});
+  addCopyButton(tools, () => drawing, () => `${data.program}: training loss by epoch`);
   const made = element('table', {id: 'loss-table'});
   table(made, ['mode', 'epochs', 'training loss', 'test loss'], rows);
-  $('losses').append(drawing, element('p', {class: 'note'}, 'Curves with the same bits lie on one another: the modes make the same updates.'),
+  $('losses').append(tools, drawing, element('p', {class: 'note'}, 'Curves with the same bits lie on one another: the modes make the same updates.'),
                      element('div', {class: 'scroll'}, made));
 }
+
+// {{tools}}
 
 $('title').textContent = 'Lockstep: ' + data.program;
 $('command').textContent = data.command;
@@ -386,6 +397,7 @@ for (const mode of data.modes) $('verdicts').append(element('li', {id: 'verdict-
 makeLegend();
 makeFigures();
 makePhases();
+makeGuess();
 makeMatrices();
 makeOverlap();
 makeLosses();
