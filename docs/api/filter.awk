@@ -25,9 +25,10 @@ function declarators(code, comment,    parts, count, i, type, first, out) {
 }
 
 FNR == 1 {
-  module = FILENAME
-  sub(/\/[^\/]*$/, "", module)
-  sub(/.*\//, "", module)
+  match(FILENAME, /[^\/]*\/[^\/]*$/)
+  file = substr(FILENAME, RSTART)
+  module = file
+  sub(/\/.*/, "", module)
 }
 {
   sub(/::inline LOCKSTEP_ABI/, "")
@@ -49,7 +50,9 @@ FNR == 1 {
 /^ *\/\// {
   text = $0
   sub(/^ *\/\//, "", text)
-  print "///" (text ~ /^  / ? "    " text : plain(text))
+  text = text ~ /^  / ? "    " text : plain(text)
+  if (text ~ /head of this file/) text = text " \\copydetails " file
+  print "///" text
   commented = 1
   next
 }

@@ -15,6 +15,7 @@ documented group__autograd "gradient 0 at 0"
 documented classlockstep_1_1nn_1_1Linear "both from U(-1/sqrt(in), 1/sqrt(in))"
 documented structlockstep_1_1nn_1_1LinearOptions "Options of Linear"
 documented classlockstep_1_1parallel_1_1ProcessGroup "A timeout names the ranks that are missing"
+documented classlockstep_1_1Tensor "Copying a Tensor copies the handle"  # the head of its file
 documented structlockstep_1_1TraceEvent "nanoseconds of the system"
 for module in tensor autograd nn optim data parallel; do
   [ -f "html/group__$module.html" ] || complain "module $module has no page"
