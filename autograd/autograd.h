@@ -8,11 +8,12 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::autograd {
 
+// What `grad` is asked for beside the gradients.
 struct GradOptions {
   std::vector<Tensor> grad_outputs = {};  // one for each output; empty: ones (each output then has one element)
-  bool retain_graph = false;
-  bool create_graph = false;
-  bool allow_unused = false;  // an input that no output depends on: undefined gradient instead of an error
+  bool retain_graph = false;              // keep what the graph saved, to run it again
+  bool create_graph = false;              // record backward itself, for second derivatives
+  bool allow_unused = false;              // an input that no output depends on: undefined gradient instead of an error
 };
 
 // d(sum of outputs)/d(inputs), without touching any tensor's grad().
@@ -20,10 +21,11 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
                          const GradOptions& options = {});
 Tensor grad(const Tensor& output, const Tensor& input, const GradOptions& options = {});
 
+// How closely `gradcheck` looks.
 struct GradcheckOptions {
-  double step = 1e-6;  // of the central difference
-  double rtol = 1e-3;
-  double atol = 1e-5;
+  double step = 1e-6;           // of the central difference
+  double rtol = 1e-3;           // allowed: atol + rtol |expected|
+  double atol = 1e-5;           // absolute
   bool second_order = false;    // check the gradient of the gradient as well
   bool throw_on_error = false;  // InvalidArgument with the first element that differs, instead of false
 };

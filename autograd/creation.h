@@ -13,12 +13,12 @@
 namespace lockstep::inline LOCKSTEP_ABI {
 
 Tensor empty(const Shape& shape, const TensorOptions& options = {});  // uninitialised
-Tensor zeros(const Shape& shape, const TensorOptions& options = {});
-Tensor ones(const Shape& shape, const TensorOptions& options = {});
+Tensor zeros(const Shape& shape, const TensorOptions& options = {});  // filled with 0
+Tensor ones(const Shape& shape, const TensorOptions& options = {});   // filled with 1
 // Without a dtype: that of the value (f32, i64 or bool).
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
 Tensor zeros_like(const Tensor& like, TensorOptions options = {});  // dtype and device of `like` unless given
-Tensor ones_like(const Tensor& like, TensorOptions options = {});
+Tensor ones_like(const Tensor& like, TensorOptions options = {});   // as zeros_like, filled with 1
 
 // start, start + step, ... below end. Without a dtype: i64 where all three are integers, otherwise f32.
 Tensor arange(const Scalar& end, const TensorOptions& options = {});
@@ -28,7 +28,7 @@ inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions
 }
 // `steps` evenly spaced numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
-Tensor eye(std::int64_t n, const TensorOptions& options = {});
+Tensor eye(std::int64_t n, const TensorOptions& options = {});  // (n, n), ones on the diagonal
 
 // Random numbers come from the stream of (seed, shard, counter); see manual_seed in tensor/random.h.
 Tensor rand(const Shape& shape, const TensorOptions& options = {});   // uniform in [0, 1)
@@ -78,12 +78,14 @@ requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOptions& opt
   literal.add({value});
   return literal.make({}, options);
 }
+// 1-D: (values).
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<T> values, const TensorOptions& options = {}) {
   detail::Literal<T> literal;
   literal.add(values);
   return literal.make({static_cast<std::int64_t>(values.size())}, options);
 }
+// 2-D: (rows, columns). Throws InvalidArgument where rows differ in length.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initializer_list<T>> rows,
                                                const TensorOptions& options = {}) {
@@ -92,6 +94,7 @@ requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initia
   const auto columns = rows.size() ? static_cast<std::int64_t>(rows.begin()->size()) : 0;
   return literal.make({static_cast<std::int64_t>(rows.size()), columns}, options);
 }
+// 3-D: (planes, rows, columns). Throws InvalidArgument where they differ in size.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(
     std::initializer_list<std::initializer_list<std::initializer_list<T>>> planes, const TensorOptions& options = {}) {
@@ -121,6 +124,7 @@ Tensor from_memory(std::span<T> memory, const Shape& shape) {
   using Element = std::remove_const_t<T>;
   return from_memory(const_cast<Element*>(memory.data()), shape, dtype_of<Element>, memory.size_bytes());
 }
+// The same for a span whose length is part of its type.
 template <class T, std::size_t N>
 requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, const Shape& shape) {
   return from_memory(std::span<T>(memory), shape);
@@ -129,6 +133,6 @@ requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, co
 // The array of a NumPy .npy file, or the named array of an .npz archive (the only one where `name` is empty).
 // Throws IoError, with file and place, for anything the format does not allow.
 Tensor load_npy(const std::string& path);
-Tensor load_npz(const std::string& path, const std::string& name = "");
+Tensor load_npz(const std::string& path, const std::string& name = "");  // of an .npz archive
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

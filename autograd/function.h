@@ -52,9 +52,11 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
                                     Callback<Gradients(Context&, Tensors&)> backward);
 
+// Base of one's own operations: struct Mine : Function<Mine>, as the head of this file shows.
 template <class F>
 class Function {
  public:
+  // Runs forward, and records it where an argument takes part in gradients. Returns what forward returns.
   template <class... Args>
   static auto apply(const Args&... args) {
     auto context = std::make_shared<Context>();

@@ -31,17 +31,17 @@ Tensor pow(const Scalar& base, const Tensor& exponent);
 Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
 
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }  // elementwise
 inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
 inline Tensor operator+(const Scalar& a, const Tensor& b) { return add(b, a); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }  // elementwise
 inline Tensor operator-(const Tensor& a, const Scalar& b) { return sub(a, b); }
 Tensor operator-(const Scalar& a, const Tensor& b);
 Tensor operator-(const Tensor& a);
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }  // elementwise
 inline Tensor operator*(const Tensor& a, const Scalar& b) { return mul(a, b); }
 inline Tensor operator*(const Scalar& a, const Tensor& b) { return mul(b, a); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }  // elementwise
 inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
 Tensor operator/(const Scalar& a, const Tensor& b);
 
@@ -86,17 +86,18 @@ Tensor clamp(const Tensor& x, double lo, double hi);  // gradient 1 inside [lo, 
 // --- reductions -------------------------------------------------------------------------------------------------------------
 Tensor sum(const Tensor& x);  // bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor mean(const Tensor& x);
+Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor max(const Tensor& x);  // ties share the gradient; NaN wins
 Tensor max(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor min(const Tensor& x);
+Tensor min(const Tensor& x);  // ties share the gradient; NaN wins
 Tensor min(const Tensor& x, const Shape& dims, bool keepdim = false);
 // Of two tensors: maximum and minimum. Templates, so that the braces of max(x, {0}) are always dimensions.
 template <std::convertible_to<Tensor> T>
 Tensor max(const Tensor& a, const T& b) {
   return maximum(a, b);
 }
+// The smaller of two tensors.
 template <std::convertible_to<Tensor> T>
 Tensor min(const Tensor& a, const T& b) {
   return minimum(a, b);
@@ -105,17 +106,17 @@ Tensor var(const Tensor& x);  // unbiased: divided by n - 1
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim = false, std::int64_t correction = 1);
 Tensor norm(const Tensor& x);  // Euclidean, gradient 0 where the norm is 0
 Tensor norm(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow
 inline Tensor logsumexp(const Tensor& x, std::int64_t dim, bool keepdim = false) {
   return logsumexp(x, Shape{dim}, keepdim);
 }
 Tensor argmax(const Tensor& x);  // i64, of the flattened tensor; the first of equal ones
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
-Tensor argmin(const Tensor& x);
+Tensor argmin(const Tensor& x);  // i64, of the flattened tensor; the first of the smallest ones
 Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
-Tensor cumsum(const Tensor& x, std::int64_t dim);
-Tensor softmax(const Tensor& x, std::int64_t dim);
-Tensor log_softmax(const Tensor& x, std::int64_t dim);
+Tensor cumsum(const Tensor& x, std::int64_t dim);       // sums up to and with each position of `dim`
+Tensor softmax(const Tensor& x, std::int64_t dim);      // exp(x) / sum(exp(x)) along `dim`, without overflow
+Tensor log_softmax(const Tensor& x, std::int64_t dim);  // log(softmax(x)), without overflow
 // (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, which are
 // `shape`; weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
@@ -148,7 +149,8 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // --- joining and cutting --------------------------------------------------------------------------------------------------------
-Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);  // joined along `dim`; other sizes are equal
+// Joined along a new dimension; all sizes are equal.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 // Views of `size` rows each along `dim`; the last may be smaller.
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);

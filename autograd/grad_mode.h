@@ -6,8 +6,8 @@
 namespace lockstep::inline LOCKSTEP_ABI {
 
 namespace autograd {
-bool grad_mode();  // on by default
-void set_grad_mode(bool on);
+bool grad_mode();             // on by default
+void set_grad_mode(bool on);  // of this thread; the guards do it
 }  // namespace autograd
 
 // While it lives, this thread records nothing: evaluation, optimizer steps, in-place changes of parameters.

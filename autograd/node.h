@@ -25,6 +25,7 @@ struct History;
 class Gradients : public SmallVector<Tensor, 4> {
  public:
   Gradients() = default;
+  // One for each input, in order.
   template <class... T>
   requires(sizeof...(T) > 0 && (std::is_convertible_v<T&&, Tensor> && ...)) Gradients(T&&... gradients) {
     (emplace_back(std::forward<T>(gradients)), ...);
@@ -46,6 +47,7 @@ class Needs {
  public:
   Needs(const Node& node, std::uint64_t wanted, bool homes, bool retains_graph)
       : node_(node), wanted_(wanted), homes_(homes), retains_graph_(retains_graph) {}
+  // Whether input `input` wants a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
   // The place (a gradient bucket) where the leaf behind this input keeps its gradient, if this is its first
   // contribution and grad mode is off; otherwise undefined. A kernel that writes there saves a copy.
@@ -70,12 +72,13 @@ class Saved {
     tensor_ = tensor;
     version_ = tensor.version();
   }
+  // Throws InvalidArgument where it was changed since.
   const Tensor& operator*() const {
     if (tensor_.defined() && tensor_.version() != version_) [[unlikely]]
       throw_changed();
     return tensor_;
   }
-  const Tensor* operator->() const { return &**this; }
+  const Tensor* operator->() const { return &**this; }  // throws as well
 
  private:
   [[noreturn]] void throw_changed() const;

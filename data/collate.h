@@ -14,8 +14,8 @@ namespace lockstep::inline LOCKSTEP_ABI::data {
 
 // One row of a data set, or a batch of them. `const auto& [inputs, targets] = example;` takes it apart.
 struct Example {
-  Tensor input;
-  Tensor target;
+  Tensor input;   // what the model gets
+  Tensor target;  // what it should answer
 };
 
 // (n, ...) from n tensors of one shape and dtype. The result has no history. Throws InvalidArgument naming the first

@@ -21,9 +21,10 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::data {
 
+// What a loader does; DataLoaderOptions for data sets of Example.
 template <class E>
 struct BasicDataLoaderOptions {
-  std::int64_t batch_size = 1;
+  std::int64_t batch_size = 1;                            // rows in a batch
   bool shuffle = false;                                   // RandomSampler(dataset->size(), {.seed})
   std::shared_ptr<Sampler> sampler = nullptr;             // instead of shuffle
   std::shared_ptr<BatchSampler> batch_sampler = nullptr;  // instead of batch_size, shuffle, sampler and drop_last
@@ -36,7 +37,7 @@ struct BasicDataLoaderOptions {
   Callback<E(std::vector<E>)> collate = {};
 };
 
-using DataLoaderOptions = BasicDataLoaderOptions<Example>;
+using DataLoaderOptions = BasicDataLoaderOptions<Example>;  // for data sets of two tensors
 
 namespace detail {
 
@@ -77,7 +78,7 @@ class LoaderPlan {
 template <class E = Example>
 class DataLoader {
  public:
-  using Options = BasicDataLoaderOptions<E>;
+  using Options = BasicDataLoaderOptions<E>;  // with this example type
   class Iterator;
 
   // Throws InvalidArgument for options that contradict each other or a number out of range.
@@ -94,17 +95,17 @@ class DataLoader {
 
   // Begins the next epoch.
   Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), std::exchange(skip_, 0)); }
-  std::default_sentinel_t end() const { return {}; }
+  std::default_sentinel_t end() const { return {}; }  // of the epoch
 
   // Batches in an epoch.
   std::int64_t size() const { return plan_.size(); }
-  const BasicDataset<E>& dataset() const { return *source_->dataset; }
+  const BasicDataset<E>& dataset() const { return *source_->dataset; }  // what it reads
 
   // To go on in the middle of an epoch, as a checkpoint may ask: set_epoch(e) makes the next epoch number e, and skip(k)
   // leaves out its first k batches, without making them. set_epoch is the sampler's; it counts from 0 by itself.
   std::int64_t epoch() const { return plan_.epoch(); }
-  void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }
-  void skip(std::int64_t batches);
+  void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }  // see epoch()
+  void skip(std::int64_t batches);                                // see epoch()
 
  private:
   struct Source {
@@ -121,6 +122,7 @@ class DataLoader {
   std::int64_t skip_ = 0;
 };
 
+// The example type is the data set's.
 template <class D>
 DataLoader(std::shared_ptr<D>) -> DataLoader<typename D::Item>;
 template <class D>

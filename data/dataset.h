@@ -26,7 +26,7 @@ Tensor row_index(std::span<const std::int64_t> rows, Device device);
 template <class E>
 class BasicDataset {
  public:
-  using Item = E;
+  using Item = E;  // the type of its examples
 
   virtual ~BasicDataset() = default;
   // Number of examples. It must not change while a loader reads them.
@@ -49,7 +49,7 @@ class BasicDataset {
   }
 };
 
-using Dataset = BasicDataset<Example>;
+using Dataset = BasicDataset<Example>;  // whose examples are two tensors
 
 // Two tensors side by side: example i is (data[i], target[i]). It shares their memory where they are contiguous.
 class TensorDataset : public Dataset {
@@ -61,8 +61,8 @@ class TensorDataset : public Dataset {
   Example get(std::int64_t index) const override;
   Example get_batch(std::span<const std::int64_t> rows) const override;
 
-  const Tensor& data() const { return data_; }
-  const Tensor& target() const { return target_; }
+  const Tensor& data() const { return data_; }      // (n, ...)
+  const Tensor& target() const { return target_; }  // (n, ...)
 
  private:
   Tensor data_, target_;
@@ -92,14 +92,14 @@ class BasicSubset : public BasicDataset<E> {
     return dataset_->get_batch(inner);
   }
 
-  const std::vector<std::int64_t>& indices() const { return indices_; }
+  const std::vector<std::int64_t>& indices() const { return indices_; }  // in the other data set
 
  private:
   std::shared_ptr<const BasicDataset<E>> dataset_;
   std::vector<std::int64_t> indices_;
 };
 
-using Subset = BasicSubset<Example>;
+using Subset = BasicSubset<Example>;  // of a Dataset
 
 template <class D>
 BasicSubset(std::shared_ptr<D>, std::vector<std::int64_t>) -> BasicSubset<typename D::Item>;

@@ -14,15 +14,16 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::data {
 
+// How a CSV file is read.
 struct CsvOptions {
   std::string target = {};   // the name of the target's column; without a header its number, from 0
   bool standardize = false;  // features become (x - mean) / deviation, column by column
   std::vector<std::int64_t> fit_rows =
-      {};                         // the rows that mean and deviation are taken from (training rows); empty: all
-  std::vector<double> mean = {};  // given together with deviation: used as they are, instead of fitting
-  std::vector<double> deviation = {};
-  bool header = true;  // the first line names the columns
-  char delimiter = ',';
+      {};                              // the rows that mean and deviation are taken from (training rows); empty: all
+  std::vector<double> mean = {};       // given together with deviation: used as they are, instead of fitting
+  std::vector<double> deviation = {};  // as long as mean
+  bool header = true;                  // the first line names the columns
+  char delimiter = ',';                // between fields
 };
 
 namespace detail {
@@ -46,7 +47,7 @@ class CsvDataset : public TensorDataset {
   // What was subtracted and divided by, per feature, to treat other data alike; empty unless standardised. The deviation
   // is sqrt(mean((x - mean)^2)), and 1 for a feature that is constant over the rows it was taken from.
   const std::vector<double>& mean() const { return mean_; }
-  const std::vector<double>& deviation() const { return deviation_; }
+  const std::vector<double>& deviation() const { return deviation_; }  // see mean()
 
  private:
   explicit CsvDataset(detail::CsvTable table);
@@ -57,11 +58,13 @@ class CsvDataset : public TensorDataset {
 
 // The array of an IDX file, plain or gzip (seen from the content): u8, f32, f64, or i32 (also for i8 and i16).
 Tensor read_idx(const std::string& path);
+// From memory; `name` stands for the file in messages.
 Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name);
 
+// How pixels are normalised.
 struct IdxOptions {
   double mean = 0;  // pixels become (p / 255 - mean) / std
-  double std = 1;
+  double std = 1;   // what they are divided by; not 0
 };
 
 // Images with labels: an example is (height, width) f32, with all pixels in [0, 1] unless normalised further, and a 0-d

@@ -26,7 +26,7 @@ class EpochCounter {
 
  protected:
   ~EpochCounter() = default;
-  std::int64_t epoch_ = 0;
+  std::int64_t epoch_ = 0;  // the next one's number
 };
 
 // An order of single examples. To write one's own: derive, and implement size and indices.
@@ -52,8 +52,9 @@ class SequentialSampler : public Sampler {
   std::int64_t n_;
 };
 
+// The seed of a RandomSampler.
 struct RandomSamplerOptions {
-  std::int64_t seed = 0;
+  std::int64_t seed = 0;  // together with the epoch it decides the order
 };
 
 // permutation(n, seed + epoch).
@@ -67,6 +68,7 @@ class RandomSampler : public Sampler {
   std::int64_t n_, seed_;
 };
 
+// How a DistributedSampler deals the rows.
 struct DistributedSamplerOptions {
   bool shuffle = true;     // permutation(n, seed + epoch) instead of 0..n-1
   std::int64_t seed = 0;   // the same on all ranks
@@ -96,13 +98,15 @@ class BatchPlan {
   // `indices` cut every `batch_size`; what is left over is a smaller batch, or dropped.
   BatchPlan(std::vector<std::int64_t> indices, std::int64_t batch_size, bool drop_last);
 
-  void add(std::span<const std::int64_t> batch);
-  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
+  void add(std::span<const std::int64_t> batch);                                 // appends one
+  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }  // how many there are
+  // The indices of one batch.
   std::span<const std::int64_t> operator[](std::int64_t batch) const {
     const auto b = static_cast<std::size_t>(batch);
     const std::size_t begin = b == 0 ? 0 : ends_[b - 1];
     return {indices_.data() + begin, ends_[b] - begin};
   }
+  // All, one batch after another.
   std::span<const std::int64_t> indices() const { return {indices_.data(), ends_.empty() ? 0 : ends_.back()}; }
 
  private:
@@ -116,19 +120,20 @@ class BatchSampler : public EpochCounter {
   virtual ~BatchSampler() = default;
   // How many batches an epoch has.
   virtual std::int64_t size() const = 0;
-  virtual BatchPlan batches(std::int64_t epoch) const = 0;
+  virtual BatchPlan batches(std::int64_t epoch) const = 0;  // the batches of one epoch
   // The batches of epoch(), which then advances.
   BatchPlan next_epoch();
 };
 
+// Which shards of a step a batch holds, and of what size.
 struct ShardedBatchSamplerOptions {
   std::int64_t shards = 1;      // S: into how many shards a step is cut, over all processes
   std::int64_t first = 0;       // the first shard that a batch holds
   std::int64_t count = -1;      // how many shards a batch holds; -1: all from `first` on
   std::int64_t batch_size = 1;  // rows per shard, not per batch
-  bool shuffle = true;
-  std::int64_t seed = 0;
-  bool drop_last = false;  // as in DistributedSampler, and also the last batch where it is not full
+  bool shuffle = true;          // permutation(n, seed + epoch) instead of 0..n-1
+  std::int64_t seed = 0;        // the same on all ranks
+  bool drop_last = false;       // as in DistributedSampler, and also the last batch where it is not full
 };
 
 // Batches for sharded training: step t's shard s has rows [t batch_size, (t+1) batch_size) of what
@@ -139,7 +144,7 @@ class ShardedBatchSampler : public BatchSampler {
   // Throws InvalidArgument unless [first, first + count) lies in [0, shards) and batch_size is at least 1.
   ShardedBatchSampler(std::int64_t n, const ShardedBatchSamplerOptions& options);
   std::int64_t size() const override;
-  BatchPlan batches(std::int64_t epoch) const override;
+  BatchPlan batches(std::int64_t epoch) const override;  // the batches of one epoch
 
  private:
   ShardedBatchSamplerOptions options_;

@@ -8,16 +8,19 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 
+// relu(x)
 class ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return relu(x); }
 };
 
+// sigmoid(x)
 class Sigmoid : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return sigmoid(x); }
 };
 
+// tanh(x)
 class Tanh : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return tanh(x); }
@@ -28,11 +31,13 @@ class GELU : public Module {  // the exact form, with erf
   Tensor forward(const Tensor& x) const override { return gelu(x); }
 };
 
+// silu(x)
 class SiLU : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return silu(x); }
 };
 
+// leaky_relu(x, slope)
 class LeakyReLU : public Module {
  public:
   explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
@@ -42,6 +47,7 @@ class LeakyReLU : public Module {
   double slope_;
 };
 
+// softplus(x)
 class Softplus : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return softplus(x); }
@@ -57,6 +63,7 @@ class Softmax : public Module {
   std::int64_t dim_;
 };
 
+// The logarithm of Softmax, without overflow.
 class LogSoftmax : public Module {
  public:
   explicit LogSoftmax(std::int64_t dim) : dim_(dim) {}

@@ -10,11 +10,11 @@
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 
 struct Conv2dOptions {
-  Size2d stride = 1;
-  Size2d padding = 0;  // zeros on each side
-  Size2d dilation = 1;
+  Size2d stride = 1;        // steps between windows
+  Size2d padding = 0;       // zeros on each side
+  Size2d dilation = 1;      // steps between the elements of a window
   std::int64_t groups = 1;  // output channels of a group see the input channels of that group
-  bool bias = true;
+  bool bias = true;         // add one to each channel
 };
 
 // y = cross-correlation of x with weight, + bias. x (n, in, h, w) -> (n, out, h', w') with h' = floor((h + 2 padding -
@@ -25,8 +25,8 @@ class Conv2d : public Module {
   Conv2d(std::int64_t in, std::int64_t out, const Size2d& kernel, const Conv2dOptions& options = {});
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;
-  Parameter& bias;  // undefined inside where `.bias` is false
+  Parameter& weight;  // (out, in / groups, kernel)
+  Parameter& bias;    // undefined inside where `.bias` is false
 
  private:
   Conv2dOptions options_;
@@ -49,8 +49,8 @@ class MaxPool2d : public Module {
 };
 
 struct AvgPool2dOptions {
-  Size2d stride = 0;  // 0: the kernel's size
-  Size2d padding = 0;
+  Size2d stride = 0;              // 0: the kernel's size
+  Size2d padding = 0;             // zeros on each side
   bool count_include_pad = true;  // padding counts as zeros; otherwise not at all
 };
 
@@ -66,9 +66,9 @@ class AvgPool2d : public Module {
 };
 
 struct BatchNorm2dOptions {
-  double eps = 1e-5;
-  double momentum = 0.1;
-  bool affine = true;
+  double eps = 1e-5;      // added to the variance
+  double momentum = 0.1;  // share of the batch in the running values
+  bool affine = true;     // with weight and bias
 };
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (n, features, h, w). While training, mean and
@@ -80,10 +80,10 @@ class BatchNorm2d : public Module {
   explicit BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options = {});
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;  // (features), starts as 1; undefined inside where `.affine` is false
-  Parameter& bias;    // starts as 0
-  Buffer& running_mean;
-  Buffer& running_var;
+  Parameter& weight;            // (features), starts as 1; undefined inside where `.affine` is false
+  Parameter& bias;              // starts as 0
+  Buffer& running_mean;         // (features), starts as 0
+  Buffer& running_var;          // (features), starts as 1
   Buffer& num_batches_tracked;  // 0-d, i64: steps in training mode
 
  private:

@@ -14,7 +14,7 @@
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 
 struct LinearOptions {
-  bool bias = true;
+  bool bias = true;  // y = x weight^T alone without it
 };
 
 // y = x weight^T + bias. x (..., in) -> (..., out); weight (out, in), bias (out), both from U(-1/sqrt(in), 1/sqrt(in)).
@@ -23,12 +23,13 @@ class Linear : public Module {
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;
-  Parameter& bias;  // undefined inside where `.bias` is false
+  Parameter& weight;  // (out, in)
+  Parameter& bias;    // undefined inside where `.bias` is false
 };
 
 // Runs its modules one after another. They are moved in and get the names "0", "1", ...
 class Sequential : public Module {
+  // Its modules, moved in, in order.
  public:
   Sequential() = default;
   template <class... Modules>
@@ -39,10 +40,12 @@ class Sequential : public Module {
   Sequential(Sequential&&) noexcept = default;
   Sequential& operator=(Sequential&&) noexcept = default;
 
+  // Appends a module, and returns it.
   template <std::derived_from<Module> M>
   M& push_back(M&& module) {
     return add<M>(std::to_string(size()), std::move(module));
   }
+  // How many modules there are.
   std::int64_t size() const { return static_cast<std::int64_t>(owned_children().size()); }
   // Throws InvalidArgument outside [0, size()).
   Module& operator[](std::int64_t index) const;
@@ -56,8 +59,8 @@ class Identity : public Module {
 };
 
 struct FlattenOptions {
-  std::int64_t start_dim = 1;
-  std::int64_t end_dim = -1;
+  std::int64_t start_dim = 1;  // the first dimension that is joined
+  std::int64_t end_dim = -1;   // the last one; -1: of all
 };
 
 // Joins dimensions start_dim to end_dim into one: (batch, a, b) -> (batch, a b).
@@ -83,8 +86,8 @@ class Dropout : public Module {
 };
 
 struct LayerNormOptions {
-  double eps = 1e-5;
-  bool affine = true;
+  double eps = 1e-5;   // added to the variance
+  bool affine = true;  // with weight and bias
 };
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, which are
@@ -97,7 +100,7 @@ class LayerNorm : public Module {
   Tensor forward(const Tensor& x) const override;
 
   Parameter& weight;  // undefined inside where `.affine` is false
-  Parameter& bias;
+  Parameter& bias;    // of the same shape, starts as 0
 
  private:
   Shape shape_;
@@ -110,7 +113,7 @@ class Embedding : public Module {
   Embedding(std::int64_t n, std::int64_t dim);
   Tensor forward(const Tensor& index) const override;
 
-  Parameter& weight;
+  Parameter& weight;  // (n, dim)
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::nn

@@ -15,7 +15,7 @@ namespace lockstep::inline LOCKSTEP_ABI::nn {
 using raw::Reduction;
 
 struct BCELossOptions {
-  Reduction reduction = Reduction::kMean;
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
 };
 
 // Binary cross-entropy of probabilities x in [0, 1]: -(y log x + (1 - y) log(1 - x)), the logarithms cut at -100.
@@ -23,8 +23,8 @@ struct BCELossOptions {
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options = {});
 
 struct BCEWithLogitsLossOptions {
-  Reduction reduction = Reduction::kMean;
-  Tensor pos_weight = {};  // factor of the positive term; broadcasts to x
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  Tensor pos_weight = {};                  // factor of the positive term; broadcasts to x
 };
 
 // Binary cross-entropy of sigmoid(x), without overflow: (1 - y) x + l (log(1 + e^-|x|) + max(-x, 0)) with
@@ -33,24 +33,24 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BCEWithLogitsLossOptions& options = {});
 
 struct MSELossOptions {
-  Reduction reduction = Reduction::kMean;
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
 };
 
 // (x - y)^2. Shapes that differ broadcast, with a warning.
 Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& options = {});
 
 struct L1LossOptions {
-  Reduction reduction = Reduction::kMean;
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
 };
 
 // |x - y|, with slope 0 where they are equal. Shapes that differ broadcast, with a warning.
 Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& options = {});
 
 struct CrossEntropyLossOptions {
-  Reduction reduction = Reduction::kMean;
-  std::int64_t ignore_index = -100;  // samples of this class cost nothing and do not count
-  double label_smoothing = 0.0;      // this share of the label is spread evenly over all classes
-  Tensor weight = {};                // (classes), the cost of each
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  std::int64_t ignore_index = -100;        // samples of this class cost nothing and do not count
+  double label_smoothing = 0.0;            // this share of the label is spread evenly over all classes
+  Tensor weight = {};                      // (classes), the cost of each
 };
 
 // log_softmax and negative log likelihood in one. x (batch, classes, d1, ...) or (classes); target holds classes, i64
@@ -60,9 +60,9 @@ struct CrossEntropyLossOptions {
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options = {});
 
 struct NLLLossOptions {
-  Reduction reduction = Reduction::kMean;
-  std::int64_t ignore_index = -100;
-  Tensor weight = {};
+  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  std::int64_t ignore_index = -100;        // as CrossEntropyLossOptions
+  Tensor weight = {};                      // (classes), the cost of each
 };
 
 // Negative log likelihood: -weight[y] x[y], x (batch, classes, d1, ...) or (classes) holding log probabilities. Target,
@@ -75,17 +75,19 @@ class Loss {
  public:
   Loss() = default;
   explicit Loss(const Options& options) : options_(options) {}
+  // The loss.
   Tensor operator()(const Tensor& x, const Tensor& target) const { return kFunction(x, target, options_); }
 
  private:
   Options options_;
 };
 
-using BCELoss = Loss<BCELossOptions, binary_cross_entropy>;
+using BCELoss = Loss<BCELossOptions, binary_cross_entropy>;  // of binary_cross_entropy
+// Of binary_cross_entropy_with_logits.
 using BCEWithLogitsLoss = Loss<BCEWithLogitsLossOptions, binary_cross_entropy_with_logits>;
-using MSELoss = Loss<MSELossOptions, mse_loss>;
-using L1Loss = Loss<L1LossOptions, l1_loss>;
-using CrossEntropyLoss = Loss<CrossEntropyLossOptions, cross_entropy>;
-using NLLLoss = Loss<NLLLossOptions, nll_loss>;
+using MSELoss = Loss<MSELossOptions, mse_loss>;                         // of mse_loss
+using L1Loss = Loss<L1LossOptions, l1_loss>;                            // of l1_loss
+using CrossEntropyLoss = Loss<CrossEntropyLossOptions, cross_entropy>;  // of cross_entropy
+using NLLLoss = Loss<NLLLossOptions, nll_loss>;                         // of nll_loss
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::nn

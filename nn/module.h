@@ -23,6 +23,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::nn {
 
+// How Module::load_state_dict treats names.
 struct LoadStateDictOptions {
   bool strict = true;  // missing and unexpected names are errors
 };
@@ -37,6 +38,7 @@ struct SummaryOptions {
   std::optional<DType> dtype = std::nullopt;  // of the input; by default that of the first floating-point parameter
 };
 
+// A part of a model, as the head of this file shows it.
 class Module {
  public:
   Module() = default;
@@ -56,12 +58,12 @@ class Module {
     if constexpr (fits) child = std::make_unique<M>(std::forward<Args>(args)...);
     return static_cast<M&>(add_child(name, std::move(child)));
   }
-  Module& add_child(const std::string& name, std::unique_ptr<Module> child);
+  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  // a child that exists already
   // An undefined tensor stands for a parameter that is absent (a bias switched off): it is not listed.
   Parameter& add_parameter(const std::string& name, const Tensor& tensor);
   // Registers a parameter that another module owns as well (tied weights).
   Parameter& add_parameter(const std::string& name, const Parameter& parameter);
-  Buffer& add_buffer(const std::string& name, const Tensor& tensor);
+  Buffer& add_buffer(const std::string& name, const Tensor& tensor);  // state that is not trained; undefined: absent
   Buffer& add_buffer(const std::string& name, const Buffer& buffer);
 
   // --- running ------------------------------------------------------------------------------------------------------
@@ -78,17 +80,17 @@ class Module {
   // --- asking -------------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }  // within the parent; empty for the root
   std::string type_name() const;                     // the class, without namespaces: "Linear"
-  std::vector<Module*> children() const;
+  std::vector<Module*> children() const;             // those directly below, in order
   // The module's own first, then those of its children, in order. A tied parameter appears once, under its first name.
   std::vector<Parameter> parameters() const;
   std::vector<std::pair<std::string, Parameter>> named_parameters() const;  // "body.0.weight"
-  std::vector<Buffer> buffers() const;
-  std::vector<std::pair<std::string, Buffer>> named_buffers() const;
+  std::vector<Buffer> buffers() const;                                      // in the order of parameters()
+  std::vector<std::pair<std::string, Buffer>> named_buffers() const;        // "norm.running_mean"
 
   // --- changing -----------------------------------------------------------------------------------------------------
-  void train(bool on = true);  // Dropout and the like behave differently while training
-  void eval() { train(false); }
-  bool is_training() const { return training_; }
+  void train(bool on = true);                     // Dropout and the like behave differently while training
+  void eval() { train(false); }                   // the same as train(false)
+  bool is_training() const { return training_; }  // as train said last; true at first
   // Replaces what is inside the parameters and buffers: handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }
@@ -108,6 +110,7 @@ class Module {
  protected:
   Module(Module&&) noexcept = default;  // protected: moving a Module alone would cut off what derives from it
   Module& operator=(Module&&) noexcept = default;
+  // For modules that arrange others.
   const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
 
  private:

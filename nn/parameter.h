@@ -48,17 +48,20 @@ class ReplicaViewGuard {
   const ReplicaView* previous_;
 };
 
+// What Parameter and Buffer have in common. Two handles are equal where they share what is inside.
 class TensorHandle {
  public:
-  operator const Tensor&() const { return tensor(); }  // NOLINT: implicit, so that a parameter is used like a tensor
-  const Tensor& operator*() const { return tensor(); }
-  const Tensor* operator->() const { return &tensor(); }
+  // The tensor inside.
+  operator const Tensor&() const { return tensor(); }     // NOLINT: implicit, so that a parameter is used like a tensor
+  const Tensor& operator*() const { return tensor(); }    // the tensor inside
+  const Tensor* operator->() const { return &tensor(); }  // its members
   // The replica's tensor inside a replica's forward, otherwise the master.
   const Tensor& tensor() const;
-  const Tensor& master() const { return slot_->master; }
+  const Tensor& master() const { return slot_->master; }  // the module's own, also in a replica's forward
   // Replaces the tensor inside; every handle sees it.
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
-  const TensorSlot* id() const { return slot_.get(); }
+  const TensorSlot* id() const { return slot_.get(); }  // the same for all handles on one parameter
+  // The same parameter, not the same values.
   friend bool operator==(const TensorHandle& a, const TensorHandle& b) { return a.slot_ == b.slot_; }
 
  protected:

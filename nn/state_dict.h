@@ -15,21 +15,22 @@ namespace lockstep::inline LOCKSTEP_ABI {
 // An ordered map from name to tensor. Copying it copies handles: the tensors share their storage.
 class StateDict {
  public:
-  using Entry = std::pair<std::string, Tensor>;
+  using Entry = std::pair<std::string, Tensor>;  // name and tensor
   StateDict() = default;
   StateDict(std::initializer_list<Entry> entries);
 
   // Throws InvalidArgument, naming the nearest entry, where there is none of that name.
   const Tensor& at(const std::string& name) const;
+  // Whether there is an entry of that name.
   bool contains(const std::string& name) const { return index_.contains(name); }
-  std::size_t size() const { return entries_.size(); }
-  bool empty() const { return entries_.empty(); }
+  std::size_t size() const { return entries_.size(); }  // number of entries
+  bool empty() const { return entries_.empty(); }       // no entries
   // Appends an entry. Throws InvalidArgument where the name is taken.
   void insert(std::string name, Tensor tensor);
 
   // In order of insertion: for (const auto& [name, tensor] : dict)
   auto begin() const { return entries_.begin(); }
-  auto end() const { return entries_.end(); }
+  auto end() const { return entries_.end(); }  // past the last entry
 
  private:
   std::vector<Entry> entries_;

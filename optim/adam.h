@@ -10,31 +10,31 @@
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 
 struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
+  double lr = 1e-3;         // learning rate
+  double beta1 = 0.9;       // decay of the mean of gradients
+  double beta2 = 0.999;     // decay of the mean of their squares
+  double eps = 1e-8;        // added to the root of the second mean
+  double weight_decay = 0;  // times the parameter, added to the gradient
 };
 
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
+  double lr = 1e-3;            // learning rate
+  double beta1 = 0.9;          // decay of the mean of gradients
+  double beta2 = 0.999;        // decay of the mean of their squares
+  double eps = 1e-8;           // added to the root of the second mean
+  double weight_decay = 0.01;  // parameters shrink by the factor 1 - lr weight_decay
 };
 
 // Parameters with options of their own; what is not given is taken from the optimizer's options.
 struct AdamGroup {
-  std::vector<nn::Parameter> params = {};
-  std::optional<double> lr = std::nullopt;
-  std::optional<double> beta1 = std::nullopt;
-  std::optional<double> beta2 = std::nullopt;
-  std::optional<double> eps = std::nullopt;
-  std::optional<double> weight_decay = std::nullopt;
+  std::vector<nn::Parameter> params = {};             // the group's parameters
+  std::optional<double> lr = std::nullopt;            // learning rate
+  std::optional<double> beta1 = std::nullopt;         // see AdamOptions
+  std::optional<double> beta2 = std::nullopt;         // see AdamOptions
+  std::optional<double> eps = std::nullopt;           // see AdamOptions
+  std::optional<double> weight_decay = std::nullopt;  // see AdamOptions, AdamWOptions
 };
-using AdamWGroup = AdamGroup;
+using AdamWGroup = AdamGroup;  // the same
 
 // What Adam and AdamW share: the update of raw::adam_step (tensor/optim_ops.h).
 class AdamBase : public Optimizer {

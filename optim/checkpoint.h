@@ -13,11 +13,11 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 // What to save or to load; null stands for nothing. A load ignores what the file has besides.
 struct CheckpointParts {
-  nn::Module* model = nullptr;
-  optim::Optimizer* optimizer = nullptr;
-  optim::Scheduler* scheduler = nullptr;
-  StateDict* extra = nullptr;    // the trainer's own tensors; a load replaces them
-  Metadata* metadata = nullptr;  // the trainer's own texts; a load replaces them
+  nn::Module* model = nullptr;            // parameters and buffers
+  optim::Optimizer* optimizer = nullptr;  // options and state
+  optim::Scheduler* scheduler = nullptr;  // its step count and base rates
+  StateDict* extra = nullptr;             // the trainer's own tensors; a load replaces them
+  Metadata* metadata = nullptr;           // the trainer's own texts; a load replaces them
 };
 
 // Writes a safetensors file, all or nothing, with the prefixes "model.", "optimizer.", "scheduler.", "extra.", and the

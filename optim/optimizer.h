@@ -25,8 +25,8 @@ class Groups {
   Groups(std::vector<Group> groups) : groups_(std::move(groups)) {}  // NOLINT: implicit on purpose
   Groups(std::initializer_list<Group> groups) : groups_(groups) {}
 
-  auto begin() const { return groups_.begin(); }
-  auto end() const { return groups_.end(); }
+  auto begin() const { return groups_.begin(); }  // of the groups, in order
+  auto end() const { return groups_.end(); }      // past the last group
 
  private:
   std::vector<Group> groups_;
@@ -53,7 +53,7 @@ class Optimizer {
   // Of all groups, or of one. Throws InvalidArgument below 0.
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
-  std::size_t group_count() const { return group_sizes_.size(); }
+  std::size_t group_count() const { return group_sizes_.size(); }  // number of groups
 
   // Flat, with PyTorch's names: "state.<parameter>.<name>" for parameters that have been stepped, and
   // "param_groups.<group>.<option>" (f64, 0-d; flags are bool), "param_groups.<group>.params" (i64: the parameters'
@@ -69,16 +69,16 @@ class Optimizer {
  protected:
   // One parameter and what the optimizer remembers about it.
   struct Slot {
-    nn::Parameter parameter;
-    std::size_t group;
-    std::int64_t steps = 0;  // taken so far
-    Tensor buffers[2] = {};  // undefined before the first step
+    nn::Parameter parameter;  // what a step changes
+    std::size_t group;        // whose options hold for it
+    std::int64_t steps = 0;   // taken so far
+    Tensor buffers[2] = {};   // undefined before the first step
   };
   // An option of one group: where it is stored, and the name it is saved under. Exactly one pointer is set.
   struct Option {
-    const char* name;
-    double* number;
-    bool* flag;
+    const char* name;  // as it is saved
+    double* number;    // null for a flag
+    bool* flag;        // null for a number
   };
 
   Optimizer() = default;
@@ -89,7 +89,7 @@ class Optimizer {
   // Makes `buffer` fit the parameter: zeros at first, later a copy where the parameter changed its device or dtype.
   static void fit(Tensor& buffer, const Tensor& parameter);
 
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_;  // one for each parameter, groups in order
 
  private:
   struct Loaded;

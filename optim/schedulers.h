@@ -48,7 +48,7 @@ class Scheduler {
 
 struct StepLROptions {
   std::int64_t step_size = 0;  // has to be given
-  double gamma = 0.1;
+  double gamma = 0.1;          // what each step multiplies the rate by
 };
 
 // base gamma^floor(t / step_size). Throws InvalidArgument for step_size below 1 or a negative gamma.
@@ -63,7 +63,7 @@ class StepLR : public Scheduler {
 
 struct CosineAnnealingLROptions {
   std::int64_t t_max = 0;  // steps from the base rate down to eta_min; has to be given
-  double eta_min = 0;
+  double eta_min = 0;      // the lowest rate
 };
 
 // eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2; past t_max it rises again, as PyTorch's (I. Loshchilov,

@@ -10,23 +10,23 @@
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 
 struct SGDOptions {
-  double lr = 1e-3;
-  double momentum = 0;
-  double dampening = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-  bool maximize = false;
+  double lr = 1e-3;         // learning rate
+  double momentum = 0;      // share of the last step's buffer in this one's; 0: none
+  double dampening = 0;     // the gradient enters the buffer times 1 - dampening
+  double weight_decay = 0;  // times the parameter, added to the gradient
+  bool nesterov = false;    // Nesterov's form; needs momentum, without dampening
+  bool maximize = false;    // up the gradient instead of down
 };
 
 // Parameters with options of their own; what is not given is taken from the optimizer's SGDOptions.
 struct SGDGroup {
-  std::vector<nn::Parameter> params = {};
-  std::optional<double> lr = std::nullopt;
-  std::optional<double> momentum = std::nullopt;
-  std::optional<double> dampening = std::nullopt;
-  std::optional<double> weight_decay = std::nullopt;
-  std::optional<bool> nesterov = std::nullopt;
-  std::optional<bool> maximize = std::nullopt;
+  std::vector<nn::Parameter> params = {};             // the group's parameters
+  std::optional<double> lr = std::nullopt;            // learning rate
+  std::optional<double> momentum = std::nullopt;      // see SGDOptions
+  std::optional<double> dampening = std::nullopt;     // see SGDOptions
+  std::optional<double> weight_decay = std::nullopt;  // see SGDOptions
+  std::optional<bool> nesterov = std::nullopt;        // see SGDOptions
+  std::optional<bool> maximize = std::nullopt;        // see SGDOptions
 };
 
 // The update of raw::sgd_step (tensor/optim_ops.h): PyTorch's, in which the first momentum buffer is the gradient itself

@@ -34,6 +34,7 @@ struct GradBucket {
 class CommHook {
  public:
   virtual ~CommHook() = default;
+  // Begins the mean of one bucket.
   virtual std::shared_ptr<Work> start(const GradBucket& bucket, ProcessGroup& group) = 0;
   // Kind and options in a line, at most 200 characters: all ranks have to register the same.
   virtual std::string describe() const = 0;
@@ -44,7 +45,7 @@ std::shared_ptr<CommHook> allreduce_hook();
 // Gradients are rounded to f16 or bf16, added up in f32, divided, rounded once more, and widened: half the bytes of f32.
 // f16 has 11 digits and ends at 65504, bf16 has 8 and ends where f32 does.
 std::shared_ptr<CommHook> fp16_compress_hook();
-std::shared_ptr<CommHook> bf16_compress_hook();
+std::shared_ptr<CommHook> bf16_compress_hook();  // with bf16
 
 struct PowerSgdOptions {
   std::int64_t rank = 1;                 // of the matrices that are sent: more is closer, and more bytes

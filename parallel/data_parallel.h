@@ -15,11 +15,13 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+// Where results go, and how replicas count.
 struct DataParallelOptions {
   std::optional<Device> output_device = std::nullopt;  // of operator()'s result; by default the first device
   Weighting weighting = Weighting::kEqual;             // of replicas with unequal numbers of rows; needs the verb
 };
 
+// Trains one model on several devices of this process, as the head of this file says.
 class DataParallel : public ShardedStep<DataParallel> {
  public:
   // The module's parameters and buffers must be on devices[0]. Refers to `module`, which has to live as long. Throws
@@ -36,7 +38,7 @@ class DataParallel : public ShardedStep<DataParallel> {
   Tensor operator()(const Tensor& x);
   // Several inputs, split alike: the module's forward_inputs. Throws InvalidArgument where their rows differ in number.
   Tensor operator()(const std::vector<Tensor>& inputs);
-  std::vector<nn::Parameter> parameters() const;
+  std::vector<nn::Parameter> parameters() const;  // the module's
 
   // What was moved between devices. Ends are positions in `devices`; their number stands for every device that is not
   // among them (an output device, where inputs came from).

@@ -19,6 +19,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+// How DistributedDataParallel reduces.
 struct DistributedDataParallelOptions {
   double bucket_cap_mb = 25;                // MiB of gradients in a bucket; the first one takes 1 MiB at most
   int shards_per_rank = 1;                  // of `backward(x, y, loss_fn)`
@@ -27,16 +28,18 @@ struct DistributedDataParallelOptions {
   int check_every = 0;                      // compare all parameters over the ranks after this many steps; 0: never
 };
 
+// One bucket of gradients.
 struct BucketStats {
-  std::int64_t bytes = 0;
-  std::vector<std::string> parameters;
+  std::int64_t bytes = 0;               // of its gradients
+  std::vector<std::string> parameters;  // their names
   // Of the last synchronised step, in seconds since its first gradient was complete.
   double ready = 0, launched = 0, done = 0;
 };
 
+// What has been reduced so far, and how well it was hidden behind backward.
 struct DistributedDataParallelStats {
-  std::vector<BucketStats> buckets;
-  std::int64_t steps = 0;  // synchronised
+  std::vector<BucketStats> buckets;  // in the order in which they are launched
+  std::int64_t steps = 0;            // synchronised
   std::int64_t reduced_bytes =
       0;                    // gradients that were reduced, in all steps; what a hook sends is in the group's traffic()
   std::int64_t copies = 0;  // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
@@ -55,6 +58,7 @@ struct JoinOptions {
   Callback<void()> shadow_step = {};
 };
 
+// Trains one replica of a model per process and keeps the replicas equal, as the head of this file says.
 class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
  public:
   // Compares the model with the other ranks' (CommError names rank and parameter that differ), then gives all ranks
@@ -69,8 +73,8 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   // replica.
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  // the module's forward_inputs
-  std::vector<nn::Parameter> parameters() const;
-  nn::Module& module() const;
+  std::vector<nn::Parameter> parameters() const;         // the module's
+  nn::Module& module() const;                            // the one it was made with
 
   // While the guard lives, backward leaves the gradients of this rank alone: they add up, and the first backward after
   // it reduces the sum. What counts is where backward runs.
@@ -85,7 +89,7 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
     explicit NoSync(DistributedDataParallel* owner) : owner_(owner) {}
     DistributedDataParallel* owner_;
   };
-  [[nodiscard]] NoSync no_sync();
+  [[nodiscard]] NoSync no_sync();  // begins one
 
   // Runs `body`, the loop over this rank's batches, where ranks may have different numbers of them (also none):
   //
@@ -105,9 +109,9 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   // For Ctrl-C: says that this rank wants to stop. The wish travels with the next synchronised step, so that all ranks
   // see it after the same one, in stop_requested().
   void request_stop();
-  bool stop_requested() const;
+  bool stop_requested() const;  // whether a rank wanted to stop, the same on all of them
 
-  DistributedDataParallelStats stats() const;
+  DistributedDataParallelStats stats() const;  // of this rank
   // Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
   // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's; the loss is the mean over all ranks' shards, and in

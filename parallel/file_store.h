@@ -21,6 +21,7 @@ struct FileStoreOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of calls that wait
 };
 
+// A store in a file, as the head of this file says.
 class FileStore final : public Store {
  public:
   using Store::get;

@@ -26,11 +26,11 @@ const char* name(Algorithm algorithm);  // "ring"
 
 // One message: elements [begin, end) of the tensor.
 struct Hop {
-  int from = 0;
-  int to = 0;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  bool adds = false;  // to what the receiver has; else it replaces that
+  int from = 0;            // the rank that sends
+  int to = 0;              // the rank that receives
+  std::int64_t begin = 0;  // the first element
+  std::int64_t end = 0;    // past the last element
+  bool adds = false;       // to what the receiver has; else it replaces that
 };
 
 // Which messages make up an all-reduce of `count` elements. A rank takes a step when it has sent and received all of the
@@ -39,7 +39,7 @@ class HopPlan {
  public:
   // Throws InvalidArgument for less than one rank or a negative count.
   HopPlan(Algorithm algorithm, int ranks, std::int64_t count);
-  int steps() const { return steps_; }
+  int steps() const { return steps_; }             // of the whole plan
   int reduce_steps() const { return steps_ / 2; }  // after these each element's sum is complete on one rank
   // Those of a step, 0 to steps() - 1, without empty ones; a rank's own in the order in which it sends them.
   std::vector<Hop> step(int number) const;
@@ -70,10 +70,10 @@ class HopPlan {
 // A hop of an all_reduce that has just been carried out, as its receiver sees it.
 struct HopEvent {
   std::uint64_t number = 0;  // of the call on its group
-  int step = 0;
-  Hop hop = {};
-  Tensor received = {};  // (end - begin): what came
-  Tensor result = {};    // (end - begin): what the receiver has now. To be read during the call only
+  int step = 0;              // of the plan
+  Hop hop = {};              // what was sent
+  Tensor received = {};      // (end - begin): what came
+  Tensor result = {};        // (end - begin): what the receiver has now. To be read during the call only
 };
 
 // Watches the hops of a group (InitOptions::observer). Called on the receiving ranks' threads, several at a time, for each
@@ -81,7 +81,7 @@ struct HopEvent {
 class HopObserver {
  public:
   virtual ~HopObserver() = default;
-  virtual void on_hop(const HopEvent& event) = 0;
+  virtual void on_hop(const HopEvent& event) = 0;  // a hop was carried out
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -17,33 +17,34 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // This host among those of the job.
 struct NodeOptions {
-  int count = 1;
-  int min_count = 0;  // so many are enough to begin, or go on, when the last call is over; 0: all
-  int rank = 0;
-  std::string address = "127.0.0.1";                               // of node 0, whose launcher listens there
-  int port = 29500;                                                // the ranks meet at one of the 64 ports above it
-  bool authenticate = true;                                        // the launchers know each other by the token
-  std::string token = {};                                          // empty: what LOCKSTEP_JOB_TOKEN holds
+  int count = 1;                      // hosts of the job
+  int min_count = 0;                  // so many are enough to begin, or go on, when the last call is over; 0: all
+  int rank = 0;                       // of this host among them
+  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
+  int port = 29500;                   // the ranks meet at one of the 64 ports above it
+  bool authenticate = true;           // the launchers know each other by the token
+  std::string token = {};             // empty: what LOCKSTEP_JOB_TOKEN holds
   std::chrono::milliseconds timeout = std::chrono::minutes(10);    // for all, or enough, to come
   std::chrono::milliseconds last_call = std::chrono::seconds(30);  // for the others, once enough have come
 };
 
 // Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.
 struct StreamChoice {
-  int all = 0;
+  int all = 0;                                          // of the ranks not named below
   std::vector<std::pair<int, int>> by_local_rank = {};  // instead of `all`
-  int of(int local_rank) const;
+  int of(int local_rank) const;                         // the choice for one rank of this host
 };
 
 // Files <folder>/<run id>_<random>/attempt_<n>/<local rank>/{stdout,stderr}.log and error.json, as torchrun's.
 struct LogOptions {
-  std::string folder = {};
+  std::string folder = {};      // empty: no files
   StreamChoice redirects = {};  // go to their files only
   StreamChoice tee = {};        // go to their files and to the callback
 };
 
+// What to start, and when to give up.
 struct LaunchOptions {
-  int nproc = 1;
+  int nproc = 1;                              // ranks on this host
   std::vector<std::string> command = {};      // program and arguments; found in PATH if without a slash
   std::vector<std::string> environment = {};  // "NAME=value", on top of this process's and the ranks' own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
@@ -54,20 +55,21 @@ struct LaunchOptions {
   std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
   // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
   std::chrono::milliseconds back_off = std::chrono::seconds(1);
-  static constexpr std::chrono::seconds kCrashLoop{10};
-  NodeOptions nodes = {};
-  LogOptions logs = {};
+  static constexpr std::chrono::seconds kCrashLoop{10};  // so soon after their start
+  NodeOptions nodes = {};                                // the job's other hosts
+  LogOptions logs = {};                                  // where the ranks' output goes
 };
 
 // Called for each line (without its end) that a rank writes, on the thread that calls launch. Without it the ranks write
 // to where this process writes.
 using OutputCallback = Callback<void(int rank, bool is_stderr, const std::string& line)>;
 
+// How one rank ended.
 struct RankExit {
-  int rank = 0;
-  std::int64_t pid = -1;
-  int code = 0;  // 128 + signal for signals
-  int signal = 0;
+  int rank = 0;              // its number in the job
+  std::int64_t pid = -1;     // its process
+  int code = 0;              // 128 + signal for signals
+  int signal = 0;            // that ended it; 0: none
   bool was_stopped = false;  // by launch, after another rank had failed or on request
   bool is_stuck = false;     // still there after SIGKILL
   std::string error;         // what it left with write_error_file
@@ -76,6 +78,7 @@ struct RankExit {
   std::string to_string() const;
 };
 
+// How a job ended.
 struct LaunchResult {
   int exit_code = 0;               // of the rank that failed first; 0 if none did
   std::vector<RankExit> ranks;     // of this host, by rank
@@ -104,7 +107,7 @@ class StopSignals {
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
-  int fd() const { return fd_; }
+  int fd() const { return fd_; }  // for LaunchOptions::stop_fd
 
  private:
   int fd_ = -1;

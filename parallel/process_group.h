@@ -34,6 +34,7 @@ class Simulation;
 class Staging;
 struct Call;
 
+// What a collective makes of the ranks' values: sum, mean, smallest, largest, product.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 
 // In which order the ranks' values are added. kCanonical: pairs of neighbours, then pairs of pairs, on every backend the
@@ -53,47 +54,50 @@ class Work {
   virtual ~Work() = default;
   // Returns when the operation is complete on this rank. Throws CommError or CommTimeout, each time it is called.
   virtual void wait() = 0;
-  virtual bool is_completed() = 0;
+  virtual bool is_completed() = 0;  // whether `wait` would return at once
 };
 
 // `work`, and then `finish`, which runs once, in the `wait` or `is_completed` that finds `work` complete.
 std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish);
 
+// How to join a group (init_process_group).
 struct InitOptions {
   std::string backend = "shm";  // shm, local, sim, gloo, mpi or nccl
   // How the ranks find each other: env://, tcp://host:port, file:///path, mpi://. Ignored where `store` is given.
   std::string init_method = "env://";
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of every operation
   int world_size = -1;                                           // -1: from the environment
-  int rank = -1;
-  std::shared_ptr<Store> store = nullptr;       // with it, rank and world_size must be given
-  std::string group_name = {};                  // keeps the groups of one store apart
-  std::optional<Device> device = std::nullopt;  // this rank's GPU, for nccl; else cuda:LOCAL_RANK
-  Reduction reduction = Reduction::kNative;
-  bool authenticate = true;       // stores of several hosts: with the job's token
+  int rank = -1;                                                 // this rank's number; -1: from the environment
+  std::shared_ptr<Store> store = nullptr;                        // with it, rank and world_size must be given
+  std::string group_name = {};                                   // keeps the groups of one store apart
+  std::optional<Device> device = std::nullopt;                   // this rank's GPU, for nccl; else cuda:LOCAL_RANK
+  Reduction reduction = Reduction::kNative;                      // the order of additions
+  bool authenticate = true;                                      // stores of several hosts: with the job's token
   bool allow_shared_gpu = false;  // nccl with several ranks on one GPU, for tests: slow, and with ten times the timeout
   // For teaching, with the backends local and sim: how all_reduce moves data, and who watches (hops.h). Other algorithms than
   // kDirect add in orders of their own.
   Algorithm algorithm = Algorithm::kDirect;
-  std::shared_ptr<HopObserver> observer = nullptr;
+  std::shared_ptr<HopObserver> observer = nullptr;  // watches the hops; null: nobody
   std::shared_ptr<Simulation> simulation =
       nullptr;  // of sim, one for each rank: its links and its clock (simulation.h)
 };
 
 // A rank's place among the others, and the store in which they met.
 struct Rendezvous {
-  int rank = 0;
-  int size = 1;
+  int rank = 0;                            // this rank's number
+  int size = 1;                            // number of ranks
   std::shared_ptr<Store> store = nullptr;  // alone for this group
   std::string address = "127.0.0.1";       // of this host, on the network that leads to the others
   std::vector<int> members = {};           // after a split: the ranks' numbers in the group that was made first
 };
 
+// How many rows ranks exchange, where they differ.
 struct AllToAllOptions {
   std::vector<std::int64_t> out_splits = {};  // rows from each rank; empty: equal parts
   std::vector<std::int64_t> in_splits = {};   // rows to each rank
 };
 
+// The ranks of a job and what they can do together, as the head of this file says. Made by init_process_group.
 class ProcessGroup {
  public:
   // Not for users: init_process_group makes groups.
@@ -102,10 +106,10 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return place_.rank; }
-  int size() const { return place_.size; }
-  const std::string& backend() const { return options_.backend; }  // "shm"
-  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  int rank() const { return place_.rank; }                                // this rank's number, from 0
+  int size() const { return place_.size; }                                // number of ranks
+  const std::string& backend() const { return options_.backend; }         // "shm"
+  std::chrono::milliseconds timeout() const { return options_.timeout; }  // of every operation
 
   // Uninitialised communication memory, contiguous; the same call on all ranks, but for the device.
   Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = {});
@@ -128,7 +132,7 @@ class ProcessGroup {
   std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options = {});
   // From one rank to another; both name the same tag, shape and dtype.
   std::shared_ptr<Work> send(const Tensor& tensor, int to, int tag = 0);
-  std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0);
+  std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0);  // see send
   // Returns when all ranks have come here. A timeout names the ranks that are missing.
   void barrier();
 

@@ -12,11 +12,13 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+// Into how many shards, and how they count.
 struct ShardsOptions {
-  int shards = 1;
-  Weighting weighting = Weighting::kEqual;
+  int shards = 1;                           // in a step
+  Weighting weighting = Weighting::kEqual;  // of shards with unequal numbers of rows
 };
 
+// Trains one model on the shards of each step in turn, as the head of this file says.
 class Shards : public ShardedStep<Shards> {
  public:
   // Refers to `module`, which has to live as long. Throws InvalidArgument for less than one shard.
@@ -25,8 +27,8 @@ class Shards : public ShardedStep<Shards> {
   Shards(const Shards&) = delete;
   Shards& operator=(const Shards&) = delete;
 
-  Tensor operator()(const Tensor& x) const;
-  std::vector<nn::Parameter> parameters() const;
+  Tensor operator()(const Tensor& x) const;       // the module's forward, on all rows at once
+  std::vector<nn::Parameter> parameters() const;  // the module's
 
   // backward(x, y, loss_fn): see step.h. Gradients that stand already are added to.
 

@@ -19,14 +19,15 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // The two numbers of a link (alpha and 1 / beta in the literature).
 struct Link {
-  double latency = 0;    // seconds
-  double bandwidth = 0;  // bytes a second, in each direction
-  double seconds(double bytes) const { return latency + bytes / bandwidth; }
+  double latency = 0;                                                         // seconds
+  double bandwidth = 0;                                                       // bytes a second, in each direction
+  double seconds(double bytes) const { return latency + bytes / bandwidth; }  // of one message
 };
 
+// A link that has a name.
 struct NamedLink {
   std::string name;  // "10GbE"
-  Link link;
+  Link link;         // its two numbers
 };
 // NVLink, PCIe4, 100GbE and 10GbE: the nominal rates of NVLink 4 (18 links), PCIe 4.0 x16 and Ethernet in one direction, and
 // latencies as messages between two processes have them over each. For real hardware measure your own.
@@ -49,8 +50,8 @@ class Simulation {
  public:
   // Throws InvalidArgument for a latency below 0 or a bandwidth that is not above 0.
   explicit Simulation(const Link& link);
-  const Link& link() const { return link_; }
-  double seconds() const { return seconds_; }
+  const Link& link() const { return link_; }   // what it was made with
+  double seconds() const { return seconds_; }  // the clock
   // This rank computes for so long; collectives that were started go on meanwhile. Throws InvalidArgument below 0.
   void compute(double seconds);
   // A wait ends: the clock is at least there.

@@ -17,8 +17,8 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
-using Batch = std::vector<Tensor>;  // tensors with one row for each example
-using ShardLoss = FunctionRef<Tensor(const Batch& shard)>;
+using Batch = std::vector<Tensor>;                          // tensors with one row for each example
+using ShardLoss = FunctionRef<Tensor(const Batch& shard)>;  // the loss of one shard
 
 // How much a shard counts that has more rows than others.
 enum class Weighting : std::uint8_t {

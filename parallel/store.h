@@ -15,11 +15,12 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+// A small shared table, as the head of this file says.
 class Store {
  public:
   virtual ~Store() = default;
 
-  virtual void set(const std::string& key, const std::string& value) = 0;
+  virtual void set(const std::string& key, const std::string& value) = 0;  // puts the value under the key
   // Waits until the key is there.
   std::string get(const std::string& key) { return get(key, timeout()); }
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
@@ -34,8 +35,8 @@ class Store {
   // Returns whether the key was there.
   virtual bool delete_key(const std::string& key) = 0;
 
-  std::chrono::milliseconds timeout() const { return timeout_; }
-  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  std::chrono::milliseconds timeout() const { return timeout_; }               // how long a call waits
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }  // for calls that begin later
 
  private:
   std::chrono::milliseconds timeout_ = std::chrono::seconds(60);

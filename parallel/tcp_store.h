@@ -23,6 +23,7 @@ struct TcpStoreOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of connecting, and of calls that wait
 };
 
+// A store at a port of one host, as the head of this file says.
 class TcpStore final : public Store {
  public:
   using Store::get;

@@ -2,6 +2,7 @@
 # Installs what Lockstep needs on Debian 12 or Ubuntu 24.04, and only what is missing.
 #   scripts/install_packages.sh        what the library and the samples need
 #   scripts/install_packages.sh all    also what tests, benchmarks and CI need
+#   scripts/install_packages.sh docs   only what scripts/docs.sh needs
 set -euo pipefail
 
 needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libssl-dev libxxhash-dev)
@@ -9,7 +10,9 @@ optional=()  # whatever uses these is skipped without them, and says so
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang clang-format-14 dpkg-dev file)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
-    iproute2 nmap)
+    iproute2 nmap doxygen)
+elif [ "${1:-}" = docs ]; then
+  needed=(doxygen)
 fi
 
 if ! command -v dpkg-query >/dev/null; then

@@ -12,6 +12,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 struct RecordedStep;
 
+// How CudaGraph::capture records a step.
 struct CaptureOptions {
   bool warm_up = true;  // false: the step has been taken before, on this thread, so that everything it needs is there
 };

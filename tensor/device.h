@@ -10,10 +10,12 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
+// The kinds of devices.
 enum class DeviceType : std::uint8_t { kCpu, kCuda };
 
 inline constexpr int kMaxCpuDevices = 256;  // virtual devices cpu:0 ... cpu:255
 
+// One device: a kind and a number. `cpu`, the default, is `cpu:0`.
 class Device {
  public:
   constexpr Device() = default;  // cpu:0
@@ -23,10 +25,10 @@ class Device {
   Device(const char* text) : Device(std::string_view(text)) {}
   Device(const std::string& text) : Device(std::string_view(text)) {}
 
-  DeviceType type() const { return type_; }
-  int index() const { return index_; }
-  bool is_cpu() const { return type_ == DeviceType::kCpu; }
-  bool is_cuda() const { return type_ == DeviceType::kCuda; }
+  DeviceType type() const { return type_; }                    // kCpu or kCuda
+  int index() const { return index_; }                         // 0 is the first of its kind
+  bool is_cpu() const { return type_ == DeviceType::kCpu; }    // of any number
+  bool is_cuda() const { return type_ == DeviceType::kCuda; }  // of any number
   // "cpu" for cpu:0, otherwise "cpu:1", "cuda:0", ...
   std::string to_string() const;
 

@@ -12,7 +12,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message), message_(message) {}
-  const char* what() const noexcept override { return message_.c_str(); }
+  const char* what() const noexcept override { return message_.c_str(); }  // the message
 
   // For an error on its way out through a module's forward. Dotted: adding "net" to "fc1: linear: ..." gives
   // "net.fc1: linear: ...".

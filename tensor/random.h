@@ -17,8 +17,9 @@ void manual_seed(std::uint64_t seed);
 
 namespace random {
 
+// What a random number is for: each purpose has a stream of its own, so that one does not shift another.
 enum class Stream : std::uint8_t { kUser, kInit, kPermutation, kDropout };
-inline constexpr int kStreamCount = 4;
+inline constexpr int kStreamCount = 4;  // how many there are
 
 // Where a draw starts: pass it to a kernel, element i uses counter block i / 4, word i % 4.
 struct Position {
@@ -37,9 +38,10 @@ std::vector<std::uint64_t> state();
 // Throws InvalidArgument for a list that `state` did not make.
 void set_state(std::span<const std::uint64_t> state);
 
-inline constexpr int kMaxShards = 1024;
+inline constexpr int kMaxShards = 1024;  // shards that may have streams
 // The calling thread's shard, 0 unless a ShardGuard says otherwise.
 int current_shard();
+// Makes the calling thread draw from a shard's streams while it lives.
 class ShardGuard {
  public:
   explicit ShardGuard(int shard);

@@ -9,6 +9,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
+// A number as an argument: bool, integer or float, whose kind takes part in promotion.
 class Scalar {
  public:
   template <class T>
@@ -24,9 +25,10 @@ class Scalar {
     }
   }
 
-  bool is_floating_point() const { return kind_ == Kind::kFloat; }
-  bool is_bool() const { return kind_ == Kind::kBool; }
-  double to_double() const { return float_; }
+  bool is_floating_point() const { return kind_ == Kind::kFloat; }  // made from a float or a double
+  bool is_bool() const { return kind_ == Kind::kBool; }             // made from a bool
+  double to_double() const { return float_; }                       // the number as a double
+  // Fractions are cut off.
   std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }
   // f32, i64 or bool: the dtype a 0-d tensor made from this number has.
   DType dtype() const { return kind_ == Kind::kFloat ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }

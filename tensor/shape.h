@@ -12,8 +12,9 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxDims = 8;  // dimensions of a tensor at most
 
+// The sizes of a tensor's dimensions, kMaxDims at most; made from braces, a vector, a span, or one number.
 class Shape {
  public:
   Shape() = default;
@@ -26,23 +27,23 @@ class Shape {
   Shape(const std::vector<std::int64_t>& sizes) : Shape(sizes.data(), sizes.size()) {}
   Shape(std::span<const std::int64_t> sizes) : Shape(sizes.data(), sizes.size()) {}
 
-  int dim() const { return dim_; }
-  std::size_t size() const { return static_cast<std::size_t>(dim_); }
-  bool empty() const { return dim_ == 0; }
+  int dim() const { return dim_; }                                     // number of dimensions
+  std::size_t size() const { return static_cast<std::size_t>(dim_); }  // the same, for code that takes containers
+  bool empty() const { return dim_ == 0; }                             // 0-d: no dimensions
 
-  std::int64_t operator[](std::size_t dim) const { return sizes_[dim]; }
+  std::int64_t operator[](std::size_t dim) const { return sizes_[dim]; }  // 0 <= dim < size(), not checked
   std::int64_t& operator[](std::size_t dim) { return sizes_[dim]; }
-  const std::int64_t* begin() const { return sizes_; }
-  const std::int64_t* end() const { return sizes_ + dim_; }
-  std::int64_t* begin() { return sizes_; }
-  std::int64_t* end() { return sizes_ + dim_; }
-  std::int64_t front() const { return sizes_[0]; }
-  std::int64_t back() const { return sizes_[dim_ - 1]; }
+  const std::int64_t* begin() const { return sizes_; }       // of the sizes, first dimension first
+  const std::int64_t* end() const { return sizes_ + dim_; }  // past the last size
+  std::int64_t* begin() { return sizes_; }                   // to change the sizes
+  std::int64_t* end() { return sizes_ + dim_; }              // past the last size
+  std::int64_t front() const { return sizes_[0]; }           // the first size; not of a 0-d shape
+  std::int64_t back() const { return sizes_[dim_ - 1]; }     // the last size; not of a 0-d shape
 
   // Throws InvalidArgument beyond kMaxDims.
   void push_back(std::int64_t size);
-  void insert(int position, std::int64_t size);
-  void erase(int position);
+  void insert(int position, std::int64_t size);  // before dimension `position`; throws as push_back
+  void erase(int position);                      // takes dimension `position` out
 
   // Product of the sizes (1 for a 0-d shape). Shapes of tensors are checked against overflow when they are made.
   std::int64_t numel() const {
@@ -54,6 +55,7 @@ class Shape {
   // "(2, 3)", "(5,)" is written "(5)", 0-d is "()".
   std::string to_string() const;
 
+  // Equal numbers of dimensions, and equal sizes.
   friend bool operator==(const Shape& a, const Shape& b) {
     if (a.dim_ != b.dim_) return false;
     for (int i = 0; i < a.dim_; ++i) {

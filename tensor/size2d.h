@@ -9,11 +9,12 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 // A height and a width. One number stands for both, as in `.padding = 1`; two are written in braces, `.padding = {1, 2}`.
 struct Size2d {
+  // A square.
   constexpr Size2d(std::int64_t both) : height(both), width(both) {}  // NOLINT: implicit
   constexpr Size2d(std::int64_t height, std::int64_t width) : height(height), width(width) {}
   friend constexpr bool operator==(const Size2d&, const Size2d&) = default;
 
-  std::int64_t height, width;
+  std::int64_t height, width;  // in pixels
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

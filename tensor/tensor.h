@@ -36,9 +36,9 @@ struct AutogradSlot : SmallObject {
 
 // How to create a tensor. An empty dtype means the function's own default (f32 for most, i64 for integers).
 struct TensorOptions {
-  std::optional<DType> dtype = std::nullopt;
-  Device device = {};
-  bool requires_grad = false;
+  std::optional<DType> dtype = std::nullopt;  // of the elements
+  Device device = {};                         // where it lives; cpu unless given
+  bool requires_grad = false;                 // a leaf that backward gives a gradient
 };
 
 // How to run backward from a tensor.
@@ -52,6 +52,7 @@ class HookHandle {
  public:
   HookHandle() = default;
   explicit HookHandle(Callback<void()> remove) : remove_(std::move(remove)) {}
+  // Takes the hook away. Doing it twice is fine.
   void remove() {
     if (remove_) std::exchange(remove_, {})();
   }
@@ -80,24 +81,26 @@ struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
   std::unique_ptr<AutogradSlot> autograd;
 };
 
+// A handle on elements, as the head of this file describes it. Copies refer to the same elements.
 class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false, and using it in an operation is an error
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   // --- asking -------------------------------------------------------------------------------------------------------
-  bool defined() const { return static_cast<bool>(impl_); }
-  const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return impl().strides; }
-  std::int64_t size(std::int64_t dim) const;
-  std::int64_t stride(std::int64_t dim) const;
-  int dim() const { return impl().shape.dim(); }
-  std::int64_t numel() const { return impl().numel; }
-  DType dtype() const { return impl().dtype; }
-  Device device() const { return impl().storage->device(); }
+  bool defined() const { return static_cast<bool>(impl_); }   // false for Tensor()
+  const Shape& shape() const { return impl().shape; }         // the sizes of its dimensions
+  const Strides& strides() const { return impl().strides; }   // in elements, one for each dimension
+  std::int64_t size(std::int64_t dim) const;                  // of one dimension; negative ones count from the end
+  std::int64_t stride(std::int64_t dim) const;                // in elements
+  int dim() const { return impl().shape.dim(); }              // number of dimensions
+  std::int64_t numel() const { return impl().numel; }         // number of elements
+  DType dtype() const { return impl().dtype; }                // of the elements
+  Device device() const { return impl().storage->device(); }  // where they live
+  // Dtype and device, to make another one like it.
   TensorOptions options() const { return {.dtype = dtype(), .device = device()}; }
-  bool is_contiguous() const { return impl().contiguous; }
-  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }
+  bool is_contiguous() const { return impl().contiguous; }                         // row-major, without gaps
+  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  // f16, bf16, f32 or f64
 
   // The only element, converted. Throws InvalidArgument unless numel() is 1.
   template <class T>
@@ -135,19 +138,21 @@ class Tensor {
   // --- views: they share storage, and gradients flow through them -----------------------------------------------------
   // One size may be -1. `view` throws where the elements would have to move; `reshape` copies then.
   Tensor view(const Shape& shape) const;
-  Tensor reshape(const Shape& shape) const;
-  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;
-  Tensor permute(const Shape& dims) const;
-  Tensor t() const;  // 2-D: transpose(0, 1); 0-D and 1-D: itself
-  Tensor squeeze() const;
-  Tensor squeeze(std::int64_t dim) const;
-  Tensor unsqueeze(std::int64_t dim) const;
+  Tensor reshape(const Shape& shape) const;                        // as view, or a copy
+  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;  // these dimensions change places
+  Tensor permute(const Shape& dims) const;                         // dimension i is the one that was dims[i]
+  Tensor t() const;                                                // 2-D: transpose(0, 1); 0-D and 1-D: itself
+  Tensor squeeze() const;                                          // without dimensions of size 1
+  Tensor squeeze(std::int64_t dim) const;                          // without this one, where its size is 1
+  Tensor unsqueeze(std::int64_t dim) const;                        // with a new dimension of size 1 before `dim`
   // Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions come in front.
   Tensor expand(const Shape& shape) const;
-  Tensor select(std::int64_t dim, std::int64_t index) const;
+  Tensor select(std::int64_t dim, std::int64_t index) const;  // one position of `dim`, which goes
   // Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
+  // `length` positions from `start` on.
   Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
+  // Joins these dimensions into one; a copy where they do not lie together.
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
   Tensor operator[](std::int64_t index) const;  // select(0, index)
 
@@ -159,7 +164,7 @@ class Tensor {
   Tensor clone() const;   // always a copy, contiguous
   Tensor detach() const;  // shares storage, without history
 
-  // --- in place -------------------------------------------------------------------------------------------------------
+  // --- in place: they change the elements and return the tensor; add_ is +=, and so on -----------------------------------
   const Tensor& fill_(const Scalar& value) const;
   const Tensor& zero_() const;
   const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices
@@ -211,13 +216,13 @@ class Tensor {
   Tensor matmul(const Tensor& other) const;
 
   // --- autograd -----------------------------------------------------------------------------------------------------
-  bool requires_grad() const;
+  bool requires_grad() const;  // takes part in gradients
   // Only a leaf may be changed; only floating-point tensors can require grad. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
-  bool is_leaf() const;
+  bool is_leaf() const;  // made by the program, not by a recorded operation
   // The gradient that backward accumulated; undefined where there is none.
   Tensor grad() const;
-  void set_grad(const Tensor& grad) const;
+  void set_grad(const Tensor& grad) const;  // of this shape, dtype and device; undefined: no gradient
   // Runs backward from this tensor. Without a gradient it must have one element, whose gradient is 1.
   void backward() const;
   void backward(const Tensor& gradient, const BackwardOptions& options = {}) const;
@@ -225,7 +230,7 @@ class Tensor {
   // Runs when this tensor's gradient is complete; what the hook returns, if defined, replaces the gradient.
   HookHandle register_hook(Callback<Tensor(const Tensor&)> hook) const;
 
-  // --- for the library itself -------------------------------------------------------------------------------------------
+  // --- for the library itself: programs do without ----------------------------------------------------------------------
   TensorImpl& impl() const {
     if (!impl_) [[unlikely]]
       throw_undefined();
@@ -244,6 +249,7 @@ class Tensor {
   Ref<TensorImpl> impl_;
 };
 
+// Writes to_string().
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 
 // "(2, 3) f32 cpu": how messages describe an operand.

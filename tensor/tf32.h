@@ -9,6 +9,6 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 // For all products of f32 on cuda devices that are started from now on, by any thread. Others, and CPUs, are not affected.
 void allow_tf32(bool allow);
-bool tf32_allowed();
+bool tf32_allowed();  // what was said last; false at first
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

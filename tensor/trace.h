@@ -20,6 +20,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
+// What kind of work an event is.
 enum class TraceKind : std::uint8_t {
   kUser,            // what a program marks itself
   kStep,            // one training step, as the program sees it
@@ -35,36 +36,38 @@ enum class TraceKind : std::uint8_t {
   kBucketLaunched,  // ... the wait that ends at kBucketDone may be for this bucket or an earlier one
   kBucketDone,
 };
-inline constexpr int kTraceKindCount = 13;
-const char* name(TraceKind kind);  // "forward"
+inline constexpr int kTraceKindCount = 13;  // how many there are
+const char* name(TraceKind kind);           // "forward"
 
 // What an event may say beside its name. -1: nothing.
 struct TraceLabels {
   std::int64_t bytes = -1;  // of a copy, a bucket; of a collective those that this rank sends, by the books
-  int from = -1, to = -1;
-  std::int64_t id = -1;
-  int phase = -1;  // parallel::Phase
-  int group = 0;   // of a collective: 0, or a number that split groups have of their own
+  int from = -1, to = -1;   // the ends of a transfer
+  std::int64_t id = -1;     // what it counts depends on the kind
+  int phase = -1;           // parallel::Phase
+  int group = 0;            // of a collective: 0, or a number that split groups have of their own
 };
 
+// One thing that a thread did.
 struct TraceEvent {
-  TraceKind kind = TraceKind::kUser;
-  std::string name = {};            // at most 28 bytes of it
-  int thread = 0;                   // numbered from 0 in the order of their first event
-  std::int64_t begin = 0, end = 0;  // nanoseconds of the system's monotonic clock; of ranks, rank 0's
-  TraceLabels labels = {};
+  TraceKind kind = TraceKind::kUser;  // of work
+  std::string name = {};              // at most 28 bytes of it
+  int thread = 0;                     // numbered from 0 in the order of their first event
+  std::int64_t begin = 0, end = 0;    // nanoseconds of the system's monotonic clock; of ranks, rank 0's
+  TraceLabels labels = {};            // what it is about
 };
 
 // Of one process, or of one rank.
 struct Trace {
-  std::string process = {};  // "ddp rank 1"
-  int rank = 0;
+  std::string process = {};          // "ddp rank 1"
+  int rank = 0;                      // its place among the ranks; 0 for a process alone
   std::int64_t clock_offset = 0;     // ns that were added to this rank's times
   std::int64_t clock_error = 0;      // by so many ns at most they may be wrong, compared with rank 0's
   std::int64_t dropped = 0;          // events that found no room
   std::vector<TraceEvent> events{};  // by their begin; where two begin together the longer one first
 };
 
+// How much a trace keeps.
 struct TraceOptions {
   std::size_t events_per_thread = std::size_t{1} << 15;  // 64 bytes each
   bool kernels = false;                                  // also the kernels of CPU devices: many events, each of 25 ns
@@ -85,15 +88,17 @@ void add_trace_event(TraceKind kind, std::string_view name, std::uint64_t begin,
                      const TraceLabels& labels) noexcept;
 }  // namespace detail
 
+// Whether a trace runs.
 inline bool is_tracing() { return detail::trace_level.load(std::memory_order_relaxed) != 0; }
 
 // A moment while a trace runs: the begin of an event whose labels are known only at its end.
 class TraceTime {
  public:
+  // The present moment, or no moment where no trace runs.
   static TraceTime now() { return TraceTime(is_tracing() ? detail::trace_clock() : 0); }
   TraceTime() = default;
-  explicit operator bool() const { return ticks_ != 0; }
-  std::uint64_t ticks() const { return ticks_; }
+  explicit operator bool() const { return ticks_ != 0; }  // whether a trace ran then
+  std::uint64_t ticks() const { return ticks_; }          // of the trace's clock, in its own unit
 
  private:
   explicit TraceTime(std::uint64_t ticks) : ticks_(ticks) {}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Writes the API reference, by Doxygen from the public headers. Anything public without documentation is an error.
+#   scripts/docs.sh           to build/docs/html
+#   scripts/docs.sh FOLDER    to FOLDER/html
+set -euo pipefail
+out=$(realpath -m "${1:-$(dirname "$0")/../build/docs}")
+cd "$(dirname "$0")/.."
+command -v doxygen >/dev/null || scripts/install_packages.sh docs
+command -v doxygen >/dev/null || { echo "Doxygen is needed (package doxygen)."; exit 1; }
+
+# Public are the headers that lockstep.h leads to, and what the sample programs use of the sources.
+public=lockstep.h
+for ((before = 0; before != ${#public};)); do
+  before=${#public}
+  found=$(grep -hoE '^#include "lockstep/[^"]+' $public | sed 's|.*"lockstep/||' | grep -v '^version.h$')
+  public=$(printf '%s\n' $public $found | sort -u | tr '\n' ' ')
+done
+
+mkdir -p "$out"
+rm -rf "$out/html"
+{
+  cat docs/Doxyfile
+  echo "INPUT = docs/api/index.dox $public parallel/scaling.h"
+  echo "OUTPUT_DIRECTORY = \"$out\""
+} | doxygen -
+echo "The API reference: $out/html/index.html"
