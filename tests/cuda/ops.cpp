@@ -241,6 +241,15 @@ TEST_CASE("convolution, pooling and batch normalisation") {
           return ls::avg_pool2d(in[0], {3, 2}, stride, {1, 1}, include);
         });
     }
+    for (const ls::Size2d& stride : {ls::Size2d(2), ls::Size2d(3, 4)}) {
+      check("max_pool2d, dilated and cut off", {x}, [=](const Inputs& in) {
+        return ls::max_pool2d(in[0], {2, 3}, stride, 1, {3, 2}, true);
+      });
+      for (const bool include : {false, true})
+        check("avg_pool2d, cut off", {x}, [=](const Inputs& in) {
+          return ls::avg_pool2d(in[0], {4, 3}, stride, {2, 1}, include, true);
+        });
+    }
     const ls::Tensor weight = values({4}, 0.5, 2, dtype, 4), shift = values({4}, -1, 1, dtype, 5);
     check(
         "batch_norm", {x, weight, shift},
@@ -257,6 +266,9 @@ TEST_CASE("convolution, pooling and batch normalisation") {
         [](const Inputs& in) {
           return ls::max_pool2d(in[0], {1, 2});
         });
+  check("-inf alone, dilated", {ls::full({1, 1, 3, 7}, -kInf)}, [](const Inputs& in) {
+    return ls::max_pool2d(in[0], {2, 2}, 1, 1, {1, 3}, true);
+  });
 }
 
 TEST_CASE("indexing, sorting, joining") {
