@@ -136,11 +136,13 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
               const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
 // The largest element of each window (NaN wins), whose gradient goes to the first of equal ones. A stride of 0 is the
-// kernel's size; the padding, at most half of the kernel, is never the largest.
-Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0);
-// The mean of each window, padding included as zeros or left out.
+// kernel's size; the padding, at most half of the kernel, is never the largest. ceil_mode: sizes are rounded up, so that a
+// last window may reach past the end, if it begins before it (in the picture or the padding in front).
+Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
+                  const Size2d& dilation = 1, bool ceil_mode = false);
+// The mean of each window, padding included as zeros or left out; what ceil_mode adds beyond the padding never counts.
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
-                  bool count_include_pad = true);
+                  bool count_include_pad = true, bool ceil_mode = false);
 
 // --- products -----------------------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.

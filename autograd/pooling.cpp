@@ -13,8 +13,13 @@ using raw::PoolingOptions;
 
 namespace {
 
-PoolingOptions pooling(const Size2d& kernel, const Size2d& stride, const Size2d& padding) {
-  return {.kernel = kernel, .stride = stride == 0 ? kernel : stride, .padding = padding};
+PoolingOptions pooling(const Size2d& kernel, const Size2d& stride, const Size2d& padding, const Size2d& dilation,
+                       bool ceil_mode) {
+  return {.kernel = kernel,
+          .stride = stride == 0 ? kernel : stride,
+          .padding = padding,
+          .dilation = dilation,
+          .ceil_mode = ceil_mode};
 }
 
 // The gradient of max_pool2d; its own picks what stands at the same places.
@@ -43,8 +48,9 @@ Tensor average(const Tensor& x, const PoolingOptions& options, bool count_includ
 
 }  // namespace
 
-Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding) {
-  const PoolingOptions options = pooling(kernel, stride, padding);
+Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
+                  const Size2d& dilation, bool ceil_mode) {
+  const PoolingOptions options = pooling(kernel, stride, padding, dilation, ceil_mode);
   raw::MaxPooled pooled = raw::max_pool2d(x, options);
   return record("max_pool2d", std::move(pooled.out), {x},
                 [index = pooled.index, shape = x.shape(), options](const Tensor& grad, const Needs&) {
@@ -53,8 +59,8 @@ Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, c
 }
 
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
-                  bool count_include_pad) {
-  return average(x, pooling(kernel, stride, padding), count_include_pad);
+                  bool count_include_pad, bool ceil_mode) {
+  return average(x, pooling(kernel, stride, padding, 1, ceil_mode), count_include_pad);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

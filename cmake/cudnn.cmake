@@ -1,6 +1,5 @@
-# cuDNN 9 for convolutions on CUDA devices. Found beside the CUDA toolkit, in system folders, in LOCKSTEP_CUDNN_ROOT, and in
-# the folders of NVIDIA's Python wheels (site-packages/nvidia/cudnn/{include,lib}, whose libraries have no plain .so name).
-# Sets LOCKSTEP_HAS_CUDNN, LOCKSTEP_CUDNN_INCLUDE and LOCKSTEP_CUDNN_LIBRARY.
+# cuDNN 9 for convolutions on CUDA devices: in LOCKSTEP_CUDNN_ROOT, or where cmake/nvidia.cmake looks. Sets LOCKSTEP_HAS_CUDNN,
+# LOCKSTEP_CUDNN_INCLUDE and LOCKSTEP_CUDNN_LIBRARY.
 set(LOCKSTEP_WITH_CUDNN AUTO CACHE STRING "cuDNN for convolutions on CUDA devices: AUTO (where found), ON or OFF")
 set_property(CACHE LOCKSTEP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_CUDNN_ROOT "" CACHE PATH "Where cuDNN is: a folder with include/ and lib/, or a site-packages folder with nvidia/")
@@ -18,17 +17,7 @@ if(LOCKSTEP_WITH_CUDNN STREQUAL "OFF")
   return()
 endif()
 
-set(roots "")
-foreach(root IN ITEMS "${LOCKSTEP_CUDNN_ROOT}" "$ENV{CUDNN_ROOT}" "$ENV{CUDNN_HOME}" "$ENV{CUDA_HOME}"
-                      "${CUDAToolkit_TARGET_DIR}" "${CUDAToolkit_BIN_DIR}/..")
-  if(root)
-    file(GLOB wheels ${root}/nvidia/*)
-    list(APPEND roots ${root} ${wheels})
-  endif()
-endforeach()
-find_path(LOCKSTEP_CUDNN_INCLUDE cudnn.h HINTS ${roots} PATH_SUFFIXES include)
-find_library(LOCKSTEP_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR HINTS ${roots} PATH_SUFFIXES lib lib64 lib/x64)
-mark_as_advanced(LOCKSTEP_CUDNN_INCLUDE LOCKSTEP_CUDNN_LIBRARY)
+lockstep_find_nvidia(CUDNN cudnn.h cudnn libcudnn.so.9 "${LOCKSTEP_CUDNN_ROOT};$ENV{CUDNN_ROOT};$ENV{CUDNN_HOME}")
 if(NOT LOCKSTEP_CUDNN_INCLUDE OR NOT LOCKSTEP_CUDNN_LIBRARY)
   lockstep_no_cudnn("cudnn.h or libcudnn.so not found (LOCKSTEP_CUDNN_ROOT)")
   return()

@@ -37,10 +37,12 @@ Tensor Conv2d::forward(const Tensor& x) const {
   return conv2d(x, weight, bias, options_.stride, options_.padding, options_.dilation, options_.groups);
 }
 
-Tensor MaxPool2d::forward(const Tensor& x) const { return max_pool2d(x, kernel_, options_.stride, options_.padding); }
+Tensor MaxPool2d::forward(const Tensor& x) const {
+  return max_pool2d(x, kernel_, options_.stride, options_.padding, options_.dilation, options_.ceil_mode);
+}
 
 Tensor AvgPool2d::forward(const Tensor& x) const {
-  return avg_pool2d(x, kernel_, options_.stride, options_.padding, options_.count_include_pad);
+  return avg_pool2d(x, kernel_, options_.stride, options_.padding, options_.count_include_pad, options_.ceil_mode);
 }
 
 BatchNorm2d::BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options)

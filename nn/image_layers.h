@@ -33,11 +33,14 @@ class Conv2d : public Module {
 };
 
 struct MaxPool2dOptions {
-  Size2d stride = 0;   // 0: the kernel's size
-  Size2d padding = 0;  // never the largest; at most half of the kernel
+  Size2d stride = 0;       // 0: the kernel's size
+  Size2d padding = 0;      // never the largest; at most half of the kernel
+  Size2d dilation = 1;     // how far apart a window's elements stand
+  bool ceil_mode = false;  // a last window may reach past the end
 };
 
-// The largest element of each window: (n, c, h, w) -> (n, c, h', w'), sizes as Conv2d's.
+// The largest element of each window: (n, c, h, w) -> (n, c, h', w'), sizes as Conv2d's, or rounded up with ceil_mode, but for
+// a window that would begin after the picture.
 class MaxPool2d : public Module {
  public:
   explicit MaxPool2d(const Size2d& kernel, const MaxPool2dOptions& options = {}) : kernel_(kernel), options_(options) {}
@@ -51,10 +54,11 @@ class MaxPool2d : public Module {
 struct AvgPool2dOptions {
   Size2d stride = 0;              // 0: the kernel's size
   Size2d padding = 0;             // zeros on each side
+  bool ceil_mode = false;         // a last window may reach past the end; what is there never counts
   bool count_include_pad = true;  // padding counts as zeros; otherwise not at all
 };
 
-// The mean of each window: (n, c, h, w) -> (n, c, h', w'), sizes as Conv2d's.
+// The mean of each window: (n, c, h, w) -> (n, c, h', w'), sizes as MaxPool2d's.
 class AvgPool2d : public Module {
  public:
   explicit AvgPool2d(const Size2d& kernel, const AvgPool2dOptions& options = {}) : kernel_(kernel), options_(options) {}

@@ -1,106 +1,232 @@
 #!/usr/bin/env bash
-# Proves the CUDA part on a machine with a GPU: builds, runs the GPU tests, looks at them with compute-sanitizer, and measures.
-#   scripts/gpu_check.sh [--prefix DIR] [--build DIR] [--out DIR] [build] [test] [sanitize] [bench]
-# Without phases: all, in this order. Each takes less than nine minutes, so that they can be run one by one.
-#   --prefix DIR   headers and libraries that the machine lacks (Eigen, doctest, fmt, ...), as under /usr
+# Proves the CUDA part on a machine with a GPU: builds, runs the GPU tests and the contract's programs, looks at them with
+# compute-sanitizer, and measures.
+#   scripts/gpu_check.sh [--prefix DIR] [--build DIR] [--out DIR] [--dry-run] [build] [test] [contract] [sanitize] [bench]
+# Without phases: all, in this order. Each ends within nine minutes, so that they can be run one by one; a step that fails or
+# is cut off does not keep the next ones from running. The table of all steps comes last.
+#   --prefix DIR   headers and libraries that the machine lacks (Eigen, doctest, fmt, ...), as scripts/gpu_deps.sh makes it
 #   --build DIR    build folder (default build/cuda)
-#   --out DIR      where gpu.json and gpu.md go, and bench.json and bench.md: our figures beside PyTorch's, where python3
-#                  has it (default the build folder)
+#   --out DIR      where gpu.json, gpu.md and the steps' logs go, and bench.json and bench.md: our figures beside PyTorch's,
+#                  where python3 has it (default the build folder)
+#   --dry-run      prints the steps and their limits in seconds, and runs nothing
 # Without a GPU it says so and ends with 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-prefix= build=build/cuda out= phases=()
+prefix='' build=build/cuda out='' dry='' phases=()
 while [ $# -gt 0 ]; do
   case $1 in
     --prefix) prefix=$(realpath "$2"); shift 2 ;;
     --build) build=$2; shift 2 ;;
     --out) out=$2; shift 2 ;;
-    -h | --help) sed -n '2,10s/^# \?//p' "$0"; exit 0 ;;
-    build | test | sanitize | bench) phases+=("$1"); shift ;;
+    --dry-run) dry=yes; shift ;;
+    -h | --help) sed -n '2,13s/^# \?//p' "$0"; exit 0 ;;
+    build | test | contract | sanitize | bench) phases+=("$1"); shift ;;
     *) echo "gpu_check.sh: unknown argument '$1' (--help)" >&2; exit 2 ;;
   esac
 done
-[ ${#phases[@]} -gt 0 ] || phases=(build test sanitize bench)
+[ ${#phases[@]} -gt 0 ] || phases=(build test contract sanitize bench)
 out=${out:-$build}
-mkdir -p "$build" "$out"
 
-if ! nvidia-smi -L >/dev/null 2>&1; then
-  echo "skipped: this machine has no GPU (nvidia-smi -L)"
-  exit 77
+if [ -z "$dry" ]; then
+  if ! nvidia-smi -L >/dev/null 2>&1; then
+    echo "skipped: this machine has no GPU (nvidia-smi -L)"
+    exit 77
+  fi
+  mkdir -p "$build" "$out"
+  build=$(realpath "$build") out=$(realpath "$out")
 fi
-if [ -n "$prefix" ]; then
-  export CMAKE_PREFIX_PATH=$prefix CPATH=$prefix/include LIBRARY_PATH=$prefix/lib:$prefix/lib/x86_64-linux-gnu
-  export LD_LIBRARY_PATH=$LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+options=(-DLOCKSTEP_WERROR=OFF)  # this machine's compiler may warn of more than those that we know
+architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .) || true
+[ -z "$architecture" ] || options+=("-DLOCKSTEP_CUDA_ARCHITECTURES=$architecture")
+if [ -n "$prefix" ]; then  # programs find the libraries by their rpath: Python's must not
+  triplet=$(uname -m)-linux-gnu
+  libraries=$prefix/lib:$prefix/lib/$triplet
+  export libraries LIBRARY_PATH=$libraries CPATH=$prefix/include:$prefix/include/$triplet
+  options+=("-DCMAKE_PREFIX_PATH=$prefix" "-DCMAKE_BUILD_RPATH=${libraries//:/;}")
 fi
 # What is a test's own device on other machines is the GPU here.
 unset LOCKSTEP_TEST_CUDA
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+export build out gpus
 
 results=()
-phase() {  # name, command...
-  local name=$1 start=$SECONDS code=0
-  shift
-  echo "== $name"
-  "$@" >"$out/$name.log" 2>&1 || code=$?
+step() {  # phase, name, most seconds, command...: the command's output goes to a log, its end to the screen
+  local phase=$1 name=$2 limit=$3 start=$SECONDS code=0
+  shift 3
+  if [ -n "$dry" ]; then
+    echo "$phase: $name, at most $limit s: $*"
+    return
+  fi
+  echo "== $phase: $name"
+  timeout -k 10 "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
   tail -n 15 "$out/$name.log"
-  results+=("$name $([ $code = 0 ] && echo passed || echo "failed($code)") $((SECONDS - start))")
+  local result="failed($code)"
+  case $code in
+    0) result=passed ;;
+    77) result=skipped ;;
+    124 | 137) result="failed(over ${limit}s)" ;;
+  esac
+  results+=("$phase|$name|$result|$((SECONDS - start))")
+}
+call() { step "$1" "$2" "$3" bash -euo pipefail -c "$2"; }  # of a function with the step's name
+
+phase_build() {
+  step build configure 120 cmake --preset cuda -B "$build" -DLOCKSTEP_BUILD_SAMPLES=OFF -DLOCKSTEP_BUILD_BENCH=ON "${options[@]}"
+  step build compile 410 cmake --build "$build" -j "$(nproc)" --target lockstep_libraries test_cuda lockstep-run bench_gpu
 }
 
-do_build() {
-  cmake --preset cuda -B "$build" -DLOCKSTEP_BUILD_SAMPLES=ON -DLOCKSTEP_BUILD_BENCH=ON &&
-    cmake --build "$build" -j "$(nproc)"
+phase_test() {
+  local tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error)
+  step test gpu_tests 330 "${tests[@]}" -L '^cuda$' -E nccl_ranks --timeout 150
+  step test nccl_ranks 200 "$build/tools/lockstep-run" --nproc-per-node 2 \
+    "$build/tests/test_cuda" --no-skip '--source-file=*/tests/cuda/nccl_ranks.cpp'
 }
-do_test() { ctest --test-dir "$build" -L '^cuda$' --output-on-failure --no-tests=error; }
-# racecheck and memcheck take a kernel hundreds of times its time: small shapes only.
-do_sanitize() {
-  local tool code=0
-  for tool in memcheck racecheck; do
-    echo "-- $tool"
-    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/test_cuda" \
-      --test-case='losses*,products*,operations along*,indexing*,ten steps*' || code=$?
+
+# --- the contract's programs as they stand, where there are GPUs enough; and changed so that one GPU is enough --------------
+contract_build() {
+  local library source folder=$out/contract changed
+  library=$(readlink -f "$build/liblockstep.so")
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  cp tests/contract/0[34]*.cpp "$folder"
+  sed 's/std::chrono::seconds(30)}/std::chrono::seconds(30), .allow_shared_gpu = true}/' \
+    tests/contract/03_ddp.cpp >"$folder/03_one_gpu.cpp"
+  sed 's/"env:\/\/"}/"env:\/\/", .allow_shared_gpu = true}/; s/2 \* group->rank()\( + 1\)\?/0/' \
+    tests/contract/04_ddp_model_parallel.cpp >"$folder/04_one_gpu.cpp"
+  for changed in 03_one_gpu 04_one_gpu; do
+    grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract's text is another"; return 1; }
   done
-  return $code
+  for source in "$folder"/*.cpp; do
+    c++ -std=c++20 -O1 -I"$build/include" "$source" "$library" -Wl,-rpath,"$build" \
+      ${libraries:+"-Wl,-rpath-link,$libraries"} -o "${source%.cpp}" &
+  done
+  wait
+  for source in "$folder"/*.cpp; do [ -x "${source%.cpp}" ]; done
 }
+ranks() {  # folder, program, arguments...: two ranks
+  local folder=$out/contract/$1 program=$out/contract/$2
+  mkdir -p "$folder"
+  (cd "$folder" && "$build/tools/lockstep-run" --nproc-per-node 2 "$program" "${@:3}" >output.txt 2>&1 || { cat output.txt; exit 1; })
+}
+# 03 trains tensors of the host, which nccl moves to the GPU and back: the parameters are those of shm, but for rounding.
+contract_03_nccl() {
+  local program=03_ddp
+  [ "$gpus" -ge 2 ] || program=03_one_gpu
+  ranks 03_shm 03_ddp shm
+  ranks 03_nccl "$program" nccl
+  python3 - "$out"/contract/03_{shm,nccl}/model.safetensors <<'PYTHON'
+import array, json, struct, sys
+def values(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    return array.array("f", data[8 + size:][:-4 if (len(data) - 8 - size) % 4 else None])
+here, there = (values(path) for path in sys.argv[1:])
+worst = max(abs(a - b) for a, b in zip(here, there))
+print(f"{len(here)} parameters, at most {worst:.2e} apart")
+sys.exit(len(here) != len(there) or not worst < 1e-5)
+PYTHON
+}
+# 04 has its layers on two devices of a rank: its losses on GPUs are those on CPU devices.
+contract_04() {  # backend
+  local program=04_ddp_model_parallel
+  [ "$gpus" -ge 4 ] || program=04_one_gpu
+  ranks 04_cpu 04_ddp_model_parallel shm cpu
+  ranks "04_$1" "$program" "$1" cuda
+  python3 - "$out"/contract/04_{cpu,"$1"}/output.txt <<'PYTHON'
+import re, sys
+def losses(path):
+    return sorted((int(rank), i, float(loss)) for i, (rank, loss) in enumerate(re.findall(r"rank (\d+) loss (\S+)", open(path).read())))
+here, there = ([(rank, loss) for rank, _, loss in losses(path)] for path in sys.argv[1:])
+worst = max((abs(a[1] - b[1]) for a, b in zip(here, there)), default=1)
+print(f"{len(here)} losses, at most {worst:.2e} apart")
+sys.exit(len(here) != len(there) or len(here) == 0 or not worst < 1e-4)
+PYTHON
+}
+contract_04_staged() { contract_04 shm; }
+contract_04_nccl() { contract_04 nccl; }
+phase_contract() {
+  call contract contract_build 90
+  call contract contract_03_nccl 150
+  call contract contract_04_staged 60
+  call contract contract_04_nccl 150
+}
+
+# Kernels take tens to hundreds of times their time: tests of small shapes. Races are looked for in shared memory alone, so
+# racecheck takes the kernels of our own that use it, and leaves out the libraries'.
+sanitized() {  # tool and its options..., test cases
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "compute-sanitizer is not installed here"
+    exit 77
+  fi
+  cd "$build/tests"
+  compute-sanitizer --error-exitcode 9 "${@:1:$#-1}" ./test_cuda --test-case="${!#}"
+}
+memcheck() {
+  sanitized --tool memcheck --track-stream-ordered-races all \
+    'pointwise operations*,*of two operands*,reductions*,operations along*,products*,convolution*,*sorting*,losses*,ten steps*,wrong values*,memory of a graph*'
+}
+racecheck() {
+  sanitized --tool racecheck --racecheck-report all 'reductions*,operations along*,losses*,*sorting*'
+}
+phase_sanitize() {
+  call sanitize memcheck 290
+  call sanitize racecheck 230
+}
+
 # Ours and PyTorch's in turn, on an otherwise idle GPU. The first use: the second of two runs, with files in the page cache.
-rows_of() {
-  local command=("$@") start
-  "${command[@]}" || return
-  "${command[@]}" --first-use || return
+first_use() {  # command...
+  local start
+  "$@" --first-use
   start=$(date +%s.%N)
-  "${command[@]}" --first-use || return
+  "$@" --first-use
   python3 -c 'import json, sys, time
 print(json.dumps({"name": "first_use", "seconds": round(time.time() - float(sys.argv[1]), 3)}))' "$start"
 }
-do_bench() {
-  rows_of "$build/bench/bench_gpu" >"$out/bench_ours.jsonl" || return
-  if python3 -c 'import torch' 2>/dev/null; then
-    rows_of python3 bench/peers/torch_gpu.py >"$out/bench_torch.jsonl" || return
-  else
-    echo "python3 has no PyTorch here: our figures only"
-    : >"$out/bench_torch.jsonl"
-  fi
-  python3 bench/support/gpu_table.py "$out/bench_ours.jsonl" "$out/bench_torch.jsonl" "$out/bench"
+# Each writes to its own file, so that what came before a failure is there.
+bench_ours() {
+  first_use "$build/bench/bench_gpu" >"$out/bench_ours.jsonl"
+  "$build/bench/bench_gpu" | tee -a "$out/bench_ours.jsonl"
 }
-for name in "${phases[@]}"; do phase "$name" "do_$name"; done
+bench_torch() {
+  : >"$out/bench_torch.jsonl"
+  if ! python3 -c 'import torch' 2>/dev/null; then
+    echo "python3 has no PyTorch here: our figures only"
+    exit 77
+  fi
+  first_use python3 bench/peers/torch_gpu.py >"$out/bench_torch.jsonl"
+  python3 bench/peers/torch_gpu.py | tee -a "$out/bench_torch.jsonl"
+}
+bench_table() { python3 bench/support/gpu_table.py "$out/bench_ours.jsonl" "$out/bench_torch.jsonl" "$out/bench"; }
+phase_bench() {
+  call bench bench_ours 220
+  call bench bench_torch 260
+  call bench bench_table 20
+}
+
+export -f contract_build ranks contract_03_nccl contract_04 contract_04_staged contract_04_nccl sanitized memcheck racecheck \
+  first_use bench_ours bench_torch bench_table
+for name in "${phases[@]}"; do "phase_$name"; done
+[ -z "$dry" ] || exit 0
 
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
-cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p' || true)
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 {
-  echo "| phase | result | seconds |"
-  echo "|---|---|---|"
-  for line in "${results[@]}"; do echo "| ${line// / | } |"; done
-  echo
-  echo "GPU and driver: $gpu; CUDA $cuda; commit $commit."
-} | tee "$out/gpu.md"
-{
-  printf '{"gpu": "%s", "cuda": "%s", "commit": "%s", "phases": [' "$gpu" "$cuda" "$commit"
+  printf '{"gpu": "%s", "cuda": "%s", "commit": "%s", "steps": [' "$gpu" "$cuda" "$commit"
   separator=
   for line in "${results[@]}"; do
-    read -r name state seconds <<<"$line"
-    printf '%s{"phase": "%s", "result": "%s", "seconds": %s}' "$separator" "$name" "$state" "$seconds"
+    IFS='|' read -r phase name result seconds <<<"$line"
+    printf '%s{"phase": "%s", "step": "%s", "result": "%s", "seconds": %s}' "$separator" "$phase" "$name" "$result" "$seconds"
     separator=', '
   done
   echo ']}'
 } >"$out/gpu.json"
+{
+  echo "| phase | step | result | seconds |"
+  echo "|---|---|---|---|"
+  for line in "${results[@]}"; do echo "| ${line//|/ | } |"; done
+  echo
+  echo "GPU and driver: $gpu; CUDA $cuda; commit $commit."
+} | tee "$out/gpu.md"
 ! grep -q failed <<<"${results[*]}"

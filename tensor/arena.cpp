@@ -2,6 +2,7 @@
 #include <iterator>
 
 #include "lockstep/tensor/arena_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 namespace {
@@ -20,7 +21,9 @@ Arena::Arena(Accelerator& accelerator, int index, std::size_t expected) : accele
 }
 
 Arena::~Arena() {
-  for (std::byte* const slab : slabs_) accelerator_.deallocate_apart(slab, index_);
+  for (std::byte* const slab : slabs_) {
+    if (!capture::defer_free_apart(slab, {DeviceType::kCuda, index_})) accelerator_.deallocate_apart(slab, index_);
+  }
 }
 
 void Arena::grow(std::size_t at_least) {

@@ -18,6 +18,8 @@ bool is_active(Device device);
 Ref<Storage> allocate(std::size_t bytes, Device device);
 // Whether it has taken over the memory, of a tensor older than the capture, to free it later.
 bool defer_free(void* data, std::size_t bytes, Device device) noexcept;
+// The same for memory of Accelerator::allocate_apart, of any device: giving it back waits for that.
+bool defer_free_apart(void* data, Device device) noexcept;
 // Throws InvalidArgument where the calling thread captures on the device: `op` would wait for it.
 void forbid(const char* op, Device device);
 

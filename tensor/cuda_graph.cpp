@@ -31,6 +31,8 @@ struct Moving {
 struct Freed {
   void* data;
   std::size_t bytes;
+  Device device;
+  bool apart;  // of Accelerator::allocate_apart
 };
 
 }  // namespace
@@ -49,7 +51,7 @@ struct Capture {
   Device device;
   Accelerator& accelerator;
   RecordedStep& recorded;
-  std::vector<Freed> freed = {};  // of older tensors, under the mutex
+  std::vector<Freed> freed = {};  // of older tensors and graphs, under the mutex
 };
 
 constinit std::mutex capture_mutex;                  // of `under_way` where it changes, and of its list
@@ -71,8 +73,12 @@ class Announced {
     under_way.store(nullptr);
     own = nullptr;
     lock.unlock();
-    for (const Freed& block : capture_.freed)
-      capture_.accelerator.deallocate(block.data, block.bytes, capture_.device.index());
+    for (const Freed& block : capture_.freed) {
+      if (block.apart)
+        capture_.accelerator.deallocate_apart(block.data, block.device.index());
+      else
+        capture_.accelerator.deallocate(block.data, block.bytes, block.device.index());
+    }
   }
   Announced(const Announced&) = delete;
   Announced& operator=(const Announced&) = delete;
@@ -137,7 +143,16 @@ bool capture::defer_free(void* data, std::size_t bytes, Device device) noexcept 
   const std::lock_guard lock(capture_mutex);
   Capture* const capture = under_way.load();
   if (!capture || capture->device != device) return false;
-  capture->freed.push_back({data, bytes});
+  capture->freed.push_back({.data = data, .bytes = bytes, .device = device, .apart = false});
+  return true;
+}
+
+bool capture::defer_free_apart(void* data, Device device) noexcept {
+  if (!under_way.load(std::memory_order_acquire)) return false;
+  const std::lock_guard lock(capture_mutex);
+  Capture* const capture = under_way.load();
+  if (!capture) return false;
+  capture->freed.push_back({.data = data, .bytes = 0, .device = device, .apart = true});
   return true;
 }
 

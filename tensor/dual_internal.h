@@ -67,7 +67,8 @@ HOST_DEVICE inline float exp(float x) {
   const float scaled =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
   const float above_zero = x < -87.33654f ? 0.0f : scaled;
-  return x > 88.722839f ? std::numeric_limits<float>::infinity() : above_zero;
+  // Infinity and NaN come from the product: the bits of a NaN whose mantissa is all ones, as GPUs write it, have become a number.
+  return x <= 88.722839f ? above_zero : x * std::numeric_limits<float>::infinity();
 }
 HOST_DEVICE inline double exp(double x) { return std::exp(x); }
 template <class T>

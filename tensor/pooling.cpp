@@ -7,12 +7,19 @@ namespace {
 
 Windows geometry(const char* op, const Tensor& x, const PoolingOptions& options) {
   require_picture(op, x);
-  const Windows w = windows_over(op, x, options.kernel, options.stride, options.padding, 1);
+  const Windows w =
+      windows_over(op, x, options.kernel, options.stride, options.padding, options.dilation, options.ceil_mode);
   LOCKSTEP_CHECK(w.input.height * w.input.width <= kMostSize, "{}: pictures may have {} elements, x is {}", op,
                  kMostSize, describe(x));
-  // Otherwise a window could see padding alone.
+  // Otherwise a window could see padding alone, as it could with either of the next two.
   LOCKSTEP_CHECK(2 * w.padding.height <= w.kernel.height && 2 * w.padding.width <= w.kernel.width,
                  "{}: the padding {} is more than half of the kernel, {}", op, text(w.padding), text(w.kernel));
+  LOCKSTEP_CHECK(w.input.height > 0 && w.input.width > 0, "{}: the pictures have no elements: x is {}", op,
+                 describe(x));
+  LOCKSTEP_CHECK((w.padding.height == 0 || w.dilation.height <= w.input.height) &&
+                     (w.padding.width == 0 || w.dilation.width <= w.input.width),
+                 "{}: with padding, a dilation of {} is more than the pictures have: x is {}", op, text(w.dilation),
+                 describe(x));
   return w;
 }
 

@@ -38,7 +38,8 @@ Tensor conv2d_backward_input(const Tensor& grad, const Tensor& weight, const Sha
 void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& out, const ConvolutionOptions& options);
 
 struct PoolingOptions {
-  Size2d kernel, stride, padding;
+  Size2d kernel, stride, padding, dilation = 1;
+  bool ceil_mode = false;  // a last window that begins in the picture or its padding before it may reach past the end
 };
 
 struct MaxPooled {

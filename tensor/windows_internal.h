@@ -20,9 +20,18 @@ inline void require_picture(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dim() == 4, "{}: x must be (images, channels, height, width), got {}", op, describe(x));
 }
 
+// How many windows stand along a side that has `room` for their first elements beside the first window's. With ceil_mode one
+// more, cut off, where it still begins before the end of the side, of `input` elements.
+inline std::int64_t windows_along(std::int64_t room, std::int64_t stride, std::int64_t input, std::int64_t padding,
+                                  bool ceil_mode) {
+  if (!ceil_mode) return room / stride + 1;
+  const std::int64_t count = (room + stride - 1) / stride + 1;
+  return (count - 1) * stride >= input + padding ? count - 1 : count;
+}
+
 // Where a window of `kernel` stands in x's pictures. Throws where it does not fit at all.
 inline Windows windows_over(const char* op, const Tensor& x, const Size2d& kernel, const Size2d& stride,
-                            const Size2d& padding, const Size2d& dilation) {
+                            const Size2d& padding, const Size2d& dilation, bool ceil_mode = false) {
   require_sizes(op, "the kernel", kernel, 1);
   require_sizes(op, "the stride", stride, 1);
   require_sizes(op, "the padding", padding, 0);
@@ -30,11 +39,13 @@ inline Windows windows_over(const char* op, const Tensor& x, const Size2d& kerne
   const Size2d input(x.size(2), x.size(3));
   const Size2d room(input.height + 2 * padding.height - dilation.height * (kernel.height - 1) - 1,
                     input.width + 2 * padding.width - dilation.width * (kernel.width - 1) - 1);
-  LOCKSTEP_CHECK(room.height >= 0 && room.width >= 0,
+  const Size2d over = ceil_mode ? Size2d(stride.height - 1, stride.width - 1) : Size2d(0, 0);
+  LOCKSTEP_CHECK(room.height + over.height >= 0 && room.width + over.width >= 0,
                  "{}: a kernel of {} (dilation {}) does not fit into x, which is {}, with padding {}", op, text(kernel),
                  text(dilation), describe(x), text(padding));
   return {.input = input,
-          .output = {room.height / stride.height + 1, room.width / stride.width + 1},
+          .output = {windows_along(room.height, stride.height, input.height, padding.height, ceil_mode),
+                     windows_along(room.width, stride.width, input.width, padding.width, ceil_mode)},
           .kernel = kernel,
           .stride = stride,
           .padding = padding,

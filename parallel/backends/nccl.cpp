@@ -15,6 +15,7 @@
 #include "lockstep/parallel/gpu_identity.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
@@ -259,6 +260,7 @@ NcclGroup::~NcclGroup() {
 }
 
 std::shared_ptr<Work> NcclGroup::start(Call call) {
+  capture::forbid(call.describe().c_str(), communicator_->device());
   while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
   if (communicator_->watch().has_failed())
     throw CommError(

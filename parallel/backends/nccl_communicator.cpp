@@ -35,13 +35,14 @@ struct Memory {
   void* handle = nullptr;
   ~Memory() {
     if (!data) return;
+    // After a failure, or at the end of the process, there is nobody to tell; the memory goes also without a communicator.
     try {
       check(cudaStreamSynchronize(compute_stream(device)), "cudaStreamSynchronize");
       if (const auto owner = communicator.lock(); owner && handle)
         owner->run("ncclCommDeregister", [&](ncclComm_t comm) { return ncclCommDeregister(comm, handle); });
-      check(ncclMemFree(data), "ncclMemFree");
-    } catch (const Error&) {  // after a failure, or at the end of the process: there is nobody to tell
+    } catch (const Error&) {
     }
+    static_cast<void>(ncclMemFree(data));
   }
 };
 
@@ -69,7 +70,10 @@ Communicator::Communicator(const BackendOptions& options, Device device, std::ch
     : device_(device), timeout_(timeout) {
   compute_stream(device);
   watch_ = std::make_unique<PeerWatch>(
-      PeerWatchOptions{.rank = options.rank, .size = options.size, .store = options.store}, [this] { abort(); });
+      PeerWatchOptions{.rank = options.rank, .size = options.size, .store = options.store}, [this] {
+        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL puts back the one it found: not GPU 0 of all ranks
+        abort();
+      });
   try {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     const ncclUniqueId id = meet(options);

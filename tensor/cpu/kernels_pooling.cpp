@@ -21,10 +21,10 @@ std::int64_t output_size(const Windows& w) { return w.output.height * w.output.w
 template <class F>
 void for_kernel(const Windows& w, std::int64_t row, F body) {
   for (std::int64_t i = 0; i < w.kernel.height; ++i) {
-    const std::int64_t y = row * w.stride.height - w.padding.height + i;
+    const std::int64_t y = row * w.stride.height - w.padding.height + i * w.dilation.height;
     if (y < 0 || y >= w.input.height) continue;
     for (std::int64_t j = 0; j < w.kernel.width; ++j) {
-      const std::int64_t shift = j - w.padding.width;
+      const std::int64_t shift = j * w.dilation.width - w.padding.width;
       body(y * w.input.width + shift, places_inside(w.input.width, w.output.width, w.stride.width, shift));
     }
   }
@@ -36,12 +36,11 @@ void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_
                      std::int64_t* index) {
   alignas(64) T best[kTile], value[kTile];
   alignas(64) std::int32_t where[kTile];  // planes are small enough (the wrapper checks), and so it is as wide as f32
-  const std::int64_t top = row * w.stride.height - w.padding.height;
+  const std::int64_t top = first_seen(row * w.stride.height - w.padding.height, w.dilation.height);
   for (std::int64_t p = 0; p < count; ++p) {
-    const std::int64_t left = (begin + p) * w.stride.width - w.padding.width;
+    const std::int64_t left = first_seen((begin + p) * w.stride.width - w.padding.width, w.dilation.width);
     best[p] = -std::numeric_limits<T>::infinity();
-    where[p] =
-        static_cast<std::int32_t>(std::max<std::int64_t>(top, 0) * w.input.width + std::max<std::int64_t>(left, 0));
+    where[p] = static_cast<std::int32_t>(top * w.input.width + left);
   }
   const auto step = static_cast<std::int32_t>(w.stride.width);
   for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
@@ -59,20 +58,21 @@ void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_
   for (std::int64_t p = 0; p < count; ++p) index[p] = where[p];
 }
 
-// What the sum of a window is divided by.
+// What the sum of a window is divided by: its elements in the picture, or in the padding around it as well.
 template <class T>
 class Divisor {
  public:
   Divisor(const Windows& w, bool count_include_pad) : w_(w), include_pad_(count_include_pad) {}
   T of(std::int64_t row, std::int64_t place) const {
-    if (include_pad_) return static_cast<T>(w_.kernel.height * w_.kernel.width);
-    return static_cast<T>(seen(row * w_.stride.height - w_.padding.height, w_.kernel.height, w_.input.height) *
-                          seen(place * w_.stride.width - w_.padding.width, w_.kernel.width, w_.input.width));
+    return static_cast<T>(
+        counted(row * w_.stride.height - w_.padding.height, w_.kernel.height, w_.input.height, w_.padding.height) *
+        counted(place * w_.stride.width - w_.padding.width, w_.kernel.width, w_.input.width, w_.padding.width));
   }
 
  private:
-  static std::int64_t seen(std::int64_t start, std::int64_t kernel, std::int64_t input) {
-    return std::min(start + kernel, input) - std::max<std::int64_t>(start, 0);
+  std::int64_t counted(std::int64_t start, std::int64_t kernel, std::int64_t input, std::int64_t padding) const {
+    return include_pad_ ? std::min(kernel, input + padding - start)
+                        : std::min(start + kernel, input) - std::max<std::int64_t>(start, 0);
   }
   Windows w_;
   bool include_pad_;

@@ -32,4 +32,9 @@ inline Range places_inside(std::int64_t input, std::int64_t output, std::int64_t
   return {first, std::min(output, last)};
 }
 
+// The first element of a window that is in the picture, for one that begins at `start`.
+inline std::int64_t first_seen(std::int64_t start, std::int64_t dilation) {
+  return start >= 0 ? start : start + (dilation - 1 - start) / dilation * dilation;
+}
+
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

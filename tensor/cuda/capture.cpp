@@ -11,17 +11,17 @@ class Graph final : public RecordedWork {
   // Takes over `graph`.
   explicit Graph(cudaGraph_t graph) : device_(current_device()), graph_(graph) {
     const cudaError_t status = cudaGraphInstantiate(&ready_, graph_, 0);
-    if (status != cudaSuccess) static_cast<void>(cudaGraphDestroy(graph_));
+    if (status != cudaSuccess) forget(cudaGraphDestroy(graph_));
     check(status, "cudaGraphInstantiate");
   }
   ~Graph() override {  // what has been launched ends first; there is nobody to tell what fails
     try {
       const DeviceGuard guard(device_);
-      static_cast<void>(cudaStreamSynchronize(stream()));
+      forget(cudaStreamSynchronize(stream()));
     } catch (const DeviceError&) {
     }
-    static_cast<void>(cudaGraphExecDestroy(ready_));
-    static_cast<void>(cudaGraphDestroy(graph_));
+    forget(cudaGraphExecDestroy(ready_));
+    forget(cudaGraphDestroy(graph_));
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -41,7 +41,7 @@ class Graph final : public RecordedWork {
 class Event final : public DeviceEvent {
  public:
   Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
-  ~Event() override { static_cast<void>(cudaEventDestroy(event_)); }
+  ~Event() override { forget(cudaEventDestroy(event_)); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -71,7 +71,7 @@ std::unique_ptr<RecordedWork> end_capture() {
   set_capture(nullptr);
   cudaGraph_t graph = nullptr;
   const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
-  if (status != cudaSuccess && graph) static_cast<void>(cudaGraphDestroy(graph));
+  if (status != cudaSuccess && graph) forget(cudaGraphDestroy(graph));
   check(status, "cudaStreamEndCapture");
   return std::make_unique<Graph>(graph);
 }
@@ -83,7 +83,7 @@ cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   const cudaError_t status = cudaMalloc(data, bytes);
-  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  forget(status);
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   return status;
 }

@@ -6,10 +6,8 @@
 #include <cudnn.h>
 
 #include <limits>
-#include <map>
-#include <memory>
 
-#include "lockstep/tensor/cuda/runtime.h"
+#include "lockstep/tensor/cuda/handles.h"
 #endif
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
@@ -28,22 +26,15 @@ void check_dnn(cudnnStatus_t status, const char* call) {
     throw DeviceError(fmt::format("cuda:{}: {}: {}", current_device(), call, cudnnGetErrorString(status)));
 }
 
-struct DestroyHandle {
-  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }  // at the thread's end there is nobody to tell
-};
-using Handle = std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyHandle>;
-
-// One a thread and device: they are not to be shared.
 cudnnHandle_t handle() {
-  thread_local std::map<int, Handle> handles;
-  Handle& own = handles[current_device()];
-  if (!own) {
+  Handles& own = handles();
+  if (!own.dnn) {
     cudnnHandle_t made = nullptr;
     check_dnn(cudnnCreate(&made), "cudnnCreate");
-    own.reset(made);
+    check_dnn(cudnnSetStream(made, stream()), "cudnnSetStream");
+    own.dnn = made;
   }
-  check_dnn(cudnnSetStream(own.get(), stream()), "cudnnSetStream");
-  return own.get();
+  return own.dnn;
 }
 
 template <class T, cudnnStatus_t (*kCreate)(T*), cudnnStatus_t (*kDestroy)(T)>
@@ -85,10 +76,33 @@ class Workspace {
   void* data_;
 };
 
+ConvolutionKey key_of(const Convolution& c, ConvolutionPass pass, DType dtype) {
+  const raw::Windows& w = c.windows;
+  return {static_cast<std::int64_t>(pass),
+          static_cast<std::int64_t>(dtype),
+          c.images,
+          c.groups,
+          c.in,
+          c.out,
+          w.input.height,
+          w.input.width,
+          w.output.height,
+          w.output.width,
+          w.kernel.height,
+          w.kernel.width,
+          w.stride.height,
+          w.stride.width,
+          w.padding.height,
+          w.padding.width,
+          w.dilation.height,
+          w.dilation.width};
+}
+
 // The operands of a convolution as cuDNN knows them.
 class Operation {
  public:
-  Operation(const Convolution& c, DType dtype) : wide_(dtype == kFloat64) {
+  Operation(const Convolution& c, ConvolutionPass pass, DType dtype)
+      : wide_(dtype == kFloat64), key_(key_of(c, pass, dtype)) {
     const cudnnDataType_t type = wide_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
     const raw::Windows& w = c.windows;
     check_dnn(cudnnSetTensor4dDescriptor(x_, CUDNN_TENSOR_NCHW, type, narrow(c.images), narrow(c.groups * c.in),
@@ -106,41 +120,49 @@ class Operation {
                                         narrow(w.dilation.width), CUDNN_CROSS_CORRELATION, type),
         "cudnnSetConvolution2dDescriptor");
     check_dnn(cudnnSetConvolutionGroupCount(how_, narrow(c.groups)), "cudnnSetConvolutionGroupCount");
-    check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");  // no TF32
+    if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");  // no TF32
   }
 
   void forward(const void* x, const void* weight, void* out) const {
-    const auto way = choose<cudnnConvolutionFwdAlgoPerf_t>([&](int most, int* count, auto* found) {
+    const ConvolutionWay chosen = way<cudnnConvolutionFwdAlgoPerf_t>([&](int most, int* count, auto* found) {
       return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
     });
-    const Workspace room(way.memory);
-    check_dnn(cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_, way.algo, room.data(),
+    const Workspace room(chosen.workspace);
+    check_dnn(cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_,
+                                      static_cast<cudnnConvolutionFwdAlgo_t>(chosen.algorithm), room.data(),
                                       room.bytes(), zero(), y_, out),
               "cudnnConvolutionForward");
   }
   void backward_input(const void* grad, const void* weight, void* out) const {
-    const auto way = choose<cudnnConvolutionBwdDataAlgoPerf_t>([&](int most, int* count, auto* found) {
+    const ConvolutionWay chosen = way<cudnnConvolutionBwdDataAlgoPerf_t>([&](int most, int* count, auto* found) {
       return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
     });
-    const Workspace room(way.memory);
-    check_dnn(cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_, way.algo, room.data(),
+    const Workspace room(chosen.workspace);
+    check_dnn(cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_,
+                                           static_cast<cudnnConvolutionBwdDataAlgo_t>(chosen.algorithm), room.data(),
                                            room.bytes(), zero(), x_, out),
               "cudnnConvolutionBackwardData");
   }
   void backward_weight(const void* grad, const void* x, void* out) const {
-    const auto way = choose<cudnnConvolutionBwdFilterAlgoPerf_t>([&](int most, int* count, auto* found) {
+    const ConvolutionWay chosen = way<cudnnConvolutionBwdFilterAlgoPerf_t>([&](int most, int* count, auto* found) {
       return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
     });
-    const Workspace room(way.memory);
-    check_dnn(cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_, way.algo, room.data(),
-                                             room.bytes(), zero(), weight_, out),
+    const Workspace room(chosen.workspace);
+    check_dnn(cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_,
+                                             static_cast<cudnnConvolutionBwdFilterAlgo_t>(chosen.algorithm),
+                                             room.data(), room.bytes(), zero(), weight_, out),
               "cudnnConvolutionBackwardFilter");
   }
 
  private:
+  // What cuDNN chose for these sizes before, or does now.
+  template <class Way, class List>
+  ConvolutionWay way(List list) const {
+    return handles().convolutions.find(key_, [&] { return choose<Way>(list); });
+  }
   // The first of the algorithms, best ones first, that repeats its bits and computes in the operands' precision.
   template <class Way, class List>
-  static Way choose(List list) {
+  static ConvolutionWay choose(List list) {
     constexpr int kMost = 16;
     Way ways[kMost];
     int count = 0;
@@ -149,7 +171,7 @@ class Operation {
       const bool exact = ways[i].mathType == CUDNN_DEFAULT_MATH || ways[i].mathType == CUDNN_FMA_MATH;
       if (ways[i].status == CUDNN_STATUS_SUCCESS && ways[i].determinism == CUDNN_DETERMINISTIC && exact &&
           ways[i].memory <= kMostWorkspace)
-        return ways[i];
+        return {static_cast<int>(ways[i].algo), ways[i].memory};
     }
     throw DeviceError(
         fmt::format("cuda:{}: conv2d: cuDNN has no algorithm for these sizes that repeats its bits with a "
@@ -162,6 +184,7 @@ class Operation {
   const void* zero() const { return wide_ ? static_cast<const void*>(&zero64_) : &zero32_; }
 
   bool wide_;
+  ConvolutionKey key_;
   double one64_ = 1, zero64_ = 0;
   float one32_ = 1, zero32_ = 0;
   TensorDescriptor x_, y_;
@@ -173,7 +196,7 @@ class Operation {
 
 void convolve(const Convolution& convolution, ConvolutionPass pass, const void* a, const void* b, void* out,
               DType dtype) {
-  const Operation operation(convolution, dtype);
+  const Operation operation(convolution, pass, dtype);
   switch (pass) {
     case ConvolutionPass::kForward:
       operation.forward(a, b, out);

@@ -1,5 +1,6 @@
 #include "lockstep/tensor/cuda/handles.h"
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -11,7 +12,6 @@
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 namespace {
 
-// Handles are never destroyed: at the end of a thread, and of the process, the driver may be gone already.
 struct Pool {
   std::mutex mutex;
   std::vector<std::pair<int, std::unique_ptr<Handles>>> unused;  // of which device
@@ -36,15 +36,15 @@ std::unique_ptr<Handles> take_unused(int device) {
 }
 
 // The stream first: setting it takes cuBLAS back to a workspace of its own.
-std::unique_ptr<Handles> make() {
-  auto out = std::make_unique<Handles>();
-  out->workspace = allocate_apart(kWorkspaceBytes);
-  check_blas(cublasCreate(&out->blas), "cublasCreate");
-  check_blas(cublasSetStream(out->blas, stream()), "cublasSetStream");
-  check_blas(cublasSetWorkspace(out->blas, out->workspace, kWorkspaceBytes), "cublasSetWorkspace");
-  check_blas(cublasSetMathMode(out->blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "cublasSetMathMode");
-  check_blas(cublasLtCreate(&out->lt), "cublasLtCreate");
-  return out;
+void make_cublas(Handles& own) {
+  if (!own.workspace) own.workspace = allocate_apart(kWorkspaceBytes);
+  cublasHandle_t blas = nullptr;
+  check_blas(cublasCreate(&blas), "cublasCreate");
+  check_blas(cublasSetStream(blas, stream()), "cublasSetStream");
+  check_blas(cublasSetWorkspace(blas, own.workspace, kWorkspaceBytes), "cublasSetWorkspace");
+  check_blas(cublasSetMathMode(blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "cublasSetMathMode");
+  if (!own.lt) check_blas(cublasLtCreate(&own.lt), "cublasLtCreate");
+  own.blas = blas;
 }
 
 struct OfThread {
@@ -66,8 +66,14 @@ Handles& handles() {
   thread_local OfThread own;
   std::unique_ptr<Handles>& found = own.devices[current_device()];
   if (!found) found = take_unused(current_device());
-  if (!found) found = make();
+  if (!found) found = std::make_unique<Handles>();
   return *found;
+}
+
+Handles& product_handles() {
+  Handles& own = handles();
+  if (!own.blas) make_cublas(own);
+  return own;
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda

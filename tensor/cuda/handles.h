@@ -1,4 +1,4 @@
-// What cuBLAS needs for each device and thread: handles, and memory to work in.
+// What cuBLAS and cuDNN need for each device and thread: handles, memory to work in, and the algorithms they have chosen.
 #pragma once
 
 #include <cublasLt.h>
@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 
+#include "lockstep/tensor/cuda/algorithm_cache.h"
 #include "lockstep/tensor/cuda/runtime.h"
+
+struct cudnnContext;
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 
@@ -21,15 +23,26 @@ inline constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what NVIDIA advise
 // All that a product's choice of algorithm depends on.
 using ProductKey = std::array<std::int64_t, 13>;
 
+// All that a convolution's choice depends on, and the choice: an algorithm of its pass, and the bytes it works in.
+using ConvolutionKey = std::array<std::int64_t, 18>;
+struct ConvolutionWay {
+  int algorithm;
+  std::size_t workspace;
+};
+
 struct Handles {
   cublasHandle_t blas = nullptr;  // on the device's stream
   cublasLtHandle_t lt = nullptr;
   void* workspace = nullptr;  // kWorkspaceBytes; given, since a product in a CUDA graph cannot allocate its own
-  std::map<ProductKey, std::optional<cublasLtMatmulAlgo_t>> algorithms =
-      {};  // those that were chosen; none: there is none
+  AlgorithmCache<ProductKey, std::optional<cublasLtMatmulAlgo_t>> products = {};  // none: there is none
+  cudnnContext* dnn = nullptr;                                                    // convolution.cpp's
+  AlgorithmCache<ConvolutionKey, ConvolutionWay> convolutions = {};
 };
 
-// The calling thread's for its current device. They are made on first use, and left to other threads at the thread's end.
+// The calling thread's for its current device; left to other threads at the thread's end. Handles are made on first use, each
+// library's by itself, and never destroyed: at the end of a thread, and of the process, the driver may be gone already.
 Handles& handles();
+// The same with cuBLAS's.
+Handles& product_handles();
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda

@@ -26,13 +26,13 @@ struct Samples {
 
   DEVICE_ONLY std::int64_t start(std::int64_t sample) const { return sample / inner * n * inner + sample % inner; }
   DEVICE_ONLY T weight_of(std::int64_t label) const { return weight ? weight[label] : T(1); }
-  // The sample's class, -1 where it is ignored. One that does not exist is reported, and stands for 0.
+  // The sample's class, -1 where it is ignored. One that does not exist is reported, and ignored.
   DEVICE_ONLY std::int64_t label(std::int64_t sample) const {
     const std::int64_t label = labels[sample];
     if (label == ignored) return -1;
     if (label >= 0 && label < n) return label;
     report(fault, Fault::kClass, sample, label, n);
-    return 0;
+    return -1;
   }
 };
 

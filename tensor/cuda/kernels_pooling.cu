@@ -17,28 +17,32 @@ struct Span {
 
 // One side of the windows.
 struct Side {
-  std::int64_t input, output, kernel, stride, padding;
+  std::int64_t input, output, kernel, stride, padding, dilation;
 
-  // The elements that window `place` sees.
+  // The elements that window `place` sees, `dilation` apart.
   HOST_DEVICE Span seen_by(std::int64_t place) const {
-    const std::int64_t start = place * stride - padding, end = start + kernel;
-    return {start < 0 ? 0 : start, end < input ? end : input};
+    const std::int64_t start = place * stride - padding, end = start + (kernel - 1) * dilation + 1;
+    return {start < 0 ? start + (dilation - 1 - start) / dilation * dilation : start, end < input ? end : input};
   }
-  // The windows that see element `at`.
+  // The windows around element `at`: all that see it, and with a dilation others.
   HOST_DEVICE Span seeing(std::int64_t at) const {
-    const std::int64_t from = at + padding - kernel + 1, last = (at + padding) / stride + 1;
+    const std::int64_t from = at + padding - (kernel - 1) * dilation, last = (at + padding) / stride + 1;
     return {from <= 0 ? 0 : (from + stride - 1) / stride, last < output ? last : output};
+  }
+  // How many elements window `place` has, in the picture or in the padding around it as well. Without dilation.
+  HOST_DEVICE std::int64_t counted(std::int64_t place, bool with_padding) const {
+    const Span seen = seen_by(place);
+    const std::int64_t left = input + 2 * padding - place * stride;
+    if (with_padding) return kernel < left ? kernel : left;
+    return seen.last - seen.first;
   }
 };
 
 struct Sides {
   Side y, x;
   explicit Sides(const Windows& w)
-      : y{w.input.height, w.output.height, w.kernel.height, w.stride.height, w.padding.height}, x{w.input.width,
-                                                                                                  w.output.width,
-                                                                                                  w.kernel.width,
-                                                                                                  w.stride.width,
-                                                                                                  w.padding.width} {}
+      : y{w.input.height, w.output.height, w.kernel.height, w.stride.height, w.padding.height, w.dilation.height},
+        x{w.input.width, w.output.width, w.kernel.width, w.stride.width, w.padding.width, w.dilation.width} {}
   std::int64_t inputs() const { return y.input * x.input; }
   std::int64_t outputs() const { return y.output * x.output; }
 
@@ -54,9 +58,7 @@ struct Sides {
 
   // What the sum of a window is divided by.
   HOST_DEVICE std::int64_t divisor(std::int64_t row, std::int64_t column, bool count_include_pad) const {
-    if (count_include_pad) return y.kernel * x.kernel;
-    const Span rows = y.seen_by(row), columns = x.seen_by(column);
-    return (rows.last - rows.first) * (columns.last - columns.first);
+    return y.counted(row, count_include_pad) * x.counted(column, count_include_pad);
   }
 };
 
@@ -72,8 +74,8 @@ struct MaxPool {
     const T* const plane = in + at.plane * sides.y.input * sides.x.input;
     T best = -std::numeric_limits<T>::infinity();
     std::int64_t where = rows.first * sides.x.input + columns.first;
-    for (std::int64_t r = rows.first; r < rows.last; ++r) {
-      for (std::int64_t c = columns.first; c < columns.last; ++c) {
+    for (std::int64_t r = rows.first; r < rows.last; r += sides.y.dilation) {
+      for (std::int64_t c = columns.first; c < columns.last; c += sides.x.dilation) {
         const T value = plane[r * sides.x.input + c];
         if (!(value > best) && value == value) continue;  // a NaN wins
         best = value;

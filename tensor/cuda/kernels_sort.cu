@@ -10,6 +10,7 @@
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
+#include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_segmented_sort.cuh>
 #else
 #include <algorithm>
@@ -60,18 +61,23 @@ struct RowStart {
   HOST_DEVICE std::int64_t operator()(std::int64_t row) const { return row * n; }
 };
 
+// A row by itself is sorted by all of the device: a segment, by one block of threads.
 template <class Key>
 void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::int64_t* order, std::int64_t outer,
                std::int64_t n) {
   const auto starts = thrust::make_transform_iterator(thrust::make_counting_iterator(std::int64_t{0}), RowStart{n});
   std::size_t bytes = 0;
   const auto sort = [&](void* memory) {
+    if (outer == 1)
+      return cuda::check(cub::DeviceRadixSort::SortPairs(memory, bytes, keys, sorted, places, order, n, 0,
+                                                         static_cast<int>(sizeof(Key) * 8), cuda::stream()),
+                         "cub::DeviceRadixSort");
     cuda::check(cub::DeviceSegmentedSort::StableSortPairs(memory, bytes, keys, sorted, places, order, outer * n, outer,
                                                           starts, starts + 1, cuda::stream()),
                 "cub::DeviceSegmentedSort");
   };
-  sort(nullptr);
-  const Scratch memory(static_cast<std::int64_t>(bytes));
+  sort(nullptr);  // asks for the size
+  const Scratch memory(std::max<std::int64_t>(static_cast<std::int64_t>(bytes), 1));
   sort(memory.as<void>());
   cuda::check_launch("sort");
 }

@@ -15,7 +15,7 @@ namespace {
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }  // what waits for it goes on to
+  ~Event() { forget(cudaEventDestroy(event_)); }  // what waits for it goes on to
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   // `later` goes on when all that was started on `earlier` has ended.
@@ -95,19 +95,27 @@ class CudaAccelerator final : public Accelerator {
   void deallocate_apart(void* data, int index) noexcept override {
     try {
       const DeviceGuard guard(index);
-      static_cast<void>(cudaFree(data));
+      forget(cudaFree(data));
     } catch (const DeviceError&) {  // the driver has ended, and the memory with it
     }
   }
 
   bool pin_host(void* data, std::size_t bytes) noexcept override {
+    try {
+      set_any_device();
+    } catch (const DeviceError&) {
+      return false;
+    }
     const cudaError_t status = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
-    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // clears it
+    forget(status);
     return status == cudaSuccess;
   }
   void unpin_host(void* data) noexcept override {
-    // At the end of the process the driver may be gone already, and its hold on the memory with it.
-    if (cudaHostUnregister(data) != cudaSuccess) static_cast<void>(cudaGetLastError());
+    try {
+      set_any_device();
+      forget(cudaHostUnregister(data));
+    } catch (const DeviceError&) {  // the driver has ended, and its hold on the memory with it
+    }
   }
   void* compute_stream(int index) override {
     set_device(index);

@@ -132,9 +132,8 @@ std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& pr
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const Owned<cublasLtMatmulPreferenceOpaque_t> wish(made);
   set(*wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-  // Sums stay in the type that they are computed in, however the work is split.
-  set(*wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
+  // Sums stay in the type that they are computed in, however the work is split: "in place" adds in that of the result.
+  set(*wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.b.data));
   set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a.data));
   set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g.out.data));
@@ -149,36 +148,34 @@ std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& pr
   return result.algo;
 }
 
-constexpr std::size_t kMostAlgorithms = 4096;  // remembered: a program whose shapes never repeat starts over
-
 }  // namespace
 
 void product(const Gemm& g, DType dtype) {
   const Operand a(g.a, g.m, g.k), b(g.b, g.k, g.n);
   const Types types(dtype);
   const Factors factors;
-  check_blas(cublasGemmStridedBatchedEx_64(
-                 handles().blas, b.operation(), a.operation(), g.n, g.m, g.k, factors.one(types), g.b.data, types.data,
-                 b.stride, g.b_step, g.a.data, types.data, a.stride, g.a_step, factors.zero(types), g.out.data,
-                 types.data, std::max(g.out.row, g.n), g.out_step, g.batch, types.compute, CUBLAS_GEMM_DEFAULT),
-             "cublasGemmStridedBatchedEx");
+  check_blas(
+      cublasGemmStridedBatchedEx_64(product_handles().blas, b.operation(), a.operation(), g.n, g.m, g.k,
+                                    factors.one(types), g.b.data, types.data, b.stride, g.b_step, g.a.data, types.data,
+                                    a.stride, g.a_step, factors.zero(types), g.out.data, types.data,
+                                    std::max(g.out.row, g.n), g.out_step, g.batch, types.compute, CUBLAS_GEMM_DEFAULT),
+      "cublasGemmStridedBatchedEx");
   check_launch("gemm");
 }
 
 bool product_with_bias(const Gemm& g, DType dtype) {
   // The epilogue reads the bias 16 bytes at a time; products with vectors have better kernels in cuBLAS.
   if (g.batch != 1 || dtype == kFloat64 || g.n == 1 || g.k == 1 || alignment(g.bias) < 16) return false;
-  Handles& own = handles();
+  Handles& own = product_handles();
   const Problem problem(g, dtype);
-  if (own.algorithms.size() >= kMostAlgorithms) own.algorithms.clear();
-  const auto [entry, is_new] = own.algorithms.try_emplace(problem.key(g));
-  if (is_new) entry->second = choose(own, problem, g);
-  if (!entry->second) return false;
+  const std::optional<cublasLtMatmulAlgo_t>& algorithm =
+      own.products.find(problem.key(g), [&] { return choose(own, problem, g); });
+  if (!algorithm) return false;
   const Factors factors;
   check_blas(
       cublasLtMatmul(own.lt, problem.desc.get(), factors.one(problem.types), g.b.data, problem.b_layout.get(), g.a.data,
                      problem.a_layout.get(), factors.zero(problem.types), g.out.data, problem.out_layout.get(),
-                     g.out.data, problem.out_layout.get(), &*entry->second, own.workspace, kWorkspaceBytes, stream()),
+                     g.out.data, problem.out_layout.get(), &*algorithm, own.workspace, kWorkspaceBytes, stream()),
       "cublasLtMatmul");
   check_launch("linear");
   return true;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +41,7 @@ Devices& devices() {
   return *instance;
 }
 
+constexpr std::size_t kWord = 4;
 constexpr int kUnknown = -1;
 thread_local int current = kUnknown;
 
@@ -121,6 +123,10 @@ void check(cudaError_t status, const char* call) {
   throw DeviceError(fmt::format("cuda: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
+void forget(cudaError_t status) noexcept {
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
 void check_launch(const char* op) {
   cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess && waits_for_launches() && !is_capturing()) status = cudaStreamSynchronize(stream());
@@ -137,10 +143,18 @@ std::string why_no_device() {
   return devices().error == cudaSuccess ? "this machine has none" : cudaGetErrorString(devices().error);
 }
 
+// Asked for even where it has been set: other code of the thread may have changed it (NCCL, a program's own CUDA).
 void set_device(int index) {
-  if (current == index) return;
+  int actual = kUnknown;
+  if (current == index && cudaGetDevice(&actual) == cudaSuccess && actual == index) return;
   check(cudaSetDevice(index), "cudaSetDevice");
   current = index;
+}
+
+void set_any_device() {
+  for (int index = 0; current == kUnknown && index < device_count(); ++index) {
+    if (devices().list[static_cast<std::size_t>(index)].is_prepared.load()) set_device(index);
+  }
 }
 
 int current_device() {
@@ -150,16 +164,20 @@ int current_device() {
 
 DeviceGuard::DeviceGuard(int index) : before_(current) { set_device(index); }
 DeviceGuard::~DeviceGuard() {
-  if (current != before_ && before_ != kUnknown && cudaSetDevice(before_) == cudaSuccess) current = before_;
+  if (current == before_ || before_ == kUnknown) return;
+  const cudaError_t status = cudaSetDevice(before_);
+  if (status == cudaSuccess) current = before_;
+  forget(status);
 }
 
 cudaStream_t stream() { return here().stream; }
 
+// Whole words: atomic additions to bytes read and write the word around them.
 void* allocate(std::size_t bytes) {
   if (is_capturing()) return capture.memory->allocate(bytes);
   PerDevice& device = here();
   void* data = nullptr;
-  const std::size_t at_least = bytes == 0 ? 1 : bytes;
+  const std::size_t at_least = std::max((bytes + kWord - 1) / kWord, std::size_t{1}) * kWord;
   cudaError_t status = cudaMallocAsync(&data, at_least, device.stream);
   if (status == cudaErrorMemoryAllocation) {  // what the cache holds may lie in pieces
     static_cast<void>(cudaGetLastError());
@@ -186,7 +204,7 @@ void deallocate(void* data, std::size_t bytes) noexcept {
   try {
     PerDevice& device = here();
     device.allocated.fetch_sub(static_cast<std::int64_t>(bytes));
-    static_cast<void>(cudaFreeAsync(data, device.stream));
+    forget(cudaFreeAsync(data, device.stream));
   } catch (const DeviceError&) {
   }
 }

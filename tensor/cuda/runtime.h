@@ -12,6 +12,8 @@ namespace lockstep::inline LOCKSTEP_ABI::cuda {
 
 // Throws DeviceError with CUDA's own text unless `status` is success. `call` is what failed.
 void check(cudaError_t status, const char* call);
+// Where there is nobody to tell: at the end of things. The next launch is not blamed for it.
+void forget(cudaError_t status) noexcept;
 // After a launch. With LOCKSTEP_CUDA_SYNC=1 waits for the kernel, so that its failure is told under its own name.
 void check_launch(const char* op);
 
@@ -20,6 +22,8 @@ std::string why_no_device();
 
 // Makes a device this thread's current one.
 void set_device(int index);
+// One that is in use, for calls that need any: a thread without one would take memory of the first.
+void set_any_device();
 int current_device();
 // The stream of the current device, on which all of its work is started.
 cudaStream_t stream();

@@ -169,6 +169,12 @@ void check_pictures() {
         return curved(ls::avg_pool2d(curved(in[0]), {3, 2}, {2, 1}, padding, include));
       });
   }
+  check("max_pool2d", {{2, 2, 4, 5}}, [](const Inputs& in) {
+    return curved(ls::max_pool2d(curved(in[0]), 2, {3, 2}, 1, {2, 1}, true));
+  });
+  check("avg_pool2d", {{2, 2, 4, 5}}, [](const Inputs& in) {
+    return curved(ls::avg_pool2d(curved(in[0]), {3, 2}, 2, 1, true, true));
+  });
   const ls::Tensor mean = ls::tensor({0.1, -0.2}, {.dtype = ls::kFloat64}), var = ls::abs(mean) + 0.5;
   for (const bool training : {true, false}) {
     const auto normalize = [=](const ls::Tensor& x, const ls::Tensor& weight, const ls::Tensor& bias) {

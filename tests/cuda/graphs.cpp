@@ -219,3 +219,17 @@ TEST_CASE("an optimizer's state is not made inside a graph, which would make it 
   });
   CHECK(contains(error, "take the step once before"));
 }
+
+TEST_CASE("what the last tensor of an older graph leaves inside a capture is freed after it") {
+  const TestDevices devices;
+  const ls::Tensor x = ls::ones({8}, {.device = "cuda:0"});
+  ls::Tensor sum;
+  const auto step = [&] { sum = ls::sum(x); };
+  step();
+  ls::CudaGraph graph;
+  for (int i = 0; i < 2; ++i)
+    graph.capture(step, {.warm_up = false});  // `sum` is all that holds the first graph's memory
+  x.fill_(3);
+  graph.replay();
+  CHECK(sum.item<float>() == 24);
+}

@@ -103,7 +103,10 @@ class HostAccelerator final : public ls::Accelerator {
     return std::make_unique<Recorded>(std::exchange(launches_, {}));
   }
   void* allocate_apart(std::size_t bytes, int) override { return fresh(bytes); }
-  void deallocate_apart(void* data, int) noexcept override { std::free(data); }
+  void deallocate_apart(void* data, int) noexcept override {
+    if (recorder) std::abort();  // as above
+    std::free(data);
+  }
 
   bool pin_host(void*, std::size_t) noexcept override {
     ++pinned_;

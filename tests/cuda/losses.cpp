@@ -83,6 +83,11 @@ TEST_CASE("wrong values are told when the device is synchronised, by the operati
     (void)nn::cross_entropy(table, target).template item<float>();
   });
   CHECK(contains(label, "the target of sample 1 is class 2, expected 0 to 1"));
+  const std::string no_classes = error_of([&] {
+    const ls::Tensor target = ls::zeros({2}, {.dtype = ls::kInt64, .device = "cuda:0"});
+    (void)nn::cross_entropy(ls::zeros({2, 0}, {.device = "cuda:0"}), target).template item<float>();
+  });
+  CHECK(contains(no_classes, "the target of sample 0 is class 0"));
   const std::string probability =
       error_of([&] { (void)nn::binary_cross_entropy(table * 1.5, ls::zeros_like(table)).template item<float>(); });
   CHECK(contains(probability, "is no probability"));

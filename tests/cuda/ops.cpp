@@ -73,6 +73,9 @@ TEST_CASE("pointwise operations, dense and strided") {
     each("clamp", -8, 8, [](const ls::Tensor& x) { return ls::clamp(x, -1, 2); });
     each("pow_scalar", 0.2, 4, [](const ls::Tensor& x) { return ls::pow(x, 2.5); });
   }
+  // What a GPU makes of it has a mantissa of ones, which is where bits that count as numbers would show.
+  for (const auto function : {ls::exp, ls::sigmoid, ls::erf, ls::gelu, ls::silu, ls::softplus, ls::tanh})
+    check("NaN of NaN", {ls::full({40}, kNan) * 2}, [=](const Inputs& in) { return function(in[0] + 1); });
   check("second derivative", {values({40}, -2, 2, ls::kFloat64)}, [](const Inputs& in) {
     const ls::Tensor y = ls::tanh(in[0]) * ls::gelu(in[0]);
     return ls::autograd::grad(ls::sum(y), in[0], {.create_graph = true});
@@ -238,6 +241,15 @@ TEST_CASE("convolution, pooling and batch normalisation") {
           return ls::avg_pool2d(in[0], {3, 2}, stride, {1, 1}, include);
         });
     }
+    for (const ls::Size2d& stride : {ls::Size2d(2), ls::Size2d(3, 4)}) {
+      check("max_pool2d, dilated and cut off", {x}, [=](const Inputs& in) {
+        return ls::max_pool2d(in[0], {2, 3}, stride, 1, {3, 2}, true);
+      });
+      for (const bool include : {false, true})
+        check("avg_pool2d, cut off", {x}, [=](const Inputs& in) {
+          return ls::avg_pool2d(in[0], {4, 3}, stride, {2, 1}, include, true);
+        });
+    }
     const ls::Tensor weight = values({4}, 0.5, 2, dtype, 4), shift = values({4}, -1, 1, dtype, 5);
     check(
         "batch_norm", {x, weight, shift},
@@ -254,6 +266,9 @@ TEST_CASE("convolution, pooling and batch normalisation") {
         [](const Inputs& in) {
           return ls::max_pool2d(in[0], {1, 2});
         });
+  check("-inf alone, dilated", {ls::full({1, 1, 3, 7}, -kInf)}, [](const Inputs& in) {
+    return ls::max_pool2d(in[0], {2, 2}, 1, 1, {1, 3}, true);
+  });
 }
 
 TEST_CASE("indexing, sorting, joining") {
@@ -279,4 +294,13 @@ TEST_CASE("indexing, sorting, joining") {
         [](const Inputs& in) { return ls::sort(in[0], 0, true).second; });
   check("sorting integers", {ls::tensor({3, -5, 3, 0, 9, -5}, {.dtype = ls::kInt32})},
         [](const Inputs& in) { return ls::sort(in[0], 0, false).second; });
+}
+
+TEST_CASE("an index into nothing is refused before a kernel would read it") {
+  const TestDevices devices;
+  const ls::Tensor index = ls::zeros({1, 2}, {.dtype = ls::kInt64, .device = "cuda:0"});
+  const ls::Tensor nothing = ls::zeros({0, 2}, {.device = "cuda:0"});
+  CHECK(contains(error_of([&] { ls::gather(nothing, 0, index); }), "a dimension of size 0"));
+  CHECK(contains(error_of([&] { ls::index_select(nothing, 0, index[0]); }), "a dimension of size 0"));
+  CHECK(ls::index_select(nothing, 0, index[0].slice(0, 0, 0)).numel() == 0);
 }

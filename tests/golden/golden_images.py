@@ -70,4 +70,20 @@ def images():
         batch_norm("batch_norm_plain", n(3, 2, 4, 4), affine=False)
         batch_norm("batch_norm_options", n(2, 3, 3, 3), eps=0.1, momentum=0.3)
         batch_norm("batch_norm_points", n(5, 4, 1, 1))
+
+        # Sizes at which the last window is cut off (by one or two elements), is left out, or is the only one.
+        ceil = dict(ceil_mode=True)
+        case("max_pool2d_ceil", lambda x: F.max_pool2d(x, 3, 2, **ceil), x=n(2, 2, 6, 8))
+        case("max_pool2d_ceil_padding", lambda x: F.max_pool2d(x, 3, 2, 1, **ceil), x=n(2, 2, 6, 7))
+        case("max_pool2d_ceil_left_out", lambda x: F.max_pool2d(x, 2, 3, 1, **ceil), x=n(1, 2, 5, 8))
+        case("max_pool2d_ceil_small", lambda x: F.max_pool2d(x, 4, 3, **ceil), x=n(1, 2, 3, 2))
+        case("max_pool2d_dilation", lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, (2, 3)), x=n(2, 2, 8, 7))
+        case("max_pool2d_dilation_ceil", lambda x: F.max_pool2d(x, 3, 2, 1, 2, **ceil), x=n(1, 2, 8, 9))
+        low = n(1, 1, 7, 7)
+        low[0, 0, :5, :5] = -torch.inf
+        case("max_pool2d_dilation_minus_inf", lambda x: F.max_pool2d(x, 2, 1, 1, 3), x=low)
+        case("avg_pool2d_ceil", lambda x: F.avg_pool2d(x, 3, 2, 1, **ceil), x=n(2, 2, 6, 7))
+        case("avg_pool2d_ceil_without_pad", lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False, **ceil),
+             x=n(2, 2, 6, 7))
+        case("avg_pool2d_ceil_pairs", lambda x: F.avg_pool2d(x, (4, 2), (3, 2), (2, 0), **ceil), x=n(1, 2, 9, 5))
     return out, {}

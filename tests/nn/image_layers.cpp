@@ -119,6 +119,36 @@ TEST_CASE("MaxPool2d and AvgPool2d give PyTorch's values and gradients, ties, Na
   });
 }
 
+TEST_CASE("pooling with ceil_mode and dilation gives PyTorch's values and gradients") {
+  using Max = nn::MaxPool2dOptions;
+  using Avg = nn::AvgPool2dOptions;
+  check_cases({
+      {"max_pool2d_ceil", [] { return layer<nn::MaxPool2d>(3, Max{.stride = 2, .ceil_mode = true}); }},
+      {"max_pool2d_ceil_padding",
+       [] { return layer<nn::MaxPool2d>(3, Max{.stride = 2, .padding = 1, .ceil_mode = true}); }},
+      {"max_pool2d_ceil_left_out",
+       [] { return layer<nn::MaxPool2d>(2, Max{.stride = 3, .padding = 1, .ceil_mode = true}); }},
+      {"max_pool2d_ceil_small", [] { return layer<nn::MaxPool2d>(4, Max{.stride = 3, .ceil_mode = true}); }},
+      {"max_pool2d_dilation",
+       [] {
+         return layer<nn::MaxPool2d>(ls::Size2d{3, 2}, Max{.stride = {2, 1}, .padding = 1, .dilation = {2, 3}});
+       }},
+      {"max_pool2d_dilation_ceil",
+       [] { return layer<nn::MaxPool2d>(3, Max{.stride = 2, .padding = 1, .dilation = 2, .ceil_mode = true}); }},
+      {"max_pool2d_dilation_minus_inf",
+       [] { return layer<nn::MaxPool2d>(2, Max{.stride = 1, .padding = 1, .dilation = 3}); }},
+      {"avg_pool2d_ceil", [] { return layer<nn::AvgPool2d>(3, Avg{.stride = 2, .padding = 1, .ceil_mode = true}); }},
+      {"avg_pool2d_ceil_without_pad",
+       [] {
+         return layer<nn::AvgPool2d>(3, Avg{.stride = 2, .padding = 1, .ceil_mode = true, .count_include_pad = false});
+       }},
+      {"avg_pool2d_ceil_pairs",
+       [] {
+         return layer<nn::AvgPool2d>(ls::Size2d{4, 2}, Avg{.stride = {3, 2}, .padding = {2, 0}, .ceil_mode = true});
+       }},
+  });
+}
+
 TEST_CASE("BatchNorm2d gives PyTorch's values, gradients and buffers in two steps of training and in eval mode") {
   check_batch_norm("batch_norm", 3, {});
   check_batch_norm("batch_norm_plain", 2, {.affine = false});
@@ -176,6 +206,19 @@ TEST_CASE("layers for pictures name both sides of what does not fit") {
   CHECK(message(nn::AvgPool2d(5), {1, 1, 4, 4}) ==
         "avg_pool2d: a kernel of 5 x 5 (dilation 1 x 1) does not fit into x, which is (1, 1, 4, 4) f32 cpu, with "
         "padding 0 x 0");
+  CHECK(message(nn::MaxPool2d(4, {.stride = 2, .ceil_mode = true}), {1, 1, 2, 4}) ==
+        "max_pool2d: a kernel of 4 x 4 (dilation 1 x 1) does not fit into x, which is (1, 1, 2, 4) f32 cpu, with "
+        "padding 0 x 0");
+  CHECK(message(nn::MaxPool2d(2, {.stride = 1, .padding = 1, .dilation = 2}), {1, 1, 1, 4}) ==
+        "max_pool2d: with padding, a dilation of 2 x 2 is more than the pictures have: x is (1, 1, 1, 4) f32 cpu");
+  CHECK(message(nn::MaxPool2d(2, {.dilation = {1, 0}}), {1, 1, 4, 4}) ==
+        "max_pool2d: the dilation is 1 x 0, expected 1 to 1073741824");
+  CHECK(message(nn::MaxPool2d(2, {.padding = 1}), {1, 1, 0, 4}) ==
+        "max_pool2d: the pictures have no elements: x is (1, 1, 0, 4) f32 cpu");
+  CHECK(message(nn::AvgPool2d(2, {.stride = {-1, 2}}), {1, 1, 4, 4}) ==
+        "avg_pool2d: the stride is -1 x 2, expected 1 to 1073741824");
+  CHECK(message(nn::AvgPool2d(2, {.padding = {0, -1}}), {1, 1, 4, 4}) ==
+        "avg_pool2d: the padding is 0 x -1, expected 0 to 1073741824");
   CHECK(message(nn::BatchNorm2d(3), {2, 4, 2, 2}) ==
         "batch_norm: x is (2, 4, 2, 2) f32 cpu, expected (images, 3, height, width)");
   CHECK(contains(error_of([] {

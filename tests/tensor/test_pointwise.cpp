@@ -1,4 +1,5 @@
 // The pointwise functions against PyTorch, on ordinary values and at the edges of the number line.
+#include <bit>
 #include <functional>
 
 #include "tests/support/testing.h"
@@ -65,6 +66,18 @@ TEST_CASE("tiny and subnormal values keep their relative precision") {
   check_close(ls::log(tiny),
               ls::tensor({std::log(5e-324), std::log(1e-310), std::log(2.2e-308)}, {.dtype = ls::kFloat64}), "log",
               {1e-15, 0});
+}
+
+TEST_CASE("a NaN is one whatever its bits: GPUs write one with a mantissa of ones") {
+  for (const std::uint32_t bits : {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7fc00001u}) {
+    const ls::Tensor x = ls::full({40}, std::bit_cast<float>(bits));
+    for (const auto& [name, function] : functions()) {
+      INFO(name << " of a NaN " << std::hex << bits);
+      const float usual = function(ls::full({1}, kNan)).item<float>();
+      for (const float y : function(x).to_vector<float>()) CHECK(std::isnan(y) == std::isnan(usual));
+    }
+    CHECK(std::isnan(ls::softmax(x, 0)[7].item<float>()));
+  }
 }
 
 TEST_CASE("softplus is exact above 20 too") {

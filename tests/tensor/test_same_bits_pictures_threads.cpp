@@ -69,8 +69,10 @@ TEST_CASE("convolution and its gradients: the same bits at every offset and with
 
 TEST_CASE("pooling and its gradients: the same bits at every offset and with any threads") {
   for (const Shape& shape : {Shape{1, 1, 3, 3}, Shape{2, 3, 7, 9}, Shape{4, 5, 50, 67}}) {
-    for (const ls::raw::PoolingOptions& options :
-         {ls::raw::PoolingOptions{2, 2, 0}, {3, 2, 1}, {Size2d(3, 2), Size2d(1, 2), Size2d(1, 0)}}) {
+    for (const ls::raw::PoolingOptions& options : {ls::raw::PoolingOptions{2, 2, 0},
+                                                   {3, 2, 1},
+                                                   {Size2d(3, 2), Size2d(1, 2), Size2d(1, 0)},
+                                                   {3, 2, 1, 1, true}}) {
       for (const ls::DType dtype : both)
         check_table(pooling(options), [&](double, double) { return Tensors{numbers(shape, {.dtype = dtype})}; });
     }

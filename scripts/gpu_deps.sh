@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Fills a folder with what a build of Lockstep needs beside CMake, a compiler and CUDA, for a machine that has neither these
+# packages nor a network: scripts/gpu_check.sh takes the folder as --prefix. The packages are downloaded from this system's
+# own apt sources (Debian 12 or Ubuntu 24.04) and unpacked; nothing is installed.
+#   scripts/gpu_deps.sh [FOLDER]      default .deps, which git ignores; about 25 MB. What it held before is removed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case ${1:-} in -h | --help) sed -n '2,6s/^# \?//p' "$0"; exit 0 ;; esac
+
+folder=${1:-.deps}
+headers=(libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libssl-dev libxxhash-dev doctest-dev)
+command -v apt-get >/dev/null && command -v dpkg >/dev/null || { echo "gpu_deps.sh: needs apt-get and dpkg" >&2; exit 1; }
+if [ -e "$folder" ] && [ ! -e "$folder/.gpu_deps" ] && [ -n "$(ls -A "$folder")" ]; then
+  echo "gpu_deps.sh: $folder holds something else; name a folder of its own" >&2
+  exit 1
+fi
+
+# The libraries that the headers belong to, whose packages have the version in their name: libfmt9, libssl3, ...
+libraries() {
+  apt-cache depends --important "${headers[@]}" |
+    sed -n 's/^ *Depends: \(\(libfmt\|libssl\|libxxhash\|zlib1g\)[0-9a-z.]*\)$/\1/p' | sort -u
+}
+mapfile -t packages < <(printf '%s\n' "${headers[@]}" && libraries)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+(cd "$work" && apt-get -o APT::Sandbox::User=root download "${packages[@]}" >/dev/null)
+mkdir "$work/root"
+for package in "$work"/*.deb; do dpkg -x "$package" "$work/root"; done
+[ ! -d "$work/root/lib" ] || [ -L "$work/root/lib" ] || cp -a "$work/root/lib/." "$work/root/usr/lib/"
+rm -rf "$work/root/usr/share/doc" "$work/root/usr/share/man" "$work/root"/usr/lib/*/lib{ssl,crypto}.a
+
+# Links to absolute paths point into the other system: to the file of that name beside them instead.
+while IFS= read -r link; do
+  target=$(dirname "$link")/$(basename "$(readlink "$link")")
+  [ -e "$target" ] && ln -sf "$(basename "$target")" "$link"
+done < <(find "$work/root/usr/lib" -type l -lname '/*')
+
+rm -rf "$folder"
+mv "$work/root/usr" "$folder"
+touch "$folder/.gpu_deps"
+echo "$folder: $(du -sh "$folder" | cut -f1), ${packages[*]}"
