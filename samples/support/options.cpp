@@ -42,12 +42,11 @@ void settle_mode(Options& options, bool is_nproc_given) {
   if (options.backend != "shm" && options.mode != "ddp" && options.mode != "compare")
     throw CLI::ValidationError(
         "--backend", options.backend + " is for --mode ddp and --mode compare, and the mode is " + options.mode);
-  if (options.reduction != "canonical" && options.backend != "shm")
-    throw CLI::ValidationError("--reduction",
-                               options.reduction + " is for --backend shm, and the backend is " + options.backend);
-  if (options.reduction != "canonical" && options.mode != "ddp")
-    throw CLI::ValidationError("--reduction",
-                               options.reduction + " is for --mode ddp, and the mode is " + options.mode);
+  if (options.order != "canonical" && options.backend != "shm")
+    throw CLI::ValidationError("--order",
+                               options.order + " is for --backend shm, and the backend is " + options.backend);
+  if (options.order != "canonical" && options.mode != "ddp")
+    throw CLI::ValidationError("--order", options.order + " is for --mode ddp, and the mode is " + options.mode);
   const bool on_gpu = options.device != "cpu";
   if (on_gpu && options.mode == "compare")
     throw CLI::ValidationError("--device", options.device + " is not for --mode compare, whose bits are the CPU's");
@@ -105,7 +104,7 @@ Options parse(int argc, char** argv, Options options) {
          "of mode ddp. shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks; nccl: of GPUs")
       ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   app.add_option(
-         "--reduction", options.reduction,
+         "--order", options.order,
          "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "
          "other bits each time; own-first: each rank its own gradient first, to see other bits on each rank")
       ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));

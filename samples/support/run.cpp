@@ -58,7 +58,7 @@ std::string Run::settings(bool with_epochs) const {
   if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
   if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
-  if (options_.reduction != "canonical") text += " reduction=" + options_.reduction;
+  if (options_.order != "canonical") text += " order=" + options_.order;
   if (options_.comm_hook != "none") text += " comm-hook=" + options_.comm_hook;
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
@@ -216,11 +216,11 @@ void Run::write_trace() {
 void Run::print_ranks(const std::vector<std::uint64_t>& hashes) const {
   const bool equal = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
   for (std::size_t r = 0; r < hashes.size(); ++r) fmt::print("  rank {:<5}{:016x}\n", r, hashes[r]);
-  fmt::print("  {}, with --reduction {}: {}\n", equal ? "the replicas are equal" : "the replicas have diverged",
-             options_.reduction,
-             hashes.size() < 3                   ? "two numbers have one sum, whichever comes first"
-             : options_.reduction == "own-first" ? "each rank added its own gradient first"
-                                                 : "all ranks added in one order; in another run it may be another");
+  fmt::print("  {}, with --order {}: {}\n", equal ? "the replicas are equal" : "the replicas have diverged",
+             options_.order,
+             hashes.size() < 3               ? "two numbers have one sum, whichever comes first"
+             : options_.order == "own-first" ? "each rank added its own gradient first"
+                                             : "all ranks added in one order; in another run it may be another");
 }
 
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
@@ -243,7 +243,7 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", model, options_.save, metrics_->path());
   print_written(options_);
   fmt::print("hash        {}\n", hash);
-  if (options_.reduction != "canonical") print_ranks(hashes);
+  if (options_.order != "canonical") print_ranks(hashes);
   fmt::print("try next    {}\n\n", try_next);
   fmt::print("train loss {:.3f}\ntrain accuracy {:.3f}\ntest loss {:.3f}\ntest accuracy {:.3f}\n", train.loss,
              train.accuracy, test.loss, test.accuracy);

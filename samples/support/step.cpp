@@ -42,8 +42,8 @@ namespace {
 
 par::Reduction reduction_of(const Options& options) {
   if (options.backend == "nccl") return par::Reduction::kNative;  // an order of its own
-  if (options.reduction == "own-first") return par::Reduction::kOwnFirst;
-  return options.reduction == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
+  if (options.order == "own-first") return par::Reduction::kOwnFirst;
+  return options.order == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
 }
 
 std::shared_ptr<par::CommHook> hook_of(const Options& options) {

@@ -187,21 +187,21 @@ TEST_CASE("the bits depend on the number of shards, not on mode, ranks, or where
   }
 }
 
-TEST_CASE("--reduction arrival is for ddp, and cannot change anything with two ranks") {
-  const std::string two = hash_of("canonical", {"--mode", "ddp", "--reduction", "canonical"});
-  CHECK(two == hash_of("arrival", {"--mode", "ddp", "--reduction", "arrival"}));
-  CHECK(hash_of("arrival4", {"--mode", "ddp", "--shards", "4", "--reduction", "arrival"}).size() == 16);
-  check_error({"--mode", "dp", "--reduction", "arrival"}, {"--reduction", "ddp", "dp"});
+TEST_CASE("--order arrival is for ddp, and cannot change anything with two ranks") {
+  const std::string two = hash_of("canonical", {"--mode", "ddp", "--order", "canonical"});
+  CHECK(two == hash_of("arrival", {"--mode", "ddp", "--order", "arrival"}));
+  CHECK(hash_of("arrival4", {"--mode", "ddp", "--shards", "4", "--order", "arrival"}).size() == 16);
+  check_error({"--mode", "dp", "--order", "arrival"}, {"--order", "ddp", "dp"});
 }
 
-TEST_CASE("--reduction own-first makes the replicas diverge, says so, and is for ddp") {
+TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp") {
   const auto run_with = [](const char* reduction) {
-    return run(kProgram, {"--mode", "ddp", "--shards", "4", "--epochs", "2", "--out", fresh(reduction), "--reduction",
-                          reduction});
+    return run(kProgram,
+               {"--mode", "ddp", "--shards", "4", "--epochs", "2", "--out", fresh(reduction), "--order", reduction});
   };
   const Finished result = run_with("own-first");
   CHECK(result.code == 0);
-  CHECK_MESSAGE(contains(result.output, "the replicas have diverged, with --reduction own-first"), result.output);
+  CHECK_MESSAGE(contains(result.output, "the replicas have diverged, with --order own-first"), result.output);
   std::map<std::string, std::string> hashes;
   for (const std::string& line : lines(result.output)) {
     const auto row = words(line);
@@ -211,9 +211,9 @@ TEST_CASE("--reduction own-first makes the replicas diverge, says so, and is for
   CHECK(hashes["0"] == hashes["1"]);  // a + b is b + a
   CHECK(hashes["0"] != hashes["2"]);
   CHECK(hashes["2"] != hashes["3"]);
-  CHECK(contains(run_with("arrival").output, "the replicas are equal, with --reduction arrival"));
+  CHECK(contains(run_with("arrival").output, "the replicas are equal, with --order arrival"));
   CHECK(!contains(run_with("canonical").output, "the replicas"));
-  check_error({"--mode", "shards", "--reduction", "own-first"}, {"--reduction", "own-first", "ddp", "shards"});
+  check_error({"--mode", "shards", "--order", "own-first"}, {"--order", "own-first", "ddp", "shards"});
 }
 
 TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
@@ -264,7 +264,7 @@ TEST_CASE("what does not fit together names both sides and the way out") {
   check_error({"--out", out, "--mode", "ddp", "--shards", "4", "--nproc", "3"},
               {"--shards 4", "3 ranks", "--nproc 2", "--shards 6"});
   check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "gloo", "ddp", "dp"});
-  check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--reduction", "arrival"}, {"arrival", "shm", "mpi"});
+  check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--order", "arrival"}, {"arrival", "shm", "mpi"});
   check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
   check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
   check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33", "--nproc", "1"}, {"3 shards on 1"});
