@@ -38,7 +38,7 @@ inline constexpr std::size_t kMaxAssignment = 4 << 20;                    // of 
 inline constexpr std::size_t kTokenBytes = 32;                            // of a new job token
 
 // Of what the launcher reads from its workers.
-inline constexpr std::size_t kMaxErrorFile = 1 << 20;
+inline constexpr std::size_t kMaxErrorFile = 512 << 10;  // as JSON in memory 80 times that, if it is all brackets
 inline constexpr std::size_t kMaxErrorText = 4 << 10;    // of the error kept from it
 inline constexpr std::size_t kMaxOutputLine = 64 << 10;  // longer lines are handed on in pieces
 

@@ -172,7 +172,7 @@ TEST_CASE("write_error_file says what torchrun and this launcher read") {
   par::write_error_file("line 1\nline \"2\" \xff");
   CHECK(file.read() == "line 1\nline \"2\" \xef\xbf\xbd");
   par::write_error_file(std::string(par::kMaxErrorFile, 'x'));
-  CHECK(contains(file.read(), "at most 1048576 are read"));
+  CHECK(contains(file.read(), "at most 524288 are read"));
   par::write_error_file(std::string(par::kMaxErrorText + 1, 'x'));
   CHECK(file.read() == std::string(par::kMaxErrorText, 'x') + "...");
   setenv("TORCHELASTIC_ERROR_FILE", "/nonexistent/folder/file", 1);

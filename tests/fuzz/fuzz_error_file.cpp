@@ -1,0 +1,20 @@
+// Any text as what a rank left about its end: a message of bounded length without control characters, or none.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/parallel/launcher_internal.h"
+#include "lockstep/parallel/limits_internal.h"
+
+namespace par = lockstep::parallel;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string message = par::message_in(std::string(reinterpret_cast<const char*>(data), size));
+  if (message.size() > par::kMaxErrorText + 3) std::abort();
+  for (const char c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') std::abort();
+  }
+  // What a rank says of itself is read as it was meant, where it was not cut.
+  if (message.size() <= par::kMaxErrorText && par::message_in(par::error_json(message)) != message) std::abort();
+  return 0;
+}
