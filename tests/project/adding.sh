@@ -41,7 +41,7 @@ for program in programs/*.cpp; do
 done
 [ $ran -ge 4 ] || { echo "only $ran programs"; failed=1; }
 
-# The operations: the tables of the gradient checks, and flip's kernel for GPUs, compiled as C++ as tests/cuda does.
+# The operations: the tables of the gradient checks, and flip's kernel for GPUs, compiled as C++.
 golden="-DLOCKSTEP_GOLDEN_DIR=\"$SCRATCH/tree/tests/golden\" -DLOCKSTEP_SLOWDOWN=1"
 mkdir -p tree/tests/golden
 objects=
@@ -53,5 +53,24 @@ done
 compile $objects -o gradchecks $link -lfmt
 ./gradchecks --no-colors=true -tc="every*" | tee gradchecks.log || failed=1
 grep -qE 'test cases: +[1-9]' gradchecks.log || { echo "no gradient check ran"; failed=1; }
-"$CXX" -x c++ -std=c++20 -fsyntax-only -Ibuild/include -DLOCKSTEP_KERNELS=cuda::host tree/tensor/cuda/kernels_flip.cu
+# What tests/cuda has for launches on the host, as much of it as flip needs.
+cat >flip_for_gpus.cpp <<'END'
+#include "lockstep/tensor/cuda/kernels_flip.cu"
+
+namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+bool is_recording() { return false; }
+void record(std::function<void()>) {}
+}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+
+int main() {
+  const float in[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, expected[12] = {4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7};
+  float out[12] = {};
+  lockstep::LOCKSTEP_KERNELS::flip(in, out, {.outer = 2, .n = 3, .inner = 2}, lockstep::kFloat32);
+  for (int i = 0; i < 12; ++i) {
+    if (out[i] != expected[i]) return 1;
+  }
+}
+END
+compile -DLOCKSTEP_KERNELS=cuda::host flip_for_gpus.cpp -o flip_for_gpus $link
+./flip_for_gpus && echo "flip's kernel for GPUs, on the host: passed" || { echo "flip's kernel for GPUs is wrong"; failed=1; }
 exit $failed
