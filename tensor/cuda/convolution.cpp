@@ -30,7 +30,7 @@ cudnnHandle_t handle() {
   Handles& own = handles();
   if (!own.dnn) {
     cudnnHandle_t made = nullptr;
-    check_dnn(cudnnCreate(&made), "cudnnCreate");
+    check_dnn(with_memory([&] { return cudnnCreate(&made); }), "cudnnCreate");
     check_dnn(cudnnSetStream(made, stream()), "cudnnSetStream");
     own.dnn = made;
   }

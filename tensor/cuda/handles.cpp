@@ -39,7 +39,7 @@ std::unique_ptr<Handles> take_unused(int device) {
 void make_cublas(Handles& own) {
   if (!own.workspace) own.workspace = allocate_apart(kWorkspaceBytes);
   cublasHandle_t blas = nullptr;
-  check_blas(cublasCreate(&blas), "cublasCreate");
+  check_blas(with_memory([&] { return cublasCreate(&blas); }), "cublasCreate");
   check_blas(cublasSetStream(blas, stream()), "cublasSetStream");
   check_blas(cublasSetWorkspace(blas, own.workspace, kWorkspaceBytes), "cublasSetWorkspace");
   check_blas(cublasSetMathMode(blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "cublasSetMathMode");

@@ -45,4 +45,14 @@ Handles& handles();
 // The same with cuBLAS's.
 Handles& product_handles();
 
+// The status of create(), which makes a handle in the device's memory; tried again without what freed tensors have left there.
+template <class Create>
+auto with_memory(Create create) {
+  const auto status = create();
+  constexpr decltype(create()) kSuccess{};
+  if (status == kSuccess || is_capturing()) return status;
+  empty_cache(current_device());
+  return create();
+}
+
 }  // namespace lockstep::inline LOCKSTEP_ABI::cuda
