@@ -14,8 +14,10 @@ Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
                  describe(index));
   Tensor out = contiguous(to(index, kInt64));
   if (out.numel() == 0) return out;
-  LOCKSTEP_CHECK(size > 0, "{}: the index {} looks into a dimension of size 0", op, describe(index));
-  if (!out.device().is_cpu()) return out;
+  if (!out.device().is_cpu()) {  // its kernels report an index that is outside, and use 0 in its place
+    LOCKSTEP_CHECK(size > 0, "{}: the index {} is outside [0, 0)", op, describe(index));
+    return out;
+  }
   std::int64_t low = 0, high = 0;
   kernels(out.device()).index_range(out.data<std::int64_t>(), out.numel(), &low, &high);
   LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {})", op, low < 0 ? low : high, size);

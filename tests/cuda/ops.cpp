@@ -300,7 +300,7 @@ TEST_CASE("an index into nothing is refused before a kernel would read it") {
   const TestDevices devices;
   const ls::Tensor index = ls::zeros({1, 2}, {.dtype = ls::kInt64, .device = "cuda:0"});
   const ls::Tensor nothing = ls::zeros({0, 2}, {.device = "cuda:0"});
-  CHECK(contains(error_of([&] { ls::gather(nothing, 0, index); }), "a dimension of size 0"));
-  CHECK(contains(error_of([&] { ls::index_select(nothing, 0, index[0]); }), "a dimension of size 0"));
+  CHECK(contains(error_of([&] { ls::gather(nothing, 0, index); }), "outside [0, 0)"));
+  CHECK(contains(error_of([&] { ls::index_select(nothing, 0, index[0]); }), "outside [0, 0)"));
   CHECK(ls::index_select(nothing, 0, index[0].slice(0, 0, 0)).numel() == 0);
 }
