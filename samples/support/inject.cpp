@@ -21,17 +21,15 @@ struct NamedKind {
   std::string_view name;
   Injection::Kind kind;
 };
-constexpr NamedKind kKinds[] = {{"kill", Injection::Kind::kKill},
-                                {"stop", Injection::Kind::kStop},
-                                {"delay", Injection::Kind::kDelay},
-                                {"corrupt", Injection::Kind::kCorrupt},
-                                {"mismatch", Injection::Kind::kMismatch}};
+constexpr NamedKind kKinds[] = {{"kill", Injection::Kind::kKill},       {"stop", Injection::Kind::kStop},
+                                {"delay", Injection::Kind::kDelay},     {"drop", Injection::Kind::kDrop},
+                                {"corrupt", Injection::Kind::kCorrupt}, {"mismatch", Injection::Kind::kMismatch}};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
-  throw lockstep::InvalidArgument(
-      fmt::format("--inject \"{}\": {}\nExpected kill, stop, delay, corrupt or mismatch, as kill:rank=1,step=17 or "
-                  "delay:rank=1,step=17,ms=200",
-                  text.substr(0, kQuoted), what));
+  throw lockstep::InvalidArgument(fmt::format(
+      "--inject \"{}\": {}\nExpected kill, stop, delay, drop, corrupt or mismatch, as kill:rank=1,step=17 or "
+      "delay:rank=1,step=17,ms=200",
+      text.substr(0, kQuoted), what));
 }
 
 std::int64_t to_number(std::string_view key, std::string_view value, std::int64_t least, std::int64_t most,
@@ -119,6 +117,8 @@ void Injection::before_step(std::int64_t step, lockstep::parallel::ProcessGroup&
     case Kind::kDelay:
       sleep_unless_stopped(milliseconds_);
       break;
+    case Kind::kDrop:
+      throw DroppedOut();
     case Kind::kMismatch:
       group.all_reduce(lockstep::zeros({3}))->wait();
       break;

@@ -114,9 +114,10 @@ Options parse(int argc, char** argv, Options options) {
          "of thin matrices, after 10 steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_flag("--cuda-graph", options.cuda_graph, "on a cuda device, steps as replays of one that was recorded");
-  app.add_option("--inject", options.inject,
-                 "of mode ddp, a fault on purpose: kill:rank=1,step=17; stop:, corrupt: or mismatch: likewise, or "
-                 "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again meet none");
+  app.add_option(
+      "--inject", options.inject,
+      "of mode ddp, a fault on purpose: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
+      "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again meet none");
   app.add_option("--timeout", options.timeout, "of mode ddp: seconds that a rank waits for the others")
       ->check(CLI::Range(0.001, 86400.0));
   app.add_option("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");

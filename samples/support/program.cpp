@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "support/compare.h"
+#include "support/inject.h"
 #include "support/ranks.h"
 #include "support/step.h"
 #include "support/stop.h"
@@ -20,6 +21,8 @@ int run_program(int argc, char** argv, const Options& defaults, Train train) {
     if (options.mode == "ddp" && !is_rank()) return start_ranks(options);
     install_stop_handler();
     return train(options);
+  } catch (const DroppedOut&) {
+    return 0;
   } catch (const std::exception& error) {
     report_error(options.program, error.what());
     return 1;

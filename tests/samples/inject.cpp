@@ -48,6 +48,7 @@ TEST_CASE("inject: kind, rank, step and time are read in any order") {
   CHECK(Injection::parse("stop:rank=0,step=1").kind() == Injection::Kind::kStop);
   CHECK(Injection::parse("corrupt:rank=0,step=1").kind() == Injection::Kind::kCorrupt);
   CHECK(Injection::parse("mismatch:rank=0,step=1").kind() == Injection::Kind::kMismatch);
+  CHECK(Injection::parse("drop:rank=0,step=1").kind() == Injection::Kind::kDrop);
   CHECK(Injection::parse("").kind() == Injection::Kind::kNone);
 }
 
@@ -72,7 +73,7 @@ TEST_CASE("inject: what is wrong is named, with what is expected instead") {
   for (const auto& each : wrong) {
     const std::string error = refusal(each.first);
     CHECK_MESSAGE(contains(error, std::string("--inject \"") + each.first + "\": " + each.second), error);
-    CHECK(contains(error, "Expected kill, stop, delay, corrupt or mismatch"));
+    CHECK(contains(error, "Expected kill, stop, delay, drop, corrupt or mismatch"));
   }
   CHECK(refusal("kill:" + std::string(10'000, 'x')).size() < 400);
 }
@@ -108,6 +109,15 @@ TEST_CASE("inject: a wrong gradient is found one step later, by the parameters t
   CHECK(run.code == 1);
   CHECK(contains(run.output, "replicas have diverged: fc.weight of rank 1 is not rank 0's"));
   CHECK_FALSE(std::filesystem::exists("faulty/model.safetensors"));
+}
+
+TEST_CASE("inject: a rank that leaves too early ends well, and the others say that it has left") {
+  const Finished run = train("drop:rank=1,step=17");
+  CAPTURE(run.output);
+  CHECK(run.code == 1);
+  CHECK(contains(run.output, "First to fail: rank 0"));
+  CHECK(contains(run.output, "bucket 0 of 1 of step 17"));
+  CHECK(contains(run.output, "rank 1 has left the group"));
 }
 
 TEST_CASE("inject: a tensor of another shape is an error that names both sides") {
