@@ -182,8 +182,8 @@ TraceEvent unpack(const Packed& packed, int thread, const Moment& begin, const M
 
 const char* name(TraceKind kind) {
   constexpr const char* kNames[kTraceKindCount] = {
-      "user", "step",       "replica", "forward",      "backward",        "optimizer",  "kernel",
-      "copy", "collective", "wait",    "bucket ready", "bucket launched", "bucket done"};
+      "user", "step",       "replica", "forward",      "backward",        "optimizer",   "kernel",
+      "copy", "collective", "wait",    "bucket ready", "bucket launched", "bucket done", "hops"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -35,8 +35,9 @@ enum class TraceKind : std::uint8_t {
   kBucketReady,     // moments; id: the bucket
   kBucketLaunched,  // ... the wait that ends at kBucketDone may be for this bucket or an earlier one
   kBucketDone,
+  kHops,  // one step of a collective that goes by hops (parallel/hops.h); id: the step; from: the rank; bytes: that it sends
 };
-inline constexpr int kTraceKindCount = 13;  // how many there are
+inline constexpr int kTraceKindCount = 14;  // how many there are
 const char* name(TraceKind kind);           // "forward"
 
 // What an event may say beside its name. -1: nothing.

@@ -71,6 +71,11 @@ class Writer {
         put_labels(out_, event.labels), put(out_, "}}");
         begin(event, "e", event.end), put(out_, ",\"id\":\"{}.{}.{}\"}}", pid_, event.labels.group, event.labels.id);
         return;
+      case TraceKind::kHops:  // likewise
+        begin(event, "b", event.begin), put(out_, ",\"id\":\"{}.hops.{}\"", pid_, event.labels.id);
+        put_labels(out_, event.labels), put(out_, "}}");
+        begin(event, "e", event.end), put(out_, ",\"id\":\"{}.hops.{}\"}}", pid_, event.labels.id);
+        return;
       case TraceKind::kBucketLaunched:
         arrow(event, "s", "");
         return moment(event);

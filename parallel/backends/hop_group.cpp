@@ -272,6 +272,8 @@ void HopGroup::settle_time(HopWork& work, std::vector<double> launched) {
 void HopGroup::start_step(HopWork& work) {
   const Call& call = work.call;
   if (++work.step >= work.plan.steps()) return;
+  work.step_began = TraceTime::now();
+  work.step_sends = 0;
   for (const Hop& hop : work.plan.step(work.step)) {
     if (hop.from != rank() && hop.to != rank()) continue;
     Call message{.kind = hop.from == rank() ? Kind::kSend : Kind::kRecv,
@@ -283,6 +285,7 @@ void HopGroup::start_step(HopWork& work) {
                  .rank = rank()};
     if (hop.from == rank()) {
       message.in = elements(call, hop.begin, hop.end);
+      work.step_sends += message.count * static_cast<std::int64_t>(item_size(call.dtype));
     } else {
       message.out = raw::empty({message.count}, {.dtype = call.dtype});
       work.arriving.push_back({hop, message.out});
@@ -307,6 +310,8 @@ void HopGroup::finish_step(HopWork& work) {
                                  .result = elements(call, hop.begin, hop.end)});
   }
   work.arriving.clear();
+  trace_event(TraceKind::kHops, lockstep::parallel::name(options_.algorithm), work.step_began,
+              {.bytes = work.step_sends, .from = rank(), .id = work.step});
 }
 
 // All that comes in one step to be added is for the same elements. In the order of ranks, this one's own among them.

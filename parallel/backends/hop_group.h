@@ -14,6 +14,7 @@
 #include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/hops.h"
 #include "lockstep/parallel/simulation.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -35,7 +36,9 @@ class HopWork final : public Work {
   std::shared_ptr<Work> under_way_heads, plain;
   bool agreed = false;
   HopPlan plan{Algorithm::kDirect, 1, 0};
-  int step = -1;  // that is under way
+  int step = -1;                // that is under way ...
+  TraceTime step_began;         // ... since then, in a trace
+  std::int64_t step_sends = 0;  // ... and so many bytes of this rank
   std::vector<std::shared_ptr<Work>> messages;
   std::vector<Arriving> arriving;
   double done_at = 0;  // by the simulated clock

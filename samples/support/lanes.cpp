@@ -31,7 +31,9 @@ bool is_moment(TraceKind kind) {
 }
 
 // Which events have a place in a lane; the rest frame them.
-bool is_shown(TraceKind kind) { return kind != TraceKind::kStep && kind != TraceKind::kReplica; }
+bool is_shown(TraceKind kind) {
+  return kind != TraceKind::kStep && kind != TraceKind::kReplica && kind != TraceKind::kHops;
+}
 
 // The replica that a thread was running for, 0 (where the rest is done as well) outside of all.
 std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEvent*>& replicas) {

@@ -60,6 +60,20 @@ TEST_CASE("DataParallel: each copy of the books is in the trace, on the thread o
   CHECK(of_kind(trace, TraceKind::kWait).size() >= 3);
 }
 
+TEST_CASE("an all_reduce by hops writes each of its steps, with the bytes that the rank sends in it") {
+  start_trace();
+  with_threads("local", 3, [](const Group& group) { group->all_reduce(ones({12}))->wait(); },
+               {.algorithm = Algorithm::kRing});
+  const Trace trace = stop_trace();
+  std::vector<std::int64_t> seen(3 * 4, 0);  // rank by step
+  for (const TraceEvent& event : of_kind(trace, TraceKind::kHops)) {
+    CHECK(event.name == "ring");
+    CHECK(event.begin <= event.end);
+    seen.at(static_cast<std::size_t>(4 * event.labels.from + event.labels.id)) += event.labels.bytes;
+  }
+  CHECK(seen == std::vector<std::int64_t>(3 * 4, 16));
+}
+
 TEST_CASE("gather_traces: rank 0 gets all ranks' events, whole, in the order of ranks, and the others none") {
   for (const int size : {1, 3}) {
     CAPTURE(size);
