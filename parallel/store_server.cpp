@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "lockstep/parallel/crypto_internal.h"
 #include "lockstep/parallel/deadline.h"
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/store_frames_internal.h"
@@ -66,13 +66,6 @@ std::int64_t to_number(const std::string& text) {
   if (error != std::errc() || end != text.data() + text.size())
     throw IoError(fmt::format("store: add: the amount {} is not a number", quoted(text)));
   return value;
-}
-
-std::uint64_t random_number() {
-  std::uint64_t out = 0;
-  if (uninterrupted([&] { return ::getrandom(&out, sizeof(out), 0); }) != sizeof(out))
-    throw CommError(fmt::format("store: no random numbers from the system: {}", reason(errno)));
-  return out;
 }
 
 }  // namespace
@@ -131,7 +124,7 @@ class StoreServer::Loop {
   Descriptor spare_;               // given up for a moment when descriptors run out, to be able to turn a peer away
   std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
   std::atomic<bool> stop_{false};
-  const std::string name_ = std::to_string(random_number());
+  const std::string name_ = std::string(view(random_digest()));
   StoreTable table_;
   std::vector<std::unique_ptr<Connection>> peers_;  // in the order they came
   std::vector<pollfd> polled_;

@@ -23,20 +23,21 @@ libraries() {
 mapfile -t packages < <(printf '%s\n' "${headers[@]}" && libraries)
 
 work=$(mktemp -d)
+unpacked=$work/unpacked
 trap 'rm -rf "$work"' EXIT
 (cd "$work" && apt-get -o APT::Sandbox::User=root download "${packages[@]}" >/dev/null)
-mkdir "$work/root"
-for package in "$work"/*.deb; do dpkg -x "$package" "$work/root"; done
-[ ! -d "$work/root/lib" ] || [ -L "$work/root/lib" ] || cp -a "$work/root/lib/." "$work/root/usr/lib/"
-rm -rf "$work/root/usr/share/doc" "$work/root/usr/share/man" "$work/root"/usr/lib/*/lib{ssl,crypto}.a
+mkdir "$unpacked"
+for package in "$work"/*.deb; do dpkg -x "$package" "$unpacked"; done
+[ ! -d "$unpacked/lib" ] || [ -L "$unpacked/lib" ] || cp -a "$unpacked/lib/." "$unpacked/usr/lib/"
+rm -rf "$unpacked/usr/share/doc" "$unpacked/usr/share/man" "$unpacked"/usr/lib/*/lib{ssl,crypto}.a
 
 # Links to absolute paths point into the other system: to the file of that name beside them instead.
 while IFS= read -r link; do
   target=$(dirname "$link")/$(basename "$(readlink "$link")")
   [ -e "$target" ] && ln -sf "$(basename "$target")" "$link"
-done < <(find "$work/root/usr/lib" -type l -lname '/*')
+done < <(find "$unpacked/usr/lib" -type l -lname '/*')
 
 rm -rf "$folder"
-mv "$work/root/usr" "$folder"
+mv "$unpacked/usr" "$folder"
 touch "$folder/.gpu_deps"
 echo "$folder: $(du -sh "$folder" | cut -f1), ${packages[*]}"

@@ -14,7 +14,7 @@ anchors() {
 while IFS= read -r page; do
   # Outside fenced blocks and code spans: ](target)
   while IFS= read -r link; do
-    case $link in http://* | https://* | mailto:*) continue ;; esac
+    case $link in *://* | mailto:*) continue ;; esac
     checked=$((checked + 1))
     file=${link%%#*} part=
     [[ $link == *#* ]] && part=${link#*#}
