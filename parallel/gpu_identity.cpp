@@ -33,6 +33,10 @@ std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const G
   store.set(key(rank), encode(own));
   std::vector<GpuIdentity> all;
   for (int r = 0; r < size; ++r) all.push_back(decode(store.get(key(r)), r));
+  // Where two ranks share a GPU all of them leave: rank 0, which often holds the store, as the last.
+  const auto has_read = [](int r) { return fmt::format("gpu/{}/has_read", r); };
+  if (rank > 0) store.set(has_read(rank), "1");
+  for (int r = 1; r < size && rank == 0; ++r) store.get(has_read(r));
   return all;
 }
 

@@ -53,7 +53,10 @@ struct PeerWatch::Sign {
   bool has_left() const { return text.ends_with(kLeftInOrder); }
   std::string operations() const {
     const std::size_t from = text.find(' ');
-    return from == std::string::npos ? "no" : text.substr(from + 1, text.find(' ', from + 1) - from - 1);
+    if (from == std::string::npos) return "no";
+    const std::string count = text.substr(from + 1, text.find(' ', from + 1) - from - 1);
+    const bool is_number = count.find_first_not_of("0123456789") == std::string::npos;
+    return is_number ? count : lockstep::quoted(count);
   }
 };
 
@@ -116,8 +119,8 @@ std::string PeerWatch::progress() {
     for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
       const Sign sign = sign_of(r);
       const std::string count = r == options_.rank ? std::to_string(operations_.load()) : sign.operations();
-      text += fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, lockstep::quoted(count),
-                          sign.has_left() ? " and left" : "");
+      text +=
+          fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
     return fmt::format("the store does not say how far the others are: {}", error.what());

@@ -219,6 +219,8 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
   check_reduction("all_reduce", tensor, ReduceOp::kSum);
+  LOCKSTEP_CHECK(scale == 1 || tensor.is_floating_point(), "all_reduce_scaled: {} times {} is no integer; use kSum",
+                 lockstep::describe(tensor), scale);
   return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor);
 }
 

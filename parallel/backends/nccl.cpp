@@ -17,6 +17,7 @@
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
 namespace {
@@ -74,6 +75,24 @@ ncclDataType_t type_of(const Call& call) {
   }
 }
 
+// A number in a floating-point type, as NCCL reads it: in that of the tensor.
+union Factor {
+  Factor(double value, DType dtype) {
+    if (dtype == kFloat64)
+      f64 = value;
+    else if (dtype == kFloat16)
+      f16 = to_half(static_cast<float>(value));
+    else if (dtype == kBFloat16)
+      bf16 = to_bfloat16(static_cast<float>(value));
+    else
+      f32 = static_cast<float>(value);
+  }
+  double f64;
+  float f32;
+  Half f16;
+  BFloat16 bf16;
+};
+
 // Of a reduction; one with a factor of its own lives as long as this.
 class Operator {
  public:
@@ -81,10 +100,8 @@ class Operator {
     if (call.op == ReduceOp::kAvg) {
       op_ = ncclAvg;
     } else if (call.scale != 1) {
-      float narrow = static_cast<float>(call.scale);
-      double wide = call.scale;
-      void* const factor = call.dtype == kFloat64 ? static_cast<void*>(&wide) : &narrow;
-      status_ = ncclRedOpCreatePreMulSum(&op_, factor, type_of(call), ncclScalarHostImmediate, comm);
+      Factor factor(call.scale, call.dtype);
+      status_ = ncclRedOpCreatePreMulSum(&op_, &factor, type_of(call), ncclScalarHostImmediate, comm);
       made_ = status_ == ncclSuccess;
     } else {
       constexpr ncclRedOp_t kOps[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};

@@ -136,15 +136,13 @@ void Communicator::run(const char* what, FunctionRef<ncclResult_t(ncclComm_t com
 
 // A communicator that does not block says "in progress", and is asked until it says something else.
 void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadline) {
+  if (status != ncclSuccess && status != ncclInProgress)
+    throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(nullptr)));
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
       if (!comm_) throw CommError(fmt::format("nccl: {}: {}", what, watch_->failure()));
-      if (status == ncclInProgress || status == ncclSuccess) {
-        ncclResult_t now = ncclSuccess;
-        check(ncclCommGetAsyncError(comm_, &now), "ncclCommGetAsyncError");
-        status = now;
-      }
+      check(ncclCommGetAsyncError(comm_, &status), "ncclCommGetAsyncError");
       if (status == ncclSuccess) return;
       if (status != ncclInProgress)
         throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(comm_)));

@@ -146,7 +146,10 @@ std::string why_no_device() {
 // Asked for even where it has been set: other code of the thread may have changed it (NCCL, a program's own CUDA).
 void set_device(int index) {
   int actual = kUnknown;
-  if (current == index && cudaGetDevice(&actual) == cudaSuccess && actual == index) return;
+  if (current == index) {
+    forget(cudaGetDevice(&actual));
+    if (actual == index) return;
+  }
   check(cudaSetDevice(index), "cudaSetDevice");
   current = index;
 }
