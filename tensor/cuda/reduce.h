@@ -13,8 +13,9 @@ namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 namespace detail {
 
 inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device busy
-inline constexpr std::int64_t kLongest = 512;  // elements that one thread joins in turn: keeps rounding errors small
-inline constexpr std::int64_t kShortest = 4;   // ... and that make another part worth its while
+inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
+inline constexpr std::int64_t kShortest = 4;      // ... and that make another part worth its while
+inline constexpr std::int64_t kOfOneThread = 32;  // elements of an output that a block of threads is too much for
 
 // How a reduction is cut: blocks of `lanes` neighbouring outputs, and n into `parts`.
 struct Cut {
@@ -73,6 +74,19 @@ struct ReduceBlock {
   }
 };
 
+// Few elements for each output: by one thread, in their order.
+template <class R>
+struct ReduceElements {
+  R reduction;
+  Rows rows;
+  DEVICE_ONLY void operator()(std::int64_t output) const {
+    const std::int64_t origin = output / rows.inner * rows.n * rows.inner + output % rows.inner;
+    auto sum = reduction.start();
+    for (std::int64_t r = 0; r < rows.n; ++r) reduction.add(sum, origin + r * rows.inner, output, r);
+    reduction.finish(output, sum);
+  }
+};
+
 // The second round, over the parts.
 template <class R>
 struct JoinParts {
@@ -92,6 +106,8 @@ struct JoinParts {
 template <class R>
 void launch_reduce(const char* op, const Rows& rows, const R& reduction) {
   using Sum = typename R::Sum;
+  if (rows.n <= detail::kOfOneThread)
+    return launch_elements(op, rows.outer * rows.inner, detail::ReduceElements<R>{reduction, rows});
   const detail::Cut cut(rows);
   if (cut.parts == 1) return launch_blocks(op, cut.groups, detail::ReduceBlock<R>{reduction, rows, cut, nullptr});
   const Scratch partials(cut.parts * cut.outputs * static_cast<std::int64_t>(sizeof(Sum)));
