@@ -94,7 +94,7 @@ class Block {
 template <class T, class Join>
 __device__ T Block::reduce(PerThread<T>& values, Join join) const {
   constexpr int kWarps = kThreads / kWarp;
-  __shared__ alignas(16) unsigned char memory[kWarps * sizeof(T)];
+  alignas(16) __shared__ unsigned char memory[kWarps * sizeof(T)];
   T* const of_warps = reinterpret_cast<T*>(memory);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   T value = values.value;
@@ -116,7 +116,7 @@ __device__ T Block::reduce(PerThread<T>& values, Join join) const {
 
 template <class T, class Join>
 __device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) const {
-  __shared__ alignas(16) unsigned char memory[kThreads * sizeof(T)];
+  alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
   T* const all = reinterpret_cast<T*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
   all[thread] = values.value;
@@ -131,7 +131,7 @@ __device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) 
 
 template <class T>
 __device__ void Block::sum_before(PerThread<T>& values) const {
-  __shared__ alignas(16) unsigned char memory[kThreads * sizeof(T)];
+  alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
   T* const all = reinterpret_cast<T*>(memory);
   all[threadIdx.x] = values.value;
   __syncthreads();

@@ -26,22 +26,30 @@ __global__ void __launch_bounds__(kThreads) run_block(std::int64_t first, const 
   f(Block(first + blockIdx.x));
 }
 
+// kernel<<<blocks, kThreads, 0, stream>>>(first, f), as the runtime's function, which tests/cuda/simulator/ has as well.
+template <class F>
+void start(const char* op, std::int64_t blocks, void (*kernel)(std::int64_t, F), std::int64_t first, const F& f) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = cuda::stream();
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, first, f));  // what it answers, check_launch asks for
+  cuda::check_launch(op);
+}
+
 }  // namespace detail
 
 template <class F>
 void launch_elements(const char* op, std::int64_t count, const F& f) {
   if (count == 0) return;
   const std::int64_t blocks = std::min((count + kThreads - 1) / kThreads, detail::kMostBlocks);
-  detail::run_elements<<<static_cast<unsigned>(blocks), kThreads, 0, cuda::stream()>>>(count, f);
-  cuda::check_launch(op);
+  detail::start(op, blocks, detail::run_elements<F>, count, f);
 }
 
 template <class F>
 void launch_blocks(const char* op, std::int64_t blocks, const F& f) {
   for (std::int64_t first = 0; first < blocks; first += detail::kMostOfGrid) {
-    const std::int64_t count = std::min(blocks - first, detail::kMostOfGrid);
-    detail::run_block<<<static_cast<unsigned>(count), kThreads, 0, cuda::stream()>>>(first, f);
-    cuda::check_launch(op);
+    detail::start(op, std::min(blocks - first, detail::kMostOfGrid), detail::run_block<F>, first, f);
   }
 }
 

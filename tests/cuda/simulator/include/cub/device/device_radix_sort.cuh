@@ -1,0 +1,3 @@
+#pragma once
+
+#include "tests/cuda/simulator/sort.h"
