@@ -1,10 +1,11 @@
 // Grids of threads: the threads of a block take turns, each on a stack of its own, and wait for each other where the kernel
-// says so. From one round to the next they run in the opposite order, so that a result that depends on it is a wrong one
-// sooner or later.
+// says so. From one barrier to the next they run in the opposite order, one warp after the other, so that a result that
+// depends on it is a wrong one sooner or later.
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <vector>
@@ -96,32 +97,31 @@ void release(unsigned first, unsigned end) {
   for (unsigned i = first; i < end; ++i) machine().fibers[i]->state = State::kReady;
 }
 
-// Lets on those that wait for nobody any more. False: there are none.
-bool release_some(unsigned threads) {
-  if (is_all(0, threads, State::kAtBarrier)) {
-    release(0, threads);
-    return true;
-  }
-  bool any = false;
-  for (unsigned first = 0; first < threads; first += kWarp) {
-    const unsigned end = std::min(first + kWarp, threads);
-    if (end - first < kWarp || !is_all(first, end, State::kInShuffle)) continue;
+// A warp goes on until all of its threads wait for other warps: as far ahead of them as may be.
+void run_warp(unsigned first, unsigned end, bool forwards) {
+  for (;;) {
+    for (unsigned i = first; i < end; ++i) {
+      const unsigned thread = forwards ? i : first + end - 1 - i;
+      if (machine().fibers[thread]->state == State::kReady) resume(thread);
+    }
+    if (end - first < kWarp || !is_all(first, end, State::kInShuffle)) return;
     release(first, end);
     machine().warps[first / kWarp].exchange ^= 1;
-    any = true;
   }
-  return any;
 }
 
 void run_block(unsigned threads) {
   release(0, threads);
-  for (int round = 0;; ++round) {
-    for (unsigned i = 0; i < threads; ++i) {
-      const unsigned thread = round % 2 == 0 ? i : threads - 1 - i;
-      if (machine().fibers[thread]->state == State::kReady) resume(thread);
+  const unsigned warps = (threads + kWarp - 1) / kWarp;
+  for (bool forwards = true;; forwards = !forwards) {
+    for (unsigned i = 0; i < warps; ++i) {
+      const unsigned warp = forwards ? i : warps - 1 - i;
+      run_warp(warp * kWarp, std::min((warp + 1) * kWarp, threads), forwards);
     }
     if (is_all(0, threads, State::kEnded)) return;
-    if (!release_some(threads)) give_up("the threads of a block wait for each other at different places");
+    if (!is_all(0, threads, State::kAtBarrier))
+      give_up("the threads of a block wait for each other at different places");
+    release(0, threads);
   }
 }
 

@@ -1,5 +1,5 @@
 // cuDNN: convolutions, as sums in f64. Of the algorithms it offers only the last repeats its bits in full precision, and it
-// wants memory to work in.
+// wants memory to work in; each pass calls it by another number.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -280,7 +280,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFi
                                                           cudnnConvolutionBwdDataAlgoPerf_t* ways) {
   ENTER_DNN();
   return offer({*x, *y, *weight, *how}, most, found, ways, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
-               CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
+               CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
@@ -294,7 +294,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
   require_memory(x, count(c.x), c.x.type);
   require_memory(weight, count(c.weight), c.x.type);
   require_memory(grad, count(c.y), c.x.type);
-  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace, bytes};
+  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, workspace, bytes};
   return start(handle, c, choice, alpha, beta, {x, count(c.x)}, [=](const Convolution& own, std::vector<double>& sums) {
     own.for_each([&](std::int64_t at_x, std::int64_t at_weight, std::int64_t at_y) {
       sums[static_cast<std::size_t>(at_x)] +=
@@ -309,7 +309,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnn
                                                             cudnnConvolutionBwdFilterAlgoPerf_t* ways) {
   ENTER_DNN();
   return offer({*x, *y, *weight, *how}, most, found, ways, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
-               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
+               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_shape,
@@ -323,7 +323,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
   require_memory(x, count(c.x), c.x.type);
   require_memory(weight, count(c.weight), c.x.type);
   require_memory(grad, count(c.y), c.x.type);
-  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace, bytes};
+  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, workspace, bytes};
   return start(handle, c, choice, alpha, beta, {weight, count(c.weight)},
                [=](const Convolution& own, std::vector<double>& sums) {
                  own.for_each([&](std::int64_t at_x, std::int64_t at_weight, std::int64_t at_y) {
