@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "lockstep/tensor/arena_internal.h"
@@ -39,6 +40,8 @@ struct Freed {
 
 struct RecordedStep {
   std::shared_ptr<Arena> arena;
+  // Of the pages, which are written in front of the work: in the arena they would share memory with what the step has freed.
+  std::optional<Arena> pages_memory;
   std::vector<std::unique_ptr<Page>> pages;
   std::vector<Moving> moving;
   std::unique_ptr<RecordedWork> work;  // goes first
@@ -168,7 +171,8 @@ const void* capture::place(const void* value, std::size_t bytes, Callback<void(v
   const std::size_t room = (bytes + 15) / 16 * 16;
   if (recorded.pages.empty() || recorded.pages.back()->used + room > recorded.pages.back()->host.size()) {
     auto page = std::make_unique<Page>();
-    page->device = recorded.arena->allocate(page->host.size());
+    if (!recorded.pages_memory) recorded.pages_memory.emplace(own->accelerator, own->device.index(), page->host.size());
+    page->device = recorded.pages_memory->allocate(page->host.size());
     recorded.pages.push_back(std::move(page));
   }
   Page& page = *recorded.pages.back();
@@ -207,7 +211,9 @@ void CudaGraph::replay() {
 }
 
 std::int64_t CudaGraph::memory_bytes() const {
-  return recorded_ ? static_cast<std::int64_t>(recorded_->arena->bytes()) : 0;
+  if (!recorded_) return 0;
+  const std::size_t pages = recorded_->pages_memory ? recorded_->pages_memory->bytes() : 0;
+  return static_cast<std::int64_t>(recorded_->arena->bytes() + pages);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

@@ -116,6 +116,54 @@ TEST_CASE("replays train as steps do: parameters, state, learning rates, dropout
   check_replays<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01});
 }
 
+// As the samples do: a first step of the host, smaller batches and evaluations in between, batches that are given back at once.
+TEST_CASE("replays among other work train as steps do") {
+  const TestDevices devices;
+  const auto train = [](bool by_graph) {
+    const ls::Device device("cuda:0");
+    ls::manual_seed(3);
+    nn::Linear model(30, 1);
+    model.to(device);
+    optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+    nn::BCELoss criterion;
+    const ls::Tensor kept_x = ls::empty({40, 30}, {.device = device}), kept_y = ls::empty({40, 1}, {.device = device});
+    ls::Tensor recorded;
+    const auto step = [&](const ls::Tensor& x, const ls::Tensor& y) {
+      optimizer.zero_grad();
+      ls::Tensor loss = criterion(ls::sigmoid(model(x.to(device))), y.to(device));
+      loss.backward();
+      optimizer.step();
+      return loss;
+    };
+    ls::CudaGraph graph(device);
+    std::vector<float> losses;
+    for (std::uint32_t batch = 0; batch < 12; ++batch) {
+      const std::int64_t rows = batch % 4 == 3 ? 7 : 40;
+      const ls::Tensor x = numbers({rows, 30}, {}, batch + 1),
+                       y = (numbers({rows, 1}, {}, batch + 50) > 0).to(ls::kFloat32);
+      ls::Tensor loss;
+      if (!by_graph || batch == 0 || rows != 40) {
+        loss = step(x, y);
+      } else {
+        kept_x.copy_(x);
+        kept_y.copy_(y);
+        if (batch == 1)
+          graph.capture([&] { recorded = step(kept_x, kept_y); }, {.warm_up = false});
+        else
+          graph.replay();
+        loss = recorded;
+      }
+      losses.push_back(loss.item<float>());
+      const ls::NoGradGuard no_grad;
+      losses.push_back(criterion(ls::sigmoid(model(x.to(device))), y.to(device)).item<float>());
+    }
+    return losses;
+  };
+  const std::vector<float> have = train(true), want = train(false);
+  REQUIRE(have.size() == want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == want[i]);
+}
+
 TEST_CASE("random numbers of every kind go on from replay to replay") {
   const TestDevices devices;
   const ls::Device device("cuda:0");
