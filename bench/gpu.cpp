@@ -1,6 +1,8 @@
 // What a GPU is asked for: small training steps, one by one and as a CUDA graph, products, passes over memory. Times are
-// medians over CUDA events. PyTorch's figures: peers/torch_gpu.py, which prints the same rows.
+// medians over CUDA events, errors those of a part of the result beside f64 on the CPU, relative to its largest number.
+// PyTorch's figures: peers/torch_gpu.py, which prints the same rows.
 //   bench_gpu              all rows; BENCH_FILTER=mlp those with mlp in their name
+//   bench_gpu --quick      all rows once, and tiny: whether it works, not how fast
 //   bench_gpu --first-use  ends when the first result of the GPU has come: its caller takes the time
 // Without a GPU it says so and ends with 77.
 #include <lockstep/lockstep.h>
@@ -8,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,37 +24,88 @@ namespace {
 
 const ls::TensorOptions kOnGpu = {.device = "cuda:0"};
 
+// How large a run is.
+struct Scale {
+  int samples = 21, warm_up = 20;
+  bool once = false;  // one call a sample
+  std::vector<std::int64_t> products = {4096, 8192};
+  std::int64_t count = std::int64_t{1} << 28, rows = 16384, columns = 4096, pictures = 256;
+};
+const Scale kQuick{.samples = 3,
+                   .warm_up = 1,
+                   .once = true,
+                   .products = {40, 80},
+                   .count = 1 << 14,
+                   .rows = 64,
+                   .columns = 96,
+                   .pictures = 4};
+
 // What one call moves or computes, for the rates.
 struct Amount {
   double bytes = 0;
   double operations = 0;
 };
 
-// The median over 21 samples of `calls` calls each, after 20 calls to warm up.
-template <class Work>
-void measure(const std::string& name, int calls, const Amount& amount, Work&& work) {
-  if (!bench::wanted(name)) return;
-  const ls::Device device = kOnGpu.device;
-  ls::Accelerator& gpu = ls::accelerator(device);
-  const auto run = [&](int count) {
-    const auto start = gpu.record_event(device.index());
-    for (int i = 0; i < count; ++i) work();
-    return gpu.record_event(device.index())->seconds_since(*start) / count;
-  };
-  run(20);
-  std::vector<double> samples;
-  for (int i = 0; i < 21; ++i) samples.push_back(run(calls));
-  std::sort(samples.begin(), samples.end());
-  const double seconds = samples[samples.size() / 2];
-  std::printf("{\"name\": \"%s\", \"seconds\": %.4e, \"gb_per_s\": %.1f, \"tflop_per_s\": %.2f}\n", name.c_str(),
-              seconds, amount.bytes / seconds * 1e-9, amount.operations / seconds * 1e-12);
-  std::fflush(stdout);
+// What a row's error is: its result, or a part of it, and the same from f64 on the CPU.
+struct Compared {
+  ls::Tensor have, want;
+};
+
+double relative_error(const Compared& c) {
+  const ls::Tensor have = c.have.to("cpu").to(ls::kFloat64), want = c.want.to("cpu").to(ls::kFloat64);
+  return (ls::abs(have - want).max() / ls::abs(want).max()).item<double>();
 }
+
+class Bench {
+ public:
+  explicit Bench(const Scale& scale) : scale_(scale) {}
+  void run() const {
+    measure_steps();
+    measure_products();
+    measure_memory();
+    measure_rows();
+  }
+
+ private:
+  // The median over samples of `calls` calls each.
+  template <class Work>
+  void measure(const std::string& name, int calls, const Amount& amount, Work&& work,
+               const std::function<Compared()>& compare = {}) const {
+    if (!bench::wanted(name)) return;
+    const ls::Device device = kOnGpu.device;
+    ls::Accelerator& gpu = ls::accelerator(device);
+    const auto run = [&](int count) {
+      const auto start = gpu.record_event(device.index());
+      for (int i = 0; i < count; ++i) work();
+      return gpu.record_event(device.index())->seconds_since(*start) / count;
+    };
+    run(scale_.warm_up);
+    std::vector<double> samples;
+    for (int i = 0; i < scale_.samples; ++i) samples.push_back(run(scale_.once ? 1 : calls));
+    std::sort(samples.begin(), samples.end());
+    const double seconds = samples[samples.size() / 2];
+    std::printf("{\"name\": \"%s\", \"seconds\": %.4e, \"gb_per_s\": %.1f, \"tflop_per_s\": %.2f", name.c_str(),
+                seconds, amount.bytes / seconds * 1e-9, amount.operations / seconds * 1e-12);
+    if (compare) std::printf(", \"error\": %.1e", relative_error(compare()));
+    std::printf("}\n");
+    std::fflush(stdout);
+  }
+
+  template <class Criterion>
+  void measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
+                    const ls::Tensor& y) const;
+  void measure_steps() const;
+  void measure_products() const;
+  void measure_memory() const;
+  void measure_rows() const;
+
+  Scale scale_;
+};
 
 // A training step, from the host and replayed.
 template <class Criterion>
-void measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
-                  const ls::Tensor& y) {
+void Bench::measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
+                         const ls::Tensor& y) const {
   model.to(kOnGpu.device);
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.01});
   const auto step = [&] {
@@ -71,49 +125,98 @@ void measure_step(const std::string& name, nn::Module& model, const Criterion& c
   measure(name + "_graph", 100, {}, [&] { graph.replay(); });
 }
 
-void measure_steps() {
+// samples/fashion_mnist_cnn.cpp's.
+struct Cnn : nn::Module {
+  nn::Sequential& body =
+      add<nn::Sequential>("body", nn::Conv2d(1, 16, 3, {.padding = 1, .bias = false}), nn::BatchNorm2d(16), nn::ReLU(),
+                          nn::MaxPool2d(2), nn::Conv2d(16, 32, 3, {.padding = 1, .bias = false}), nn::BatchNorm2d(32),
+                          nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(32 * 7 * 7, 10));
+  ls::Tensor forward(const ls::Tensor& x) const override { return body(x); }
+};
+
+void Bench::measure_steps() const {
   nn::Sequential logistic(nn::Linear(10, 1), nn::Sigmoid());
   measure_step("logreg_step_10", logistic, nn::BCELoss(), ls::randn({10, 10}, kOnGpu),
                (ls::rand({10, 1}, kOnGpu) > 0.5).to(ls::kFloat32));
   nn::Sequential mlp(nn::Linear(784, 512), nn::ReLU(), nn::Linear(512, 256), nn::ReLU(), nn::Linear(256, 10));
   measure_step("mlp_step_128", mlp, nn::CrossEntropyLoss(), ls::randn({128, 784}, kOnGpu),
                ls::randint(0, 10, {128}, kOnGpu));
+  Cnn cnn;
+  measure_step("cnn_step_256", cnn, nn::CrossEntropyLoss(), ls::randn({scale_.pictures, 1, 28, 28}, kOnGpu),
+               ls::randint(0, 10, {scale_.pictures}, kOnGpu));
 }
 
-void measure_products() {
-  for (const std::int64_t n : {4096, 8192}) {
-    const std::string size = std::to_string(n);
+void Bench::measure_products() const {
+  constexpr std::int64_t kCompared = 8;  // rows
+  for (const std::int64_t n : scale_.products) {
+    const std::string name = "matmul_" + std::to_string(n);
     const Amount amount{.operations = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n)};
     const ls::Tensor a = ls::randn({n, n}, kOnGpu), b = ls::randn({n, n}, kOnGpu);
-    measure("matmul_" + size + "_f32", 3, amount, [&] { ls::matmul(a, b); });
+    const auto product = [&](const std::string& kind, int calls, const ls::Tensor& a, const ls::Tensor& b) {
+      measure(
+          name + kind, calls, amount, [&] { ls::matmul(a, b); },
+          [&]() -> Compared {
+            const auto wide = [](const ls::Tensor& x) { return x.to("cpu").to(ls::kFloat64); };
+            return {ls::matmul(a, b).narrow(0, 0, kCompared), ls::matmul(wide(a.narrow(0, 0, kCompared)), wide(b))};
+          });
+    };
+    product("_f32", 3, a, b);
     ls::allow_tf32(true);
-    measure("matmul_" + size + "_tf32", 10, amount, [&] { ls::matmul(a, b); });
+    product("_tf32", 10, a, b);
     ls::allow_tf32(false);
-    const ls::Tensor c = a.to(ls::kBFloat16), d = b.to(ls::kBFloat16);
-    measure("matmul_" + size + "_bf16", 10, amount, [&] { ls::matmul(c, d); });
+    product("_bf16", 10, a.to(ls::kBFloat16), b.to(ls::kBFloat16));
   }
 }
 
-void measure_memory() {
-  constexpr std::int64_t kCount = std::int64_t{1} << 28;
-  constexpr double kPass = 4.0 * static_cast<double>(kCount);  // bytes, one way
-  const ls::Tensor x = ls::randn({kCount}, kOnGpu), y = ls::randn({kCount}, kOnGpu);
-  measure("copy_256m", 10, {.bytes = 2 * kPass}, [&] { y.copy_(x); });
-  measure("relu_256m", 10, {.bytes = 2 * kPass}, [&] { ls::relu(x); });
-  measure("gelu_256m", 10, {.bytes = 2 * kPass}, [&] { ls::gelu(x); });
-  measure("add_256m", 10, {.bytes = 3 * kPass}, [&] { x + y; });
-  measure("sum_256m", 10, {.bytes = kPass}, [&] { ls::sum(x); });
+void Bench::measure_memory() const {
+  const double pass = 4.0 * static_cast<double>(scale_.count);  // bytes, one way
+  const std::int64_t compared = std::min<std::int64_t>(scale_.count, 1 << 20);
+  const ls::Tensor x = ls::randn({scale_.count}, kOnGpu), y = ls::randn({scale_.count}, kOnGpu);
+  // The first elements beside the same of what `f` makes of f64.
+  const auto pointwise = [&](const std::string& name, double passes, const auto& f) {
+    measure(
+        name, 10, {.bytes = passes * pass}, [&] { f(x, y); },
+        [&]() -> Compared {
+          const auto part = [&](const ls::Tensor& t) { return t.narrow(0, 0, compared); };
+          const auto wide = [&](const ls::Tensor& t) { return part(t).to("cpu").to(ls::kFloat64); };
+          return {part(f(x, y)), f(wide(x), wide(y))};
+        });
+  };
+  measure("copy_256m", 10, {.bytes = 2 * pass}, [&] { y.copy_(x); });
+  pointwise("add_256m", 3, [](const ls::Tensor& x, const ls::Tensor& y) { return x + y; });
+  pointwise("relu_256m", 2, [](const ls::Tensor& x, const ls::Tensor&) { return ls::relu(x); });
+  pointwise("exp_256m", 2, [](const ls::Tensor& x, const ls::Tensor&) { return ls::exp(x); });
+  pointwise("gelu_256m", 2, [](const ls::Tensor& x, const ls::Tensor&) { return ls::gelu(x); });
+  measure("sum_256m", 10, {.bytes = pass}, [&] { ls::sum(x); });
+  const ls::Tensor leaf = x.detach().requires_grad_(), out = ls::gelu(leaf);
+  measure("gelu_backward_256m", 10, {.bytes = 3 * pass},
+          [&] { ls::autograd::grad({out}, {leaf}, {.grad_outputs = {y}, .retain_graph = true}); });
 }
 
-void measure_rows() {
-  constexpr std::int64_t kRows = 16384, kColumns = 4096;
-  constexpr double kPass = 4.0 * static_cast<double>(kRows * kColumns);
-  const ls::Tensor x = ls::randn({kRows, kColumns}, kOnGpu);
-  const ls::Tensor weight = ls::ones({kColumns}, kOnGpu), bias = ls::zeros({kColumns}, kOnGpu);
-  measure("sum_rows", 20, {.bytes = kPass}, [&] { ls::sum(x, {1}); });
-  measure("sum_columns", 20, {.bytes = kPass}, [&] { ls::sum(x, {0}); });
-  measure("softmax_rows", 20, {.bytes = 2 * kPass}, [&] { ls::softmax(x, 1); });
-  measure("layer_norm_rows", 20, {.bytes = 2 * kPass}, [&] { ls::layer_norm(x, {kColumns}, weight, bias); });
+void Bench::measure_rows() const {
+  constexpr std::int64_t kCompared = 64;  // rows
+  const std::int64_t columns = scale_.columns;
+  const double pass = 4.0 * static_cast<double>(scale_.rows * columns);
+  const ls::Tensor x = ls::randn({scale_.rows, columns}, kOnGpu);
+  const ls::Tensor weight = ls::rand({columns}, kOnGpu), bias = ls::rand({columns}, kOnGpu);
+  const auto of_rows = [&](const std::string& name, double passes, const auto& f) {
+    measure(
+        name, 20, {.bytes = passes * pass}, [&] { f(x, weight, bias); },
+        [&]() -> Compared {
+          const auto wide = [](const ls::Tensor& t) { return t.to("cpu").to(ls::kFloat64); };
+          return {f(x, weight, bias).narrow(0, 0, kCompared),
+                  f(wide(x.narrow(0, 0, kCompared)), wide(weight), wide(bias))};
+        });
+  };
+  using T = const ls::Tensor&;
+  of_rows("sum_rows", 1, [](T x, T, T) { return ls::sum(x, {1}); });
+  measure(
+      "sum_columns", 20, {.bytes = pass}, [&] { ls::sum(x, {0}); },
+      [&]() -> Compared {
+        return {ls::sum(x, {0}), ls::sum(x.to("cpu").to(ls::kFloat64), {0})};
+      });
+  of_rows("softmax_rows", 2, [](T x, T, T) { return ls::softmax(x, 1); });
+  of_rows("layer_norm_rows", 2, [&](T x, T weight, T bias) { return ls::layer_norm(x, {columns}, weight, bias); });
 }
 
 }  // namespace
@@ -123,10 +226,12 @@ int main(int argc, char** argv) {
     std::printf("skipped: no CUDA device here, or no CUDA in this build\n");
     return 77;
   }
-  if (argc > 1 && std::string(argv[1]) == "--first-use") return ls::ones({1}, kOnGpu).item<float>() == 1 ? 0 : 1;
+  const std::string argument = argc > 1 ? argv[1] : "";
+  if (argument == "--first-use") return ls::ones({1}, kOnGpu).item<float>() == 1 ? 0 : 1;
+  if (argument != "" && argument != "--quick") {
+    std::fprintf(stderr, "bench_gpu: unknown argument '%s', expected --quick or --first-use\n", argv[1]);
+    return 2;
+  }
   ls::manual_seed(0);
-  measure_steps();
-  measure_products();
-  measure_memory();
-  measure_rows();
+  Bench(argument == "--quick" ? kQuick : Scale{}).run();
 }

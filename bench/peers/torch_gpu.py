@@ -61,6 +61,11 @@ def measure_steps():
     mlp = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10))
     measure_step("mlp_step_128", mlp, nn.CrossEntropyLoss(), torch.randn(128, 784, device="cuda"),
                  torch.randint(0, 10, (128,), device="cuda"))
+    cnn = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+                        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+                        nn.Flatten(), nn.Linear(32 * 7 * 7, 10))
+    measure_step("cnn_step_256", cnn, nn.CrossEntropyLoss(), torch.randn(256, 1, 28, 28, device="cuda"),
+                 torch.randint(0, 10, (256,), device="cuda"))
 
 
 def measure_products():
@@ -78,15 +83,19 @@ def measure_memory():
     x, y = torch.randn(COUNT, device="cuda"), torch.randn(COUNT, device="cuda")
     one_way = 4 * COUNT
     measure("copy_256m", 10, lambda: y.copy_(x), 2 * one_way)
-    measure("relu_256m", 10, lambda: torch.relu(x), 2 * one_way)
-    measure("gelu_256m", 10, lambda: nn.functional.gelu(x), 2 * one_way)
     measure("add_256m", 10, lambda: x + y, 3 * one_way)
+    measure("relu_256m", 10, lambda: torch.relu(x), 2 * one_way)
+    measure("exp_256m", 10, lambda: torch.exp(x), 2 * one_way)
+    measure("gelu_256m", 10, lambda: nn.functional.gelu(x), 2 * one_way)
     measure("sum_256m", 10, lambda: torch.sum(x), one_way)
+    leaf = x.detach().requires_grad_()
+    out = nn.functional.gelu(leaf)
+    measure("gelu_backward_256m", 10, lambda: torch.autograd.grad(out, leaf, y, retain_graph=True), 3 * one_way)
 
 
 def measure_rows():
     x = torch.randn(ROWS, COLUMNS, device="cuda")
-    weight, bias = torch.ones(COLUMNS, device="cuda"), torch.zeros(COLUMNS, device="cuda")
+    weight, bias = torch.rand(COLUMNS, device="cuda"), torch.rand(COLUMNS, device="cuda")
     one_way = 4 * ROWS * COLUMNS
     measure("sum_rows", 20, lambda: torch.sum(x, 1), one_way)
     measure("sum_columns", 20, lambda: torch.sum(x, 0), one_way)

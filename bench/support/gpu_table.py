@@ -1,12 +1,14 @@
 """Joins rows of bench/gpu.cpp and bench/peers/torch_gpu.py: gpu_table.py OURS.jsonl TORCH.jsonl OUT writes OUT.json and
-OUT.md. Rates of memory are also given as parts of the device's own copy (row copy_256m of ours)."""
+OUT.md. Rates of memory are also given as parts of the device's own copy (row copy_256m of ours). Errors
+are ours, beside f64."""
 import json
 import sys
 
 
 def read(path):
     with open(path) as lines:
-        return {row["name"]: row for row in map(json.loads, lines)}
+        rows = [json.loads(line) for line in lines if line.startswith("{")]  # not "skipped: ..."
+    return {row["name"]: row for row in rows}
 
 
 def time_of(row):
@@ -27,14 +29,14 @@ def rate_of(row, copy):
 
 def main(ours_path, torch_path, out):
     ours, torch = read(ours_path), read(torch_path)
-    lines = ["| row | ours | rate | PyTorch | ours / PyTorch |", "|---|---|---|---|---|"]
+    lines = ["| row | ours | rate | PyTorch | ours / PyTorch | error |", "|---|---|---|---|---|---|"]
     rows = []
     for name, row in ours.items():
         peer = torch.get(name)
         ratio = row["seconds"] / peer["seconds"] if peer else None
         rows.append({"name": name, "ours": row, "torch": peer, "ratio": ratio})
         lines.append(f"| {name} | {time_of(row)} | {rate_of(row, ours.get('copy_256m'))} | {time_of(peer)} | "
-                     f"{'' if ratio is None else f'{ratio:.2f}'} |")
+                     f"{'' if ratio is None else f'{ratio:.2f}'} | {row.get('error', '')} |")
     with open(out + ".json", "w") as file:
         json.dump(rows, file, indent=1)
     with open(out + ".md", "w") as file:
