@@ -76,10 +76,19 @@ PeerWatch::~PeerWatch() {
   stop_.notify_all();
   thread_.join();
   try {
+    if (has_failed() && options_.rank == 0) wait_for_hearers();
     options_.store->set(key_of("sign", options_.rank),
                         fmt::format("{} {} {}", beats_, operations_.load(), kLeftInOrder));
   } catch (const Error&) {  // the store is gone, and with it who would ask
   }
+}
+
+void PeerWatch::wait_for_hearers() {
+  std::vector<std::string> keys;
+  for (int r = 1; r < options_.size; ++r) {
+    if (!has_ended(peek(key_of("process", r)))) keys.push_back(key_of("heard", r));
+  }
+  options_.store->wait(keys, 2 * options_.beat);
 }
 
 std::string PeerWatch::failure() const {
@@ -95,6 +104,10 @@ void PeerWatch::take(const std::string& why) {
     failed_.store(true, std::memory_order_release);
   }
   on_failure_();
+  try {
+    options_.store->set(key_of("heard", options_.rank), "1");
+  } catch (const Error&) {  // nobody waits for that any more
+  }
 }
 
 void PeerWatch::fail(const std::string& why) {
@@ -144,16 +157,25 @@ void PeerWatch::run() {
     try {
       give_sign();
       look_at_next();
-    } catch (const Error& error) {  // rank 0 may have left, and the store with it: that is no failure yet
-      if (now - heard_at_ > options_.silence) take(fmt::format("the store does not answer: {}", error.what()));
+      beats_missed_ = 0;
+    } catch (const Error& error) {
+      miss_store(error.what());
     }
     lock.lock();
     if (!stopping_ && failure_.empty()) stop_.wait_for(lock, options_.beat);
   }
 }
 
+// Rank 0 may have left, and the store with it: that is no failure yet.
+void PeerWatch::miss_store(const std::string& why) {
+  if (++beats_missed_ >= 2 && has_ended(holder_)) orphaned_.store(true, std::memory_order_release);
+  if (std::chrono::steady_clock::now() - heard_at_ > options_.silence)
+    take(fmt::format("the store does not answer: {}", why));
+}
+
 void PeerWatch::look_at_next() {
   const auto now = std::chrono::steady_clock::now();
+  if (holder_.empty()) holder_ = peek(key_of("process", 0));
   if (const std::string failure = peek(kFailure); !failure.empty()) return take(failure);
   if (next_ == options_.rank) return;  // all others have left
   const Sign sign = sign_of(next_);

@@ -28,13 +28,18 @@ class PeerWatch {
  public:
   // `on_failure` is called once, by the thread or by who calls fail(), when the group has failed.
   PeerWatch(PeerWatchOptions options, Callback<void()> on_failure);
-  ~PeerWatch();  // says that this rank leaves
+  // Says that this rank leaves. After a failure rank 0, which often holds the store, stays for two beats at most until all
+  // others have heard of it.
+  ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
   // Why the group has failed, the same text on all ranks; empty while it has not.
   std::string failure() const;
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  // Whether the store has not answered for two beats, and rank 0, who held it, has ended. That is no failure where it left in
+  // order; what is not complete by then will not be.
+  bool is_orphaned() const { return orphaned_.load(std::memory_order_acquire); }
   // Makes `why` the failure of all ranks, unless they have one.
   void fail(const std::string& why);
   // How far this rank is; the others show it when they have waited too long.
@@ -47,6 +52,8 @@ class PeerWatch {
   void run();
   void give_sign();
   void look_at_next();
+  void miss_store(const std::string& why);
+  void wait_for_hearers();
   void take(const std::string& why);
   std::string peek(const std::string& key);
   Sign sign_of(int rank);
@@ -55,15 +62,17 @@ class PeerWatch {
   Callback<void()> on_failure_;
   std::atomic<std::uint64_t> operations_{0};
   std::uint64_t beats_ = 0;
-  int next_;           // the rank that this one looks after: the next that has not left
-  std::string heard_;  // its last sign ...
+  std::string holder_;    // the mark of rank 0's process
+  int beats_missed_ = 0;  // in which the store did not answer, one after another
+  int next_;              // the rank that this one looks after: the next that has not left
+  std::string heard_;     // its last sign ...
   std::chrono::steady_clock::time_point heard_at_;
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable stop_;
   bool stopping_ = false;
   std::string failure_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false}, orphaned_{false};
   std::thread thread_;  // last: it uses all the rest
 };
 

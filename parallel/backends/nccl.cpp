@@ -341,6 +341,8 @@ void NcclGroup::wait(NcclWork& work) {
       pause(turn);
       continue;
     }
+    if (communicator_->watch().is_orphaned())
+      return fail(work, "rank 0 is gone: its process has ended, and the store with it", false);
     if (deadline.passed())
       return fail(work,
                   fmt::format("not complete after {} ms on rank {}: {}", timeout_.count(), rank_,

@@ -1,7 +1,9 @@
 // Ranks that watch each other through the store: who is silent, who has ended, who says so, and who leaves in order.
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -67,9 +69,73 @@ TEST_CASE("a rank that leaves in order is not missed, and the one behind it is l
     Watched b(1, 3, store);
     b.watch().set_operations(4);
   }
-  CHECK(contains(a.watch().progress(), "rank 1 has started \"4\" and left"));
+  CHECK(contains(a.watch().progress(), "rank 1 has started 4 and left"));
   store->set("watch/sign/2", "1 0");
   CHECK(contains(a.failure(), "rank 2 is gone"));
+}
+
+TEST_CASE("rank 0 stays until the others have heard of a failure, and not for one that has left or died") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  Watched b(1, 3, store);
+  std::string heard;
+  {
+    Watched a(0, 3, store);  // there is no rank 2
+    a.watch().fail("rank 0: broken");
+    heard = b.failure();
+  }
+  CHECK(heard == "rank 0: broken");
+  CHECK(store->get("watch/heard/0", milliseconds(1)) == "1");
+  CHECK(store->get("watch/heard/1") == "1");
+}
+
+// What a store says when who held it has died.
+class EndedStore final : public par::Store {
+ public:
+  using Store::get;
+  using Store::wait;
+  void set(const std::string& key, const std::string& value) override { store().set(key, value); }
+  std::string get(const std::string& key, milliseconds timeout) override { return store().get(key, timeout); }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return store().add(key, amount); }
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    return store().compare_set(key, expected, desired);
+  }
+  void wait(const std::vector<std::string>& keys, milliseconds timeout) override { store().wait(keys, timeout); }
+  bool delete_key(const std::string& key) override { return store().delete_key(key); }
+  std::atomic<bool> is_gone{false};
+  std::atomic<int> calls{0};
+
+ private:
+  par::Store& store() {
+    ++calls;
+    if (is_gone) throw ls::CommError("rank 0, which holds it, has left or died");
+    return store_;
+  }
+  par::InProcessStore store_;
+};
+
+TEST_CASE("whoever is left without a store, whose holder has ended, knows that nothing more will come") {
+  const auto store = std::make_shared<EndedStore>();
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) pause();
+  const std::string own = [&] {
+    const par::PeerWatch watch({.rank = 1, .size = 2, .store = store}, [] {});
+    return store->get("watch/process/1");
+  }();
+  store->set("watch/process/0", std::to_string(child) + own.substr(own.find('/')));
+  Watched b(1, 2, store);
+  const auto pass_beats = [&](int count) {  // each asks the store
+    for (const int before = store->calls; store->calls < before + count;) std::this_thread::yield();
+  };
+  pass_beats(10);
+  store->is_gone = true;
+  pass_beats(10);
+  CHECK(!b.watch().is_orphaned());  // it lives
+  REQUIRE(kill(child, SIGKILL) == 0);
+  waitpid(child, nullptr, 0);
+  pass_beats(10);
+  CHECK(b.watch().is_orphaned());
+  CHECK(!b.watch().has_failed());
 }
 
 TEST_CASE("a process that ends is noticed at once") {
