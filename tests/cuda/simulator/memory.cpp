@@ -1,6 +1,5 @@
 // Memory of devices, which the host cannot touch, pinned memory of the host, and copies.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +21,8 @@ constexpr std::size_t kCanary = 64;                   // bytes behind each block
 constexpr unsigned char kFresh = 0xff;                // of memory that nobody has written: NaN
 constexpr unsigned char kGuard = 0xa5;
 constexpr std::size_t kSpoiled = 1 << 16;  // bytes
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kWord = 16;  // the largest that a kernel loads at once; with fences, what blocks are aligned to
 
 struct Block {
   std::size_t bytes;  // asked for
@@ -36,6 +37,8 @@ struct Memory {
   using Rooms = std::map<std::size_t, std::vector<unsigned char*>>;  // by their bytes
   Rooms cached = {};                                                 // by the pool
   Rooms vacant = {};
+  std::vector<std::pair<unsigned char*, std::size_t>> fenced =
+      {};                                           // with fences: all rooms there are, without their last page
   std::size_t live = 0, live_pooled = 0, kept = 0;  // rooms in bytes; `kept`: of cached ones
   CUmemPoolHandle_st pool = {};
 };
@@ -52,14 +55,24 @@ Memory& memory_of(int device) {
   return memory;
 }
 
+std::size_t round_up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
+
+// What a block takes. With fences the page behind it stays closed, and it ends where that begins.
 std::size_t room_for(std::size_t bytes) {
-  return (std::max<std::size_t>(bytes, 1) + kCanary + kStep - 1) / kStep * kStep;
+  if (settings().fences) return round_up(std::max<std::size_t>(bytes, 1), kPage) + kPage;
+  return round_up(std::max<std::size_t>(bytes, 1) + kCanary, kStep);
+}
+// Where in its room a block begins.
+std::size_t offset_of(std::size_t bytes) {
+  return settings().fences ? room_for(bytes) - kPage - round_up(bytes, kWord) : 0;
 }
 
+void protect(void* start, std::size_t bytes, int how) {
+  if (bytes > 0 && mprotect(start, bytes, how) != 0) give_up("mprotect failed");
+}
 void protect(const Memory& memory, int how) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t bytes = (memory.used + page - 1) / page * page;
-  if (bytes > 0 && mprotect(memory.start, bytes, how) != 0) give_up("mprotect failed");
+  if (!settings().fences) return protect(memory.start, round_up(memory.used, kPage), how);
+  for (const auto& [start, bytes] : memory.fenced) protect(start, bytes, how);
 }
 
 // What nobody has written, or will read again. Of a large block the ends do: pages that are never touched cost nothing.
@@ -70,10 +83,11 @@ void spoil(unsigned char* data, std::size_t bytes) {
 }
 void refresh(unsigned char* data, std::size_t bytes) {
   spoil(data, bytes);
-  std::memset(data + bytes, kGuard, kCanary);
+  if (!settings().fences) std::memset(data + bytes, kGuard, kCanary);
 }
 
 void check_canary(const unsigned char* data, std::size_t bytes) {
+  if (settings().fences) return;
   if (std::any_of(data + bytes, data + bytes + kCanary, [](unsigned char byte) { return byte != kGuard; }))
     give_up("something was written behind a block of " + std::to_string(bytes) + " bytes");
 }
@@ -81,28 +95,33 @@ void check_canary(const unsigned char* data, std::size_t bytes) {
 unsigned char* take_from(Memory::Rooms& rooms, std::size_t room) {
   std::vector<unsigned char*>& fitting = rooms[room];
   if (fitting.empty()) return nullptr;
-  unsigned char* const data = fitting.back();
+  unsigned char* const start = fitting.back();
   fitting.pop_back();
-  return data;
+  return start;
+}
+
+unsigned char* make_room(Memory& memory, std::size_t room) {
+  if (memory.used + room > kRange) give_up("a device's addresses are used up");
+  unsigned char* const start = memory.start + memory.used;
+  memory.used += room;
+  if (settings().fences) memory.fenced.emplace_back(start, room - kPage);
+  if (memory.opened > 0) protect(memory, PROT_READ | PROT_WRITE);
+  return start;
 }
 
 // Null: there is no room.
 unsigned char* take(int device, std::size_t bytes, bool is_pooled) {
   Memory& memory = memory_of(device);
   const std::size_t room = room_for(bytes);
-  unsigned char* data = is_pooled ? take_from(memory.cached, room) : nullptr;
-  if (data) {
+  unsigned char* start = is_pooled ? take_from(memory.cached, room) : nullptr;
+  if (start) {
     memory.kept -= room;
   } else {
     if (memory.live + memory.kept + room > settings().memory) return nullptr;
-    data = take_from(memory.vacant, room);
+    start = take_from(memory.vacant, room);
   }
-  if (!data) {
-    if (memory.used + room > kRange) give_up("a device's addresses are used up");
-    data = memory.start + memory.used;
-    memory.used += room;
-    if (memory.opened > 0) protect(memory, PROT_READ | PROT_WRITE);
-  }
+  if (!start) start = make_room(memory, room);
+  unsigned char* const data = start + offset_of(bytes);
   memory.blocks[data] = {bytes, is_pooled};
   memory.live += room;
   if (is_pooled) memory.live_pooled += room;
@@ -115,14 +134,15 @@ std::optional<Block> give_back(int device, unsigned char* data) {
   if (found == memory.blocks.end()) return {};
   const Block block = found->second;
   const std::size_t room = room_for(block.bytes);
+  unsigned char* const start = data - offset_of(block.bytes);
   memory.blocks.erase(found);
   memory.live -= room;
   if (block.is_pooled) {
     memory.live_pooled -= room;
-    memory.cached[room].push_back(data);
+    memory.cached[room].push_back(start);
     memory.kept += room;
   } else {
-    memory.vacant[room].push_back(data);
+    memory.vacant[room].push_back(start);
   }
   return block;
 }

@@ -42,8 +42,10 @@ Settings from_environment() {
       out.memory = parse_bytes(value);
     } else if (name == "driver") {
       out.driver = std::stoi(value);
+    } else if (name == "fences") {
+      out.fences = value == "1";
     } else {
-      give_up("LOCKSTEP_SIMULATED_CUDA has '" + part + "', expected devices=, memory= or driver=");
+      give_up("LOCKSTEP_SIMULATED_CUDA has '" + part + "', expected devices=, memory=, driver= or fences=");
     }
   }
   return out;

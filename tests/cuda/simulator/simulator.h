@@ -3,7 +3,7 @@
 // only be touched by what runs on that device, and calls that CUDA forbids are refused. So a wait that was forgotten, or a
 // pointer used on the wrong side, fails here every time, and not once in a while.
 //
-// The variable LOCKSTEP_SIMULATED_CUDA describes the machine: "devices=2,memory=64M,driver=0". Everything else is set
+// The variable LOCKSTEP_SIMULATED_CUDA describes the machine: "devices=2,memory=64M,driver=0,fences=1". Everything else is set
 // through `settings()` by tests that link the simulator.
 #pragma once
 
@@ -25,6 +25,7 @@ struct Settings {
   int devices = 4;
   std::size_t memory = std::size_t{1} << 30;  // of each device, in bytes
   int driver = 13000;                         // its version; 0: none is installed
+  bool fences = false;                        // behind every block: a kernel that reads on ends the process. Costs time
   // The next calls of a function that fail: "cudaMallocAsync" -> {after how many more calls, with what}.
   struct Failure {
     int after = 0;
