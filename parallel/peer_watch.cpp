@@ -96,6 +96,12 @@ std::string PeerWatch::failure() const {
   return failure_;
 }
 
+void PeerWatch::remember_holder() {
+  std::string mark = options_.store->get(key_of("process", 0));
+  const std::lock_guard lock(mutex_);
+  holder_ = std::move(mark);
+}
+
 void PeerWatch::take(const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -168,14 +174,17 @@ void PeerWatch::run() {
 
 // Rank 0 may have left, and the store with it: that is no failure yet.
 void PeerWatch::miss_store(const std::string& why) {
-  if (++beats_missed_ >= 2 && has_ended(holder_)) orphaned_.store(true, std::memory_order_release);
+  const std::string holder = [&] {
+    const std::lock_guard lock(mutex_);
+    return holder_;
+  }();
+  if (++beats_missed_ >= 2 && has_ended(holder)) orphaned_.store(true, std::memory_order_release);
   if (std::chrono::steady_clock::now() - heard_at_ > options_.silence)
     take(fmt::format("the store does not answer: {}", why));
 }
 
 void PeerWatch::look_at_next() {
   const auto now = std::chrono::steady_clock::now();
-  if (holder_.empty()) holder_ = peek(key_of("process", 0));
   if (const std::string failure = peek(kFailure); !failure.empty()) return take(failure);
   if (next_ == options_.rank) return;  // all others have left
   const Sign sign = sign_of(next_);

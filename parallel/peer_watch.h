@@ -37,6 +37,8 @@ class PeerWatch {
   // Why the group has failed, the same text on all ranks; empty while it has not.
   std::string failure() const;
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  // Once rank 0 is there: from then on its end is noticed also where the store ends with it.
+  void remember_holder();
   // Whether the store has not answered for two beats, and rank 0, who held it, has ended. That is no failure where it left in
   // order; what is not complete by then will not be.
   bool is_orphaned() const { return orphaned_.load(std::memory_order_acquire); }
@@ -62,7 +64,6 @@ class PeerWatch {
   Callback<void()> on_failure_;
   std::atomic<std::uint64_t> operations_{0};
   std::uint64_t beats_ = 0;
-  std::string holder_;    // the mark of rank 0's process
   int beats_missed_ = 0;  // in which the store did not answer, one after another
   int next_;              // the rank that this one looks after: the next that has not left
   std::string heard_;     // its last sign ...
@@ -72,6 +73,7 @@ class PeerWatch {
   std::condition_variable stop_;
   bool stopping_ = false;
   std::string failure_;
+  std::string holder_;  // the mark of rank 0's process
   std::atomic<bool> failed_{false}, orphaned_{false};
   std::thread thread_;  // last: it uses all the rest
 };

@@ -86,6 +86,7 @@ Communicator::Communicator(const BackendOptions& options, Device device, std::ch
       status = ncclCommInitRankConfig(&comm_, options.size, id, options.rank, &config);
     }
     settle("ncclCommInitRankConfig", status, deadline);
+    watch_->remember_holder();
   } catch (const Error& error) {
     watch_->fail(fmt::format("rank {}: {}", options.rank, error.what()));
     if (stream_) static_cast<void>(cudaStreamDestroy(stream_));

@@ -124,6 +124,7 @@ TEST_CASE("whoever is left without a store, whose holder has ended, knows that n
   }();
   store->set("watch/process/0", std::to_string(child) + own.substr(own.find('/')));
   Watched b(1, 2, store);
+  b.watch().remember_holder();
   const auto pass_beats = [&](int count) {  // each asks the store
     for (const int before = store->calls; store->calls < before + count;) std::this_thread::yield();
   };
