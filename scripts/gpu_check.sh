@@ -209,11 +209,22 @@ export -f contract_build ranks contract_03_nccl contract_04 contract_04_staged c
 for name in "${phases[@]}"; do "phase_$name"; done
 [ -z "$dry" ] || exit 0
 
+# What was used, as far as the build folder and python3 tell: cuDNN 9.19.0, NCCL 2.28.3, PyTorch 2.9.1.
+version() {  # name, header, the macros of major, minor and patch
+  local folder header=$2
+  folder=$(sed -n "s/^LOCKSTEP_${1}_INCLUDE:PATH=//p" "$build/CMakeCache.txt" 2>/dev/null || true)
+  [ -f "$folder/$header" ] || { echo none; return; }
+  awk -v a="$3" -v b="$4" -v c="$5" '$1 == "#define" {value[$2] = $3} END {print value[a] "." value[b] "." value[c]}' "$folder/$header"
+}
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)
 cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p' || true)
+cudnn=$(version CUDNN cudnn_version.h CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)
+nccl=$(version NCCL nccl.h NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
+torch=$(python3 -c 'import torch; print(torch.__version__)' 2>/dev/null || echo none)
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 {
-  printf '{"gpu": "%s", "cuda": "%s", "commit": "%s", "steps": [' "$gpu" "$cuda" "$commit"
+  printf '{"gpu": "%s", "cuda": "%s", "cudnn": "%s", "nccl": "%s", "torch": "%s", "commit": "%s", "steps": [' \
+    "$gpu" "$cuda" "$cudnn" "$nccl" "$torch" "$commit"
   separator=
   for line in "${results[@]}"; do
     IFS='|' read -r phase name result seconds <<<"$line"
@@ -227,6 +238,6 @@ commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
   echo "|---|---|---|---|"
   for line in "${results[@]}"; do echo "| ${line//|/ | } |"; done
   echo
-  echo "GPU and driver: $gpu; CUDA $cuda; commit $commit."
+  echo "GPU and driver: $gpu; CUDA $cuda; cuDNN $cudnn; NCCL $nccl; PyTorch $torch; commit $commit."
 } | tee "$out/gpu.md"
 ! grep -q failed <<<"${results[*]}"
