@@ -83,7 +83,7 @@ TEST_CASE("nccl ranks: DistributedDataParallel" * doctest::skip()) {
 TEST_CASE("nccl ranks: one that does not come" * doctest::skip()) {
   par::InitOptions options = options_of_rank();
   const Group other = par::init_process_group(options);
-  options.timeout = std::chrono::seconds(2);
+  options.timeout = std::chrono::seconds(4);
   options.group_name = "late";
   const Group group = par::init_process_group(options);
   const ls::Tensor t = ls::ones({5}, {.device = *options.device});
