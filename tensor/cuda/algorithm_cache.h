@@ -14,9 +14,9 @@ class AlgorithmCache {
  public:
   static constexpr std::size_t kMost = 4096;
 
-  // What choose() said for this key, now or before. What it throws is not kept.
+  // What choose() said for this key, now or before. What it throws is not kept. Whoever learns more may write it there.
   template <class Choose>
-  const Algorithm& find(const Key& key, Choose choose) {
+  Algorithm& find(const Key& key, Choose choose) {
     if (const auto known = known_.find(key); known != known_.end()) return known->second;
     const Algorithm chosen = choose();
     if (known_.size() >= kMost) known_.clear();

@@ -124,55 +124,68 @@ class Operation {
   }
 
   void forward(const void* x, const void* weight, void* out) const {
-    const ConvolutionWay chosen = way<cudnnConvolutionFwdAlgoPerf_t>([&](int most, int* count, auto* found) {
-      return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
-    });
-    const Workspace room(chosen.workspace);
-    check_dnn(cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_,
-                                      static_cast<cudnnConvolutionFwdAlgo_t>(chosen.algorithm), room.data(),
-                                      room.bytes(), zero(), y_, out),
-              "cudnnConvolutionForward");
+    run<cudnnConvolutionFwdAlgoPerf_t>(
+        "cudnnConvolutionForward",
+        [&](int most, int* count, auto* found) {
+          return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
+        },
+        [&](auto algorithm, const Workspace& room) {
+          return cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_, algorithm, room.data(),
+                                         room.bytes(), zero(), y_, out);
+        });
   }
   void backward_input(const void* grad, const void* weight, void* out) const {
-    const ConvolutionWay chosen = way<cudnnConvolutionBwdDataAlgoPerf_t>([&](int most, int* count, auto* found) {
-      return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
-    });
-    const Workspace room(chosen.workspace);
-    check_dnn(cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_,
-                                           static_cast<cudnnConvolutionBwdDataAlgo_t>(chosen.algorithm), room.data(),
-                                           room.bytes(), zero(), x_, out),
-              "cudnnConvolutionBackwardData");
+    run<cudnnConvolutionBwdDataAlgoPerf_t>(
+        "cudnnConvolutionBackwardData",
+        [&](int most, int* count, auto* found) {
+          return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
+        },
+        [&](auto algorithm, const Workspace& room) {
+          return cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_, algorithm, room.data(),
+                                              room.bytes(), zero(), x_, out);
+        });
   }
   void backward_weight(const void* grad, const void* x, void* out) const {
-    const ConvolutionWay chosen = way<cudnnConvolutionBwdFilterAlgoPerf_t>([&](int most, int* count, auto* found) {
-      return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
-    });
-    const Workspace room(chosen.workspace);
-    check_dnn(cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_,
-                                             static_cast<cudnnConvolutionBwdFilterAlgo_t>(chosen.algorithm),
-                                             room.data(), room.bytes(), zero(), weight_, out),
-              "cudnnConvolutionBackwardFilter");
+    run<cudnnConvolutionBwdFilterAlgoPerf_t>(
+        "cudnnConvolutionBackwardFilter",
+        [&](int most, int* count, auto* found) {
+          return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
+        },
+        [&](auto algorithm, const Workspace& room) {
+          return cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_, algorithm, room.data(),
+                                                room.bytes(), zero(), weight_, out);
+        });
   }
 
  private:
-  // What cuDNN chose for these sizes before, or does now.
-  template <class Way, class List>
-  ConvolutionWay way(List list) const {
-    return handles().convolutions.find(key_, [&] { return choose<Way>(list); });
+  // Starts the best way of those that `list` finds. What cuDNN proposes for a shape it can refuse once it sees the operands:
+  // then the next one is taken, from now on.
+  template <class Way, class List, class Start>
+  void run(const char* call, List list, Start start) const {
+    std::vector<ConvolutionWay>& ways = handles().convolutions.find(key_, [&] { return choose<Way>(list); });
+    for (;;) {
+      const Workspace room(ways.front().workspace);
+      const cudnnStatus_t status = start(static_cast<decltype(Way::algo)>(ways.front().algorithm), room);
+      const bool is_refused = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;
+      if (!is_refused || ways.size() == 1) return check_dnn(status, call);
+      ways.erase(ways.begin());
+    }
   }
-  // The first of the algorithms, best ones first, that repeats its bits and computes in the operands' precision.
+  // The algorithms that repeat their bits and compute in the operands' precision.
   template <class Way, class List>
-  static ConvolutionWay choose(List list) {
+  static std::vector<ConvolutionWay> choose(List list) {
     constexpr int kMost = 16;
     Way ways[kMost];
     int count = 0;
     check_dnn(list(kMost, &count, ways), "cudnnGetConvolutionAlgorithm");
+    std::vector<ConvolutionWay> out;
     for (int i = 0; i < count; ++i) {
       const bool exact = ways[i].mathType == CUDNN_DEFAULT_MATH || ways[i].mathType == CUDNN_FMA_MATH;
       if (ways[i].status == CUDNN_STATUS_SUCCESS && ways[i].determinism == CUDNN_DETERMINISTIC && exact &&
           ways[i].memory <= kMostWorkspace)
-        return {static_cast<int>(ways[i].algo), ways[i].memory};
+        out.push_back({static_cast<int>(ways[i].algo), ways[i].memory});
     }
+    if (!out.empty()) return out;
     throw DeviceError(
         fmt::format("cuda:{}: conv2d: cuDNN has no algorithm for these sizes that repeats its bits with a "
                     "workspace of up to {} bytes",

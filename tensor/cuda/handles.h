@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "lockstep/tensor/cuda/algorithm_cache.h"
 #include "lockstep/tensor/cuda/runtime.h"
@@ -23,7 +24,8 @@ inline constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what NVIDIA advise
 // All that a product's choice of algorithm depends on.
 using ProductKey = std::array<std::int64_t, 13>;
 
-// All that a convolution's choice depends on, and the choice: an algorithm of its pass, and the bytes it works in.
+// All that a convolution's choice depends on, and the choice, best ones first: algorithms of its pass, and the bytes they work
+// in.
 using ConvolutionKey = std::array<std::int64_t, 18>;
 struct ConvolutionWay {
   int algorithm;
@@ -36,7 +38,7 @@ struct Handles {
   void* workspace = nullptr;  // kWorkspaceBytes; given, since a product in a CUDA graph cannot allocate its own
   AlgorithmCache<ProductKey, std::optional<cublasLtMatmulAlgo_t>> products = {};  // none: there is none
   cudnnContext* dnn = nullptr;                                                    // convolution.cpp's
-  AlgorithmCache<ConvolutionKey, ConvolutionWay> convolutions = {};
+  AlgorithmCache<ConvolutionKey, std::vector<ConvolutionWay>> convolutions = {};
 };
 
 // The calling thread's for its current device; left to other threads at the thread's end. Handles are made on first use, each

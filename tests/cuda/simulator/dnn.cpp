@@ -1,5 +1,5 @@
-// cuDNN: convolutions, as sums in f64. Of the algorithms it offers only the last repeats its bits in full precision, and it
-// wants memory to work in; each pass calls it by another number.
+// cuDNN: convolutions, as sums in f64. Of the algorithms it offers only the last two repeat their bits in full precision; the
+// first of these wants memory to work in, and each pass calls it by another number.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -94,23 +94,24 @@ struct Convolution {
 std::size_t count(const cudnnTensorStruct& t) { return static_cast<std::size_t>(t.n) * t.c * t.h * t.w; }
 std::size_t count(const cudnnFilterStruct& f) { return static_cast<std::size_t>(f.k) * f.c * f.h * f.w; }
 
-// One that depends on the order of threads, one in TF32, and the one that is to be taken.
+// One that depends on the order of threads, one in TF32, the one that is to be taken, and a slow one in its place.
 template <class Perf, class Algorithm>
 cudnnStatus_t offer(const Convolution& c, int most, int* found, Perf* ways, Algorithm first, Algorithm second,
-                    Algorithm third) {
+                    Algorithm third, Algorithm fourth) {
   if (!c.is_possible()) return CUDNN_STATUS_BAD_PARAM;
   const cudnnMathType_t full = c.x.type == CUDA_R_64F ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
   const Perf all[] = {{first, CUDNN_STATUS_SUCCESS, 1, 0, CUDNN_NON_DETERMINISTIC, full, {}},
                       {second, CUDNN_STATUS_SUCCESS, 2, 0, CUDNN_DETERMINISTIC, CUDNN_TENSOR_OP_MATH, {}},
-                      {third, CUDNN_STATUS_SUCCESS, 3, kWorkspace, CUDNN_DETERMINISTIC, full, {}}};
-  *found = std::min(most, 3);
+                      {third, CUDNN_STATUS_SUCCESS, 3, kWorkspace, CUDNN_DETERMINISTIC, full, {}},
+                      {fourth, CUDNN_STATUS_SUCCESS, 4, 0, CUDNN_DETERMINISTIC, full, {}}};
+  *found = std::min(most, 4);
   std::copy_n(all, *found, ways);
   return CUDNN_STATUS_SUCCESS;
 }
 
 template <class Algorithm>
 struct Choice {
-  Algorithm taken, right;
+  Algorithm taken, right, slow;
   void* workspace;
   std::size_t bytes;
 };
@@ -121,12 +122,12 @@ cudnnStatus_t start(cudnnHandle_t handle, const Convolution& c, const Choice<Alg
                     const void* beta, const std::pair<void*, std::size_t>& out, F add) {
   const cudaDataType_t type = c.x.type, scale = type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F;
   if (!c.is_possible() || simulator::load(alpha, scale, 0) != 1 || simulator::load(beta, scale, 0) != 0 ||
-      choice.taken != choice.right || choice.bytes < kWorkspace ||
-      !simulator::is_device_memory(choice.workspace, choice.bytes))
+      (choice.taken != choice.slow && (choice.taken != choice.right || choice.bytes < kWorkspace ||
+                                       !simulator::is_device_memory(choice.workspace, choice.bytes))))
     return CUDNN_STATUS_BAD_PARAM;
   if (handle->device != simulator::current_device()) return CUDNN_STATUS_EXECUTION_FAILED;
   const cudaError_t status = simulator::enqueue(handle->stream, [=] {
-    std::memset(choice.workspace, kScratch, choice.bytes);
+    if (choice.bytes > 0) std::memset(choice.workspace, kScratch, choice.bytes);
     std::vector<double> sums(out.second);
     add(c, sums);
     for (std::size_t i = 0; i < out.second; ++i)
@@ -250,7 +251,8 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorD
                                                      cudnnConvolutionFwdAlgoPerf_t* ways) {
   ENTER_DNN();
   return offer({*x, *y, *weight, *how}, most, found, ways, CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD,
-               CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM);
+               CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+               CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM);
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_shape,
@@ -263,7 +265,8 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
   require_memory(x, count(c.x), c.x.type);
   require_memory(weight, count(c.weight), c.x.type);
   require_memory(y, count(c.y), c.x.type);
-  const Choice choice{algorithm, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, workspace, bytes};
+  const Choice choice{algorithm, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                      CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, workspace, bytes};
   return start(handle, c, choice, alpha, beta, {y, count(c.y)}, [=](const Convolution& own, std::vector<double>& sums) {
     own.for_each([&](std::int64_t at_x, std::int64_t at_weight, std::int64_t at_y) {
       sums[static_cast<std::size_t>(at_y)] +=
@@ -280,7 +283,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFi
                                                           cudnnConvolutionBwdDataAlgoPerf_t* ways) {
   ENTER_DNN();
   return offer({*x, *y, *weight, *how}, most, found, ways, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
-               CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD);
+               CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD,
+               CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
@@ -294,7 +298,8 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
   require_memory(x, count(c.x), c.x.type);
   require_memory(weight, count(c.weight), c.x.type);
   require_memory(grad, count(c.y), c.x.type);
-  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, workspace, bytes};
+  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace,
+                      bytes};
   return start(handle, c, choice, alpha, beta, {x, count(c.x)}, [=](const Convolution& own, std::vector<double>& sums) {
     own.for_each([&](std::int64_t at_x, std::int64_t at_weight, std::int64_t at_y) {
       sums[static_cast<std::size_t>(at_x)] +=
@@ -309,7 +314,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnn
                                                             cudnnConvolutionBwdFilterAlgoPerf_t* ways) {
   ENTER_DNN();
   return offer({*x, *y, *weight, *how}, most, found, ways, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
-               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING);
+               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
+               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_shape,
@@ -323,7 +329,8 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
   require_memory(x, count(c.x), c.x.type);
   require_memory(weight, count(c.weight), c.x.type);
   require_memory(grad, count(c.y), c.x.type);
-  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, workspace, bytes};
+  const Choice choice{algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1,
+                      workspace, bytes};
   return start(handle, c, choice, alpha, beta, {weight, count(c.weight)},
                [=](const Convolution& own, std::vector<double>& sums) {
                  own.for_each([&](std::int64_t at_x, std::int64_t at_weight, std::int64_t at_y) {

@@ -1,4 +1,6 @@
 // What has to wait for what, and what is remembered: mistakes that a GPU would show once in a while.
+#include <cudnn.h>
+
 #include "lockstep/tensor/accelerator_internal.h"
 #include "tests/cuda/simulator/simulator.h"
 #include "tests/support/testing.h"
@@ -56,5 +58,32 @@ TEST_CASE("an algorithm is remembered for operands that are aligned alike") {
   for (const std::int64_t offset : {0, 1, 0}) {
     INFO("offset ", offset);
     check_close(product(offset, kDevice), product(offset, "cpu"), "linear", {1e-5, 1e-6});
+  }
+}
+
+TEST_CASE("a convolution that cuDNN refuses in one way is taken in the next one, from then on") {
+  const ls::Tensor x = numbers({2, 3, 6, 6}), weight = numbers({4, 3, 3, 3});
+  const auto convolve = [&](const ls::Device& device) {
+    const ls::Tensor leaf = x.to(device).detach(), kernel = weight.to(device).detach();
+    leaf.requires_grad_();
+    kernel.requires_grad_();
+    ls::sum(ls::conv2d(leaf, kernel) * 0.5).backward();
+    return std::pair(leaf.grad().to("cpu"), kernel.grad().to("cpu"));
+  };
+  const auto want = convolve("cpu");
+  for (const std::string refused :
+       {"cudnnConvolutionForward", "cudnnConvolutionBackwardData", "cudnnConvolutionBackwardFilter"}) {
+    INFO(refused);
+    simulator::settings().failures[refused] = {0, CUDNN_STATUS_NOT_SUPPORTED};
+    simulator::calls().clear();
+    const auto have = convolve(kDevice);
+    CHECK(simulator::calls()[refused] == 2);
+    check_close(have.first, want.first, "by the input", {1e-5, 1e-5});
+    check_close(have.second, want.second, "by the weight", {1e-5, 1e-5});
+    simulator::calls().clear();
+    (void)convolve(kDevice);
+    CHECK(simulator::calls()[refused] == 1);
+    simulator::settings().failures[refused] = {0, CUDNN_STATUS_NOT_SUPPORTED};
+    CHECK(contains(error_of<ls::DeviceError>([&] { (void)convolve(kDevice); }), "CUDNN_STATUS_NOT_SUPPORTED"));
   }
 }
