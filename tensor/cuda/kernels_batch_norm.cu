@@ -9,12 +9,15 @@ namespace {
 
 // Which channel an element belongs to, and where a channel's elements stand.
 struct Channels {
-  explicit Channels(const Rows& rows) : channels(rows.n), inner(rows.inner), count(rows.outer * rows.inner) {}
+  explicit Channels(const Rows& rows)
+      : channels(rows.n), inner(rows.inner), count(rows.outer * rows.inner), by_channels(channels), by_inner(inner) {}
   std::int64_t channels, inner;
   std::int64_t count;  // elements of one channel
-  HOST_DEVICE std::int64_t of(std::int64_t i) const { return i / inner % channels; }
+  Divisor by_channels, by_inner;
+  HOST_DEVICE std::int64_t of(std::int64_t i) const { return by_channels.divide(by_inner.divide(i).whole).rest; }
   HOST_DEVICE std::int64_t place(std::int64_t channel, std::int64_t r) const {
-    return (r / inner * channels + channel) * inner + r % inner;
+    const Quotient at = by_inner.divide(r);
+    return (at.whole * channels + channel) * inner + at.rest;
   }
   std::int64_t elements() const { return channels * count; }
   // For launch_reduce, whose outputs are the channels.
@@ -73,14 +76,14 @@ struct BatchNormalize {
   }
 };
 
-// Of each channel the sums of g and of g z, with z = (x - mean) factor.
+// Of each channel the means of g and of g z, with z = (x - mean) factor; their sums are the parameters' gradients.
 template <class T>
-struct BatchSums {
+struct BatchGradients {
   struct Sum {
     T plain, along_z;
   };
   const T *grad, *x, *means, *factors;
-  T *sums, *grad_weight, *grad_bias;
+  T *mean_gradients, *grad_weight, *grad_bias;
   Channels channels;
   DEVICE_ONLY Sum start() const { return {0, 0}; }
   DEVICE_ONLY void add(Sum& sum, std::int64_t, std::int64_t channel, std::int64_t r) const {
@@ -90,8 +93,9 @@ struct BatchSums {
   }
   DEVICE_ONLY Sum join(const Sum& a, const Sum& b) const { return {a.plain + b.plain, a.along_z + b.along_z}; }
   DEVICE_ONLY void finish(std::int64_t channel, const Sum& sum) const {
-    sums[channel] = sum.plain;
-    sums[channels.channels + channel] = sum.along_z;
+    const auto count = static_cast<T>(channels.count);
+    mean_gradients[channel] = sum.plain / count;
+    mean_gradients[channels.channels + channel] = sum.along_z / count;
     if (grad_weight) grad_weight[channel] = sum.along_z;
     if (grad_bias) grad_bias[channel] = sum.plain;
   }
@@ -100,14 +104,13 @@ struct BatchSums {
 // (g - mean(g) - z mean(g z)) factor weight
 template <class T>
 struct BatchNormBackward {
-  const T *grad, *x, *weight, *means, *factors, *sums;
+  const T *grad, *x, *weight, *means, *factors, *mean_gradients;
   T* out;
   Channels channels;
   DEVICE_ONLY void operator()(std::int64_t i) const {
     const std::int64_t c = channels.of(i);
-    const auto count = static_cast<T>(channels.count);
     const T z = (x[i] - means[c]) * factors[c], scale = weight ? factors[c] * weight[c] : factors[c];
-    out[i] = ((grad[i] - sums[c] / count) - z * (sums[channels.channels + c] / count)) * scale;
+    out[i] = ((grad[i] - mean_gradients[c]) - z * mean_gradients[channels.channels + c]) * scale;
   }
 };
 
@@ -135,12 +138,12 @@ void batch_norm_backward(const void* grad, const void* x, const void* weight, co
   for_float(dtype, [&]<class T>(T) {
     const T *const g = static_cast<const T*>(grad), *const in = static_cast<const T*>(x);
     const T *const means = static_cast<const T*>(statistics), *const factors = means + rows.n;
-    const Scratch sums(2 * rows.n * static_cast<std::int64_t>(sizeof(T)));
+    const Scratch mean_gradients(2 * rows.n * static_cast<std::int64_t>(sizeof(T)));
     launch_reduce("batch_norm backward", channels.reduced(),
-                  BatchSums<T>{g, in, means, factors, sums.as<T>(), static_cast<T*>(grad_weight),
-                               static_cast<T*>(grad_bias), channels});
+                  BatchGradients<T>{g, in, means, factors, mean_gradients.as<T>(), static_cast<T*>(grad_weight),
+                                    static_cast<T*>(grad_bias), channels});
     launch_elements("batch_norm backward", channels.elements(),
-                    BatchNormBackward<T>{g, in, static_cast<const T*>(weight), means, factors, sums.as<T>(),
+                    BatchNormBackward<T>{g, in, static_cast<const T*>(weight), means, factors, mean_gradients.as<T>(),
                                          static_cast<T*>(out), channels});
   });
 }

@@ -13,18 +13,31 @@ namespace {
 template <class T>
 struct Samples {
   Samples(const std::int64_t* labels, const void* weight, const Rows& rows, const raw::NllOptions& options)
-      : labels(labels), weight(static_cast<const T*>(weight)), n(rows.n), inner(rows.inner),
+      : labels(labels), weight(static_cast<const T*>(weight)), n(rows.n), inner(rows.inner), by_n(n), by_inner(inner),
         count(rows.outer * rows.inner), ignored(options.ignore_index),
         keep(static_cast<T>(1 - options.label_smoothing)),
         spread(static_cast<T>(options.label_smoothing / static_cast<double>(rows.n))), fault(fault_record()) {}
 
   const std::int64_t* labels;
   const T* weight;  // of each class, or null for 1
-  std::int64_t n, inner, count, ignored;
+  std::int64_t n, inner;
+  Divisor by_n, by_inner;
+  std::int64_t count, ignored;
   T keep, spread;  // the label's share, and what every class gets besides
   Fault* fault;
 
-  DEVICE_ONLY std::int64_t start(std::int64_t sample) const { return sample / inner * n * inner + sample % inner; }
+  DEVICE_ONLY std::int64_t start(std::int64_t sample) const {
+    const Quotient at = by_inner.divide(sample);
+    return at.whole * n * inner + at.rest;
+  }
+  struct Score {
+    std::int64_t sample, c;
+  };
+  // Whose score element i is, and of which class.
+  DEVICE_ONLY Score score(std::int64_t i) const {
+    const Quotient at = by_inner.divide(i), of = by_n.divide(at.whole);
+    return {of.whole * inner + at.rest, of.rest};
+  }
   DEVICE_ONLY T weight_of(std::int64_t label) const { return weight ? weight[label] : T(1); }
   // The sample's class, -1 where it is ignored. One that does not exist is reported, and ignored.
   DEVICE_ONLY std::int64_t label(std::int64_t sample) const {
@@ -106,7 +119,7 @@ struct NllSlope {  // for element i of y
   SampleGradient<T> gradient;
   T* out;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    const std::int64_t c = i / s.inner % s.n, sample = i / (s.n * s.inner) * s.inner + i % s.inner;
+    const auto [sample, c] = s.score(i);
     const std::int64_t label = s.label(sample);
     const T share = s.spread * s.weight_of(c) + (label == c ? s.keep * s.weight_of(c) : T(0));
     out[i] = label < 0 ? T(0) : -gradient[sample] * share;
@@ -187,7 +200,7 @@ struct CrossEntropySlope {
   T* out;
   const T* all_weights;  // their sum, or null: the number of classes
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    const std::int64_t c = i / s.inner % s.n, sample = i / (s.n * s.inner) * s.inner + i % s.inner;
+    const auto [sample, c] = s.score(i);
     const std::int64_t label = s.label(sample);
     if (label < 0) {
       out[i] = T(0);

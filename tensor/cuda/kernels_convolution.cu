@@ -1,4 +1,5 @@
 // Convolution: cuDNN, then the bias. On the host, for tests, plain sums instead.
+#include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
@@ -17,8 +18,8 @@ template <class T>
 struct AddChannelBias {  // out (images, channels, size) += bias (channels)
   T* out;
   const T* bias;
-  std::int64_t channels, size;
-  DEVICE_ONLY void operator()(std::int64_t i) const { out[i] += bias[i / size % channels]; }
+  Divisor channels, size;
+  DEVICE_ONLY void operator()(std::int64_t i) const { out[i] += bias[channels.divide(size.divide(i).whole).rest]; }
 };
 
 #ifndef __CUDACC__
@@ -85,8 +86,9 @@ void conv2d(const Convolution& c, const void* x, const void* weight, const void*
   if (!bias) return;
   for_float(dtype, [&]<class T>(T) {
     const std::int64_t channels = c.groups * c.out, size = c.windows.output.height * c.windows.output.width;
-    launch_elements("conv2d", c.images * channels * size,
-                    AddChannelBias<T>{static_cast<T*>(out), static_cast<const T*>(bias), channels, size});
+    launch_elements(
+        "conv2d", c.images * channels * size,
+        AddChannelBias<T>{static_cast<T*>(out), static_cast<const T*>(bias), Divisor(channels), Divisor(size)});
   });
 }
 

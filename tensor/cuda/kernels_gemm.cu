@@ -1,4 +1,5 @@
-// Products of matrices: cuBLAS, then the bias where it has not added that as well.
+// Products of matrices: small ones here, the others by cuBLAS, then the bias where it has not added that as well.
+#include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/wide_internal.h"
@@ -11,30 +12,53 @@ namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
 namespace {
 
+// The elements of a result (batch, m, n).
 template <class T>
-struct AddBias {  // out (batch, m, n) += bias (n)
+struct Elements {
+  explicit Elements(const Gemm& g) : g(g), by_m(g.m), by_n(g.n) {}
+  struct Place {
+    std::int64_t problem, row, column;
+  };
+  DEVICE_ONLY Place place(std::int64_t i) const {
+    const Quotient row = by_n.divide(i), problem = by_m.divide(row.whole);
+    return {problem.whole, problem.rest, row.rest};
+  }
+  DEVICE_ONLY T& operator[](const Place& at) const {
+    return static_cast<T*>(g.out.data)[at.problem * g.out_step + at.row * g.out.row + at.column * g.out.column];
+  }
+  DEVICE_ONLY Wide<T> bias(const Place& at) const { return widen(static_cast<const T*>(g.bias)[at.column]); }
   Gemm g;
+  Divisor by_m, by_n;
+};
+
+template <class T>
+struct AddBias {
+  Elements<T> out;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    const std::int64_t column = i % g.n, row = i / g.n % g.m, problem = i / (g.n * g.m);
-    T* const at = static_cast<T*>(g.out.data) + problem * g.out_step + row * g.out.row + column * g.out.column;
-    *at = narrow<T>(widen(*at) + widen(static_cast<const T*>(g.bias)[column]));
+    const auto at = out.place(i);
+    out[at] = narrow<T>(widen(out[at]) + out.bias(at));
   }
 };
 
-#ifndef __CUDACC__
+// A thread for each element.
 template <class T>
-struct NaiveProduct {
-  Gemm g;
-  void operator()(std::int64_t i) const {
-    const std::int64_t column = i % g.n, row = i / g.n % g.m, problem = i / (g.n * g.m);
-    const T* const a = static_cast<const T*>(g.a.data) + problem * g.a_step;
-    const T* const b = static_cast<const T*>(g.b.data) + problem * g.b_step;
+struct SmallProduct {
+  Elements<T> out;
+  DEVICE_ONLY void operator()(std::int64_t i) const {
+    const auto at = out.place(i);
+    const Gemm& g = out.g;
+    const T* const a = static_cast<const T*>(g.a.data) + at.problem * g.a_step + at.row * g.a.row;
+    const T* const b = static_cast<const T*>(g.b.data) + at.problem * g.b_step + at.column * g.b.column;
     Wide<T> total = 0;
-    for (std::int64_t p = 0; p < g.k; ++p)
-      total += widen(a[row * g.a.row + p * g.a.column]) * widen(b[p * g.b.row + column * g.b.column]);
-    static_cast<T*>(g.out.data)[problem * g.out_step + row * g.out.row + column * g.out.column] = narrow<T>(total);
+    UNROLL
+    for (std::int64_t p = 0; p < g.k; ++p) total += widen(a[p * g.a.column]) * widen(b[p * g.b.row]);
+    out[at] = narrow<T>(g.bias ? total + out.bias(at) : total);
   }
 };
+
+// Less work than cuBLAS has with choosing a kernel, and the bias is added at once. On the host, for tests, all are small.
+#ifdef __CUDACC__
+bool is_small(const Gemm& g) { return g.k <= 32 && g.batch * g.m * g.n <= 4096; }
 #endif
 
 template <class F>
@@ -48,13 +72,17 @@ void for_factor(DType dtype, F function) {
 
 void gemm(const Gemm& g, DType dtype) {
   for_factor(dtype, [&]<class T>(T) {
+    const Elements<T> out(g);
+    const std::int64_t count = g.batch * g.m * g.n;
 #ifdef __CUDACC__
-    if (g.bias && cuda::product_with_bias(g, dtype)) return;
-    cuda::product(g, dtype);
-#else
-    launch_elements("gemm", g.batch * g.m * g.n, NaiveProduct<T>{g});
+    if (!is_small(g)) {
+      if (g.bias && cuda::product_with_bias(g, dtype)) return;
+      cuda::product(g, dtype);
+      if (g.bias) launch_elements("linear", count, AddBias<T>{out});
+      return;
+    }
 #endif
-    if (g.bias) launch_elements("linear", g.batch * g.m * g.n, AddBias<T>{g});
+    launch_elements("gemm", count, SmallProduct<T>{out});
   });
 }
 

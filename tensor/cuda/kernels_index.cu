@@ -48,10 +48,11 @@ struct SelectRows {  // in (outer, n, inner), index (count) -> out (outer, count
   const T* in;
   CheckedIndex index;
   T* out;
-  std::int64_t n, inner, count;
+  std::int64_t n;
+  Divisor inner, count;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    const std::int64_t row = i / inner, outer = row / count;
-    out[i] = in[(outer * n + index[row % count]) * inner + i % inner];
+    const Quotient at = inner.divide(i), row = count.divide(at.whole);
+    out[i] = in[(row.whole * n + index[row.rest]) * inner.size() + at.rest];
   }
 };
 
@@ -60,10 +61,11 @@ struct AddRows {  // out (outer, n, inner) += source (outer, count, inner)
   T* out;
   CheckedIndex index;
   const T* source;
-  std::int64_t n, inner, count;
+  std::int64_t n;
+  Divisor inner, count;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    const std::int64_t row = i / inner, outer = row / count;
-    add_to(out + (outer * n + index[row % count]) * inner + i % inner, source[i]);
+    const Quotient at = inner.divide(i), row = count.divide(at.whole);
+    add_to(out + (row.whole * n + index[row.rest]) * inner.size() + at.rest, source[i]);
   }
 };
 
@@ -72,9 +74,11 @@ struct Gather {  // out (outer, n, inner) = in (outer, index value, inner)
   const T* in;
   CheckedIndex index;
   T* out;
-  std::int64_t n, inner, in_n;
+  Divisor n, inner;
+  std::int64_t in_n;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    out[i] = in[(i / (n * inner) * in_n + index[i]) * inner + i % inner];
+    const Quotient at = inner.divide(i);
+    out[i] = in[(n.divide(at.whole).whole * in_n + index[i]) * inner.size() + at.rest];
   }
 };
 
@@ -83,9 +87,11 @@ struct ScatterAdd {
   T* out;
   CheckedIndex index;
   const T* source;
-  std::int64_t n, inner, out_n;
+  Divisor n, inner;
+  std::int64_t out_n;
   DEVICE_ONLY void operator()(std::int64_t i) const {
-    add_to(out + (i / (n * inner) * out_n + index[i]) * inner + i % inner, source[i]);
+    const Quotient at = inner.divide(i);
+    add_to(out + (n.divide(at.whole).whole * out_n + index[i]) * inner.size() + at.rest, source[i]);
   }
 };
 
@@ -122,9 +128,9 @@ void index_select(const void* in, const std::int64_t* index, void* out, const Ro
                   DType dtype) {
   const CheckedIndex checked{index, in_rows.n, fault_record()};
   for_size(dtype, [&]<class T>(T) {
-    launch_elements(
-        "index_select", in_rows.outer * count * in_rows.inner,
-        SelectRows<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), in_rows.n, in_rows.inner, count});
+    launch_elements("index_select", in_rows.outer * count * in_rows.inner,
+                    SelectRows<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), in_rows.n,
+                                  Divisor(in_rows.inner), Divisor(count)});
   });
 }
 
@@ -132,9 +138,9 @@ void index_add(void* out, const std::int64_t* index, const void* source, const R
                DType dtype) {
   const CheckedIndex checked{index, out_rows.n, fault_record()};
   for_number(dtype, [&]<class T>(T) {
-    launch_elements(
-        "index_add", out_rows.outer * count * out_rows.inner,
-        AddRows<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), out_rows.n, out_rows.inner, count});
+    launch_elements("index_add", out_rows.outer * count * out_rows.inner,
+                    AddRows<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), out_rows.n,
+                               Divisor(out_rows.inner), Divisor(count)});
   });
 }
 
@@ -142,9 +148,9 @@ void gather(const void* in, const std::int64_t* index, void* out, const Rows& in
             DType dtype) {
   const CheckedIndex checked{index, in_n, fault_record()};
   for_size(dtype, [&]<class T>(T) {
-    launch_elements(
-        "gather", index_rows.outer * index_rows.n * index_rows.inner,
-        Gather<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), index_rows.n, index_rows.inner, in_n});
+    launch_elements("gather", index_rows.outer * index_rows.n * index_rows.inner,
+                    Gather<T>{static_cast<const T*>(in), checked, static_cast<T*>(out), Divisor(index_rows.n),
+                              Divisor(index_rows.inner), in_n});
   });
 }
 
@@ -153,8 +159,8 @@ void scatter_add(void* out, const std::int64_t* index, const void* source, const
   const CheckedIndex checked{index, out_n, fault_record()};
   for_number(dtype, [&]<class T>(T) {
     launch_elements("scatter_add", index_rows.outer * index_rows.n * index_rows.inner,
-                    ScatterAdd<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), index_rows.n,
-                                  index_rows.inner, out_n});
+                    ScatterAdd<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), Divisor(index_rows.n),
+                                  Divisor(index_rows.inner), out_n});
   });
 }
 

@@ -2,6 +2,7 @@
 // GPU repeats its own bits.
 #include <limits>
 
+#include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
@@ -18,16 +19,18 @@ struct Span {
 // One side of the windows.
 struct Side {
   std::int64_t input, output, kernel, stride, padding, dilation;
+  Divisor by_input{input}, by_output{output}, by_stride{stride}, by_dilation{dilation};
 
   // The elements that window `place` sees, `dilation` apart.
   HOST_DEVICE Span seen_by(std::int64_t place) const {
     const std::int64_t start = place * stride - padding, end = start + (kernel - 1) * dilation + 1;
-    return {start < 0 ? start + (dilation - 1 - start) / dilation * dilation : start, end < input ? end : input};
+    return {start < 0 ? start + by_dilation.divide(dilation - 1 - start).whole * dilation : start,
+            end < input ? end : input};
   }
   // The windows around element `at`: all that see it, and with a dilation others.
   HOST_DEVICE Span seeing(std::int64_t at) const {
-    const std::int64_t from = at + padding - (kernel - 1) * dilation, last = (at + padding) / stride + 1;
-    return {from <= 0 ? 0 : (from + stride - 1) / stride, last < output ? last : output};
+    const std::int64_t from = at + padding - (kernel - 1) * dilation, last = by_stride.divide(at + padding).whole + 1;
+    return {from <= 0 ? 0 : by_stride.divide(from + stride - 1).whole, last < output ? last : output};
   }
   // How many elements window `place` has, in the picture or in the padding around it as well. Without dilation.
   HOST_DEVICE std::int64_t counted(std::int64_t place, bool with_padding) const {
@@ -50,11 +53,12 @@ struct Sides {
   struct Place {
     std::int64_t plane, row, column;
   };
-  HOST_DEVICE static Place place(std::int64_t i, std::int64_t height, std::int64_t width) {
-    return {i / (height * width), i / width % height, i % width};
+  HOST_DEVICE static Place place(std::int64_t i, const Divisor& height, const Divisor& width) {
+    const Quotient row = width.divide(i), plane = height.divide(row.whole);
+    return {plane.whole, plane.rest, row.rest};
   }
-  HOST_DEVICE Place input(std::int64_t i) const { return place(i, y.input, x.input); }
-  HOST_DEVICE Place output(std::int64_t i) const { return place(i, y.output, x.output); }
+  HOST_DEVICE Place input(std::int64_t i) const { return place(i, y.by_input, x.by_input); }
+  HOST_DEVICE Place output(std::int64_t i) const { return place(i, y.by_output, x.by_output); }
 
   // What the sum of a window is divided by.
   HOST_DEVICE std::int64_t divisor(std::int64_t row, std::int64_t column, bool count_include_pad) const {

@@ -90,9 +90,13 @@ struct SoftmaxRow {
 
 // Where columns begin: thread i has column i % inner of outer index i / inner.
 struct Columns {
-  explicit Columns(const Rows& rows) : n(rows.n), inner(rows.inner) {}
+  explicit Columns(const Rows& rows) : n(rows.n), inner(rows.inner), by_inner(inner) {}
   std::int64_t n, inner;
-  DEVICE_ONLY std::int64_t origin(std::int64_t column) const { return column / inner * n * inner + column % inner; }
+  Divisor by_inner;
+  DEVICE_ONLY std::int64_t origin(std::int64_t column) const {
+    const Quotient at = by_inner.divide(column);
+    return at.whole * n * inner + at.rest;
+  }
 };
 
 template <class T>

@@ -11,9 +11,13 @@
 #ifdef __CUDACC__
 #define DEVICE_ONLY __device__
 #define UNROLL _Pragma("unroll 4")
+#define UNROLL_ALL _Pragma("unroll")
+#define ONE_BY_ONE _Pragma("unroll 1")
 #else
 #define DEVICE_ONLY
 #define UNROLL
+#define UNROLL_ALL
+#define ONE_BY_ONE
 #endif
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {

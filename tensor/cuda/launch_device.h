@@ -18,6 +18,7 @@ inline constexpr std::int64_t kMostOfGrid = (1LL << 31) - 1;  // what the first 
 template <class F>
 __global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, const __grid_constant__ F f) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  ONE_BY_ONE  // most threads have one i: unrolled, they would first divide to see how often
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
 }
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
@@ -27,31 +28,23 @@ inline constexpr int kPackOf = kPackBytes / static_cast<int>(std::max({sizeof(Ou
 template <int N>
 struct Places {
   int dims;
-  std::int64_t shape[kMaxDims];
+  Divisor shape[kMaxDims];
   std::int64_t strides[N][kMaxDims];
-  bool narrow;  // all positions fit into 32 bits, in which division is fast
 
-  explicit Places(const Loop<N>& loop) : dims(loop.dims), narrow(loop.numel < (std::int64_t{1} << 31)) {
+  explicit Places(const Loop<N>& loop) : dims(loop.dims) {
     for (int d = 0; d < dims; ++d) {
-      shape[d] = loop.shape[d];
+      shape[d] = Divisor(loop.shape[d]);
       for (int k = 0; k < N; ++k) strides[k][d] = loop.strides[k][d];
     }
   }
   HOST_DEVICE void find(std::int64_t i, std::int64_t* places) const {
     for (int k = 0; k < N; ++k) places[k] = 0;
-    for (int d = dims - 1; d >= 0; --d) {
-      std::int64_t rest, at;
-      if (narrow) {
-        const auto left = static_cast<std::uint32_t>(i), size = static_cast<std::uint32_t>(shape[d]);
-        rest = left / size;
-        at = left % size;
-      } else {
-        rest = i / shape[d];
-        at = i % shape[d];
-      }
-      for (int k = 0; k < N; ++k) places[k] += at * strides[k][d];
-      i = rest;
+    for (int d = dims - 1; d > 0; --d) {
+      const Quotient left = shape[d].divide(i);
+      for (int k = 0; k < N; ++k) places[k] += left.rest * strides[k][d];
+      i = left.whole;
     }
+    for (int k = 0; k < N; ++k) places[k] += i * strides[k][0];
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
@@ -16,61 +17,111 @@ inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device b
 inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
 inline constexpr std::int64_t kShortest = 4;      // ... and that make another part worth its while
 inline constexpr std::int64_t kOfOneThread = 32;  // elements of an output that a block of threads is too much for
+inline constexpr int kUnderWay = 8;               // elements that a thread loads before it joins the first of them
+
+// Where an output's elements stand.
+struct Outputs {
+  explicit Outputs(const Rows& rows) : inner(rows.inner), by_inner(rows.inner), span(rows.n * rows.inner) {}
+  std::int64_t inner;  // how far apart
+  Divisor by_inner;
+  std::int64_t span;
+  DEVICE_ONLY std::int64_t origin(std::int64_t output) const {
+    const Quotient at = by_inner.divide(output);
+    return at.whole * span + at.rest;
+  }
+};
+
+// A thread's share of an output: elements next, next + step, ...
+struct Share {
+  std::int64_t output, origin, inner;
+  std::int64_t next, end, step;
+};
+
+// Joins it, N by N as long as there are so many, then fewer at a time.
+template <int N, class R>
+DEVICE_ONLY void add_share(const R& reduction, typename R::Sum& sum, Share& share) {
+  ONE_BY_ONE
+  for (; share.next + (N - 1) * share.step < share.end; share.next += N * share.step) {
+    UNROLL_ALL
+    for (int j = 0; j < N; ++j) {
+      const std::int64_t r = share.next + j * share.step;
+      reduction.add(sum, share.origin + r * share.inner, share.output, r);
+    }
+  }
+  if constexpr (N > 1) add_share<(N + 3) / 4>(reduction, sum, share);
+}
 
 // How a reduction is cut: blocks of `lanes` neighbouring outputs, and n into `parts`.
 struct Cut {
-  explicit Cut(const Rows& rows) : outputs(rows.outer * rows.inner) {
-    while (lanes < kWarp && lanes * 2 <= rows.inner) lanes *= 2;
-    groups = (outputs + lanes - 1) / lanes;
-    const std::int64_t step = kThreads / lanes, each = (rows.n + step - 1) / step;
-    const std::int64_t wanted = std::min(kWantedBlocks / std::max<std::int64_t>(groups, 1), each / kShortest);
-    parts = std::max({std::int64_t{1}, wanted, (each + kLongest - 1) / kLongest});
-    length = (each + parts - 1) / parts * step;
-    parts = std::max<std::int64_t>((rows.n + length - 1) / std::max<std::int64_t>(length, 1), 1);
+  explicit Cut(const Rows& rows) : outputs(rows.outer * rows.inner), n(rows.n) {
+    while (lanes() < kWarp && lanes() * 2 <= rows.inner) ++lane_bits;
+    const std::int64_t blocks = (outputs + lanes() - 1) / lanes(), each = (n + step() - 1) / step();
+    groups = Divisor(blocks);
+    const std::int64_t wanted = std::min(kWantedBlocks / std::max<std::int64_t>(blocks, 1), each / kShortest);
+    cut_into(std::max({std::int64_t{1}, wanted, (each + kLongest - 1) / kLongest}));
   }
-  std::int64_t outputs, groups, parts, length = 1;
-  int lanes = 1;
+  // About so many parts.
+  void cut_into(std::int64_t wanted) {
+    const std::int64_t each = (n + step() - 1) / step();
+    length = (each + wanted - 1) / wanted * step();
+    parts = std::max<std::int64_t>((n + length - 1) / std::max<std::int64_t>(length, 1), 1);
+  }
+  HOST_DEVICE int lanes() const { return 1 << lane_bits; }
+  HOST_DEVICE int step() const { return kThreads >> lane_bits; }
+
+  std::int64_t outputs, n, parts = 1, length = 1;
+  Divisor groups;
+  int lane_bits = 0;
 };
 
 template <class R>
 struct ReduceBlock {
   using Sum = typename R::Sum;
   R reduction;
-  Rows rows;
+  Outputs outputs;
   Cut cut;
   Sum* partials;  // (parts, outputs), or null: the sums are final
 
   DEVICE_ONLY void operator()(const Block& block) const {
-    const std::int64_t part = block.index() / cut.groups, first = block.index() % cut.groups * cut.lanes;
-    const std::int64_t begin = part * cut.length, end = rows.n < begin + cut.length ? rows.n : begin + cut.length;
-    const int lanes = cut.lanes;
+    const Quotient at = cut.groups.divide(block.index());
+    const std::int64_t part = at.whole, first = at.rest << cut.lane_bits, begin = part * cut.length;
+    const int lanes = cut.lanes();
     const auto join = [this](const Sum& a, const Sum& b) { return reduction.join(a, b); };
+    const auto put = [&](int lane, const Sum& sum) {
+      if (lane >= lanes || first + lane >= cut.outputs) return;
+      if (partials)
+        partials[part * cut.outputs + first + lane] = sum;
+      else
+        reduction.finish(first + lane, sum);
+    };
     PerThread<Sum> sums;
     block.each([&](int thread) {
       Sum sum = reduction.start();
-      const std::int64_t output = first + thread % lanes;
+      const std::int64_t output = first + (thread & (lanes - 1));
       if (output < cut.outputs) {
-        const std::int64_t origin = output / rows.inner * rows.n * rows.inner + output % rows.inner;
-        UNROLL
-        for (std::int64_t r = begin + thread / lanes; r < end; r += kThreads / lanes)
-          reduction.add(sum, origin + r * rows.inner, output, r);
+        Share share{output,
+                    outputs.origin(output),
+                    outputs.inner,
+                    begin + (thread >> cut.lane_bits),
+                    cut.n < begin + cut.length ? cut.n : begin + cut.length,
+                    cut.step()};
+        if (lanes == 1) {  // a row: with steps that the compiler knows
+          share.inner = 1;
+          share.step = kThreads;
+          add_share<kUnderWay>(reduction, sum, share);
+        } else {
+          add_share<kUnderWay>(reduction, sum, share);
+        }
       }
       sums[thread] = sum;
     });
     if (lanes == 1) {
       const Sum total = block.reduce(sums, join);
-      block.each([&](int thread) { sums[thread] = total; });
+      block.each([&](int thread) { put(thread, total); });
     } else {
       block.reduce_lanes(sums, lanes, join);
+      block.each([&](int thread) { put(thread, sums[thread]); });
     }
-    block.each([&](int thread) {
-      const std::int64_t output = first + thread;
-      if (thread >= lanes || output >= cut.outputs) return;
-      if (partials)
-        partials[part * cut.outputs + output] = sums[thread];
-      else
-        reduction.finish(output, sums[thread]);
-    });
   }
 };
 
@@ -78,11 +129,12 @@ struct ReduceBlock {
 template <class R>
 struct ReduceElements {
   R reduction;
-  Rows rows;
+  Outputs outputs;
+  std::int64_t n;
   DEVICE_ONLY void operator()(std::int64_t output) const {
-    const std::int64_t origin = output / rows.inner * rows.n * rows.inner + output % rows.inner;
     auto sum = reduction.start();
-    for (std::int64_t r = 0; r < rows.n; ++r) reduction.add(sum, origin + r * rows.inner, output, r);
+    Share share{output, outputs.origin(output), outputs.inner, 0, n, 1};
+    add_share<kUnderWay>(reduction, sum, share);
     reduction.finish(output, sum);
   }
 };
@@ -106,19 +158,21 @@ struct JoinParts {
 template <class R>
 void launch_reduce(const char* op, const Rows& rows, const R& reduction) {
   using Sum = typename R::Sum;
+  const detail::Outputs outputs(rows);
   if (rows.n <= detail::kOfOneThread)
-    return launch_elements(op, rows.outer * rows.inner, detail::ReduceElements<R>{reduction, rows});
+    return launch_elements(op, rows.outer * rows.inner, detail::ReduceElements<R>{reduction, outputs, rows.n});
   const detail::Cut cut(rows);
-  if (cut.parts == 1) return launch_blocks(op, cut.groups, detail::ReduceBlock<R>{reduction, rows, cut, nullptr});
+  const std::int64_t blocks = cut.groups.size();
+  if (cut.parts == 1) return launch_blocks(op, blocks, detail::ReduceBlock<R>{reduction, outputs, cut, nullptr});
   const Scratch partials(cut.parts * cut.outputs * static_cast<std::int64_t>(sizeof(Sum)));
-  launch_blocks(op, cut.groups * cut.parts, detail::ReduceBlock<R>{reduction, rows, cut, partials.as<Sum>()});
+  launch_blocks(op, blocks * cut.parts, detail::ReduceBlock<R>{reduction, outputs, cut, partials.as<Sum>()});
   using Second = detail::JoinParts<R>;
   const Rows over{.outer = 1, .n = cut.parts, .inner = cut.outputs};
   detail::Cut whole(over);
-  whole.parts = 1;
-  whole.length = over.n;
-  launch_blocks(op, whole.groups,
-                detail::ReduceBlock<Second>{Second{reduction, partials.as<Sum>()}, over, whole, nullptr});
+  whole.cut_into(1);
+  launch_blocks(
+      op, whole.groups.size(),
+      detail::ReduceBlock<Second>{Second{reduction, partials.as<Sum>()}, detail::Outputs(over), whole, nullptr});
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS

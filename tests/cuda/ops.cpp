@@ -157,6 +157,12 @@ TEST_CASE("reductions of every shape") {
   }
   check("sum of integers", {ls::arange(100000).reshape({10, 10000}).to(ls::kInt32)},
         [](const Inputs& in) { return ls::sum(in[0], {1}); });
+  // A thread takes eight elements at a time, then two, then one; lengths that end at each, in rows and in columns.
+  for (const std::int64_t n : {1, 2, 9, 31, 32, 33, 255, 257, 700, 1000, 1300, 2047, 2049, 2600, 3100, 4097}) {
+    for (const ls::Shape& shape : {ls::Shape{2, n, 1}, ls::Shape{2, n, 3}, ls::Shape{1, n, 70}}) {
+      check("every element once", {ls::randint(0, 1000, shape)}, [](const Inputs& in) { return ls::sum(in[0], {1}); });
+    }
+  }
   check("ties", {ls::tensor({1.0, 3.0, 3.0, 2.0})}, [](const Inputs& in) { return ls::argmax(in[0]); });
   check("NaN", {ls::tensor({1.0, kNan, 3.0, kNan})}, [](const Inputs& in) { return ls::argmin(in[0]); });
 }
@@ -188,17 +194,20 @@ TEST_CASE("operations along a dimension") {
 
 TEST_CASE("products, plain, transposed and in batches") {
   for (const ls::DType dtype : kFloats) {
-    const ls::Tensor a = values({5, 7}, -1, 1, dtype), b = values({7, 4}, -1, 1, dtype, 2);
-    check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
-    check("matmul of transposes", {values({7, 5}, -1, 1, dtype), values({4, 7}, -1, 1, dtype, 2)},
-          [](const Inputs& in) { return ls::matmul(in[0].transpose(0, 1), in[1].transpose(0, 1)); });
-    check("outer product", {values({5, 1}, -1, 1, dtype), values({1, 4}, -1, 1, dtype, 2)},
-          [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
-    check("vectors", {values({7}, -1, 1, dtype), b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
-    check("batches", {values({3, 5, 7}, -1, 1, dtype), values({3, 7, 4}, -1, 1, dtype, 2)},
-          [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
-    check("linear", {a, values({4, 7}, -1, 1, dtype, 2), values({4}, -1, 1, dtype, 3)},
-          [](const Inputs& in) { return ls::linear(in[0], in[1], in[2]); });
+    for (const std::int64_t more : {0, 40}) {  // small products are our own kernel's, the others cuBLAS's
+      const std::int64_t m = 5 + more, k = 7 + more, n = 4 + more;
+      const ls::Tensor a = values({m, k}, -1, 1, dtype), b = values({k, n}, -1, 1, dtype, 2);
+      check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+      check("matmul of transposes", {values({k, m}, -1, 1, dtype), values({n, k}, -1, 1, dtype, 2)},
+            [](const Inputs& in) { return ls::matmul(in[0].transpose(0, 1), in[1].transpose(0, 1)); });
+      check("outer product", {values({m, 1}, -1, 1, dtype), values({1, n}, -1, 1, dtype, 2)},
+            [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+      check("vectors", {values({k}, -1, 1, dtype), b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+      check("batches", {values({3, m, k}, -1, 1, dtype), values({3, k, n}, -1, 1, dtype, 2)},
+            [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
+      check("linear", {a, values({n, k}, -1, 1, dtype, 2), values({n}, -1, 1, dtype, 3)},
+            [](const Inputs& in) { return ls::linear(in[0], in[1], in[2]); });
+    }
   }
 }
 

@@ -1,0 +1,41 @@
+// Division by a product is division.
+#include "lockstep/tensor/cuda/divisor.h"
+
+#include <cstdint>
+#include <random>
+
+#include "tests/support/testing.h"
+
+namespace {
+
+// Where a wrong factor or shift shows: around the multiples of d.
+void check_around(std::int64_t d, std::int64_t n) {
+  const ls::LOCKSTEP_KERNELS::Divisor by_d(d);
+  for (std::int64_t near = n - 1; near <= n + 1; ++near) {
+    if (near < 0) continue;
+    const ls::LOCKSTEP_KERNELS::Quotient got = by_d.divide(near);
+    if (got.whole == near / d && got.rest == near % d) continue;
+    FAIL_CHECK(near << " / " << d << " is not " << got.whole << ", rest " << got.rest);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a position divided by a product is the position divided") {
+  constexpr std::int64_t kMost = INT64_MAX - 1;
+  std::mt19937_64 random(1);
+  const auto check = [&](std::int64_t d) {
+    for (const std::int64_t n : {std::int64_t{0}, d, kMost, kMost / d * d - 1}) check_around(d, n);
+    for (int i = 0; i < 200; ++i) {
+      const auto n = static_cast<std::int64_t>(random() >> (random() % 50 + 2));
+      check_around(d, n);
+      check_around(d, n / d * d);
+    }
+  };
+  for (std::int64_t d = 1; d < 2000; ++d) check(d);
+  for (int bits = 11; bits < 62; ++bits) {
+    const std::int64_t power = std::int64_t{1} << bits;
+    for (const std::int64_t d : {power - 1, power, power + 1, power + power / 3, power + power / 2}) check(d);
+  }
+  for (int i = 0; i < 2000; ++i) check(static_cast<std::int64_t>(random() >> (random() % 60 + 2)) + 1);
+}
