@@ -19,7 +19,7 @@ template <class F>
 __global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, const __grid_constant__ F f) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   ONE_BY_ONE  // most threads have one i: unrolled, they would first divide to see how often
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
+      for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
 }
 
 template <class F>

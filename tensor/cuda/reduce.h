@@ -15,7 +15,7 @@ namespace detail {
 
 inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device busy
 inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
-inline constexpr std::int64_t kShortest = 4;      // ... and that make another part worth its while
+inline constexpr std::int64_t kShortest = 16;     // ... and that make another part worth a second launch
 inline constexpr std::int64_t kOfOneThread = 32;  // elements of an output that a block of threads is too much for
 inline constexpr int kUnderWay = 8;               // elements that a thread loads before it joins the first of them
 
