@@ -17,11 +17,14 @@ namespace lockstep::inline LOCKSTEP_ABI {
 namespace {
 
 // Numbers that change from replay to replay: as the host has them, and their place in the device's memory, which one launch
-// fills.
+// fills where it holds others.
 struct Page {
-  alignas(16) std::array<std::byte, kMostWords * sizeof(std::uint64_t)> host;
+  using Bytes = std::array<std::byte, kMostWords * sizeof(std::uint64_t)>;
+  alignas(16) Bytes host;
   std::size_t used = 0;
   void* device = nullptr;
+  Bytes written;  // what the device has; nothing before the first launch
+  bool is_written = false;
 };
 
 struct Moving {
@@ -117,9 +120,13 @@ std::unique_ptr<RecordedWork> record(Capture& capture, FunctionRef<void()> step)
 }
 
 void start(RecordedStep& recorded, Device device) {
-  for (const auto& page : recorded.pages)
+  for (const auto& page : recorded.pages) {
+    if (page->is_written && std::memcmp(page->written.data(), page->host.data(), page->used) == 0) continue;
     kernels(device).write_words(page->device, page->host.data(),
                                 static_cast<std::int64_t>(page->used / sizeof(std::uint64_t)));
+    page->written = page->host;
+    page->is_written = true;
+  }
   recorded.work->launch();
 }
 

@@ -50,15 +50,41 @@ TEST_CASE("a thread's current device stays what it was") {
 
 // cuBLASLt's choice counts on how operands are aligned; the simulator ends the process where it is used for others.
 TEST_CASE("an algorithm is remembered for operands that are aligned alike") {
-  const ls::Tensor memory = numbers({16 * 8 + 1}), weight = numbers({4, 8}), bias = numbers({4});
+  const ls::Tensor memory = numbers({16 * 40 + 1}), weight = numbers({4, 40}), bias = numbers({4});
   const auto product = [&](std::int64_t offset, const ls::Device& device) {
-    const ls::Tensor x = memory.to(device).narrow(0, offset, 16 * 8).reshape({16, 8});
+    const ls::Tensor x = memory.to(device).narrow(0, offset, 16 * 40).reshape({16, 40});
     return ls::linear(x, weight.to(device), bias.to(device)).to("cpu");
   };
   for (const std::int64_t offset : {0, 1, 0}) {
     INFO("offset ", offset);
+    simulator::calls().clear();
     check_close(product(offset, kDevice), product(offset, "cpu"), "linear", {1e-5, 1e-6});
+    CHECK(simulator::calls()["cublasLtMatmul"] == 1);
   }
+}
+
+TEST_CASE("a replay writes the numbers that change only where they have changed") {
+  ls::nn::Linear model(3, 2);
+  model.to(kDevice);
+  const ls::Tensor x = numbers({5, 3}).to(kDevice);
+  ls::optim::SGD optimizer(model.parameters(), {.lr = 0.5});
+  ls::CudaGraph graph(kDevice);
+  graph.capture([&] {
+    optimizer.zero_grad();
+    ls::sum(model(x)).backward();
+    optimizer.step();
+  });
+  const auto launches_of_replay = [&] {
+    simulator::calls().clear();
+    graph.replay();
+    CHECK(simulator::calls()["cudaGraphLaunch"] == 1);
+    return simulator::calls()["cudaLaunchKernel"];
+  };
+  (void)launches_of_replay();  // steps after the first have other numbers
+  CHECK(launches_of_replay() == 0);
+  optimizer.set_lr(0.25);
+  CHECK(launches_of_replay() == 1);
+  CHECK(launches_of_replay() == 0);
 }
 
 TEST_CASE("a convolution that cuDNN refuses in one way is taken in the next one, from then on") {
