@@ -8,7 +8,7 @@ cuobjdump and nvdisasm are looked for in PATH; they come with the CUDA toolkit, 
 `pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm` (in site-packages/nvidia/cu13/bin).
 
 per element   of dense pointwise kernels: instructions from the start to the second store of 16 bytes, over the
-              elements of both. An H200 starts about 50 instructions in the time in which its memory moves 8 bytes.
+              elements of both (nvcc puts the way that most threads take first). An H200 starts about 50 instructions in the time in which its memory moves 8 bytes.
 to load       of the others: instructions in front of the first load
 """
 import argparse
@@ -22,9 +22,9 @@ SHOWN = (r"DenseLoop<(AddScaled<float>|(Value|Slope)<(Exp|Gelu|Relu|Sigmoid|Tanh
 ELEMENTS_OF_A_PACK = re.compile(r"DenseLoop<.*?, (\d+), ")
 
 
-def output_of(*command):
+def output_of(*command, given=None):
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
         sys.exit(f"gpu_instructions.py: {command[0]} is not in PATH; --help says where it comes from")
     except subprocess.CalledProcessError as error:
@@ -33,7 +33,7 @@ def output_of(*command):
 
 def readable(names):
     """Kernels as they are called in the source: DenseLoop<Value<Exp>, 4, float, float>."""
-    lines = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout.split("\n")
+    lines = output_of("c++filt", given="\n".join(names)).split("\n")
     without = [re.sub(r"lockstep::\w+::cuda::device::|\(anonymous namespace\)::|detail::", "", line) for line in lines]
     return [re.sub(r"^void run_(elements|block)<(.*?) ?>\(long.*$", r"\2", line) for line in without]
 
@@ -49,7 +49,9 @@ def kernels_of(files, architecture):
         mangled = [text.split("\n", 1)[0].strip() for text in texts]
         for name, key, text in zip(readable(mangled), mangled, texts):
             instructions = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", text)
-            found[name] = (*usage.get(key, (0, 0)), instructions)
+            while name in found:  # another file's
+                name += "'"
+            found[name] = (*usage.get(key, ("?", "?")), instructions)
     if not found:
         sys.exit(f"gpu_instructions.py: no kernels for {architecture} in {', '.join(files)}; --arch names another")
     return found

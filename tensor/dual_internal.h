@@ -52,7 +52,7 @@ HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 
 // e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; e^r by
 // the polynomial of Cephes' expf; 2^n goes straight into the exponent. Largest relative error 9e-8; results below
-// 2^-126 are 0. GPUs have an instruction for 2^x, which makes their own function a third as long.
+// 2^-126 are 0. GPUs have an instruction for 2^x, which makes their own function a third as long (and keeps such results).
 HOST_DEVICE inline float exp(float x) {
 #ifdef __CUDA_ARCH__
   return ::expf(x);

@@ -15,6 +15,9 @@ namespace {
 // The elements of a result (batch, m, n).
 template <class T>
 struct Elements {
+  Gemm g;
+  Divisor by_m, by_n;
+
   explicit Elements(const Gemm& g) : g(g), by_m(g.m), by_n(g.n) {}
   struct Place {
     std::int64_t problem, row, column;
@@ -27,8 +30,6 @@ struct Elements {
     return static_cast<T*>(g.out.data)[at.problem * g.out_step + at.row * g.out.row + at.column * g.out.column];
   }
   DEVICE_ONLY Wide<T> bias(const Place& at) const { return widen(static_cast<const T*>(g.bias)[at.column]); }
-  Gemm g;
-  Divisor by_m, by_n;
 };
 
 template <class T>
@@ -56,10 +57,8 @@ struct SmallProduct {
   }
 };
 
-// Less work than cuBLAS has with choosing a kernel, and the bias is added at once. On the host, for tests, all are small.
-#ifdef __CUDACC__
+// Less work than cuBLAS has with choosing a kernel, and the bias is added at once.
 bool is_small(const Gemm& g) { return g.k <= 32 && g.batch * g.m * g.n <= 4096; }
-#endif
 
 template <class F>
 void for_factor(DType dtype, F function) {
@@ -74,15 +73,16 @@ void gemm(const Gemm& g, DType dtype) {
   for_factor(dtype, [&]<class T>(T) {
     const Elements<T> out(g);
     const std::int64_t count = g.batch * g.m * g.n;
+    if (is_small(g)) return launch_elements("gemm", count, SmallProduct<T>{out});
 #ifdef __CUDACC__
-    if (!is_small(g)) {
-      if (g.bias && cuda::product_with_bias(g, dtype)) return;
-      cuda::product(g, dtype);
-      if (g.bias) launch_elements("linear", count, AddBias<T>{out});
-      return;
-    }
+    if (g.bias && cuda::product_with_bias(g, dtype)) return;
+    cuda::product(g, dtype);
+#else  // in tests
+    Gemm without_bias = g;
+    without_bias.bias = nullptr;
+    launch_elements("gemm", count, SmallProduct<T>{Elements<T>(without_bias)});
 #endif
-    launch_elements("gemm", count, SmallProduct<T>{out});
+    if (g.bias) launch_elements("linear", count, AddBias<T>{out});
   });
 }
 

@@ -28,12 +28,12 @@ inline constexpr int kPackOf = kPackBytes / static_cast<int>(std::max({sizeof(Ou
 template <int N>
 struct Places {
   int dims;
-  Divisor shape[kMaxDims];
+  Divisor shape[kMaxDims];  // the first one is not needed
   std::int64_t strides[N][kMaxDims];
 
   explicit Places(const Loop<N>& loop) : dims(loop.dims) {
     for (int d = 0; d < dims; ++d) {
-      shape[d] = Divisor(loop.shape[d]);
+      if (d > 0) shape[d] = Divisor(loop.shape[d]);
       for (int k = 0; k < N; ++k) strides[k][d] = loop.strides[k][d];
     }
   }

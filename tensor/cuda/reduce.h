@@ -17,7 +17,7 @@ inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device b
 inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
 inline constexpr std::int64_t kShortest = 16;     // ... and that make another part worth a second launch
 inline constexpr std::int64_t kOfOneThread = 32;  // elements of an output that a block of threads is too much for
-inline constexpr int kUnderWay = 8;               // elements that a thread loads before it joins the first of them
+inline constexpr int kUnderWay = 8;               // elements that a thread can load before it joins the first of them
 
 // Where an output's elements stand.
 struct Outputs {
@@ -55,17 +55,17 @@ DEVICE_ONLY void add_share(const R& reduction, typename R::Sum& sum, Share& shar
 struct Cut {
   explicit Cut(const Rows& rows) : outputs(rows.outer * rows.inner), n(rows.n) {
     while (lanes() < kWarp && lanes() * 2 <= rows.inner) ++lane_bits;
-    const std::int64_t blocks = (outputs + lanes() - 1) / lanes(), each = (n + step() - 1) / step();
+    const std::int64_t blocks = (outputs + lanes() - 1) / lanes();
     groups = Divisor(blocks);
-    const std::int64_t wanted = std::min(kWantedBlocks / std::max<std::int64_t>(blocks, 1), each / kShortest);
-    cut_into(std::max({std::int64_t{1}, wanted, (each + kLongest - 1) / kLongest}));
+    const std::int64_t wanted = std::min(kWantedBlocks / std::max<std::int64_t>(blocks, 1), each() / kShortest);
+    cut_into(std::max({std::int64_t{1}, wanted, (each() + kLongest - 1) / kLongest}));
   }
-  // About so many parts.
+  // Into so many parts, or fewer where some would be empty. n > 0.
   void cut_into(std::int64_t wanted) {
-    const std::int64_t each = (n + step() - 1) / step();
-    length = (each + wanted - 1) / wanted * step();
-    parts = std::max<std::int64_t>((n + length - 1) / std::max<std::int64_t>(length, 1), 1);
+    length = (each() + wanted - 1) / wanted * step();
+    parts = (n + length - 1) / length;
   }
+  std::int64_t each() const { return (n + step() - 1) / step(); }  // elements of a thread, were there one part
   HOST_DEVICE int lanes() const { return 1 << lane_bits; }
   HOST_DEVICE int step() const { return kThreads >> lane_bits; }
 

@@ -1,6 +1,7 @@
 // Division by a product is division.
 #include "lockstep/tensor/cuda/divisor.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 
@@ -22,10 +23,10 @@ void check_around(std::int64_t d, std::int64_t n) {
 }  // namespace
 
 TEST_CASE("a position divided by a product is the position divided") {
-  constexpr std::int64_t kMost = INT64_MAX - 1;
+  constexpr std::int64_t kMost = INT64_MAX - 2;  // whose neighbours are looked at as well
   std::mt19937_64 random(1);
   const auto check = [&](std::int64_t d) {
-    for (const std::int64_t n : {std::int64_t{0}, d, kMost, kMost / d * d - 1}) check_around(d, n);
+    for (const std::int64_t n : {std::int64_t{0}, std::min(d, kMost), kMost, kMost / d * d}) check_around(d, n);
     for (int i = 0; i < 200; ++i) {
       const auto n = static_cast<std::int64_t>(random() >> (random() % 50 + 2));
       check_around(d, n);
@@ -33,6 +34,7 @@ TEST_CASE("a position divided by a product is the position divided") {
     }
   };
   for (std::int64_t d = 1; d < 2000; ++d) check(d);
+  for (const std::int64_t d : {kMost / 2 + 2, kMost - 1, kMost, INT64_MAX}) check(d);
   for (int bits = 11; bits < 62; ++bits) {
     const std::int64_t power = std::int64_t{1} << bits;
     for (const std::int64_t d : {power - 1, power, power + 1, power + power / 3, power + power / 2}) check(d);

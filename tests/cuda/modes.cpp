@@ -12,10 +12,10 @@ constexpr int kSteps = 4;
 constexpr std::int64_t kRows = 12;
 
 struct Net : nn::Module {
-  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 16);
-  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{16});
+  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 48);
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{48});
   nn::Dropout& dropout = add<nn::Dropout>("dropout", 0.25);
-  nn::Linear& out = add<nn::Linear>("out", 16, 4);
+  nn::Linear& out = add<nn::Linear>("out", 48, 4);
   nn::Linear& unused = add<nn::Linear>("unused", 3, 3);
   ls::Tensor forward(const ls::Tensor& x) const override { return out(dropout(norm(ls::gelu(hidden(x))))); }
 };
@@ -23,8 +23,8 @@ struct Net : nn::Module {
 // Layers on two devices, as contract program 04 has them.
 struct SplitNet : nn::Module {
   ls::Device second;
-  nn::Linear& first_half = add<nn::Linear>("first_half", 6, 16);
-  nn::Linear& second_half = add<nn::Linear>("second_half", 16, 4);
+  nn::Linear& first_half = add<nn::Linear>("first_half", 6, 48);
+  nn::Linear& second_half = add<nn::Linear>("second_half", 48, 4);
   SplitNet(ls::Device d0, ls::Device d1) : second(d1) {
     first_half.to(d0);
     second_half.to(d1);

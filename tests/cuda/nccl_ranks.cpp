@@ -17,8 +17,8 @@ par::InitOptions options_of_rank() {
 }
 
 struct Net : nn::Module {
-  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 16);
-  nn::Linear& out = add<nn::Linear>("out", 16, 4);
+  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 48);
+  nn::Linear& out = add<nn::Linear>("out", 48, 4);
   ls::Tensor forward(const ls::Tensor& x) const override { return out(ls::relu(hidden(x))); }
 };
 

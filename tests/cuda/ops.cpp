@@ -194,7 +194,7 @@ TEST_CASE("operations along a dimension") {
 
 TEST_CASE("products, plain, transposed and in batches") {
   for (const ls::DType dtype : kFloats) {
-    for (const std::int64_t more : {0, 40}) {  // small products are our own kernel's, the others cuBLAS's
+    for (const std::int64_t more : {0, 40, 66}) {  // small products are our own kernel's, the others cuBLAS's
       const std::int64_t m = 5 + more, k = 7 + more, n = 4 + more;
       const ls::Tensor a = values({m, k}, -1, 1, dtype), b = values({k, n}, -1, 1, dtype, 2);
       check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
@@ -213,21 +213,25 @@ TEST_CASE("products, plain, transposed and in batches") {
 
 TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
   const TestDevices devices;
-  const ls::Tensor a = values({20, 300}, -1, 1, ls::kFloat32), b = values({40, 300}, -1, 1, ls::kFloat32, 2);
-  const ls::Tensor bias = values({40}, -1, 1, ls::kFloat32, 3);
-  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
-    const auto there = [&](const ls::Tensor& x) { return x.to(dtype).to("cuda:0"); };
-    const auto rounded = [&](const ls::Tensor& x) { return x.to(dtype).to(ls::kFloat32); };
-    const Tolerance one_bit = dtype == ls::kFloat16 ? Tolerance{0x1p-10, 1e-6} : Tolerance{0x1p-7, 1e-6};
-    const ls::Tensor product = ls::matmul(there(a), there(b).transpose(0, 1));
-    CHECK(product.dtype() == dtype);
-    check_close(product.to("cpu").to(ls::kFloat32), ls::matmul(rounded(a), rounded(b).transpose(0, 1)), "matmul",
-                one_bit);
-    const Tolerance two_bits{2 * one_bit.rtol, 0x1p-6};  // the bias is added to a rounded sum where no kernel has both
-    check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
-                ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
+  for (const std::int64_t terms : {20, 300}) {  // a small one is our own kernel's
+    const ls::Tensor a = values({20, terms}, -1, 1, ls::kFloat32), b = values({40, terms}, -1, 1, ls::kFloat32, 2);
+    const ls::Tensor bias = values({40}, -1, 1, ls::kFloat32, 3);
+    for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+      const auto there = [&](const ls::Tensor& x) { return x.to(dtype).to("cuda:0"); };
+      const auto rounded = [&](const ls::Tensor& x) { return x.to(dtype).to(ls::kFloat32); };
+      const Tolerance one_bit = dtype == ls::kFloat16 ? Tolerance{0x1p-10, 1e-6} : Tolerance{0x1p-7, 1e-6};
+      const ls::Tensor product = ls::matmul(there(a), there(b).transpose(0, 1));
+      CHECK(product.dtype() == dtype);
+      check_close(product.to("cpu").to(ls::kFloat32), ls::matmul(rounded(a), rounded(b).transpose(0, 1)), "matmul",
+                  one_bit);
+      const Tolerance two_bits{2 * one_bit.rtol,
+                               0x1p-6};  // the bias is added to a rounded sum where no kernel has both
+      check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
+                  ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
+    }
+    const auto halves = [&] { (void)ls::matmul(a.to(ls::kBFloat16), b.transpose(0, 1).to(ls::kBFloat16)); };
+    CHECK(contains(error_of(halves), "needs f32 or f64"));
   }
-  CHECK(contains(error_of([&] { (void)ls::matmul(a.to(ls::kBFloat16), b.to(ls::kBFloat16)); }), "needs f32 or f64"));
 }
 
 TEST_CASE("convolution, pooling and batch normalisation") {

@@ -10,9 +10,9 @@ namespace optim = ls::optim;
 struct Net : nn::Module {
   nn::Embedding& words = add<nn::Embedding>("words", 11, 6);
   nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{6});
-  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 16);
+  nn::Linear& hidden = add<nn::Linear>("hidden", 6, 48);
   nn::Dropout& dropout = add<nn::Dropout>("dropout", 0.25);
-  nn::Linear& out = add<nn::Linear>("out", 16, 4);
+  nn::Linear& out = add<nn::Linear>("out", 48, 4);
   ls::Tensor forward(const ls::Tensor& x) const override { return out(dropout(ls::gelu(hidden(norm(words(x)))))); }
 };
 

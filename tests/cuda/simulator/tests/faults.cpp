@@ -49,7 +49,7 @@ std::vector<ls::Tensor> work(const ls::Device& device) {
   out.push_back(loss.to("cpu"));
   out.push_back(ls::sort(x.reshape({48, 8})).second.to("cpu"));
   out.push_back((x.to(neighbour) + 1).to(device).to("cpu"));
-  out.push_back(ls::matmul(x.reshape({48, 8}).to(ls::kFloat64), x.reshape({8, 48}).to(ls::kFloat64)).to("cpu"));
+  out.push_back(ls::matmul(x.reshape({8, 48}).to(ls::kFloat64), x.reshape({48, 8}).to(ls::kFloat64)).to("cpu"));
   ls::empty_cache();
   return out;
 }
