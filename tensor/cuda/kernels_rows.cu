@@ -62,11 +62,11 @@ struct SoftmaxRegisterRow {
     if (log) {
       const T total = row.reduce(T(0), Add{}, [&](T value) { return math::exp(value - shift); });
       const T log_total = math::log(total);
-      return row.store(y, [&](T value, std::int64_t) { return (value - shift) - log_total; });
+      return row.store(y, [&](T value) { return (value - shift) - log_total; });
     }
     row.update([&](T value) { return math::exp(value - shift); });
     const T factor = T(1) / row.reduce(T(0), Add{}, [](T value) { return value; });
-    row.store(y, [&](T value, std::int64_t) { return value * factor; });
+    row.store(y, [&](T value) { return value * factor; });
   }
 };
 
@@ -198,10 +198,10 @@ struct LayerNormRegisterRow {
     row.update([&](T value) { return value - mean; });
     const T variance = row.reduce(T(0), Add{}, [](T value) { return value * value; }) / count;
     const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
-    row.store(out + block.index() * n, [&](T value, std::int64_t i) {
-      const T z = value * factor;
-      return (weight ? z * weight[i] : z) + (bias ? bias[i] : T(0));
-    });
+    row.update([&](T value) { return value * factor; });
+    if (weight) row.update(weight, [](T value, T scale) { return value * scale; });
+    if (bias) row.update(bias, [](T value, T shift) { return value + shift; });
+    row.store(out + block.index() * n, [](T value) { return value; });
     block.each([&](int thread) {
       if (thread != 0) return;
       means[block.index()] = mean;

@@ -16,7 +16,8 @@ namespace detail {
 inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device busy
 inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
 inline constexpr std::int64_t kShortest = 16;     // ... and that make another part worth a second launch
-inline constexpr std::int64_t kOfOneThread = 32;  // elements of an output that a block of threads is too much for
+inline constexpr std::int64_t kOfOneThread = 32;  // elements of one of many outputs that a block is too much for
+inline constexpr std::int64_t kFew = 2;           // ... of an output in any case
 inline constexpr int kUnderWay = 8;               // elements that a thread can load before it joins the first of them
 
 // Where an output's elements stand.
@@ -125,7 +126,7 @@ struct ReduceBlock {
   }
 };
 
-// Few elements for each output: by one thread, in their order.
+// By one thread for each output, in their order.
 template <class R>
 struct ReduceElements {
   R reduction;
@@ -159,8 +160,9 @@ template <class R>
 void launch_reduce(const char* op, const Rows& rows, const R& reduction) {
   using Sum = typename R::Sum;
   const detail::Outputs outputs(rows);
-  if (rows.n <= detail::kOfOneThread)
-    return launch_elements(op, rows.outer * rows.inner, detail::ReduceElements<R>{reduction, outputs, rows.n});
+  const std::int64_t count = rows.outer * rows.inner;
+  if (rows.n <= detail::kFew || (rows.n <= detail::kOfOneThread && count > detail::kWantedBlocks))
+    return launch_elements(op, count, detail::ReduceElements<R>{reduction, outputs, rows.n});
   const detail::Cut cut(rows);
   const std::int64_t blocks = cut.groups.size();
   if (cut.parts == 1) return launch_blocks(op, blocks, detail::ReduceBlock<R>{reduction, outputs, cut, nullptr});

@@ -157,11 +157,15 @@ TEST_CASE("reductions of every shape") {
   }
   check("sum of integers", {ls::arange(100000).reshape({10, 10000}).to(ls::kInt32)},
         [](const Inputs& in) { return ls::sum(in[0], {1}); });
-  // A thread takes eight elements at a time, then two, then one; lengths that end at each, in rows and in columns.
-  for (const std::int64_t n : {1, 2, 9, 31, 32, 33, 255, 257, 700, 1000, 1300, 2047, 2049, 2600, 3100, 4097}) {
-    for (const ls::Shape& shape : {ls::Shape{2, n, 1}, ls::Shape{2, n, 3}, ls::Shape{1, n, 70}}) {
-      check("every element once", {ls::randint(0, 1000, shape)}, [](const Inputs& in) { return ls::sum(in[0], {1}); });
-    }
+  // A thread takes eight elements at a time, then two, then one; lengths that end at each, in rows and in columns, of few
+  // outputs and of many.
+  const auto check_sum = [](const ls::Shape& shape) {
+    check("every element once", {ls::randint(0, 1000, shape)}, [](const Inputs& in) { return ls::sum(in[0], {1}); });
+  };
+  for (const std::int64_t n : {0, 1, 2, 3, 9, 31, 32, 33, 255, 257, 700, 1000, 1300, 2047, 2049, 2600, 3100, 4097}) {
+    for (const ls::Shape& shape : {ls::Shape{2, n, 1}, ls::Shape{2, n, 3}, ls::Shape{1, n, 70}}) check_sum(shape);
+    if (n > 33) continue;
+    for (const ls::Shape& shape : {ls::Shape{1100, n, 1}, ls::Shape{10, n, 110}}) check_sum(shape);
   }
   check("ties", {ls::tensor({1.0, 3.0, 3.0, 2.0})}, [](const Inputs& in) { return ls::argmax(in[0]); });
   check("NaN", {ls::tensor({1.0, kNan, 3.0, kNan})}, [](const Inputs& in) { return ls::argmin(in[0]); });
