@@ -61,44 +61,45 @@ bool link_has_ended(const StoreLink& link) {
 
 }  // namespace
 
-StoreLink StoreClient::take_link(milliseconds timeout) {
-  std::optional<StoreLink> idle = take_idle_link();
-  StoreLink link = idle ? std::move(*idle) : connect_anew(timeout);
-  if (!link.is_of_server) make_sure_of_server(link, timeout);
+StoreLink StoreClient::take_link(const std::string& what, milliseconds timeout) {
+  std::optional<StoreLink> idle = take_idle_link(what);
+  StoreLink link = idle ? std::move(*idle) : connect_anew(what, timeout);
+  if (!link.is_of_server) make_sure_of_server(link, what, timeout);
   return link;
 }
 
-std::optional<StoreLink> StoreClient::take_idle_link() {
+std::optional<StoreLink> StoreClient::take_idle_link(const std::string& what) {
   const std::lock_guard lock(mutex_);
   while (!idle_.empty()) {
     StoreLink link = std::move(idle_.back());
     idle_.pop_back();
     if (!link_has_ended(link)) return link;
-    if (server_.empty()) raise_lost(address_);  // who serves there now may be another
+    if (server_.empty()) raise_lost(what);  // who serves there now may be another
   }
   return std::nullopt;
 }
 
-StoreLink StoreClient::connect_anew(milliseconds timeout) {
+StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeout) {
   Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
   const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
-  raise_lost(address_, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
+  raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
 }
 
 // The address can be that of the next group by now, whose table is not this one.
-void StoreClient::make_sure_of_server(StoreLink& link, milliseconds timeout) {
-  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), "who is there", timeout);
+void StoreClient::make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout) {
+  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), what, timeout);
   if (static_cast<StoreStatus>(answer.code) != StoreStatus::kDone || answer.fields.size() != 1)
-    throw CommError(fmt::format("store: {}: it does not say which store it is", address_));
+    throw CommError(fmt::format("store: {}: {} does not say which store it is", what, address_));
   const std::lock_guard lock(mutex_);
   if (server_.empty()) server_ = answer.fields[0];
-  if (server_ != answer.fields[0]) raise_lost(address_, "; another store has its place");
+  if (server_ != answer.fields[0]) raise_lost(what, "; another store has its place");
   link.is_of_server = true;
 }
 
 void StoreClient::raise_lost(const std::string& what, const std::string& detail) const {
-  throw CommError(fmt::format("store: {}: {}, which holds it, has left or died{}", what, holder_, detail));
+  throw CommError(
+      fmt::format("store: {}: {}, which holds the store at {}, has left or died{}", what, holder_, address_, detail));
 }
 
 StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,
@@ -117,9 +118,7 @@ StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const s
   } catch (const IoError& error) {
     throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
   }
-  if (outcome == Outcome::kClosed)
-    throw CommError(
-        fmt::format("store: {}: {}, which holds the store at {}, has left or died", what, holder_, address_));
+  if (outcome == Outcome::kClosed) raise_lost(what);
   throw CommTimeout(
       fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
 }
@@ -127,7 +126,7 @@ StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const s
 // A connection goes back only after a whole exchange; closing it ends the wait on the server.
 std::vector<std::string> StoreClient::ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
                                           milliseconds timeout) {
-  StoreLink link = take_link(timeout);
+  StoreLink link = take_link(what, timeout);
   StoreMessage answer = exchange(link, frame(op, fields), what, timeout);
   const auto status = static_cast<StoreStatus>(answer.code);
   const bool has_text = !answer.fields.empty();
@@ -201,8 +200,9 @@ Descriptor StoreClient::leave_will(const std::vector<std::string>& keys, const s
                                    milliseconds timeout) {
   std::vector<std::string> fields{value};
   fields.insert(fields.end(), keys.begin(), keys.end());
-  StoreLink link = take_link(timeout);
-  exchange(link, frame(StoreOp::kWill, fields), "leave a will", timeout);
+  const std::string what = "leave a will";
+  StoreLink link = take_link(what, timeout);
+  exchange(link, frame(StoreOp::kWill, fields), what, timeout);
   return std::move(link.socket);
 }
 

@@ -77,10 +77,10 @@ class StoreClient {
   std::vector<std::string> ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
                                milliseconds timeout);
   StoreMessage exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout) const;
-  StoreLink take_link(milliseconds timeout);
-  std::optional<StoreLink> take_idle_link();
-  StoreLink connect_anew(milliseconds timeout);
-  void make_sure_of_server(StoreLink& link, milliseconds timeout);
+  StoreLink take_link(const std::string& what, milliseconds timeout);
+  std::optional<StoreLink> take_idle_link(const std::string& what);
+  StoreLink connect_anew(const std::string& what, milliseconds timeout);
+  void make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout);
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
 
   std::string address_, holder_;

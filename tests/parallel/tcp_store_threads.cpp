@@ -176,14 +176,15 @@ TEST_CASE("a TcpStore can be made of its steps") {
   CHECK(store->port() == address.port());
 }
 
-TEST_CASE("the end of a TCP server ends a wait at once, and names the address") {
+TEST_CASE("the end of a TCP server ends a wait at once, and names the question and the address") {
   auto server = tcp_server();
   const auto client = tcp_client(*server), probe = tcp_client(*server);
-  const std::string address = "127.0.0.1:" + std::to_string(server->port());
+  const std::string lost = "rank 0, which holds the store at 127.0.0.1:" + std::to_string(server->port());
   run_threads(2, [&](int rank) {
     if (rank == 0) {
+      // Whether it waits by then, or has yet to ask: the error is the same.
       CHECK_THROWS_WITH_AS(client->get("never", std::chrono::hours(1)),
-                           doctest::Contains(("the store at " + address + ", has left or died").c_str()),
+                           doctest::Contains(("store: get \"never\": " + lost + ", has left or died").c_str()),
                            ls::CommError);
     } else {
       probe->set("here", "1");
@@ -191,6 +192,15 @@ TEST_CASE("the end of a TCP server ends a wait at once, and names the address") 
     }
   });
   CHECK_THROWS_AS(probe->set("k", "v"), ls::CommError);
+}
+
+TEST_CASE("a client that asks for the first time after the end of its TCP server hears the same") {
+  auto server = tcp_server();
+  const auto client = tcp_client(*server);
+  const std::string lost = "rank 0, which holds the store at 127.0.0.1:" + std::to_string(server->port());
+  server.reset();
+  CHECK_THROWS_WITH_AS(client->set("k", "v"),
+                       doctest::Contains(("store: set \"k\": " + lost + ", has left or died").c_str()), ls::CommError);
 }
 
 namespace {
