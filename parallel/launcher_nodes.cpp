@@ -15,6 +15,7 @@
 #include "lockstep/parallel/launcher_internal.h"
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/tcp_store_internal.h"
+#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -26,6 +27,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 constexpr std::chrono::seconds kFarewell{5};  // that node 0 gives the others to hear how it ended
 constexpr milliseconds kForNodeZero{500};     // to tell the others who is missing before they give up themselves
+constexpr milliseconds kLeaving{1000};        // in which the store hears of the end of a launcher that was killed
 constexpr const char *kAllDone = "done", *kGone = "gone";
 constexpr char kNobody = '!';  // begins what stands in the place of a list of members: an error
 
@@ -79,6 +81,7 @@ class NodeLink::State {
   void connect(const std::string& token);
   bool is_stop_requested();
   std::optional<std::string> await(const std::string& name, milliseconds timeout);
+  void require_gone(const std::string& holder);
   void enter();
   std::vector<Member> present();
   std::optional<std::vector<Member>> gather();
@@ -141,9 +144,10 @@ NodeLink::State::~State() {
   if (watcher_.joinable()) watcher_.join();
   try {
     store_->set(gone_key(id_), kGone);
+    if (nodes_.rank != 0) return;
     std::vector<std::string> gone;
-    for (const Member& member : members_) gone.push_back(gone_key(member.id));
-    if (nodes_.rank == 0 && !gone.empty()) store_->wait(gone, kFarewell);
+    for (const Member& member : present()) gone.push_back(gone_key(member.id));
+    if (!gone.empty()) store_->wait(gone, kFarewell);
   } catch (const Error&) {
     // The others hear that the store has gone.
   }
@@ -156,16 +160,18 @@ bool NodeLink::State::is_stop_requested() {
   return ::poll(&stop, 1, 0) > 0 && take_request(stop_fd_) != 0;
 }
 
-// The value of a key; none where this process is asked to stop. Throws CommTimeout.
+// The value of a key; none where this process is asked to stop. Throws CommTimeout. It looks again and again: a short wait
+// in the store costs a connection, which over a slow network takes longer than the wait.
 std::optional<std::string> NodeLink::State::await(const std::string& name, milliseconds timeout) {
-  for (Deadline until(timeout);;) {
-    if (is_stop_requested()) return std::nullopt;
-    try {
-      return store_->get(name, kSlice);
-    } catch (const CommTimeout&) {
-      if (until.passed()) throw;
-    }
+  for (Deadline until(timeout); !is_stop_requested();) {
+    std::string value = peek(name);
+    if (!value.empty()) return value;
+    if (until.passed())
+      throw CommTimeout(fmt::format("{}: node 0 did not set {} within {} ms", where_, quoted(name), timeout.count()));
+    pollfd stop{stop_fd_, POLLIN, 0};
+    static_cast<void>(::poll(&stop, 1, static_cast<int>(until.slice().count())));  // whatever ends it: look again
   }
+  return std::nullopt;
 }
 
 // One that comes late, or comes back, takes part in the attempt after the one that is running.
@@ -194,12 +200,20 @@ std::optional<Placement> NodeLink::State::meet(int attempt) {
   return place;
 }
 
+// The node's place is another launcher's, which may be its life before this one.
+void NodeLink::State::require_gone(const std::string& holder) {
+  try {
+    store_->wait({gone_key(holder)}, std::min(kLeaving, nodes_.timeout));
+  } catch (const CommTimeout&) {
+    throw CommError(
+        fmt::format("{}: node {} is there twice\nEvery host has a --node-rank of its own", where_, nodes_.rank));
+  }
+}
+
 // The will comes first: whoever is among the members is missed when it dies.
 void NodeLink::State::enter() {
   const auto require = [&](const std::string& holder) {
-    if (!holder.empty() && holder != id_ && peek(gone_key(holder)).empty())
-      throw CommError(
-          fmt::format("{}: node {} is there twice\nEvery host has a --node-rank of its own", where_, nodes_.rank));
+    if (!holder.empty() && holder != id_) require_gone(holder);
   };
   const auto id_in = [](const std::string& text) { return text.substr(text.find(' ') + 1); };
   require(id_in(peek(here_key(nodes_.rank))));
@@ -227,10 +241,14 @@ std::vector<Member> NodeLink::State::present() {
 // On node 0.
 std::optional<std::vector<Member>> NodeLink::State::gather() {
   const auto least = static_cast<std::size_t>(nodes_.min_count > 0 ? nodes_.min_count : nodes_.count);
+  const auto give_up = [&](const std::string& why) { store_->set(key("members"), kNobody + why); };
   Deadline patience(nodes_.timeout);
   std::optional<Deadline> last_call;
   for (int entries = 1;;) {
-    if (is_stop_requested()) return std::nullopt;
+    if (is_stop_requested()) {
+      give_up(fmt::format("{}: node 0 was asked to stop while it waited for other hosts", where_));
+      return std::nullopt;
+    }
     try {
       store_->wait({key(fmt::format("entry/{}", entries))}, kSlice);
       ++entries;
@@ -244,7 +262,7 @@ std::optional<std::vector<Member>> NodeLink::State::gather() {
       last_call.emplace(nodes_.last_call);
     }
     const bool is_late = here.size() < least && patience.passed();
-    if (is_late) store_->set(key("members"), kNobody + describe_missing(here));
+    if (is_late) give_up(describe_missing(here));
     if (is_late) throw CommTimeout(describe_missing(here));
     if (here.size() < static_cast<std::size_t>(nodes_.count) && !(last_call && last_call->passed())) continue;
     store_->set(key("members"), to_text(here));
@@ -266,7 +284,7 @@ std::string NodeLink::State::describe_missing(const std::vector<Member>& here) c
 std::optional<std::vector<Member>> NodeLink::State::hear_members() {
   const auto text = await(key("members"), nodes_.timeout + nodes_.last_call + kForNodeZero);
   if (!text) return std::nullopt;
-  if (text->starts_with(kNobody)) throw CommTimeout(text->substr(1));
+  if (text->starts_with(kNobody)) throw CommError(text->substr(1));
   return to_members(*text);
 }
 

@@ -79,9 +79,13 @@ std::optional<StoreLink> StoreClient::take_idle_link(const std::string& what) {
   return std::nullopt;
 }
 
+// A server that does not answer for the whole of kHandshakeDeadline is lost; in a shorter time of the caller's it is late.
 StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeout) {
-  Greeting greeting = connect_(Deadline(std::min<milliseconds>(timeout, kHandshakeDeadline)));
+  Deadline deadline(std::min<milliseconds>(timeout, kHandshakeDeadline));
+  Greeting greeting = connect_(deadline);
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
+  const bool is_silent = greeting.welcome == Welcome::kSilent || greeting.welcome == Welcome::kNobody;
+  if (is_silent && timeout < kHandshakeDeadline && deadline.passed()) raise_late(what, timeout);
   const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
   raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
 }
@@ -102,6 +106,11 @@ void StoreClient::raise_lost(const std::string& what, const std::string& detail)
       fmt::format("store: {}: {}, which holds the store at {}, has left or died{}", what, holder_, address_, detail));
 }
 
+void StoreClient::raise_late(const std::string& what, milliseconds timeout) const {
+  throw CommTimeout(
+      fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
+}
+
 StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,
                                    milliseconds timeout) const {
   Deadline deadline(timeout);
@@ -119,8 +128,7 @@ StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const s
     throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
   }
   if (outcome == Outcome::kClosed) raise_lost(what);
-  throw CommTimeout(
-      fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
+  raise_late(what, timeout);
 }
 
 // A connection goes back only after a whole exchange; closing it ends the wait on the server.

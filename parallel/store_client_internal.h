@@ -82,6 +82,7 @@ class StoreClient {
   StoreLink connect_anew(const std::string& what, milliseconds timeout);
   void make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout);
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
+  [[noreturn]] void raise_late(const std::string& what, milliseconds timeout) const;
 
   std::string address_, holder_;
   Connect connect_;

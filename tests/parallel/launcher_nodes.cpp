@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/tcp_store.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"
@@ -106,14 +107,20 @@ TEST_CASE("a launcher that is killed ends the others' ranks") {
   int victim = 0;
   SUBCASE("node 0, which has the store") {}
   SUBCASE("another") { victim = 1; }
+  int ready[2];  // the survivor's ranks have started, too
+  REQUIRE(::pipe(ready) == 0);
   const auto results = run_processes(2, [&](int node) {
     const auto result =
         par::launch(on_node(node, 2, port, 1, "echo ready; exec sleep 1000"), [&](int, bool, const std::string&) {
-          if (node == victim) raise(SIGKILL);
+          char byte = 0;
+          if (node != victim) REQUIRE(::write(ready[1], &byte, 1) == 1);
+          if (node == victim && ::read(ready[0], &byte, 1) == 1) raise(SIGKILL);
         });
     CHECK(result.exit_code == 1);
     CHECK(contains(result.summary(), victim == 0 ? "node 0's launcher is lost" : "node 1: its launcher ended"));
   });
+  ::close(ready[0]);
+  ::close(ready[1]);
   CHECK(results[static_cast<std::size_t>(victim)].signal == SIGKILL);
   CHECK_MESSAGE(results[static_cast<std::size_t>(1 - victim)].ok(),
                 results[static_cast<std::size_t>(1 - victim)].to_string());
@@ -136,7 +143,7 @@ TEST_CASE("two launchers with one --node-rank: the second one is told so") {
   const std::string port = fresh_port();
   const auto results = run_processes(3, [&](int process) {
     auto options = on_node(process == 0 ? 0 : 1, 3, port, 1, "true");
-    options.nodes.timeout = seconds(2);
+    options.nodes.timeout = seconds(5);
     par::launch(options, [](int, bool, const std::string&) {});
   });
   CHECK(contains(results[1].error + results[2].error, "node 1 is there twice"));
@@ -150,7 +157,7 @@ TEST_CASE("a node that is lost for good: the others go on without it") {
                            "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000");
     options.max_restarts = 1;
     options.nodes.min_count = 2;
-    options.nodes.last_call = milliseconds(300);
+    options.nodes.last_call = seconds(3);
     std::vector<std::string> lines;
     const auto result = par::launch(options, [&](int, bool, const std::string& line) {
       lines.push_back(line);
@@ -192,6 +199,29 @@ TEST_CASE("a node that comes back takes its place again") {
   ::close(killed[1]);
   CHECK(results[1].signal == SIGKILL);
   CHECK_MESSAGE(results[0].ok(), results[0].to_string());
+  CHECK_MESSAGE(results[2].ok(), results[2].to_string());
+}
+
+TEST_CASE("a request to stop at node 0, which waits for others: those that are there hear of it") {
+  const std::string port = fresh_port();
+  int request[2];
+  REQUIRE(::pipe(request) == 0);
+  const auto results = run_processes(3, [&](int process) {
+    if (process == 2) {
+      par::TcpStore store("127.0.0.1", std::stoi(port), {.token = kToken, .job = "launchers of 3 hosts"});
+      store.wait({"attempt/0/here/1"});
+      REQUIRE(::write(request[1], "", 1) == 1);
+      return;
+    }
+    auto options = on_node(process, 3, port, 1, "true");
+    if (process == 0) options.stop_fd = request[0];
+    const auto result = par::launch(options, [](int, bool, const std::string&) {});
+    CHECK(result.was_asked_to_stop);
+  });
+  ::close(request[0]);
+  ::close(request[1]);
+  CHECK_MESSAGE(results[0].ok(), results[0].to_string());
+  CHECK_MESSAGE(contains(results[1].error, "node 0 was asked to stop"), results[1].to_string());
   CHECK_MESSAGE(results[2].ok(), results[2].to_string());
 }
 

@@ -9,6 +9,7 @@
 #include "lockstep/parallel/tcp_store_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
+#include "tests/support/ports.h"
 #include "tests/support/ranks.h"
 
 namespace ls = lockstep;
@@ -42,7 +43,7 @@ bool reaches(const std::string& host, int port) {
 }  // namespace
 
 TEST_CASE("a client may come before its server, and waits for it") {
-  const int port = tcp_server()->port();  // free again
+  const int port = free_port();
   run_threads(2, [&](int rank) {
     par::TcpStore store("localhost", port, tcp_options(rank == 0));
     CHECK(store.port() == port);
@@ -85,7 +86,7 @@ TEST_CASE("an address that cannot be listened on is an error that names it and w
 }
 
 TEST_CASE("where nobody listens a client gives up at its deadline and names every address that it tried") {
-  const int port = tcp_server()->port();
+  const int port = free_port();
   par::TcpStoreOptions options = tcp_options(false);
   options.timeout = milliseconds(20);
   const std::string address = "127.0.0.1:" + std::to_string(port);
@@ -250,6 +251,19 @@ TEST_CASE("a client whose idle connection ended connects anew") {
   held.cut();
   CHECK(client->add("k", 1, seconds(30)) == 2);
   CHECK(connected == 1);
+}
+
+TEST_CASE("a server that does not answer a new connection within the caller's time is late, and not lost") {
+  HeldClient held;
+  std::string error;
+  const par::Descriptor mute = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  REQUIRE(mute);
+  const auto client =
+      held.make([&](par::Deadline deadline) { return par::greet_tcp(par::address_of(mute), held.identity, deadline); });
+  client->set("k", "v", seconds(30));
+  held.cut();
+  CHECK_THROWS_WITH_AS(client->get("k", milliseconds(20)),
+                       doctest::Contains("store: get \"k\": no answer within 20 ms"), ls::CommTimeout);
 }
 
 TEST_CASE("a client whose connection ended does not take another store for its own") {
