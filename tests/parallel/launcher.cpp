@@ -138,7 +138,7 @@ TEST_CASE("who ignores SIGTERM is killed after the grace, and who is stopped is 
                        "[ $RANK != 0 ] || trap 'exit 3' TERM; [ $RANK != 1 ] || trap '' TERM; "
                        "[ $RANK != 2 ] || trap 'exit 0' TERM; echo ready; [ $RANK != 2 ] || kill -STOP $$; "
                        "while :; do sleep 0.01; done");
-  options.grace = std::chrono::milliseconds(200);
+  options.grace = std::chrono::seconds(2);
   options.stop_fd = request[0];
   int ready = 0;
   const auto result = par::launch(options, [&](int, bool, const std::string& line) {

@@ -276,7 +276,7 @@ TEST_CASE("a host whose connection is lost: the others go on without it where so
   const Sleepers sleepers;
   Process process(
       LOCKSTEP_RUN,
-      on_hosts({"--nnodes", "1:2", "--max-restarts", "1", "--last-call-timeout", "0.3"},
+      on_hosts({"--nnodes", "1:2", "--max-restarts", "1", "--last-call-timeout", "3"},
                {"sh", "-c", "echo ready $RANK; [ $WORLD_SIZE = 1 ] && touch alone || exec sleep " + sleepers.mark}));
   wait_until_ready(process, 2);
   ::kill(pid_in("pid.127.0.0.2"), SIGKILL);

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lockstep/parallel/file_store.h"
 #include "tests/support/chaos.h"
+#include "tests/support/eventually.h"
 
 // Stands before MPI's own in this program, and says in such a job that it was called.
 extern "C" int MPI_Finalize();
@@ -41,6 +43,9 @@ bool is_anybody_left(const std::string& job) {
   return false;
 }
 
+// Where the ranks of a job tell each other that they have said what they know.
+std::string told_file(const std::string& job) { return "mpi_job_" + job + ".told"; }
+
 struct Job {
   ExitStatus status;
   std::string output;
@@ -65,7 +70,9 @@ Job run_job(const std::string& what) {
       std::chrono::seconds(60));
   Job result{ended[0], contents(file)};
   std::filesystem::remove(file);
-  CHECK_MESSAGE(!is_anybody_left(job), result.output);
+  std::filesystem::remove(told_file(job));
+  // mpirun does not wait for the ranks that it kills.
+  CHECK_MESSAGE(eventually([&] { return !is_anybody_left(job); }), result.output);
   return result;
 }
 
@@ -77,6 +84,15 @@ void be_faulty(const Group& group) {
   if (what == "exit") _exit(5);
   if (what == "throw") throw ls::InvalidArgument("the victim's own error");
   if (what == "disagree") group->broadcast(ls::zeros({3}), 0)->wait();
+}
+
+// mpirun ends all ranks when the first one leaves: those who can tell of the fault have done so by then.
+void wait_for_others(int rank) {
+  if (fault() != "stop" && fault() != "disagree") return;
+  ls::parallel::FileStore told(told_file(std::getenv(kJob)));
+  told.set(std::to_string(rank), "");
+  told.wait(fault() == "stop" ? std::vector<std::string>{"0", "2"} : std::vector<std::string>{"0", "1", "2"},
+            std::chrono::seconds(20));
 }
 
 }  // namespace
@@ -118,5 +134,6 @@ TEST_CASE("mpi: a rank of a job in which rank 1 fails" * doctest::skip(fault().e
   });
   const bool is_named = contains(error, "rank 1") || group->rank() == 1;
   say(is_named ? "names rank 1: " + error : "is wrong: " + error);
+  wait_for_others(group->rank());
   CHECK(is_named);
 }

@@ -64,7 +64,7 @@ TEST_CASE("a rank that is not heard of is lost, for all others") {
 
 TEST_CASE("a rank that leaves in order is not missed, and the one behind it is looked after") {
   const auto store = std::make_shared<par::InProcessStore>();
-  Watched a(0, 3, store, milliseconds(300));
+  Watched a(0, 3, store, std::chrono::seconds(2));
   {
     Watched b(1, 3, store);
     b.watch().set_operations(4);

@@ -118,8 +118,7 @@ TEST_CASE("a second group of the same name, while the first lives, is refused wi
       CHECK(text.find("has a group at node7:") != std::string::npos);
       CHECK(text.find("split") != std::string::npos);
     } else {
-      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(100)); }).find("still has the group") !=
-            std::string::npos);
+      CHECK(error_of<ls::CommTimeout>([] { join(seconds(2)); }).find("still has the group") != std::string::npos);
     }
     leave_together(here);
   });

@@ -10,6 +10,7 @@
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 TEST_CASE("threads meet on a store again and again, and each group has keys of its own") {
   const auto store = std::make_shared<par::InProcessStore>();
@@ -61,9 +62,9 @@ TEST_CASE("all ranks hear of a missing one in the same way") {
   const auto store = std::make_shared<par::InProcessStore>();
   std::atomic<int> heard{0};
   run_threads(3, [&](int rank) {
-    const std::string text = error_of<ls::CommTimeout>([&] {
-      par::rendezvous({.timeout = milliseconds(200 * (rank + 1)), .world_size = 4, .rank = rank, .store = store});
-    });
+    const milliseconds timeout = rank == 0 ? seconds(2) : seconds(30);  // the first to give up tells the others
+    const std::string text = error_of<ls::CommTimeout>(
+        [&] { par::rendezvous({.timeout = timeout, .world_size = 4, .rank = rank, .store = store}); });
     heard += text.find("rank 3 of 4 did not arrive") != std::string::npos ? 1 : 0;
   });
   CHECK(heard == 3);

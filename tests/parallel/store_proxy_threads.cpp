@@ -11,6 +11,7 @@
 #include "lockstep/parallel/meeting_place_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
+#include "tests/support/ports.h"
 #include "tests/support/proxy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/testing.h"
@@ -20,7 +21,7 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr milliseconds kPatient = seconds(30), kHasty(300);
+constexpr milliseconds kPatient = seconds(30), kHasty(1000);
 constexpr milliseconds kHang = seconds(20);  // past time-out + 1 s even on a loaded machine
 
 int from_environment(const char* name, int otherwise) {
@@ -97,7 +98,7 @@ void check_store(const ProxyPlan& plan) {
 }
 
 void check_rendezvous(const ProxyPlan& plan) {
-  const int port = tcp_server()->port();  // that was free a moment ago
+  const int port = free_port();
   const milliseconds timeout = plan.harm == Harm::kNone ? kPatient : seconds(1);
   Proxy proxy(port, plan);
   bool has_met[2] = {false, false};

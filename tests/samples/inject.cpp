@@ -131,17 +131,17 @@ TEST_CASE("inject: a tensor of another shape is an error that names both sides")
 TEST_CASE("inject: a late rank is waited for, and the bits stay; later than the timeout it is an error that names it") {
   CHECK(train("delay:rank=1,step=17,ms=300").code == 0);
   CHECK(model_of("faulty") == undisturbed());
-  const Finished late = train("delay:rank=1,step=17,ms=30000", {"--timeout", "0.5"});
+  const Finished late = train("delay:rank=1,step=17,ms=30000", {"--timeout", "3"});
   CAPTURE(late.output);
   CHECK(late.code == 1);
-  CHECK(contains(late.output, "not complete after 500 ms: rank 1 has not arrived"));
+  CHECK(contains(late.output, "not complete after 3000 ms: rank 1 has not arrived"));
 }
 
 TEST_CASE("inject: a rank that stands still is named after the timeout, and does not stay behind") {
-  const Finished run = train("stop:rank=1,step=17", {"--timeout", "0.5"});
+  const Finished run = train("stop:rank=1,step=17", {"--timeout", "3"});
   CAPTURE(run.output);
   CHECK(run.code == 1);
   CHECK(contains(run.output, "bucket 0 of 1 of step 17"));
-  CHECK(contains(run.output, "not complete after 500 ms: rank 1 has not arrived"));
+  CHECK(contains(run.output, "not complete after 3000 ms: rank 1 has not arrived"));
   CHECK(contains(run.output, "Stopped: 1 other rank"));
 }

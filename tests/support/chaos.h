@@ -24,10 +24,9 @@ struct TwoLayers : ls::nn::Module {
 inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
                                         std::chrono::milliseconds timeout = std::chrono::seconds(20),
                                         const std::string& backend = "shm") {
-  const std::string port = std::to_string(10000 + (getpid() * 16 + 15) % 50000);
+  const std::string job = fresh_job();
   return run_processes(size, [&](int rank) {
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port.c_str(), 1);
+    set_job(job);
     fn(ls::parallel::init_process_group({.backend = backend, .timeout = timeout, .world_size = size, .rank = rank}));
   });
 }

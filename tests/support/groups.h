@@ -26,6 +26,19 @@ inline void with_threads(const std::string& backend, int size, const std::functi
   });
 }
 
+// The name of a job for forked ranks, another one at each call and in each process.
+inline std::string fresh_job() {
+  static int jobs = 0;
+  return "test " + std::to_string(getpid()) + " " + std::to_string(jobs++);
+}
+
+// Ranks of this host with the same job meet each other, and nobody else.
+inline void set_job(const std::string& job) {
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);  // part of a name only: on one host nobody listens at it
+  setenv("TORCHELASTIC_RUN_ID", job.c_str(), 1);
+}
+
 // Runs fn on `size` ranks that share a group of the backend: threads for local, processes for all others.
 inline void with_group(const std::string& backend, int size, const std::function<void(const Group& group)>& fn,
                        ls::parallel::InitOptions options = {}) {
@@ -33,11 +46,9 @@ inline void with_group(const std::string& backend, int size, const std::function
   options.backend = backend;
   options.world_size = size;
   if (options.timeout == ls::parallel::InitOptions().timeout) options.timeout = std::chrono::seconds(30);
-  static int groups = 0;  // forked ranks meet by a name of their own
-  const std::string port = std::to_string(10000 + (getpid() * 16 + groups++) % 50000);
+  const std::string job = fresh_job();
   check_processes(size, [&](int rank) {
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port.c_str(), 1);
+    set_job(job);
     ls::parallel::InitOptions own = options;
     own.rank = rank;
     fn(ls::parallel::init_process_group(own));
