@@ -15,7 +15,6 @@
 #include "lockstep/parallel/launcher_internal.h"
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/tcp_store_internal.h"
-#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -167,7 +166,7 @@ std::optional<std::string> NodeLink::State::await(const std::string& name, milli
     std::string value = peek(name);
     if (!value.empty()) return value;
     if (until.passed())
-      throw CommTimeout(fmt::format("{}: node 0 did not set {} within {} ms", where_, quoted(name), timeout.count()));
+      throw CommTimeout(fmt::format("{}: node 0 did not set {} within {} ms", where_, name, timeout.count()));
     pollfd stop{stop_fd_, POLLIN, 0};
     static_cast<void>(::poll(&stop, 1, static_cast<int>(until.slice().count())));  // whatever ends it: look again
   }

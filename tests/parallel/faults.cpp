@@ -129,15 +129,14 @@ TEST_CASE("a rank that is stopped runs into the timeout of the others, who name 
 }
 
 TEST_CASE("after a failure the group can be made again in the processes that are left") {
-  const std::string again = fresh_job();
+  const std::string again = fresh_group();
   const auto ended = ranks_of(3, [&](const Group& first) {
     Group group = first;
     if (group->rank() == 0) raise(SIGKILL);
     const int rank = group->rank() - 1;
     const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::zeros({10}))->wait(); });
     CHECK_MESSAGE(contains(error, "rank 0 is gone"), error);
-    set_job(again);
-    group = ls::parallel::init_process_group({.world_size = 2, .rank = rank});
+    group = ls::parallel::init_process_group({.world_size = 2, .rank = rank, .group_name = again});
     const ls::Tensor t = ls::full({3}, rank + 1);
     group->all_reduce(t)->wait();
     CHECK(t.max().item<float>() == 3);

@@ -24,10 +24,11 @@ struct TwoLayers : ls::nn::Module {
 inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
                                         std::chrono::milliseconds timeout = std::chrono::seconds(20),
                                         const std::string& backend = "shm") {
-  const std::string job = fresh_job();
+  const std::string group = fresh_group();
   return run_processes(size, [&](int rank) {
-    set_job(job);
-    fn(ls::parallel::init_process_group({.backend = backend, .timeout = timeout, .world_size = size, .rank = rank}));
+    set_master(group);
+    fn(ls::parallel::init_process_group(
+        {.backend = backend, .timeout = timeout, .world_size = size, .rank = rank, .group_name = group}));
   });
 }
 

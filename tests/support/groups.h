@@ -26,17 +26,16 @@ inline void with_threads(const std::string& backend, int size, const std::functi
   });
 }
 
-// The name of a job for forked ranks, another one at each call and in each process.
-inline std::string fresh_job() {
-  static int jobs = 0;
-  return "test " + std::to_string(getpid()) + " " + std::to_string(jobs++);
+// The name of a group of forked ranks, another one at each call and in each process.
+inline std::string fresh_group() {
+  static int groups = 0;
+  return "test " + std::to_string(getpid()) + " " + std::to_string(groups++);
 }
 
-// Ranks of this host with the same job meet each other, and nobody else.
-inline void set_job(const std::string& job) {
+// Where this host's ranks meet. Nobody listens at the port: it is part of a name, as that of the group is.
+inline void set_master(const std::string& group) {
   setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", "29500", 1);  // part of a name only: on one host nobody listens at it
-  setenv("TORCHELASTIC_RUN_ID", job.c_str(), 1);
+  setenv("MASTER_PORT", std::to_string(1024 + std::hash<std::string>()(group) % 64000).c_str(), 1);
 }
 
 // Runs fn on `size` ranks that share a group of the backend: threads for local, processes for all others.
@@ -46,9 +45,9 @@ inline void with_group(const std::string& backend, int size, const std::function
   options.backend = backend;
   options.world_size = size;
   if (options.timeout == ls::parallel::InitOptions().timeout) options.timeout = std::chrono::seconds(30);
-  const std::string job = fresh_job();
+  if (options.group_name.empty()) options.group_name = fresh_group();
   check_processes(size, [&](int rank) {
-    set_job(job);
+    set_master(options.group_name);
     ls::parallel::InitOptions own = options;
     own.rank = rank;
     fn(ls::parallel::init_process_group(own));
