@@ -80,7 +80,7 @@ class NodeLink::State {
   void connect(const std::string& token);
   bool is_stop_requested();
   std::optional<std::string> await(const std::string& name, milliseconds timeout);
-  void require_gone(const std::string& holder);
+  void check_gone(const std::string& holder);
   void enter();
   std::vector<Member> present();
   std::optional<std::vector<Member>> gather();
@@ -199,8 +199,9 @@ std::optional<Placement> NodeLink::State::meet(int attempt) {
   return place;
 }
 
-// The node's place is another launcher's, which may be its life before this one.
-void NodeLink::State::require_gone(const std::string& holder) {
+// Who has this node's place may be its life before this one.
+void NodeLink::State::check_gone(const std::string& holder) {
+  if (holder.empty() || holder == id_) return;
   try {
     store_->wait({gone_key(holder)}, std::min(kLeaving, nodes_.timeout));
   } catch (const CommTimeout&) {
@@ -211,18 +212,15 @@ void NodeLink::State::require_gone(const std::string& holder) {
 
 // The will comes first: whoever is among the members is missed when it dies.
 void NodeLink::State::enter() {
-  const auto require = [&](const std::string& holder) {
-    if (!holder.empty() && holder != id_) require_gone(holder);
-  };
   const auto id_in = [](const std::string& text) { return text.substr(text.find(' ') + 1); };
-  require(id_in(peek(here_key(nodes_.rank))));
+  check_gone(id_in(peek(here_key(nodes_.rank))));
   over_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
   LOCKSTEP_CHECK_IO(bool(over_), "launch: no eventfd: {}", reason(errno));
   end_will_ = TcpMeeting::leave_will(*store_, {key("end")},
                                      failure(1, fmt::format("node {}: its launcher ended\n", nodes_.rank)));
   const std::string own = fmt::format("{} {}", options_.nproc, id_);
   const std::string holder = store_->compare_set(here_key(nodes_.rank), "", own);
-  require(id_in(holder));
+  check_gone(id_in(holder));
   if (holder != own) store_->set(here_key(nodes_.rank), own);  // in the place of one that is gone
   store_->set(key(fmt::format("entry/{}", store_->add(key("entries"), 1))), "");
 }
@@ -260,9 +258,11 @@ std::optional<std::vector<Member>> NodeLink::State::gather() {
     } else if (!last_call) {
       last_call.emplace(nodes_.last_call);
     }
-    const bool is_late = here.size() < least && patience.passed();
-    if (is_late) give_up(describe_missing(here));
-    if (is_late) throw CommTimeout(describe_missing(here));
+    if (here.size() < least && patience.passed()) {
+      const std::string missing = describe_missing(here);
+      give_up(missing);
+      throw CommTimeout(missing);
+    }
     if (here.size() < static_cast<std::size_t>(nodes_.count) && !(last_call && last_call->passed())) continue;
     store_->set(key("members"), to_text(here));
     return here;

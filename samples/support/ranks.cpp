@@ -32,7 +32,7 @@ bool stopped_on_request(const par::LaunchResult& result) {
 }
 
 // A rank that heard of the request through its peers' gradients, before its own signal, takes it for SIGTERM.
-int code_of_stop(const par::LaunchResult& result) {
+int exit_code_of(const par::LaunchResult& result) {
   const auto has_sigint = [](const par::RankExit& rank) { return rank.code == 128 + SIGINT; };
   const bool is_sigint = stopped_on_request(result) && std::ranges::any_of(result.ranks, has_sigint);
   return is_sigint ? 128 + SIGINT : result.exit_code;
@@ -75,7 +75,7 @@ int start_ranks(const Options& options) {
     if (isatty(STDOUT_FILENO)) fmt::print("\x1b[?25h");  // rank 0 may have died while it hid the cursor
     fmt::print(stderr, "{}: {}", options.program, describe(result));
   }
-  return result.was_asked_to_stop ? code_of_stop(result) : result.exit_code;
+  return exit_code_of(result);
 }
 
 void report_error(const std::string& program, const std::string& message) {

@@ -2,9 +2,7 @@
 #include <dirent.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "tests/support/ranks.h"
+#include "tests/support/watched_process.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
@@ -45,19 +44,6 @@ bool is_alive(pid_t pid) {
   const char state = line.at(line.rfind(')') + 2);
   return state != 'Z' && state != 'X';
 }
-
-// Watches a process that is no child of this one.
-class Watched {
- public:
-  explicit Watched(pid_t pid) : pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) { REQUIRE(pidfd_); }
-  bool ends() const {
-    pollfd ended{pidfd_.get(), POLLIN, 0};
-    return poll(&ended, 1, 20000) == 1;
-  }
-
- private:
-  par::Descriptor pidfd_;
-};
 
 int open_descriptors() {
   int count = 0;
@@ -266,7 +252,7 @@ TEST_CASE("StopSignals turns a signal into a request, and lets it through again 
 TEST_CASE("what a rank started and left ends with it") {
   int request[2];
   REQUIRE(pipe2(request, O_CLOEXEC) == 0);
-  std::vector<Watched> watched;
+  std::vector<WatchedProcess> watched;
   auto options = shell(2, "trap 'exit 0' TERM; sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' & wait");
   options.stop_fd = request[0];
   const auto result = par::launch(options, [&](int, bool is_stderr, const std::string& line) {
@@ -275,7 +261,7 @@ TEST_CASE("what a rank started and left ends with it") {
     if (watched.size() == 2) CHECK(write(request[1], "", 1) == 1);
   });
   CHECK(result.exit_code == 0);
-  for (const Watched& process : watched) CHECK(process.ends());
+  for (const WatchedProcess& process : watched) CHECK(process.ends());
   close(request[0]);
   close(request[1]);
 }
@@ -294,7 +280,7 @@ TEST_CASE("a launcher that is killed takes its ranks along, and what they have s
   }
   close(tell[1]);
   std::FILE* const pids = fdopen(tell[0], "r");
-  std::vector<Watched> watched;
+  std::vector<WatchedProcess> watched;
   for (int i = 0; i < 4; ++i) {
     int pid = 0;
     REQUIRE(std::fscanf(pids, "%d", &pid) == 1);
@@ -302,7 +288,7 @@ TEST_CASE("a launcher that is killed takes its ranks along, and what they have s
   }
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
-  for (const Watched& process : watched) CHECK(process.ends());
+  for (const WatchedProcess& process : watched) CHECK(process.ends());
   std::fclose(pids);
 }
 

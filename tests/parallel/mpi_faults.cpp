@@ -11,7 +11,7 @@
 
 #include "lockstep/parallel/file_store.h"
 #include "tests/support/chaos.h"
-#include "tests/support/eventually.h"
+#include "tests/support/watched_process.h"
 
 // Stands before MPI's own in this program, and says in such a job that it was called.
 extern "C" int MPI_Finalize();
@@ -35,12 +35,13 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Whether a process is left that was started for this job.
-bool is_anybody_left(const std::string& job) {
+// Waits until no process is left that was started for this job: mpirun does not wait for the ranks that it kills.
+bool all_end(const std::string& job) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    if (contains(contents((entry.path() / "environ").string()), std::string(kJob) + "=" + job)) return true;
+    const bool is_of_job = contains(contents((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
+    if (is_of_job && !WatchedProcess(std::stoi(entry.path().filename().string())).ends()) return false;
   }
-  return false;
+  return true;
 }
 
 // Where the ranks of a job tell each other that they have said what they know.
@@ -71,8 +72,7 @@ Job run_job(const std::string& what) {
   Job result{ended[0], contents(file)};
   std::filesystem::remove(file);
   std::filesystem::remove(told_file(job));
-  // mpirun does not wait for the ranks that it kills.
-  CHECK_MESSAGE(eventually([&] { return !is_anybody_left(job); }), result.output);
+  CHECK_MESSAGE(all_end(job), result.output);
   return result;
 }
 

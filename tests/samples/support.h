@@ -7,14 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
-
-#include "tests/support/eventually.h"
 
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -112,6 +112,16 @@ inline pid_t find_rank(pid_t parent, int rank) {
     if (contains(environment, wanted)) return child;
   }
   return -1;
+}
+
+// Waits until `condition` holds, for a minute at most.
+template <class Condition>
+bool eventually(Condition condition) {
+  for (int i = 0; i < 6000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
 }
 
 inline std::size_t epochs_written(const std::string& out) { return lines(read_file(out + "/metrics.jsonl")).size(); }

@@ -1,0 +1,27 @@
+// The end of a process that is no child of this one.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lockstep/parallel/socket_internal.h"
+
+class WatchedProcess {
+ public:
+  explicit WatchedProcess(pid_t pid) : pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {
+    REQUIRE((pidfd_ || errno == ESRCH));  // it has ended already
+  }
+  // Waits for the end, twenty seconds at most.
+  bool ends() const {
+    pollfd ended{pidfd_.get(), POLLIN, 0};
+    return !pidfd_ || poll(&ended, 1, 20000) == 1;
+  }
+
+ private:
+  lockstep::parallel::Descriptor pidfd_;
+};
