@@ -71,8 +71,6 @@ if(LOCKSTEP_QUICK_BUILD)
   target_precompile_headers(lockstep PRIVATE
     <algorithm> <chrono> <condition_variable> <functional> <map> <memory> <mutex> <optional> <sstream> <string> <thread>
     <vector> <fmt/format.h>)
-  # <nlohmann/json.hpp> brings std::quoted along, which calls of our quoted(std::string) in other files would find as well.
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/parallel/simulation.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endif()
 target_link_options(lockstep PRIVATE -Wl,-Bsymbolic-functions,--as-needed)
 if(NOT LOCKSTEP_SANITIZE)

@@ -61,7 +61,7 @@ void CsvLoader::read_columns() {
     for (std::size_t i = 0; i < count; ++i) columns_.push_back(std::to_string(i));
   }
   LOCKSTEP_CHECK_IO(columns_.size() >= 2, "{}:1: one column, {}; a target and at least one feature are needed", name_,
-                    quoted(columns_[0]));
+                    in_quotes(columns_[0]));
 }
 
 void CsvLoader::find_target() {
@@ -70,13 +70,13 @@ void CsvLoader::find_target() {
     std::string names;
     std::size_t shown = 0;
     for (; shown < columns_.size() && names.size() < 80; ++shown)
-      names += (shown ? ", " : "") + quoted(columns_[shown]);
+      names += (shown ? ", " : "") + in_quotes(columns_[shown]);
     throw InvalidArgument(
-        fmt::format("CsvDataset: {}: .target is {}, but the columns are {}{}", name_, quoted(options_.target), names,
+        fmt::format("CsvDataset: {}: .target is {}, but the columns are {}{}", name_, in_quotes(options_.target), names,
                     shown < columns_.size() ? fmt::format(" and {} more", columns_.size() - shown) : ""));
   }
   LOCKSTEP_CHECK_IO(std::find(found + 1, columns_.end(), options_.target) == columns_.end(),
-                    "{}:1: two columns have the target's name, {}", name_, quoted(options_.target));
+                    "{}:1: two columns have the target's name, {}", name_, in_quotes(options_.target));
   target_ = static_cast<std::size_t>(found - columns_.begin());
 }
 
@@ -141,7 +141,7 @@ void CsvLoader::use_given() {
   for (std::size_t f = 0; f < feature_count(); ++f) {
     LOCKSTEP_CHECK(std::isfinite(options_.mean[f]) && options_.deviation[f] > 0 && std::isfinite(options_.deviation[f]),
                    "CsvDataset: {}: feature {}: mean {} and deviation {} are not a finite and a positive number", name_,
-                   quoted(columns_[column_of(f)]), options_.mean[f], options_.deviation[f]);
+                   in_quotes(columns_[column_of(f)]), options_.mean[f], options_.deviation[f]);
   }
   mean_ = options_.mean;
   deviation_ = options_.deviation;
@@ -162,7 +162,8 @@ detail::CsvTable CsvLoader::fill() {
       *data = static_cast<float>(value);
       if (!std::isfinite(*data++)) [[unlikely]] {
         reader_.fail_at_row(fmt::format("column {}: {} is too far from the mean {} (deviation {}) for f32",
-                                        quoted(columns_[column_of(f)]), values[column_of(f)], mean_[f], deviation_[f]));
+                                        in_quotes(columns_[column_of(f)]), values[column_of(f)], mean_[f],
+                                        deviation_[f]));
       }
     }
   });

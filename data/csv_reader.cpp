@@ -64,7 +64,7 @@ bool CsvReader::next_row(std::span<double> values, const std::vector<std::string
     const Field field = next_field(next_);
     if (i == values.size()) {
       fail(start, field.position,
-           fmt::format("more fields than the {} columns: {}", values.size(), quoted(field.text)));
+           fmt::format("more fields than the {} columns: {}", values.size(), in_quotes(field.text)));
     }
     values[i] = number(field, start, columns[i]);
     if (!field.last) continue;
@@ -126,7 +126,7 @@ bool CsvReader::end_of_line(Cursor& cursor, const char* after) const {
   if (ending == 0 && !rest.empty() && rest != "\r") {
     fail(cursor, cursor.position,
          fmt::format("expected '{}' or the end of the line after {}, found {}", delimiter_, after,
-                     quoted(rest.substr(0, 1))));
+                     in_quotes(rest.substr(0, 1))));
   }
   cursor.position += rest == "\r" ? 1 : ending;
   cursor.line_start = cursor.position;
@@ -147,8 +147,8 @@ double CsvReader::number(const Field& field, const Cursor& start, const std::str
   const bool fits = error == std::errc() && std::abs(value) <= std::numeric_limits<float>::max();
   if (whole && fits) return value;
   fail(start, field.position,
-       fmt::format("column {}: expected a {}, found {}", quoted(column),
-                   whole ? "finite number that f32 can hold" : "number", quoted(field.text)));
+       fmt::format("column {}: expected a {}, found {}", in_quotes(column),
+                   whole ? "finite number that f32 can hold" : "number", in_quotes(field.text)));
 }
 
 void CsvReader::fail(const Cursor& cursor, std::size_t position, const std::string& message) const {

@@ -37,7 +37,7 @@ Module::~Module() = default;
 void Module::check_name(const std::string& name) const {
   LOCKSTEP_CHECK(!name.empty(), "{}: the name of a child, parameter or buffer is empty", type_name());
   LOCKSTEP_CHECK(name.find('.') == std::string::npos, "{}: the name {} contains '.', which separates modules in paths",
-                 type_name(), lockstep::quoted(name));
+                 type_name(), lockstep::in_quotes(name));
   const auto taken = [&](const auto& entries) {
     for (const auto& entry : entries) {
       if (entry.name == name) return true;
@@ -47,12 +47,12 @@ void Module::check_name(const std::string& name) const {
   bool child_has_it = false;
   for (const auto& child : children_) child_has_it = child_has_it || child->name_ == name;
   const char* kind = child_has_it ? "child" : taken(parameters_) ? "parameter" : taken(buffers_) ? "buffer" : nullptr;
-  LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::quoted(name));
+  LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::in_quotes(name));
 }
 
 Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child) {
   check_name(name);
-  LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::quoted(name));
+  LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::in_quotes(name));
   child->name_ = name;
   children_.push_back(std::move(child));
   return *children_.back();

@@ -46,7 +46,7 @@ void convert_all(const Module& module, const Convert& convert) {
 std::string enumerate(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 2;
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::quoted(names[i]);
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
 }
@@ -114,7 +114,7 @@ LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadSta
     if (!dict.contains(name)) continue;
     const Tensor& from = dict.at(name);
     LOCKSTEP_CHECK(from.defined() && from.shape() == tensor.shape(),
-                   "load_state_dict: {}: the module has {}, the dict {}", lockstep::quoted(name),
+                   "load_state_dict: {}: the module has {}, the dict {}", lockstep::in_quotes(name),
                    shape_and_dtype(tensor), from.defined() ? shape_and_dtype(from) : "an undefined tensor");
   }
   const NoGradGuard no_grad;

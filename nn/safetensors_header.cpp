@@ -49,7 +49,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
       if (other == text)
         fail(fmt::format("dtype {} is not supported; Lockstep has F64 F32 F16 BF16 I64 I32 U8 BOOL", text));
     }
-    fail(fmt::format("unknown dtype {}", lockstep::quoted(text)));
+    fail(fmt::format("unknown dtype {}", lockstep::in_quotes(text)));
   }
 
   bool start_object(std::size_t) override {
@@ -76,7 +76,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
                            : key_ == "data_offsets" ? kOffsetsField
                                                     : kNoField;
     if (field == kNoField)
-      fail(fmt::format("unknown field {}; expected dtype, shape, data_offsets", lockstep::quoted(key_)));
+      fail(fmt::format("unknown field {}; expected dtype, shape, data_offsets", lockstep::in_quotes(key_)));
     if (seen_ & field) fail(fmt::format("{} appears twice", key_));
     seen_ |= field;
     return true;
@@ -125,10 +125,11 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 
   [[noreturn]] void fail(const std::string& message) const {
     const bool in_entry = place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets;
-    const std::string where = in_entry                     ? "tensor " + lockstep::quoted(header_.entries.back().name)
-                              : place_ == Place::kMetadata ? fmt::format("{}: {}", kMetadataKey, lockstep::quoted(key_))
-                              : place_ == Place::kTop      ? lockstep::quoted(key_)
-                                                           : "start";
+    const std::string where = in_entry ? "tensor " + lockstep::in_quotes(header_.entries.back().name)
+                              : place_ == Place::kMetadata
+                                  ? fmt::format("{}: {}", kMetadataKey, lockstep::in_quotes(key_))
+                              : place_ == Place::kTop ? lockstep::in_quotes(key_)
+                                                      : "start";
     throw IoError(fmt::format("{}: header: {}: {}", file_, where, message));
   }
 
@@ -164,7 +165,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 // The bytes that dtype and shape ask for are those between the offsets.
 void check_size(const Entry& entry, const std::string& file) {
   LOCKSTEP_CHECK_IO(entry.begin <= entry.end, "{}: header: tensor {}: data_offsets go backwards: [{}, {}]", file,
-                    lockstep::quoted(entry.name), entry.begin, entry.end);
+                    lockstep::in_quotes(entry.name), entry.begin, entry.end);
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
   std::uint64_t numel = 1, extent = item_size(entry.dtype);  // extent: the strides must not overflow either
   bool fits = true;
@@ -174,11 +175,11 @@ void check_size(const Entry& entry, const std::string& file) {
     if (!fits) break;
   }
   LOCKSTEP_CHECK_IO(fits, "{}: header: tensor {}: shape {} is too large for any memory", file,
-                    lockstep::quoted(entry.name), entry.shape.to_string());
+                    lockstep::in_quotes(entry.name), entry.shape.to_string());
   const std::uint64_t bytes = numel * item_size(entry.dtype);
   LOCKSTEP_CHECK_IO(
       entry.end - entry.begin == bytes, "{}: header: tensor {}: {} bytes for shape {} {}, the offsets give {}", file,
-      lockstep::quoted(entry.name), bytes, entry.shape.to_string(), name(entry.dtype), entry.end - entry.begin);
+      lockstep::in_quotes(entry.name), bytes, entry.shape.to_string(), name(entry.dtype), entry.end - entry.begin);
 }
 
 void check_names(const std::vector<Entry>& entries, const std::string& file) {
@@ -187,7 +188,7 @@ void check_names(const std::vector<Entry>& entries, const std::string& file) {
   for (const Entry& entry : entries) names.push_back(entry.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  LOCKSTEP_CHECK_IO(twice == names.end(), "{}: header: tensor {} appears twice", file, lockstep::quoted(*twice));
+  LOCKSTEP_CHECK_IO(twice == names.end(), "{}: header: tensor {} appears twice", file, lockstep::in_quotes(*twice));
 }
 
 // One after another from 0 to the end of the file: no hole, no overlap, nothing left.
@@ -196,7 +197,7 @@ void check_layout(const std::vector<Entry>& entries, std::uint64_t payload_bytes
   for (const Entry& entry : entries) {
     LOCKSTEP_CHECK_IO(entry.begin == end,
                       "{}: header: tensor {}: begins at {}, expected {}, where the one before it ends", file,
-                      lockstep::quoted(entry.name), entry.begin, end);
+                      lockstep::in_quotes(entry.name), entry.begin, end);
     end = entry.end;
   }
   LOCKSTEP_CHECK_IO(end == payload_bytes, "{}: the tensors take {} bytes, {} follow the header: the file is {}", file,

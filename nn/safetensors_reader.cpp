@@ -28,7 +28,7 @@ void check_bools(const Tensor& tensor, const Entry& entry, const std::string& fi
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
   LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
-                    lockstep::quoted(entry.name), bad - bytes.begin(), static_cast<int>(*bad));
+                    lockstep::in_quotes(entry.name), bad - bytes.begin(), static_cast<int>(*bad));
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ StateDict read(const ByteSource& source, Metadata* metadata) {
     const std::string found = checksum_text(hash.digest());
     LOCKSTEP_CHECK_IO(node.mapped() == found,
                       "{}: the payload's checksum is {}, the header says {}: the file is damaged", file, found,
-                      lockstep::quoted(node.mapped()));
+                      lockstep::in_quotes(node.mapped()));
   }
   if (metadata) *metadata = std::move(header.metadata);
   return dict;

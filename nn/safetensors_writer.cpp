@@ -24,9 +24,10 @@ std::size_t rank_of(DType dtype) {
 std::vector<const StateDict::Entry*> ordered(const StateDict& dict) {
   std::vector<const StateDict::Entry*> order;
   for (const auto& entry : dict) {
-    LOCKSTEP_CHECK(entry.second.defined(), "save: the entry {} is an undefined tensor", lockstep::quoted(entry.first));
+    LOCKSTEP_CHECK(entry.second.defined(), "save: the entry {} is an undefined tensor",
+                   lockstep::in_quotes(entry.first));
     LOCKSTEP_CHECK(entry.first != kMetadataKey, "save: the name {} is reserved by the format",
-                   lockstep::quoted(entry.first));
+                   lockstep::in_quotes(entry.first));
     order.push_back(&entry);
   }
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -43,7 +44,7 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw InvalidArgument(fmt::format("save: {} is not UTF-8", lockstep::quoted(text)));
+    throw InvalidArgument(fmt::format("save: {} is not UTF-8", lockstep::in_quotes(text)));
   }
 }
 

@@ -33,13 +33,13 @@ const Tensor& StateDict::at(const std::string& name) const {
   const auto found = index_.find(name);
   if (found != index_.end()) return entries_[found->second].second;
   const Entry* near = nearest(*this, name);
-  throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", lockstep::quoted(name), size(),
-                                    near ? fmt::format("; the nearest is {}", lockstep::quoted(near->first)) : ""));
+  throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", lockstep::in_quotes(name), size(),
+                                    near ? fmt::format("; the nearest is {}", lockstep::in_quotes(near->first)) : ""));
 }
 
 void StateDict::insert(std::string name, Tensor tensor) {
   LOCKSTEP_CHECK(index_.emplace(name, entries_.size()).second, "StateDict: an entry {} exists already",
-                 lockstep::quoted(name));
+                 lockstep::in_quotes(name));
   entries_.emplace_back(std::move(name), std::move(tensor));
 }
 

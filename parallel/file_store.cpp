@@ -116,8 +116,8 @@ std::string FileStore::State::wait(const std::vector<std::string>& keys, millise
     if (is_there) return value;
     const milliseconds slice = deadline.slice();  // first: it may move the deadline
     if (deadline.passed())
-      throw CommTimeout(
-          fmt::format("FileStore: {}: nobody has set {} within {} ms", file->path(), quoted(missing), timeout.count()));
+      throw CommTimeout(fmt::format("FileStore: {}: nobody has set {} within {} ms", file->path(), in_quotes(missing),
+                                    timeout.count()));
     events.wait(slice);
   }
 }

@@ -19,14 +19,14 @@ namespace {
 std::string objection_to(std::string_view name) {
   constexpr std::size_t kLongest = 255;
   if (name.empty()) return "a host's name is missing";
-  if (name.size() > kLongest) return fmt::format("the name {} is longer than {} bytes", quoted(name), kLongest);
+  if (name.size() > kLongest) return fmt::format("the name {} is longer than {} bytes", in_quotes(name), kLongest);
   const std::size_t host = name.find('@') + 1;
   if (name[0] == '-' || host == name.size() || name[host] == '-')
-    return fmt::format("{} is no host: a name cannot be empty or begin with \"-\"", quoted(name));
+    return fmt::format("{} is no host: a name cannot be empty or begin with \"-\"", in_quotes(name));
   for (const char c : name) {
     const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!is_plain && std::string_view("._-:@%[]").find(c) == std::string_view::npos)
-      return fmt::format("{} is no host: names consist of letters, digits and . _ - : @", quoted(name));
+      return fmt::format("{} is no host: names consist of letters, digits and . _ - : @", in_quotes(name));
   }
   return "";
 }
@@ -70,7 +70,7 @@ std::vector<Host> parse_hosts(const std::string& list) {
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
     const std::string name = list.substr(begin, end - begin), objection = objection_to(name);
-    LOCKSTEP_CHECK(objection.empty(), "hosts: {}, number {} of {}", objection, hosts.size() + 1, quoted(list));
+    LOCKSTEP_CHECK(objection.empty(), "hosts: {}, number {} of {}", objection, hosts.size() + 1, in_quotes(list));
     LOCKSTEP_CHECK(!has(hosts, name), "hosts: {} is there twice\nSeveral ranks on one host: --nproc-per-node", name);
     hosts.push_back({name});
     LOCKSTEP_CHECK(hosts.size() <= kMaxNodes, "hosts: more than {}", kMaxNodes);
@@ -99,7 +99,7 @@ std::vector<Host> read_hosts(const std::string& path) {
     Host& host = hosts.emplace_back(Host{std::string(words[0].text)});
     for (std::size_t i = 1; i < words.size(); ++i) {
       require(i == 1 && slots_of(words[i].text) > 0, words[i],
-              fmt::format("{}: after the host only slots=1 to {} is known", quoted(words[i].text), kMaxRanks));
+              fmt::format("{}: after the host only slots=1 to {} is known", in_quotes(words[i].text), kMaxRanks));
       host.slots = slots_of(words[i].text);
     }
   }

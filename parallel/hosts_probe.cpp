@@ -123,7 +123,7 @@ class LinkProbe {
     const std::string host = nodes.rank == 0 ? nodes.address : address_towards(resolve(nodes.address, nodes.port));
     std::string error;
     if (!host.empty()) listener_ = listen_tcp(resolve(host, 0), error);
-    if (!listener_) throw CommError(fmt::format("pre-flight: cannot listen at {}: {}", quoted(host), error));
+    if (!listener_) throw CommError(fmt::format("pre-flight: cannot listen at {}: {}", in_quotes(host), error));
     store_->set(fmt::format("address/{}", nodes.rank), fmt::format("{} {}", address_of(listener_).port(), host));
   }
 

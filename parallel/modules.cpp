@@ -32,7 +32,7 @@ constexpr Known kKnown[] = {
 #undef LOCKSTEP_LINKED_BACKEND
 };
 
-const Known* find(const std::string& name) {
+const Known* find(std::string_view name) {
   for (const Known& known : kKnown) {
     if (name == known.name) return &known;
   }
@@ -61,13 +61,13 @@ BackendEntry* open_entry(const Known& known) {
 
 }  // namespace
 
-bool is_backend_module(const std::string& name) { return find(name) != nullptr; }
+bool is_backend_module(std::string_view name) { return find(name) != nullptr; }
 
-const BackendModule& backend_module(const std::string& name) {
+const BackendModule& backend_module(std::string_view name) {
   const Known* const known = find(name);
   LOCKSTEP_CHECK(known, "init_process_group: there is no backend '{}'", name);
   const std::lock_guard lock(opened().mutex);
-  const BackendModule*& module = opened().modules[name];
+  const BackendModule*& module = opened().modules[known->name];
   if (module) return *module;
   BackendEntry* const entry = known->linked ? known->linked : open_entry(*known);
   const BackendModule* const offered = entry();

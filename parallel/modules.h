@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <string_view>
 
 #include "lockstep/parallel/backend.h"
 
@@ -21,8 +21,8 @@ struct BackendModule {
 using BackendEntry = const BackendModule*();
 
 // Whether there can be a module of this name, in this build or in another.
-bool is_backend_module(const std::string& name);
+bool is_backend_module(std::string_view name);
 // Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
-const BackendModule& backend_module(const std::string& name);
+const BackendModule& backend_module(std::string_view name);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -56,7 +56,7 @@ struct PeerWatch::Sign {
     if (from == std::string::npos) return "no";
     const std::string count = text.substr(from + 1, text.find(' ', from + 1) - from - 1);
     const bool is_number = count.find_first_not_of("0123456789") == std::string::npos;
-    return is_number ? count : lockstep::quoted(count);
+    return is_number ? count : lockstep::in_quotes(count);
   }
 };
 

@@ -25,7 +25,8 @@ Rendezvous meet_on_store(const InitOptions& options) {
                  "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
                  options.rank, options.world_size);
   check_place(options.rank, options.world_size);
-  const std::string where = options.group_name.empty() ? "rendezvous" : "rendezvous of " + quoted(options.group_name);
+  const std::string where =
+      options.group_name.empty() ? "rendezvous" : "rendezvous of " + in_quotes(options.group_name);
   for (int number = 0;; ++number) {
     const std::string prefix = fmt::format("group/{}/{}/", options.group_name, number);
     PrefixStore calls(prefix + "rendezvous/", options.store);
@@ -48,7 +49,7 @@ Rendezvous meet_in_file(const InitOptions& options, const Url& url) {
   with_store.world_size = url.world_size;
   LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
                  "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the path)",
-                 quoted(options.init_method));
+                 in_quotes(options.init_method));
   check_place(url.rank, url.world_size);
   with_store.store =
       std::make_shared<FileStore>(url.path, FileStoreOptions{.world_size = url.world_size, .timeout = options.timeout});

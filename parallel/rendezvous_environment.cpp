@@ -35,7 +35,7 @@ int to_number(const std::string& text, const char* name, int low, int high) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
-                 "init_process_group: {} is {}, expected a number from {} to {}", name, quoted(text), low, high);
+                 "init_process_group: {} is {}, expected a number from {} to {}", name, in_quotes(text), low, high);
   return value;
 }
 
@@ -77,7 +77,7 @@ void check_nothing_missing(const Launcher& launcher, const InitOptions& options,
   std::string missing, present;
   const auto look = [&](const char* name, bool is_needed) {
     const auto value = variable(name);
-    if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, quoted(*value));
+    if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
     if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
   look(launcher.rank, options.rank < 0);

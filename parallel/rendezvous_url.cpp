@@ -15,7 +15,7 @@ int to_number(const InitOptions& options, const char* what, const std::string& t
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
                  "init_process_group: init_method {}: {} is {}, expected a number from {} to {}",
-                 quoted(options.init_method), what, quoted(text), low, high);
+                 in_quotes(options.init_method), what, in_quotes(text), low, high);
   return value;
 }
 
@@ -28,7 +28,7 @@ void read_query(const InitOptions& options, const std::string& query, Url& url) 
     const std::string name = part.substr(0, equal), value = part.substr(std::min(equal + 1, part.size()));
     LOCKSTEP_CHECK(name == "rank" || name == "world_size",
                    "init_process_group: init_method {}: unknown {}; expected rank=... and world_size=...",
-                   quoted(options.init_method), quoted(name));
+                   in_quotes(options.init_method), in_quotes(name));
     int& number = name == "rank" ? url.rank : url.world_size;
     if (number < 0) number = to_number(options, name.c_str(), value, 0, kMaxRanks);
     begin = end + 1;
@@ -38,7 +38,7 @@ void read_query(const InitOptions& options, const std::string& query, Url& url) 
 void read_host(const InitOptions& options, const std::string& text, Url& url) {
   const std::size_t colon = text.rfind(':');
   LOCKSTEP_CHECK(colon != std::string::npos && colon > 0 && text.find(']', colon) == std::string::npos,
-                 "init_process_group: init_method {}: expected tcp://host:port", quoted(options.init_method));
+                 "init_process_group: init_method {}: expected tcp://host:port", in_quotes(options.init_method));
   url.host = text.substr(0, colon);
   if (url.host.starts_with('[') && url.host.ends_with(']')) url.host = url.host.substr(1, url.host.size() - 2);
   url.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
@@ -53,7 +53,7 @@ Url read_url(const InitOptions& options) {
   const bool is_known = url.scheme == "env" || url.scheme == "tcp" || url.scheme == "file" || url.scheme == "mpi";
   LOCKSTEP_CHECK(colon != std::string::npos && is_known,
                  "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
-                 quoted(text));
+                 in_quotes(text));
   const std::string rest = text.substr(colon + 3);
   const std::size_t query = std::min(rest.find('?'), rest.size());
   const std::string place = rest.substr(0, query);
@@ -61,11 +61,11 @@ Url read_url(const InitOptions& options) {
   if (url.scheme == "tcp") read_host(options, place, url);
   if (url.scheme == "file") {
     LOCKSTEP_CHECK(place.starts_with('/'), "init_process_group: init_method {}: expected file:///path, an absolute one",
-                   quoted(text));
+                   in_quotes(text));
     url.path = place;
   }
   if (url.scheme == "env" || url.scheme == "mpi")
-    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow {}://", quoted(text),
+    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow {}://", in_quotes(text),
                    url.scheme);
   return url;
 }
@@ -73,7 +73,7 @@ Url read_url(const InitOptions& options) {
 Place place_from_url(const InitOptions& options, const Url& url) {
   LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
                  "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the port)",
-                 quoted(options.init_method));
+                 in_quotes(options.init_method));
   check_place(url.rank, url.world_size);
   Place place{.rank = url.rank, .size = url.world_size};
   place.is_one_host = is_loopback(url.host);

@@ -16,14 +16,14 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 // --- the table ----------------------------------------------------------------------------------------------------------
 
 void check_store_key(const std::string& key) {
-  LOCKSTEP_CHECK(key.size() <= kMaxStoreKey, "store: the key {} has {} bytes, at most {} are allowed", quoted(key),
+  LOCKSTEP_CHECK(key.size() <= kMaxStoreKey, "store: the key {} has {} bytes, at most {} are allowed", in_quotes(key),
                  key.size(), kMaxStoreKey);
 }
 
 void check_store_value(const std::string& key, const std::string& value) {
   check_store_key(key);
   LOCKSTEP_CHECK(value.size() <= kMaxStoreValue, "store: the value of {} has {} bytes, at most {} are allowed",
-                 quoted(key), value.size(), kMaxStoreValue);
+                 in_quotes(key), value.size(), kMaxStoreValue);
 }
 
 void check_store_keys(const std::vector<std::string>& keys) {
@@ -50,7 +50,7 @@ bool StoreTable::has_room(const std::string& key, const std::string& value) cons
 void StoreTable::set(const std::string& key, const std::string& value) {
   check_store_value(key, value);
   LOCKSTEP_CHECK(has_room(key, value), "store: no room for {} with {} bytes: all keys and values have {}, of {}",
-                 quoted(key), value.size(), bytes_, kMaxStoreBytes);
+                 in_quotes(key), value.size(), bytes_, kMaxStoreBytes);
   bytes_ = bytes_with(key, value);
   values_.insert_or_assign(key, value);
 }
@@ -60,12 +60,12 @@ std::int64_t StoreTable::add(const std::string& key, std::int64_t amount) {
   if (const std::string* text = find(key)) {
     const char* const end = text->data() + text->size();
     const auto [stop, error] = std::from_chars(text->data(), end, sum);
-    LOCKSTEP_CHECK(error == std::errc() && stop == end, "store: add: {} holds {}, which is not a number", quoted(key),
-                   quoted(*text));
+    LOCKSTEP_CHECK(error == std::errc() && stop == end, "store: add: {} holds {}, which is not a number",
+                   in_quotes(key), in_quotes(*text));
   }
   std::int64_t result = 0;
   LOCKSTEP_CHECK(!__builtin_add_overflow(sum, amount, &result), "store: add: {} holds {}; {} more is too large",
-                 quoted(key), sum, amount);
+                 in_quotes(key), sum, amount);
   set(key, std::to_string(result));
   return result;
 }
@@ -120,7 +120,7 @@ struct InProcessStore::State {
     while (const std::string* missing = table.first_missing(keys)) {
       const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
       if (deadline.passed())
-        throw CommTimeout(fmt::format("store: nobody has set {} within {} ms", quoted(*missing), timeout.count()));
+        throw CommTimeout(fmt::format("store: nobody has set {} within {} ms", in_quotes(*missing), timeout.count()));
       changed.wait_for(lock, slice);
     }
   }
@@ -163,7 +163,7 @@ bool InProcessStore::delete_key(const std::string& key) {
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : prefix_(std::move(prefix)), store_(std::move(store)) {
-  LOCKSTEP_CHECK(store_ != nullptr, "PrefixStore: the store under the prefix {} is null", quoted(prefix_));
+  LOCKSTEP_CHECK(store_ != nullptr, "PrefixStore: the store under the prefix {} is null", in_quotes(prefix_));
   set_timeout(store_->timeout());
 }
 

@@ -162,24 +162,24 @@ const std::string& only(const std::vector<std::string>& fields, const std::strin
 
 void StoreClient::set(const std::string& key, const std::string& value, milliseconds timeout) {
   check_store_value(key, value);
-  ask(StoreOp::kSet, {key, value}, "set " + quoted(key), timeout);
+  ask(StoreOp::kSet, {key, value}, "set " + in_quotes(key), timeout);
 }
 
 std::string StoreClient::get(const std::string& key, milliseconds timeout) {
   check_store_key(key);
-  const std::string what = "get " + quoted(key);
+  const std::string what = "get " + in_quotes(key);
   return only(ask(StoreOp::kGet, {key}, what, timeout), what);
 }
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, milliseconds timeout) {
   check_store_key(key);
-  const std::string what = "add to " + quoted(key);
+  const std::string what = "add to " + in_quotes(key);
   const auto fields = ask(StoreOp::kAdd, {key, std::to_string(amount)}, what, timeout);
   const std::string& text = only(fields, what);
   std::int64_t sum = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
   if (error != std::errc() || end != text.data() + text.size())
-    throw CommError(fmt::format("store: {}: the answer {} is not a number", what, quoted(text)));
+    throw CommError(fmt::format("store: {}: the answer {} is not a number", what, in_quotes(text)));
   return sum;
 }
 
@@ -187,7 +187,7 @@ std::string StoreClient::compare_set(const std::string& key, const std::string& 
                                      milliseconds timeout) {
   check_store_value(key, expected);
   check_store_value(key, desired);
-  const std::string what = "compare_set " + quoted(key);
+  const std::string what = "compare_set " + in_quotes(key);
   return only(ask(StoreOp::kCompareSet, {key, expected, desired}, what, timeout), what);
 }
 
@@ -195,12 +195,12 @@ void StoreClient::wait(const std::vector<std::string>& keys, milliseconds timeou
   check_store_keys(keys);
   if (keys.empty()) return;
   const std::string others = keys.size() > 1 ? fmt::format(" and {} others", keys.size() - 1) : "";
-  ask(StoreOp::kWait, keys, "wait for " + quoted(keys[0]) + others, timeout);
+  ask(StoreOp::kWait, keys, "wait for " + in_quotes(keys[0]) + others, timeout);
 }
 
 bool StoreClient::delete_key(const std::string& key, milliseconds timeout) {
   check_store_key(key);
-  const std::string what = "delete_key " + quoted(key);
+  const std::string what = "delete_key " + in_quotes(key);
   return only(ask(StoreOp::kDelete, {key}, what, timeout), what) == "1";
 }
 

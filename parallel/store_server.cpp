@@ -64,7 +64,7 @@ std::int64_t to_number(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
-    throw IoError(fmt::format("store: add: the amount {} is not a number", quoted(text)));
+    throw IoError(fmt::format("store: add: the amount {} is not a number", in_quotes(text)));
   return value;
 }
 

@@ -89,7 +89,7 @@ std::vector<TcpAddress> resolve(const std::string& host, int port) {
     address.size = entry->ai_addrlen;
   }
   if (out.empty())
-    throw CommError(fmt::format("TcpStore: the host {} has no address: {}", quoted(host),
+    throw CommError(fmt::format("TcpStore: the host {} has no address: {}", in_quotes(host),
                                 failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
   return out;
 }

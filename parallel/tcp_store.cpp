@@ -138,7 +138,7 @@ std::string describe_tcp(const Greeting& greeting, const std::string& where, con
       return fmt::format(
           "{} and this process, {}, job {}, are not of one job: {}\n"
           "Token or job differs, or another program has the port: give all ranks the same, or choose another port",
-          where, own, quoted(identity.job), greeting.detail);
+          where, own, in_quotes(identity.job), greeting.detail);
   }
 }
 
@@ -196,7 +196,7 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
     : state_(std::make_unique<State>()) {
   LOCKSTEP_CHECK(!host.empty() && port >= (options.is_server ? 0 : 1) && port <= 65535,
                  "TcpStore: {} port {}: expected a host and a port from 1 to 65535 (0 for a server: a free one)",
-                 quoted(host), port);
+                 in_quotes(host), port);
   LOCKSTEP_CHECK(options.timeout.count() > 0, "TcpStore: the timeout is {} ms, expected more than 0",
                  options.timeout.count());
   set_timeout(options.timeout);

@@ -6,7 +6,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 40;
   constexpr std::size_t kWidest = 2 * kShown;  // escapes take four characters for a byte
   std::string out = "\"";

@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do bette
 }
 
 // `text` for a message: in double quotes, at most 40 bytes or 80 characters of it, control characters as \xNN.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 // A cursor over bytes in memory. It keeps a view: the bytes must outlive it. Reading past the end throws IoError.
 class ByteReader {

@@ -82,7 +82,7 @@ class Literal {
   }
   [[noreturn]] void fail(const std::string& message) const {
     throw IoError(fmt::format("{}: byte {}: npy header: {}, found {}", file_, base_ + position_, message,
-                              quoted(text_.substr(position_))));
+                              in_quotes(text_.substr(position_))));
   }
 
  private:
@@ -132,7 +132,8 @@ Element read_element(Literal& literal) {
   if (!element && descr.find('O') != std::string_view::npos) {
     literal.fail("an array of Python objects, which are never unpickled; save it as numbers");
   }
-  if (!element) literal.fail(fmt::format("dtype {} is not one of b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8", quoted(descr)));
+  if (!element)
+    literal.fail(fmt::format("dtype {} is not one of b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8", in_quotes(descr)));
   return *element;
 }
 
@@ -152,7 +153,7 @@ Header parse_header_text(std::string_view text, const std::string& file, std::ui
     } else if (key == "shape" && !shape) {
       shape = literal.tuple();
     } else {
-      literal.fail(fmt::format("key {} is unknown or there twice", quoted(key)));
+      literal.fail(fmt::format("key {} is unknown or there twice", in_quotes(key)));
     }
     if (literal.accept('}')) break;
     literal.expect(',');

@@ -114,7 +114,7 @@ Entry read_entry(ByteReader& reader) {
   const std::uint64_t extra_offset = reader.offset();
   read_zip64_extra(ByteReader(reader.bytes(extra_bytes, "zip entry: extra"), reader.file(), extra_offset), entry);
   reader.skip(comment_bytes, "zip entry: comment");
-  if (flags & kEncryptedFlag) reader.fail(fmt::format("{} is encrypted", quoted(entry.name)));
+  if (flags & kEncryptedFlag) reader.fail(fmt::format("{} is encrypted", in_quotes(entry.name)));
   return entry;
 }
 
@@ -137,14 +137,14 @@ const Entry& pick(const std::vector<Entry>& entries, const std::string& name, co
   for (const Entry& entry : entries) {
     const bool array = entry.name.ends_with(kSuffix);
     const auto stem = entry.name.substr(0, entry.name.size() - (array ? kSuffix.size() : 0));
-    if (names.size() < 200) names += (names.empty() ? "" : ", ") + quoted(stem);
+    if (names.size() < 200) names += (names.empty() ? "" : ", ") + in_quotes(stem);
     if (name.empty() || stem == name) {
       found = &entry;
       ++matches;
     }
   }
   LOCKSTEP_CHECK(matches == 1, "load_npz: {}: {} arrays match {}; there are: {}", file, matches,
-                 name.empty() ? "the empty name, which picks the only one" : quoted(name), names);
+                 name.empty() ? "the empty name, which picks the only one" : in_quotes(name), names);
   return *found;
 }
 
@@ -158,7 +158,7 @@ std::vector<std::byte> read_content(const ByteSource& source, const Entry& entry
   const std::uint64_t extra_bytes = reader.little<std::uint16_t>("zip local header: extra length");
   std::vector<std::byte> content =
       read_part(source, entry.offset + kLocalBytes + name_bytes + extra_bytes, entry.compressed_bytes);
-  const std::string place = source.name() + ": " + quoted(entry.name);
+  const std::string place = source.name() + ": " + in_quotes(entry.name);
   if (entry.method == kDeflated) {
     content = inflate_all(content, Compression::kDeflate, std::min(entry.bytes, limits::kInflatedBytes), place);
   } else {
@@ -178,7 +178,7 @@ Tensor parse_npz(const ByteSource& source, const std::string& name) {
   const std::vector<Entry> entries = read_directory(source);
   const Entry& entry = pick(entries, name, source.name());
   const std::vector<std::byte> content = read_content(source, entry);
-  return parse_npy(MemorySource(content, source.name() + ": " + quoted(entry.name)));
+  return parse_npy(MemorySource(content, source.name() + ": " + in_quotes(entry.name)));
 }
 
 Tensor load_npz(const std::string& path, const std::string& name) { return parse_npz(InputFile(path), name); }

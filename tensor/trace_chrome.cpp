@@ -20,7 +20,7 @@ void put(Text& out, fmt::format_string<Args...> format, Args&&... args) {
 }
 
 // Names may be cut in the middle of a character: what is not ASCII becomes '?'.
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -57,7 +57,8 @@ class Writer {
     put(out_,
         "{}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":{},\"rank\":{},"
         "\"clock_offset_ns\":{},\"clock_error_ns\":{},\"dropped_events\":{}}}}}",
-        pid == 0 ? "\n" : ",\n", pid, quoted(name), trace.rank, trace.clock_offset, trace.clock_error, trace.dropped);
+        pid == 0 ? "\n" : ",\n", pid, json_string(name), trace.rank, trace.clock_offset, trace.clock_error,
+        trace.dropped);
     put(out_, ",\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"tid\":0,\"args\":{{\"sort_index\":{}}}}}",
         pid, pid);
     for (const TraceEvent& event : trace.events) write(event);
@@ -91,8 +92,8 @@ class Writer {
   }
 
   void begin(const TraceEvent& event, const char* ph, std::int64_t ns) {
-    put(out_, ",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}", ph, quoted(event.name),
-        name(event.kind), pid_, event.thread, microseconds(ns - zero_));
+    put(out_, ",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}", ph,
+        json_string(event.name), name(event.kind), pid_, event.thread, microseconds(ns - zero_));
   }
   void moment(const TraceEvent& event) {
     begin(event, "i", event.begin), put(out_, ",\"s\":\"t\"");

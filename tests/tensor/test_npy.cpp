@@ -164,12 +164,12 @@ TEST_CASE("an npy file says what is wrong with it and where") {
 }
 
 TEST_CASE("what a message quotes stays short, also when every byte of it needs an escape") {
-  CHECK(ls::quoted("<f4") == "\"<f4\"");
-  CHECK(ls::quoted("a\nb") == "\"a\\x0ab\"");
-  CHECK(ls::quoted(std::string(40, 'x')) == '"' + std::string(40, 'x') + '"');
-  CHECK(ls::quoted(std::string(41, 'x')) == '"' + std::string(40, 'x') + "\"...");
-  CHECK(ls::quoted(std::string(41, '\6')).size() <= 90);
-  CHECK(ls::quoted(std::string(41, '\6')).ends_with("\\x06\"..."));
+  CHECK(ls::in_quotes("<f4") == "\"<f4\"");
+  CHECK(ls::in_quotes("a\nb") == "\"a\\x0ab\"");
+  CHECK(ls::in_quotes(std::string(40, 'x')) == '"' + std::string(40, 'x') + '"');
+  CHECK(ls::in_quotes(std::string(41, 'x')) == '"' + std::string(40, 'x') + "\"...");
+  CHECK(ls::in_quotes(std::string(41, '\6')).size() <= 90);
+  CHECK(ls::in_quotes(std::string(41, '\6')).ends_with("\\x06\"..."));
 }
 
 TEST_CASE("a shape whose size overflows, or that the file does not hold, is refused before anything is allocated") {
