@@ -1,6 +1,9 @@
 // Lockstep: deep learning in C++20, with data parallelism built in. This header brings the whole public API.
 #pragma once
 
+#include "lockstep/version.h"
+
+#if __cplusplus >= 202002L  // Without C++20 the error in version.h is the only one.
 #include "lockstep/autograd/autograd.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/function.h"
@@ -43,4 +46,4 @@
 #include "lockstep/tensor/threads.h"
 #include "lockstep/tensor/trace.h"
 #include "lockstep/tensor/warning.h"
-#include "lockstep/version.h"
+#endif

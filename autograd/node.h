@@ -135,7 +135,7 @@ namespace detail {
 
 // An argument of record: refers, without counting.
 struct Input {
-  Input(const Tensor& tensor) : tensor(&tensor) {}  // NOLINT: implicit
+  Input(const Tensor& t) : tensor(&t) {}  // NOLINT: implicit
   const Tensor* tensor;
 };
 
@@ -149,7 +149,7 @@ template <class Backward>
 class ClosureNode final : public Node {
  public:
   template <class F>
-  ClosureNode(const char* name, F&& backward) : Node(name), backward_(std::in_place, std::forward<F>(backward)) {}
+  ClosureNode(const char* op, F&& backward) : Node(op), backward_(std::in_place, std::forward<F>(backward)) {}
 
   static constexpr bool kWantsOutput = std::is_invocable_v<Backward&, const Tensor&, const Needs&, const Tensor&>;
   static constexpr bool kSingle = kWantsOutput || std::is_invocable_v<Backward&, const Tensor&, const Needs&>;

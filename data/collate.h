@@ -46,12 +46,12 @@ constexpr bool takes_a_list(std::index_sequence<I...>) {
   return requires { E{OneTensor<I>()..., {Tensor(), Tensor()}}; };
 }
 
-inline constexpr int kMaxMembers = 6;
+inline constexpr std::size_t kMaxMembers = 6;
 
 // The number of members of an aggregate that has nothing but tensors, up to kMaxMembers; 0 for anything else. Arrays
 // are left out, by the list they take: they count as one member where they are taken apart.
-template <class E, int kCount = 1>
-constexpr int count_tensors() {
+template <class E, std::size_t kCount = 1>
+constexpr std::size_t count_tensors() {
   if constexpr (!std::is_aggregate_v<E> || kCount > kMaxMembers) {
     return 0;
   } else if constexpr (takes_a_list<E>(std::make_index_sequence<kCount - 1>()) ||
@@ -67,7 +67,7 @@ constexpr int count_tensors() {
 // Calls visit(members...) of an aggregate.
 template <class E, class Visit>
 decltype(auto) with_members(E& example, Visit&& visit) {
-  constexpr int kCount = count_tensors<std::remove_const_t<E>>();
+  constexpr std::size_t kCount = count_tensors<std::remove_const_t<E>>();
   if constexpr (kCount == 1) {
     auto& [a] = example;
     return visit(a);

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=$(command -v clang-format-14 || command -v clang-format || true)
 if [ -z "$tool" ] || ! "$tool" --version | grep -q ' 14\.'; then
-  echo "clang-format 14 is needed (other versions format differently): scripts/install_packages.sh all"
+  echo "clang-format 14 is needed (other versions format differently): scripts/install_packages.sh format"
   exit 1
 fi
 mode=(-i)

@@ -35,7 +35,7 @@ class Callback<R(Args...)> {
   };
   template <class F>
   struct Holder final : Base {
-    explicit Holder(F function) : function(std::move(function)) {}
+    explicit Holder(F f) : function(std::move(f)) {}
     R call(Args... args) override { return function(std::forward<Args>(args)...); }
     F function;
   };

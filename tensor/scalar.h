@@ -19,14 +19,14 @@ class Scalar {
       float_ = static_cast<double>(value);
       integer_ = 0;
     } else {
-      kind_ = std::is_same_v<T, bool> ? Kind::kBool : Kind::kInteger;
+      kind_ = std::is_same_v<T, bool> ? Kind::kTruth : Kind::kInteger;
       integer_ = static_cast<std::int64_t>(value);
       float_ = static_cast<double>(value);
     }
   }
 
   bool is_floating_point() const { return kind_ == Kind::kFloat; }  // made from a float or a double
-  bool is_bool() const { return kind_ == Kind::kBool; }             // made from a bool
+  bool is_bool() const { return kind_ == Kind::kTruth; }             // made from a bool
   double to_double() const { return float_; }                       // the number as a double
   // Fractions are cut off.
   std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }
@@ -34,7 +34,7 @@ class Scalar {
   DType dtype() const { return kind_ == Kind::kFloat ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }
 
  private:
-  enum class Kind : std::uint8_t { kBool, kInteger, kFloat };
+  enum class Kind : std::uint8_t { kTruth, kInteger, kFloat };
   double float_;
   std::int64_t integer_;
   Kind kind_;

@@ -11,7 +11,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 struct Size2d {
   // A square.
   constexpr Size2d(std::int64_t both) : height(both), width(both) {}  // NOLINT: implicit
-  constexpr Size2d(std::int64_t height, std::int64_t width) : height(height), width(width) {}
+  constexpr Size2d(std::int64_t h, std::int64_t w) : height(h), width(w) {}
   friend constexpr bool operator==(const Size2d&, const Size2d&) = default;
 
   std::int64_t height, width;  // in pixels

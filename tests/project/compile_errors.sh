@@ -63,4 +63,12 @@ mistake member_typo Tensor unsqeeze "unsqueeze" "member_typo.cpp:2" <<'CODE'
 ls::Tensor y = ls::ones({2, 3}).unsqeeze(0);
 CODE
 
+# A program in C++17 gets one error, which says what to do.
+echo '#include "lockstep/lockstep.h"' >cxx17.cpp
+if LC_ALL=C "$CXX" -std=c++17 -Wall -Wextra -I"$BUILD/include" -fsyntax-only cxx17.cpp 2>cxx17.txt; then
+  echo "cxx17: compiles"; failed=1
+elif [ "$(grep -cE '(error|warning):' cxx17.txt)" != 1 ] || ! grep -q 'error:.*-std=c++20' cxx17.txt; then
+  echo "cxx17: expected one error that names -std=c++20"; cat cxx17.txt; failed=1
+fi
+
 exit $failed
