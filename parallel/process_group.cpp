@@ -147,6 +147,7 @@ void ProcessGroup::check_rank(const char* op, const char* role, int rank) const 
 
 // Packs what is strided, books, and starts. `call` has everything but the tensors.
 std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
+  if (out.defined()) raw::require_writable(name(call.kind), out);
   call.number = calls_++;
   call.rank = rank();
   if (in.defined()) call.in = raw::contiguous(in);
@@ -245,7 +246,10 @@ std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, cons
                  "gather: {} tensors in outs on rank {}; the root gives {}, the others none", outs.size(), rank(),
                  size());
   if (rank() != root) return start(call, in, Tensor());
-  for (const Tensor& out : outs) check_pair("gather", out, in, 1, 1);
+  for (const Tensor& out : outs) {
+    check_pair("gather", out, in, 1, 1);
+    raw::require_writable("gather", out);
+  }
   const Tensor packed = raw::empty({size(), in.numel()}, {.dtype = in.dtype(), .device = in.device()});
   return keep(then(start(call, in, packed), [packed, outs] {
     for (std::size_t r = 0; r < outs.size(); ++r)

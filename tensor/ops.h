@@ -28,6 +28,9 @@ Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = 
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
 Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
 bool can_view(const Tensor& x, const Shape& shape);
+bool is_expanded(const Tensor& x);                         // several of its elements are in one place
+bool overlap(const Tensor& a, const Tensor& b);            // they may have an address in common
+void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument where `out` is expanded
 Tensor view(const Tensor& x, const Shape& shape);
 Tensor reshape(const Tensor& x, const Shape& shape);
 Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b);

@@ -33,6 +33,7 @@ void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
                    "{}: one parameter is {}, another {}; step them apart", op, describe(*list[0].parameter),
                    describe(*one.parameter));
     check(op, "the gradient", *one.parameter, *one.grad);
+    if (!parameter.contiguous) require_writable(op, *one.parameter);
     for (std::size_t k = 0; k < roles.size() && roles[k]; ++k) {
       check(op, roles[k], *one.parameter, *one.state[k]);
       LOCKSTEP_CHECK(one.state[k]->is_contiguous(), "{}: {} is not contiguous: {}", op, roles[k],

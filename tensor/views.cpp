@@ -61,6 +61,28 @@ Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, s
 
 Tensor alias(const Tensor& x) { return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(x.impl()))); }
 
+bool is_expanded(const Tensor& x) {
+  for (std::size_t d = 0; d < x.shape().size(); ++d) {
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) return true;
+  }
+  return false;
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (a.impl().storage != b.impl().storage) return false;
+  const auto end = [](const Tensor& x) {
+    std::int64_t last = 0;
+    for (std::size_t d = 0; d < x.shape().size(); ++d) last += (x.shape()[d] - 1) * x.strides()[d];
+    return x.impl().data + (last + 1) * static_cast<std::int64_t>(item_size(x.dtype()));
+  };
+  return a.impl().data < end(b) && b.impl().data < end(a);
+}
+
+void require_writable(const char* op, const Tensor& out) {
+  LOCKSTEP_CHECK(!is_expanded(out), "{}: {} is expanded: several elements share one place; clone() it first", op,
+                 describe(out));
+}
+
 bool can_view(const Tensor& x, const Shape& shape) {
   Strides strides;
   return view_strides(x, infer("view", x, shape), strides);

@@ -80,15 +80,9 @@ inline void require_broadcast_to(const char* op, const Tensor& from, const Tenso
 // `read` itself, or a copy where it shares memory with `written` in another arrangement (a shifted or transposed view):
 // there, writing one element would change another that is still to be read.
 inline Tensor apart(const Tensor& read, const Tensor& written) {
-  if (read.impl().storage != written.impl().storage) return read;
   if (read.raw_data() == written.raw_data() && read.shape() == written.shape() && read.strides() == written.strides())
     return read;
-  const auto end = [](const Tensor& x) {
-    std::int64_t last = 0;
-    for (std::size_t d = 0; d < x.shape().size(); ++d) last += (x.shape()[d] - 1) * x.strides()[d];
-    return x.impl().data + (last + 1) * static_cast<std::int64_t>(item_size(x.dtype()));
-  };
-  return read.impl().data < end(written) && written.impl().data < end(read) ? clone(read) : read;
+  return overlap(read, written) ? clone(read) : read;
 }
 
 // The loop nest over `operands` (the output first), all broadcast to `shape`, with mergeable dimensions merged.

@@ -108,3 +108,13 @@ TEST_CASE("f16 cannot be trained, and the message shows the parameter") {
   ls::optim::SGD optimizer({p});
   CHECK(contains(error_of([&] { optimizer.step(); }), "(1) f16 cpu"));
 }
+
+TEST_CASE("an expanded parameter is refused: its elements would take each other's steps") {
+  const ls::nn::Parameter p(ls::zeros({1}).expand({3}));
+  p->set_grad(ls::tensor({1.0, 2.0, 3.0}));
+  ls::optim::SGD sgd({p});
+  ls::optim::Adam adam({p});
+  CHECK(contains(error_of([&] { sgd.step(); }), "sgd_step: (3) f32 cpu is expanded"));
+  CHECK(contains(error_of([&] { adam.step(); }), "adam_step: (3) f32 cpu is expanded"));
+  CHECK(values(p) == std::vector<double>{0, 0, 0});
+}

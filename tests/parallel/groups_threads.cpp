@@ -250,6 +250,15 @@ TEST_CASE("uneven all_to_all, averages, products and misuse") {
                    "average"));
     CHECK(contains(error_of([&] { group->all_gather(ls::zeros({4}), ls::zeros({2})); }), "all_gather: out is"));
     CHECK(contains(error_of([&] { group->all_reduce(ls::Tensor()); }), "undefined"));
+    const ls::Tensor expanded = ls::zeros({1}).expand({2});
+    CHECK(contains(error_of([&] { group->all_reduce(expanded); }), "all_reduce: (2) f32 cpu is expanded"));
+    CHECK(contains(error_of([&] { group->all_gather(expanded.expand({3, 2}), ls::zeros({2})); }), "is expanded"));
+    if (rank == 0) {
+      CHECK(contains(error_of([&] {
+                       group->gather({expanded, expanded, expanded}, ls::zeros({2}), 0);
+                     }),
+                     "gather: (2) f32 cpu is expanded"));
+    }
     CHECK(contains(error_of([&] { group->send(ls::zeros({1}), rank); }), "itself"));
     group->barrier();
   });
