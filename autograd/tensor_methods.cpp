@@ -12,6 +12,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 using autograd::Gradients;
 using autograd::Needs;
 using autograd::record;
+using autograd::requires_grad;
 
 // --- views --------------------------------------------------------------------------------------------------------------------
 
@@ -143,18 +144,20 @@ Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 
 namespace {
 
-// In-place changes are not recorded, so they are refused where a gradient would come out wrong; otherwise they bump the
-// version, by which backward notices that something it saved is gone.
+// Changes `x` in place. The change is not recorded, so it is refused where a gradient would come out wrong
+// or vanish. Otherwise it bumps the version, by which backward notices that something it saved is gone.
+// `operand` is undefined where there is none. Integers have no gradient, so they take any operand.
 template <class F>
-const Tensor& change(const char* op, const Tensor& x, F write) {
+const Tensor& change(const char* op, const Tensor& x, const Tensor& operand, F write) {
   LOCKSTEP_CHECK(
-      !autograd::grad_mode() || !x.requires_grad(),
+      !requires_grad(x),
       "{}: {} requires grad and is not changed in place; use NoGradGuard, detach(), or the function without _", op,
       describe(x));
-  for (std::size_t d = 0; d < x.shape().size(); ++d) {
-    LOCKSTEP_CHECK(x.strides()[d] != 0 || x.shape()[d] <= 1,
-                   "{}: {} is expanded: several elements share one place; clone() it first", op, describe(x));
-  }
+  LOCKSTEP_CHECK(!x.is_floating_point() || !operand.defined() || !requires_grad(operand),
+                 "{}: the operand {} requires grad, but the change of {} in place is not recorded: the operand would "
+                 "get no gradient\nbuild the result with stack, cat or where, or pass the operand's detach()",
+                 op, describe(operand), describe(x));
+  raw::require_writable(op, x);
   write();
   x.impl().storage->bump_version();
   return x;
@@ -163,25 +166,25 @@ const Tensor& change(const char* op, const Tensor& x, F write) {
 }  // namespace
 
 const Tensor& Tensor::fill_(const Scalar& value) const {
-  return change("fill_", *this, [&] { raw::fill(*this, value); });
+  return change("fill_", *this, {}, [&] { raw::fill(*this, value); });
 }
 const Tensor& Tensor::zero_() const {
-  return change("zero_", *this, [&] { raw::fill(*this, 0); });
+  return change("zero_", *this, {}, [&] { raw::fill(*this, 0); });
 }
 const Tensor& Tensor::copy_(const Tensor& other) const {
-  return change("copy_", *this, [&] { raw::copy(other, *this); });
+  return change("copy_", *this, other, [&] { raw::copy(other, *this); });
 }
 const Tensor& Tensor::add_(const Tensor& other, const Scalar& alpha) const {
-  return change("add_", *this, [&] { raw::add_(*this, other, alpha); });
+  return change("add_", *this, other, [&] { raw::add_(*this, other, alpha); });
 }
 const Tensor& Tensor::sub_(const Tensor& other, const Scalar& alpha) const {
-  return change("sub_", *this, [&] { raw::sub_(*this, other, alpha); });
+  return change("sub_", *this, other, [&] { raw::sub_(*this, other, alpha); });
 }
 const Tensor& Tensor::mul_(const Tensor& other) const {
-  return change("mul_", *this, [&] { raw::mul_(*this, other); });
+  return change("mul_", *this, other, [&] { raw::mul_(*this, other); });
 }
 const Tensor& Tensor::div_(const Tensor& other) const {
-  return change("div_", *this, [&] { raw::div_(*this, other); });
+  return change("div_", *this, other, [&] { raw::div_(*this, other); });
 }
 const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like(*this, other)); }
 const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(raw::scalar_like(*this, other)); }

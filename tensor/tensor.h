@@ -165,6 +165,7 @@ class Tensor {
   Tensor detach() const;  // shares storage, without history
 
   // --- in place: they change the elements and return the tensor; add_ is +=, and so on -----------------------------------
+  // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error.
   const Tensor& fill_(const Scalar& value) const;
   const Tensor& zero_() const;
   const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices

@@ -36,6 +36,43 @@ TEST_CASE("every in-place member refuses a tensor that requires grad, or a view 
   CHECK(x.to_vector<double>() == std::vector<double>{1, 2});
 }
 
+TEST_CASE("an in-place member refuses an operand that requires grad while grad mode is on: its gradient would vanish") {
+  using F = void (*)(const ls::Tensor& x, const ls::Tensor& operand);
+  const std::vector<std::pair<std::string, F>> members = {
+      {"copy_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.copy_(operand); }},
+      {"add_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.add_(operand); }},
+      {"add_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.add_(operand, 0.5); }},
+      {"sub_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.sub_(operand); }},
+      {"mul_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.mul_(operand); }},
+      {"div_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.div_(operand); }}};
+  const ls::Tensor w = leaf({2, 4});
+  for (const auto& entry : members) {
+    const auto& name = entry.first;
+    const auto& change = entry.second;
+    CAPTURE(name);
+    const ls::Tensor out = ls::ones({2, 2});
+    for (const ls::Tensor& operand : {w, w * 2, w.narrow(0, 0, 1), w.view({2})}) {
+      const auto version = out.version();
+      const std::string text = error_of([&] { change(out[0], operand); });
+      CHECK(text.starts_with(name + ": "));
+      for (const char* part : {"requires grad", "stack", "cat", "where", "detach()"}) CHECK(contains(text, part));
+      CHECK(out.version() == version);
+      CHECK(out.to_vector<double>() == std::vector<double>{1, 1, 1, 1});
+    }
+    change(out[0], w.detach());
+    const ls::NoGradGuard no_grad;
+    change(out[1], w);
+    CHECK(same_bits(out[0], out[1]));
+    CHECK(!out.requires_grad());
+  }
+}
+
+TEST_CASE("integers take a copy of a tensor that requires grad: they have no gradients to lose") {
+  const ls::Tensor w = leaf({2, 4}), classes = ls::zeros({2}, {.dtype = ls::kInt64});
+  classes.copy_(w);
+  CHECK(classes.to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4});
+}
+
 TEST_CASE("a change of a tensor that an operation saved is noticed in backward and names the operation") {
   using F = ls::Tensor (*)(const ls::Tensor& w, const ls::Tensor& x);
   const std::vector<std::pair<std::string, F>> saving = {
