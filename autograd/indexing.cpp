@@ -57,11 +57,12 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim)
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  return record("where", raw::where(condition, a, b), {a, b},
-                [condition, a_shape = a.shape(), b_shape = b.shape()](const Tensor& grad, const Needs& needs) {
-                  return Gradients{needs[0] ? sum_to(where(condition, grad, 0), a_shape) : Tensor(),
-                                   needs[1] ? sum_to(where(condition, 0, grad), b_shape) : Tensor()};
-                });
+  return record(
+      "where", raw::where(condition, a, b), {a, b},
+      [condition = Saved(condition), a_shape = a.shape(), b_shape = b.shape()](const Tensor& grad, const Needs& needs) {
+        return Gradients{needs[0] ? sum_to(where(*condition, grad, 0), a_shape) : Tensor(),
+                         needs[1] ? sum_to(where(*condition, 0, grad), b_shape) : Tensor()};
+      });
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b) {
@@ -82,44 +83,45 @@ namespace {
 
 // The gradient of index_select, and its own gradient is index_select again.
 Tensor spread_rows(const Tensor& grad, const Shape& shape, std::int64_t dim, const Tensor& index) {
-  return record("index_add", raw::index_add(shape, dim, index, grad), {grad},
-                [dim, index](const Tensor& gg, const Needs&) { return Gradients{index_select(gg, dim, index)}; });
+  return record(
+      "index_add", raw::index_add(shape, dim, index, grad), {grad},
+      [dim, index = Saved(index)](const Tensor& gg, const Needs&) { return Gradients{index_select(gg, dim, *index)}; });
 }
 
 }  // namespace
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return record("index_select", raw::index_select(x, dim, index), {x},
-                [shape = x.shape(), dim, index](const Tensor& grad, const Needs&) {
-                  return Gradients{spread_rows(grad, shape, dim, index)};
+                [shape = x.shape(), dim, index = Saved(index)](const Tensor& grad, const Needs&) {
+                  return Gradients{spread_rows(grad, shape, dim, *index)};
                 });
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return record("gather", raw::gather(x, dim, index), {x},
-                [shape = x.shape(), dim, index](const Tensor& grad, const Needs&) {
-                  return Gradients{scatter_add(raw::zeros(shape, grad.options()), dim, index, grad)};
+                [shape = x.shape(), dim, index = Saved(index)](const Tensor& grad, const Needs&) {
+                  return Gradients{scatter_add(raw::zeros(shape, grad.options()), dim, *index, grad)};
                 });
 }
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
-  return record("scatter_add", raw::scatter_add(x, dim, index, src), {x, src},
-                [dim, index, src_shape = src.shape()](const Tensor& grad, const Needs& needs) {
-                  Gradients gradients;
-                  gradients.push_back(needs[0] ? grad : Tensor());
-                  if (!needs[1]) return gradients.push_back({}), std::move(gradients);
-                  Tensor by_src = gather(grad, dim, index);
-                  if (by_src.shape() != src_shape) {  // elements of src beyond the index were not used
-                    for (std::size_t d = 0; d < src_shape.size(); ++d) {
-                      Shape unused = by_src.shape();
-                      unused[d] = src_shape[d] - unused[d];
-                      if (unused[d] > 0)
-                        by_src = cat({by_src, raw::zeros(unused, grad.options())}, static_cast<std::int64_t>(d));
-                    }
-                  }
-                  gradients.push_back(by_src);
-                  return gradients;
-                });
+  return record(
+      "scatter_add", raw::scatter_add(x, dim, index, src), {x, src},
+      [dim, index = Saved(index, requires_grad(src)), src_shape = src.shape()](const Tensor& grad, const Needs& needs) {
+        Gradients gradients;
+        gradients.push_back(needs[0] ? grad : Tensor());
+        if (!needs[1]) return gradients.push_back({}), std::move(gradients);
+        Tensor by_src = gather(grad, dim, *index);
+        if (by_src.shape() != src_shape) {  // elements of src beyond the index were not used
+          for (std::size_t d = 0; d < src_shape.size(); ++d) {
+            Shape unused = by_src.shape();
+            unused[d] = src_shape[d] - unused[d];
+            if (unused[d] > 0) by_src = cat({by_src, raw::zeros(unused, grad.options())}, static_cast<std::int64_t>(d));
+          }
+        }
+        gradients.push_back(by_src);
+        return gradients;
+      });
 }
 
 // The values are gathered by the order that was found, so that their gradient is gather's.

@@ -71,12 +71,13 @@ Tensor target_slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const 
 Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
                  Reduction reduction) {
   return record(op, raw::pointwise_loss(loss, x, target, pos_weight, reduction), {x, target},
-                [loss, reduction, x = Saved(x), y = Saved(target), pos_weight](const Tensor& grad, const Needs& needs) {
+                [loss, reduction, x = Saved(x), y = Saved(target), p = Saved(pos_weight)](const Tensor& grad,
+                                                                                          const Needs& needs) {
                   if (!needs[1] && !autograd::grad_mode())
-                    return Gradients{raw::pointwise_loss_backward(loss, grad, *x, *y, pos_weight, reduction), Tensor()};
+                    return Gradients{raw::pointwise_loss_backward(loss, grad, *x, *y, *p, reduction), Tensor()};
                   const Tensor scaled = grad * scale_of(reduction, x->numel());
-                  return Gradients{needs[0] ? scaled * slope(loss, *x, *y, pos_weight) : Tensor(),
-                                   needs[1] ? scaled * target_slope(loss, *x, *y, pos_weight) : Tensor()};
+                  return Gradients{needs[0] ? scaled * slope(loss, *x, *y, *p) : Tensor(),
+                                   needs[1] ? scaled * target_slope(loss, *x, *y, *p) : Tensor()};
                 });
 }
 
@@ -136,14 +137,14 @@ Tensor nll(const char* op, const Tensor& y, const Tensor& target, const Tensor& 
   const Tensor labels = check_labels(op, y, target);
   raw::TotalWeight total_weight;
   Tensor loss = raw::nll_loss(op, y, labels, weight, options, &total_weight);
-  return record(
-      op, std::move(loss), {y},
-      [shape = y.shape(), labels = Saved(labels), weight, options, total_weight](const Tensor& grad, const Needs&) {
-        if (!autograd::grad_mode())
-          return Gradients{raw::nll_loss_backward(grad, shape, *labels, weight, options, total_weight)};
-        return Gradients{per_class(grad, options.reduction) *
-                         nll_slopes(grad, shape, *labels, weight, options, total_weight)};
-      });
+  return record(op, std::move(loss), {y},
+                [shape = y.shape(), labels = Saved(labels), weight = Saved(weight), options, total_weight](
+                    const Tensor& grad, const Needs&) {
+                  if (!autograd::grad_mode())
+                    return Gradients{raw::nll_loss_backward(grad, shape, *labels, *weight, options, total_weight)};
+                  return Gradients{per_class(grad, options.reduction) *
+                                   nll_slopes(grad, shape, *labels, *weight, options, total_weight)};
+                });
 }
 
 // The same, given scores x: log_softmax and nll in one.
@@ -154,11 +155,11 @@ Tensor hard_cross_entropy(const char* op, const Tensor& x, const Tensor& target,
   Tensor loss = raw::cross_entropy(x, labels, weight, options, &state);
   return record(
       op, std::move(loss), {x},
-      [x = Saved(x), labels = Saved(labels), weight, options, state](const Tensor& grad, const Needs&) {
+      [x = Saved(x), labels = Saved(labels), weight = Saved(weight), options, state](const Tensor& grad, const Needs&) {
         if (!autograd::grad_mode())
-          return Gradients{raw::cross_entropy_backward(grad, *x, *labels, weight, options, state)};
+          return Gradients{raw::cross_entropy_backward(grad, *x, *labels, *weight, options, state)};
         // Through y = log_softmax(x), whose slopes s are constants: s - softmax(x) sum_c s_c.
-        const Tensor slopes = nll_slopes(grad, x->shape(), *labels, weight, options, state.total_weight);
+        const Tensor slopes = nll_slopes(grad, x->shape(), *labels, *weight, options, state.total_weight);
         return Gradients{per_class(grad, options.reduction) * (slopes - softmax(*x, 1) * sum(slopes, {1}, true))};
       });
 }

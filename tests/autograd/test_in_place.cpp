@@ -95,6 +95,41 @@ TEST_CASE("a change of a tensor that an operation saved is noticed in backward a
   }
 }
 
+TEST_CASE("a change of indices, masks and weights that an operation saved is noticed, too") {
+  using F = ls::Tensor (*)(const ls::Tensor& w, const ls::Tensor& index, const ls::Tensor& mask);
+  const std::vector<std::pair<std::string, F>> saving = {
+      {"where", [](const ls::Tensor& w, const ls::Tensor&, const ls::Tensor& mask) { return ls::where(mask, w, 0); }},
+      {"where",
+       [](const ls::Tensor& w, const ls::Tensor&, const ls::Tensor& mask) { return ls::masked_fill(w, mask, 0); }},
+      {"index_select",
+       [](const ls::Tensor& w, const ls::Tensor& index, const ls::Tensor&) { return ls::index_select(w, 0, index); }},
+      {"gather",
+       [](const ls::Tensor& w, const ls::Tensor& index, const ls::Tensor&) { return ls::gather(w, 0, index); }},
+      {"scatter_add", [](const ls::Tensor& w, const ls::Tensor& index, const ls::Tensor&) {
+         return ls::scatter_add(ls::zeros({2}), 0, index, w);
+       }}};
+  for (const auto& entry : saving) {
+    const auto& name = entry.first;
+    const auto& function = entry.second;
+    const ls::Tensor w = leaf({2, 3}), index = ls::tensor({0, 1}), mask = ls::tensor({0, 1}) > 0;
+    const ls::Tensor y = ls::sum(function(w, index, mask));
+    index.fill_(0), mask.fill_(false);
+    const std::string text = error_of([&] { y.backward(); });
+    CHECK_MESSAGE((text.starts_with(name + " (backward):") && contains(text, "changed in place")),
+                  name << ": " << text);
+  }
+}
+
+TEST_CASE("a change of the order that sort and topk returned is noticed") {
+  using F = std::pair<ls::Tensor, ls::Tensor> (*)(const ls::Tensor&);
+  for (const F order :
+       {F([](const ls::Tensor& x) { return ls::sort(x, 0); }), F([](const ls::Tensor& x) { return ls::topk(x, 1); })}) {
+    const std::pair<ls::Tensor, ls::Tensor> ordered = order(leaf({2, 1}));
+    ordered.second.fill_(0);
+    CHECK(contains(error_of([&] { ls::sum(ordered.first).backward(); }), "changed in place"));
+  }
+}
+
 TEST_CASE("a change of a leaf that an operation saved is noticed: an optimizer step before backward") {
   const ls::Tensor w = leaf({2});
   const std::vector<std::pair<std::string, ls::Tensor>> results = {{"exp", ls::exp(w)},

@@ -232,3 +232,14 @@ TEST_CASE("the mean over nothing is NaN, the sum 0") {
   CHECK(nn::MSELoss({.reduction = nn::Reduction::kSum})(none, none).item<double>() == 0);
   CHECK(std::isnan(nn::CrossEntropyLoss()(none, ls::zeros({0}, {.dtype = ls::kInt64})).item<double>()));
 }
+
+TEST_CASE("a weight that was changed in place between forward and backward is noticed") {
+  const ls::Tensor x = numbers({2, 3}, {.requires_grad = true}), y = ls::zeros({2, 3}), classes = ls::tensor({0, 2});
+  const ls::Tensor weight = ls::ones({3});
+  for (const ls::Tensor& loss : {nn::CrossEntropyLoss({.weight = weight})(x, classes),
+                                 nn::NLLLoss({.weight = weight})(ls::log_softmax(x, 1), classes),
+                                 nn::BCEWithLogitsLoss({.pos_weight = weight})(x, y)}) {
+    weight.fill_(2);
+    CHECK(contains(error_of([&] { loss.backward(); }), "changed in place"));
+  }
+}
