@@ -15,11 +15,15 @@ using autograd::record;
 using autograd::requires_grad;
 using autograd::Saved;
 
-Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
-  const Tensor out = raw::cat(tensors, dim);
+namespace {
+
+// Cuts the gradient into the operands' parts. The sizes are all that backward needs.
+struct CatBackward {
   std::vector<std::int64_t> sizes;
-  for (const Tensor& tensor : tensors) sizes.push_back(tensor.size(dim));
-  return record("cat", out, tensors, [sizes = std::move(sizes), dim](const Tensor& grad, const Needs& needs) {
+  std::int64_t dim;
+
+  static bool saves_tensors() { return false; }
+  Gradients operator()(const Tensor& grad, const Needs& needs) const {
     Gradients gradients;
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -27,7 +31,16 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
       start += sizes[i];
     }
     return gradients;
-  });
+  }
+};
+
+}  // namespace
+
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
+  const Tensor out = raw::cat(tensors, dim);
+  std::vector<std::int64_t> sizes;
+  for (const Tensor& tensor : tensors) sizes.push_back(tensor.size(dim));
+  return record("cat", out, tensors, CatBackward{std::move(sizes), dim});
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {

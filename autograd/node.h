@@ -104,7 +104,8 @@ class Node : public RefCounted<Node>, public SmallObject {
 
   // Turns output gradients into input gradients. Undefined gradients of single outputs never arrive here.
   virtual Gradients run(Tensors& grads, const Needs& needs) = 0;
-  // Drops what was saved; running again is an error afterwards.
+  // Frees the saved tensors; running the node again is an error afterwards. A node that saved no tensor may
+  // run again.
   virtual void release() = 0;
   virtual bool released() const = 0;
 
@@ -163,12 +164,21 @@ class ClosureNode final : public Node {
       return (*backward_)(grads, needs);
   }
   void release() override {
+    if (!saves_tensors()) return;
     backward_.reset();
     for (OutputInfo& info : outputs) info.saved = Tensor();
   }
   bool released() const override { return !backward_.has_value(); }
 
  private:
+  // A closure without the member saves_tensors holds no tensor if its type has nothing to destroy.
+  bool saves_tensors() const {
+    if constexpr (requires { backward_->saves_tensors(); })
+      return backward_->saves_tensors();
+    else
+      return kWantsOutput || !std::is_trivially_destructible_v<Backward>;
+  }
+
   std::optional<Backward> backward_;
 };
 
@@ -178,6 +188,9 @@ class ClosureNode final : public Node {
 //   (const Tensor& grad, const Needs& needs) -> Gradients, or
 //   (const Tensor& grad, const Needs& needs, const Tensor& out) -> Gradients, where it needs the output: the engine
 //   hands it back, since a closure that captured it would keep itself alive.
+// Backward frees a closure that saved tensors, after which the node cannot run again. Every closure counts as
+// one that did, unless its type is trivially destructible (numbers and shapes are), or has a member function
+// `bool saves_tensors() const` that returns false.
 // Returns `out`, which takes part in gradients if an input does.
 template <class Backward>
 Tensor record(const char* name, Tensor out, std::initializer_list<detail::Input> inputs, Backward&& backward) {

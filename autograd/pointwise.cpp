@@ -39,6 +39,10 @@ Tensor slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
 
 Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) {
   if (!x.is_floating_point()) return raw::pointwise(op, x, params);
+  if (op == Pointwise::neg) {  // the derivative is a constant: nothing is saved
+    return record(raw::name(op), raw::pointwise(op, x, params), {x},
+                  [](const Tensor& grad, const Needs&) { return Gradients{neg(grad)}; });
+  }
   return record(raw::name(op), raw::pointwise(op, x, params), {x},
                 [op, x = Saved(x), params](const Tensor& grad, const Needs&, const Tensor& y) {
                   return Gradients{slope(op, grad, *x, y, params)};

@@ -82,6 +82,74 @@ TEST_CASE("a part of the graph that another root still needs is said to be gone"
   CHECK(contains(error_of([&] { b.backward(); }), "mul was already run backward"));
 }
 
+TEST_CASE("a second backward through operations that saved no tensor works, as in PyTorch") {
+  using F = ls::Tensor (*)(const ls::Tensor& x, const ls::Tensor& c);
+  const std::vector<std::pair<std::string, F>> functions = {
+      {"add", [](const ls::Tensor& x, const ls::Tensor& c) { return x + c; }},
+      {"add with a factor", [](const ls::Tensor& x, const ls::Tensor& c) { return ls::add(c, x, 3); }},
+      {"add a number", [](const ls::Tensor& x, const ls::Tensor&) { return 1 + x; }},
+      {"sub", [](const ls::Tensor& x, const ls::Tensor& c) { return c - x; }},
+      {"neg", [](const ls::Tensor& x, const ls::Tensor&) { return -x; }},
+      {"sum", [](const ls::Tensor& x, const ls::Tensor&) { return ls::sum(x, {0}); }},
+      {"mean", [](const ls::Tensor& x, const ls::Tensor&) { return ls::mean(x); }},
+      {"cumsum", [](const ls::Tensor& x, const ls::Tensor&) { return ls::cumsum(x, 0); }},
+      {"cat",
+       [](const ls::Tensor& x, const ls::Tensor& c) {
+         return ls::cat({x, c, x});
+       }},
+      {"stack",
+       [](const ls::Tensor& x, const ls::Tensor& c) {
+         return ls::stack({c, x});
+       }},
+      {"split", [](const ls::Tensor& x, const ls::Tensor&) { return ls::split(x, 1)[1]; }},
+      {"chunk", [](const ls::Tensor& x, const ls::Tensor&) { return ls::chunk(x, 2)[0]; }},
+      {"view", [](const ls::Tensor& x, const ls::Tensor&) { return x.view({4}); }},
+      {"reshape", [](const ls::Tensor& x, const ls::Tensor&) { return x.t().reshape({4}); }},
+      {"permute",
+       [](const ls::Tensor& x, const ls::Tensor&) {
+         return x.permute({1, 0});
+       }},
+      {"expand", [](const ls::Tensor& x, const ls::Tensor&) { return x.expand({3, 2, 2}); }},
+      {"unsqueeze", [](const ls::Tensor& x, const ls::Tensor&) { return x.unsqueeze(0).squeeze(0); }},
+      {"slice", [](const ls::Tensor& x, const ls::Tensor&) { return x.narrow(1, 0, 1); }},
+      {"select", [](const ls::Tensor& x, const ls::Tensor&) { return x[1]; }},
+      {"clone", [](const ls::Tensor& x, const ls::Tensor&) { return x.clone(); }},
+      {"to", [](const ls::Tensor& x, const ls::Tensor&) { return x.to(ls::kFloat64); }},
+      {"to a device", [](const ls::Tensor& x, const ls::Tensor&) { return x.to("cpu:1"); }}};
+  const ls::Tensor c = numbers({2, 2}, {}, 2);
+  for (const auto& entry : functions) {
+    const auto& name = entry.first;
+    const auto& function = entry.second;
+    CAPTURE(name);
+    const ls::Tensor x = numbers({2, 2}, {.requires_grad = true}), reference = numbers({2, 2}, {.requires_grad = true});
+    const ls::Tensor y = function(x, c);
+    for (int i = 0; i < 2; ++i) {
+      y.backward(numbers(y.shape(), y.options(), 3));
+      const ls::Tensor again = function(reference, c);
+      again.backward(numbers(again.shape(), again.options(), 3));
+    }
+    CHECK(same_bits(x.grad(), reference.grad()));
+  }
+}
+
+TEST_CASE("one operation that saved a tensor makes a second backward an error, and is the one that is named") {
+  const ls::Tensor x = leaf({2});
+  const ls::Tensor y = ls::sum((-x + 1) * ls::tensor({3.0})) + x;
+  y.backward();
+  const std::string text = error_of([&] { y.backward(); });
+  CHECK(text.starts_with("backward: mul was already run backward"));
+  using F = ls::Tensor (*)(const ls::Tensor&);
+  for (const F function :
+       {F([](const ls::Tensor& t) { return t * 2; }), F([](const ls::Tensor& t) { return t / 2; }),
+        F([](const ls::Tensor& t) { return ls::relu(t); }), F([](const ls::Tensor& t) { return ls::max(t); }),
+        F([](const ls::Tensor& t) { return ls::index_select(t, 0, ls::tensor({0})); }),
+        F([](const ls::Tensor& t) { return ls::where(t > 0, t, 0); })}) {
+    const ls::Tensor z = function(leaf({2}));
+    z.backward();
+    CHECK(contains(error_of([&] { z.backward(); }), "was already run backward"));
+  }
+}
+
 TEST_CASE("backward from a leaf gives it its own gradient") {
   const ls::Tensor x = leaf({2});
   x.backward();

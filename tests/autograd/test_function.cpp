@@ -214,3 +214,16 @@ TEST_CASE("a backward that runs twice with retain_graph gives the same gradient 
   CHECK(x.grad().item<double>() == 2 * once);
   CHECK(contains(error_of([&] { y.backward(); }), "retain_graph"));
 }
+
+TEST_CASE("a function that saved nothing runs backward twice; one that saved something says that it is gone") {
+  struct Twice : Function<Twice> {
+    static ls::Tensor forward(Context&, const ls::Tensor& x) { return x * 2; }
+    static Gradients backward(Context&, const ls::Tensor& grad) { return {grad * 2}; }
+  };
+  const ls::Tensor x = leaf({2}), twice = Twice::apply(x), cube = Cube::apply(x);
+  twice.backward();
+  twice.backward();
+  CHECK(x.grad().item<double>() == 4);
+  cube.backward();
+  CHECK(contains(error_of([&] { cube.backward(); }), "was already run backward and its saved tensors are gone"));
+}
