@@ -58,6 +58,14 @@ void add_to(const Tensor& sum, const Tensor& next) {
   raw::copy(raw::add(raw::to(sum, kFloat32), raw::to(next, kFloat32)), sum);
 }
 
+// Returns the gradient in contiguous memory that nothing else refers to: a leaf keeps it, and later
+// backwards add to it in place. Outside create_graph the result has no history, whatever a hook or a
+// Function recorded.
+Tensor keep(Tensor gradient) {
+  const bool has_history = gradient.impl().autograd && !grad_mode();
+  return is_sole_owner(gradient) && !has_history ? std::move(gradient) : gradient.clone();
+}
+
 Tensor add_gradients(Tensor sum, const Tensor& next) {
   if (grad_mode()) return add(sum, next);
   if (!is_sole_owner(sum)) sum = raw::clone(sum);
@@ -68,7 +76,7 @@ Tensor add_gradients(Tensor sum, const Tensor& next) {
 // Adds a complete contribution to the leaf's gradient: in its home where it has one, without a copy where possible.
 void accumulate(History& leaf, Tensor next) {
   if (grad_mode()) {
-    leaf.grad = leaf.grad.defined() ? add(leaf.grad, next) : next;
+    leaf.grad = leaf.grad.defined() ? add(leaf.grad, next) : keep(std::move(next));
     return;
   }
   const bool at_home = leaf.home.defined() && next.raw_data() == leaf.home.raw_data();
@@ -85,7 +93,7 @@ void accumulate(History& leaf, Tensor next) {
     ++leaf.copies;
     leaf.grad = leaf.home;
   } else {
-    leaf.grad = is_sole_owner(next) ? std::move(next) : raw::clone(next);
+    leaf.grad = keep(std::move(next));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
@@ -46,8 +47,10 @@ void Tensor::set_grad(const Tensor& grad) const {
     return;
   }
   LOCKSTEP_CHECK(grad.shape() == shape() && grad.dtype() == dtype() && grad.device() == device(),
-                 "set_grad: the gradient is {}, the tensor {}", describe(grad), describe(*this));
-  ensure_history(*this).grad = grad;
+                 "set_grad: the gradient is {}, the tensor {}; reshape it, or convert it with .to(...)", describe(grad),
+                 describe(*this));
+  // backward adds in place: to each element once, and not to the tensor itself.
+  ensure_history(*this).grad = raw::is_expanded(grad) || raw::overlap(grad, *this) ? raw::clone(grad) : grad;
 }
 
 void Tensor::backward() const { backward(Tensor()); }
@@ -65,6 +68,13 @@ void Tensor::backward(const Tensor& gradient, const BackwardOptions& options) co
   }
   LOCKSTEP_CHECK(seed.shape() == shape() && seed.dtype() == dtype() && seed.device() == device(),
                  "backward: the gradient is {}, the tensor {}", describe(seed), describe(*this));
+  if (options.create_graph) {
+    warn(
+        "backward: create_graph",
+        "backward: create_graph makes a reference cycle between each leaf and its gradient, which keeps both in memory "
+        "for good\ncall autograd::grad instead, or clear the gradients when they have been used: set_grad({}) or "
+        "zero_grad()");
+  }
   autograd::run_backward({.roots = {this, 1},
                           .gradients = {&seed, 1},
                           .retain_graph = options.retain_graph,
@@ -153,8 +163,10 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
     LOCKSTEP_CHECK(seed.defined() || output.numel() == 1, "grad: output {} is {}; pass its gradient in grad_outputs", i,
                    describe(output));
     seeds.push_back(seed.defined() ? seed : raw::full(output.shape(), 1, output.options()));
-    LOCKSTEP_CHECK(seeds.back().shape() == output.shape(), "grad: grad_outputs {} is {}, the output {}", i,
-                   describe(seeds.back()), describe(output));
+    const Tensor& own = seeds.back();
+    LOCKSTEP_CHECK(own.shape() == output.shape() && own.dtype() == output.dtype() && own.device() == output.device(),
+                   "grad: grad_outputs {} is {}, the output {}; reshape it, or convert it with .to(...)", i,
+                   describe(own), describe(output));
   }
   for (const Tensor& input : inputs)
     LOCKSTEP_CHECK(input.requires_grad(), "grad: input {} does not require grad", describe(input));

@@ -4,6 +4,9 @@
 // complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
 // all ranks. A parameter that a rank did not use never makes others wait: what stands in its place counts as zero, and
 // one that no rank used keeps an undefined gradient. Several models may share a group, in one backward, too.
+//
+// grad() is a view of a bucket, which the next step overwrites: keep grad().clone(). It has no history; call
+// autograd::grad inside the loss for derivatives of gradients.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
@@ -162,6 +163,12 @@ void Reducer::settle(std::size_t parameter) {
   if (!slot.used) {
     raw::fill(slot.home, -0.0);  // adding it changes nothing, not even the sign of a zero
   } else if (grad.raw_data() != slot.home.raw_data()) {
+    if (grad.requires_grad()) {
+      warn("DistributedDataParallel: create_graph",
+           "DistributedDataParallel: gradients of backward with create_graph lose their history when they are averaged "
+           "over the ranks, so they have no derivatives\ncall autograd::grad with create_graph inside the loss, and "
+           "backward without");
+    }
     raw::copy(grad, slot.home);
     if (slot.dtype == slot.home.dtype()) slot.leaf.set_grad(slot.home);
     ++copies_;

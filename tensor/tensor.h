@@ -223,7 +223,9 @@ class Tensor {
   bool is_leaf() const;  // made by the program, not by a recorded operation
   // The gradient that backward accumulated; undefined where there is none.
   Tensor grad() const;
-  void set_grad(const Tensor& grad) const;  // of this shape, dtype and device; undefined: no gradient
+  // Sets the gradient: of this shape, dtype and device, or undefined for none. Backward adds to it in place,
+  // so it is copied where it is expanded or overlaps this tensor; otherwise it is kept.
+  void set_grad(const Tensor& grad) const;
   // Runs backward from this tensor. Without a gradient it must have one element, whose gradient is 1.
   void backward() const;
   void backward(const Tensor& gradient, const BackwardOptions& options = {}) const;

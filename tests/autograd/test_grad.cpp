@@ -61,6 +61,10 @@ TEST_CASE("grad refuses what it cannot differentiate") {
                  "2 grad_outputs for 1 outputs"));
   CHECK(contains(error_of([&] { grad(x * 2, x, {.grad_outputs = {ls::ones({3})}}); }),
                  "grad_outputs 0 is (3) f32 cpu, the output (1) f64 cpu"));
+  for (const ls::Tensor& wrong :
+       {ls::ones({1}), ls::ones({1}, {.dtype = ls::kFloat64, .device = "cpu:1"}), ls::ones({1, 1})}) {
+    CHECK(contains(error_of([&] { grad(x * 2, x, {.grad_outputs = {wrong}}); }), "the output (1) f64 cpu; reshape it"));
+  }
   CHECK(contains(error_of([&] { grad(std::vector<ls::Tensor>{x * 2}, {}); }), "no inputs"));
 }
 

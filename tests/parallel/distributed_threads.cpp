@@ -238,6 +238,29 @@ TEST_CASE("a reducer made after another on the same model keeps its homes") {
   });
 }
 
+TEST_CASE("gradients of create_graph are averaged, and a warning says that they lose their history") {
+  auto seen = std::make_shared<std::vector<std::string>>();
+  ls::on_warning([seen](const std::string& message) { seen->push_back(message); });
+  const std::vector<ls::Tensor> want = whole_gradients(8);
+  with_group("local", 2, [&](const Group& group) {
+    const std::int64_t first = 4 * group->rank();
+    Mlp model(0);
+    DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      ls::nn::MSELoss()(ddp(inputs(first, 4)), targets(first, 4)).backward({.create_graph = true});
+      check_gradients(model, want);
+      CHECK(!model.fc1.weight->grad().requires_grad());
+    }
+  });
+  ls::on_warning({});
+  const auto said = [&](const char* part) {
+    return std::ranges::count_if(*seen, [part](const std::string& each) { return contains(each, part); });
+  };
+  CHECK(said("DistributedDataParallel: gradients of backward with create_graph lose their history") == 1);
+  CHECK(said("reference cycle") == 1);
+}
+
 TEST_CASE("an error in backward leaves the next step whole") {
   with_group("local", 2, [&](const Group& group) {
     const std::vector<ls::Tensor> want = whole_gradients(8);
