@@ -75,6 +75,7 @@ Tensor add_gradients(Tensor sum, const Tensor& next) {
 
 // Adds a complete contribution to the leaf's gradient: in its home where it has one, without a copy where possible.
 void accumulate(History& leaf, Tensor next) {
+  if (!leaf.requires_grad) return;  // frozen since the forward
   if (grad_mode()) {
     leaf.grad = leaf.grad.defined() ? add(leaf.grad, next) : keep(std::move(next));
     return;

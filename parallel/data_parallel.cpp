@@ -45,6 +45,7 @@ void DataParallel::State::begin_step(int running) {
                  "DataParallel: it cannot run inside a replica, or a later shard, of another mode");
   books->begin_step();
   buffers.begin_step(running > 1);
+  replicas.begin_run();
 }
 
 // On a replica's thread: parameters and buffers get there. Returns the leaves that stand for the trained ones.
@@ -144,10 +145,7 @@ Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
 // run as in any other.
 void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale) {
   const EnableGradGuard recording;
-  std::vector<Tensor> trained;
-  for (const nn::Parameter& parameter : replicas.parameters()) {
-    if (parameter.master().requires_grad()) trained.push_back(parameter.master());
-  }
+  const std::vector<Tensor>& trained = replicas.trained();
   const auto sum = [&](const Tensor&, const autograd::Needs& needs) {
     GradientSums sums(replicas.device(0), scale, *books);
     for (std::size_t p = 0; p < trained.size(); ++p) {
@@ -157,7 +155,8 @@ void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& 
     }
     return sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
   };
-  autograd::record("data_parallel", raw::zeros(Shape()), trained, sum).backward();
+  const Tensor step = autograd::record("data_parallel", raw::zeros(Shape()), trained, sum);
+  if (step.requires_grad()) step.backward();  // unless all have been frozen since the forward
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

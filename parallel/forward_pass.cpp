@@ -29,9 +29,7 @@ ForwardPass::ForwardPass(const Replicas& replicas, const Batch& inputs, int runn
     : devices_(replicas.devices(running)), workers_(replicas.workers()), books_(std::move(books)),
       recording_(autograd::grad_mode()), views_(devices_.size()), parts_(devices_.size()) {
   if (!recording_) return;
-  for (const nn::Parameter& parameter : replicas.parameters()) {
-    if (parameter.master().requires_grad()) trained_.push_back(parameter.master());
-  }
+  trained_ = replicas.trained();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].requires_grad()) continue;
     inputs_.push_back(i);

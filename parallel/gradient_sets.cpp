@@ -12,6 +12,11 @@ namespace {
 // Whether backward gives this parameter gradients in another dtype than they are added up in.
 bool is_narrow(const Tensor& leaf) { return leaf.dtype() != sum_dtype(leaf.dtype()); }
 
+// A leaf that was frozen after the step began gets no gradient, so it needs no place for one.
+void set_home(const Tensor& leaf, const Tensor& home) {
+  autograd::set_gradient_home(leaf, leaf.requires_grad() ? home : Tensor());
+}
+
 }  // namespace
 
 GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
@@ -28,9 +33,8 @@ void GradientSets::clear() {
 // Back to one backward that writes at home.
 void GradientSets::reset(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();
-  if (!leaf.requires_grad()) return;
   autograd::set_whole_contributions(leaf, false);
-  autograd::set_gradient_home(leaf, homes_[p]);
+  set_home(leaf, homes_[p]);
 }
 
 void GradientSets::begin(int shard, int shards) {
@@ -40,10 +44,9 @@ void GradientSets::begin(int shard, int shards) {
   const bool first_set = sets_.size() == (new_set ? 0 : 1);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& leaf = parameters_[p].master();
-    if (!leaf.requires_grad()) continue;
     const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
     const bool narrow = is_narrow(leaf);  // then each shard's stands alone in grad()
-    autograd::set_gradient_home(leaf, first_set ? homes_[p] : Tensor());
+    set_home(leaf, first_set ? homes_[p] : Tensor());
     autograd::set_whole_contributions(leaf, !new_set && !narrow);
     leaf.set_grad(narrow ? Tensor() : before);
     half_[p] = narrow ? before : Tensor();

@@ -21,8 +21,16 @@ Replicas::Replicas(const nn::Module& module, std::vector<Device> devices)
   workers_ = std::make_shared<ReplicaWorkers>(devices_.size());
 }
 
+void Replicas::begin_run() {
+  trained_.clear();
+  for (const nn::Parameter& parameter : parameters_) {
+    if (parameter.master().requires_grad()) trained_.push_back(parameter.master());
+  }
+}
+
 std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves) {
   std::int64_t bytes = 0;
+  std::size_t next = 0;  // of the trained ones
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& master = parameters_[p].master();
     Tensor own = master;
@@ -31,7 +39,9 @@ std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording,
       bytes += refresh(master, copy, device(replica));
       own = copy.tensor;
     }
-    if (recording && master.requires_grad()) {
+    const bool is_trained = next < trained_.size() && trained_[next].ref() == master.ref();
+    if (is_trained) ++next;
+    if (recording && is_trained) {
       own = raw::alias(own).requires_grad_();
       leaves.push_back(own);
     }

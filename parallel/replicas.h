@@ -22,9 +22,15 @@ class Replicas {
   // Graphs may outlive them, and then run backward without.
   const std::shared_ptr<ReplicaWorkers>& workers() const { return workers_; }
 
-  // On the replica's thread, before its forward: sends the parameters that have changed since the last time, and makes
-  // them stand in `view` for the module's. Those that require grad (if `recording`) are leaves of this run alone, the
-  // first replica's as well: they are added to `leaves`, in order. Returns the bytes that were sent.
+  // Called on the caller's thread before a run. The parameters that require grad at this moment are trained
+  // in the run, although the program may freeze one of them before its end.
+  void begin_run();
+  const std::vector<Tensor>& trained() const { return trained_; }
+
+  // Called on the replica's thread before its forward. Sends the parameters that have changed since the last
+  // call and enters the replica's parameters in `view`. If `recording`, the trained parameters are leaves of
+  // this run alone, the first replica's as well: they are appended to `leaves`, in the order of `trained`.
+  // Returns the bytes sent.
   std::int64_t enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves);
 
   // Calls body(replica) for the first views.size() replicas at the same time, each on its thread, in its shard and with
@@ -41,6 +47,7 @@ class Replicas {
 
   std::vector<Device> devices_;
   std::vector<nn::Parameter> parameters_;
+  std::vector<Tensor> trained_;
   std::vector<std::vector<Copy>> copies_;  // of each replica; the first has none
   std::shared_ptr<ReplicaWorkers> workers_;
 };

@@ -218,7 +218,8 @@ class Tensor {
 
   // --- autograd -----------------------------------------------------------------------------------------------------
   bool requires_grad() const;  // takes part in gradients
-  // Only a leaf may be changed; only floating-point tensors can require grad. Returns the tensor.
+  // Only a leaf may be changed; only floating-point tensors can require grad. A leaf that is frozen (false)
+  // after the forward gets no gradient from it; its hooks still run. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
   bool is_leaf() const;  // made by the program, not by a recorded operation
   // The gradient that backward accumulated; undefined where there is none.

@@ -1,6 +1,7 @@
-// Gradients of leaves: memory of their own, create_graph and set_grad.
+// Gradients of leaves: memory of their own, create_graph, set_grad, and leaves frozen after the forward.
 #include <functional>
 
+#include "lockstep/autograd/history.h"
 #include "tests/support/testing.h"
 
 namespace {
@@ -188,4 +189,67 @@ TEST_CASE("set_grad refuses another shape, dtype or device, and says what to do"
     CHECK(contains(text, ".to("));
     CHECK(!x.grad().defined());
   }
+}
+
+TEST_CASE("a leaf that is frozen after the forward gets no gradient; the others get theirs") {
+  const ls::Tensor x = leaf({2}), w = leaf({3});
+  const ls::Tensor y = x * w + x;
+  x.requires_grad_(false);
+  y.backward({.retain_graph = true});
+  CHECK(!x.grad().defined());
+  CHECK(gradient(w) == Doubles{2});
+  x.requires_grad_();
+  y.backward();
+  CHECK(gradient(x) == Doubles{4});
+  CHECK(gradient(w) == Doubles{4});
+}
+
+TEST_CASE("freezing leaves the gradient that was there, in a bucket or not, and the bucket is used again afterwards") {
+  for (const bool in_bucket : {false, true}) {
+    const ls::Tensor x = numbers({3, 4}, {.requires_grad = true}), in = numbers({2, 4}, {}, 2),
+                     home = ls::zeros({3, 4});
+    if (in_bucket) ls::autograd::set_gradient_home(x, home);
+    ls::sum(ls::linear(in, x)).backward();
+    const Doubles once = gradient(x);
+    for (const bool cleared : {false, true}) {
+      if (cleared) x.set_grad({});
+      const ls::Tensor loss = ls::sum(ls::linear(in, x));
+      x.requires_grad_(false);
+      loss.backward();
+      x.requires_grad_();
+      CHECK(x.grad().defined() == !cleared);
+      if (!cleared) CHECK(gradient(x) == once);
+    }
+    ls::sum(ls::linear(in, x)).backward();
+    CHECK(gradient(x) == once);
+    CHECK((x.grad().raw_data() == home.raw_data()) == in_bucket);
+  }
+}
+
+TEST_CASE("a leaf that a hook freezes during backward gets no gradient") {
+  const ls::Tensor x = leaf({2});
+  const ls::Tensor y = x * 3;
+  y.register_hook([&](const ls::Tensor&) {
+    x.requires_grad_(false);
+    return ls::Tensor();
+  });
+  y.backward();
+  CHECK(!x.grad().defined());
+}
+
+TEST_CASE("hooks of a leaf that was frozen after the forward still run, as in PyTorch") {
+  const ls::Tensor x = leaf({2});
+  Doubles seen;
+  int complete = 0;
+  x.register_hook([&](const ls::Tensor& g) {
+    seen.push_back(g.item<double>());
+    return ls::Tensor();
+  });
+  ls::autograd::register_leaf_hook(x, [&](ls::autograd::Run&) { ++complete; });
+  const ls::Tensor y = x * 3;
+  x.requires_grad_(false);
+  y.backward();
+  CHECK(seen == Doubles{3});
+  CHECK(complete == 1);
+  CHECK(!x.grad().defined());
 }
