@@ -1,6 +1,9 @@
-// The header of a safetensors file: JSON whose every token is checked as it arrives, so that nothing hostile is kept.
+// The header of a safetensors file: JSON that is parsed as it is read, with every token checked when it is
+// complete. Memory holds what the header says, and no second copy of its text.
 #include <algorithm>
+#include <istream>
 #include <limits>
+#include <streambuf>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -15,6 +18,43 @@ namespace {
 constexpr std::string_view kOtherDTypes[] = {"I8",      "I16",     "U16",         "U32",        "U64",
                                              "C64",     "F4",      "F6_E2M3",     "F6_E3M2",    "F8_E4M3",
                                              "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+
+// The header's text, read in pieces.
+class HeaderText final : public std::streambuf {
+ public:
+  HeaderText(const ByteSource& source, std::uint64_t bytes) : source_(source), end_(kTextOffset + bytes) {}
+
+ private:
+  int_type underflow() override {
+    if (offset_ == end_) return traits_type::eof();
+    const auto piece = std::span(piece_).first(std::min<std::uint64_t>(end_ - offset_, sizeof(piece_)));
+    source_.read_at(offset_, std::as_writable_bytes(piece));
+    for (const char c : piece) check(c);
+    setg(piece.data(), piece.data(), piece.data() + piece.size());
+    return traits_type::to_int_type(piece[0]);
+  }
+
+  // The JSON parser keeps what it has read since the last text began or ended, several times over in the
+  // message of an error, and takes a zero byte for the end.
+  void check(char c) {
+    LOCKSTEP_CHECK_IO(c != '\0', "{}: byte {}: a zero byte in the header", source_.name(), offset_);
+    const bool is_quote = c == '"' && !is_escaped_;
+    is_escaped_ = in_text_ && c == '\\' && !is_escaped_;
+    if (is_quote) {
+      in_text_ = !in_text_;
+      begin_ = offset_;
+    }
+    const std::uint64_t most = in_text_ ? limits::kSafetensorsTextBytes : limits::kSafetensorsBlankBytes;
+    LOCKSTEP_CHECK_IO(offset_++ - begin_ <= most, "{}: byte {}: header: {} of more than {} bytes", source_.name(),
+                      begin_, in_text_ ? "a text" : "a piece without texts", most);
+  }
+
+  const ByteSource& source_;
+  std::uint64_t offset_ = kTextOffset, end_;
+  std::uint64_t begin_ = kTextOffset;  // of the text, or of what follows the last one
+  bool in_text_ = false, is_escaped_ = false;
+  char piece_[16 << 10];
+};
 
 class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -38,7 +78,8 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& text) override {
     if (place_ == Place::kMetadata) {
-      if (!header_.metadata.try_emplace(std::move(key_), std::move(text)).second) fail("a key appears twice");
+      if (!header_.metadata.try_emplace(key_, text).second) fail("a key appears twice");
+      require_at_most("keys", header_.metadata.size(), limits::kSafetensorsMetadata);
       return true;
     }
     if (place_ != Place::kEntry || key_ != "dtype") unexpected("a string");
@@ -59,7 +100,9 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
       if (std::exchange(saw_metadata_, true)) fail("the key appears twice");
       place_ = Place::kMetadata;
     } else if (place_ == Place::kTop) {
-      header_.entries.emplace_back().name = std::move(key_);
+      require_at_most("tensors", header_.entries.size() + 1, limits::kSafetensorsTensors);
+      require_at_most("bytes of names", name_bytes_ += key_.size(), limits::kSafetensorsNameBytes);
+      header_.entries.emplace_back().name = key_;  // copied: what is moved keeps the parser's larger buffer
       place_ = Place::kEntry;
       seen_ = 0;
     } else {
@@ -115,6 +158,10 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 
   Entry& entry() { return header_.entries.back(); }
 
+  void require_at_most(const char* what, std::uint64_t count, std::uint64_t most) const {
+    if (count > most) fail(fmt::format("more than {} {}", most, what));
+  }
+
   bool add_size(std::uint64_t size) {
     if (entry().shape.dim() == kMaxDims)
       fail(fmt::format("more than {} dimensions, which Lockstep does not have", kMaxDims));
@@ -157,6 +204,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   const std::string& file_;
   Place place_ = Place::kStart;
   std::string key_;
+  std::uint64_t name_bytes_ = 0;  // of all tensors so far
   bool saw_metadata_ = false;
   unsigned seen_ = 0;
   int offsets_ = 0;
@@ -206,19 +254,31 @@ void check_layout(const std::vector<Entry>& entries, std::uint64_t payload_bytes
 
 }  // namespace
 
-Header parse_header(std::string_view json, std::uint64_t payload_bytes, const std::string& file) {
-  LOCKSTEP_CHECK_IO(json.starts_with('{'), "{}: byte 8: the header does not begin with '{{'", file);
-  const std::size_t zero = json.find('\0');  // the JSON parser would take it for the end
-  LOCKSTEP_CHECK_IO(zero == std::string_view::npos, "{}: byte {}: a zero byte in the header", file, 8 + zero);
+Header read_header(const ByteSource& source, std::uint64_t file_bytes) {
+  const std::string& file = source.name();
+  LOCKSTEP_CHECK_IO(file_bytes >= kTextOffset, "{}: {} bytes, a safetensors file has at least 8", file, file_bytes);
+  std::byte start[kTextOffset + 1] = {};
+  source.read_at(0, std::span(start).first(std::min<std::uint64_t>(file_bytes, sizeof(start))));
+  const auto bytes = ByteReader(start, file).little<std::uint64_t>("header length");
+  LOCKSTEP_CHECK_IO(bytes <= limits::kSafetensorsHeaderBytes, "{}: byte 0: the header has {} bytes, the limit is {}",
+                    file, bytes, limits::kSafetensorsHeaderBytes);
+  LOCKSTEP_CHECK_IO(bytes <= file_bytes - kTextOffset,
+                    "{}: byte 0: the header has {} bytes, {} follow: the file is truncated", file, bytes,
+                    file_bytes - kTextOffset);
+  LOCKSTEP_CHECK_IO(bytes > 0 && start[kTextOffset] == std::byte{'{'},
+                    "{}: byte 8: the header does not begin with '{{'", file);
   Header header;
+  header.payload = kTextOffset + bytes;
+  HeaderText text(source, bytes);
+  std::istream stream(&text);
   HeaderParser parser(header, file);
-  nlohmann::json::sax_parse(json, &parser);
+  nlohmann::json::sax_parse(stream, &parser);
   for (const Entry& entry : header.entries) check_size(entry, file);
   check_names(header.entries, file);
   std::stable_sort(header.entries.begin(), header.entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
-  check_layout(header.entries, payload_bytes, file);
+  check_layout(header.entries, file_bytes - header.payload, file);
   return header;
 }
 

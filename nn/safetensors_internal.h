@@ -16,7 +16,7 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors {
 
-inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::uint64_t kTextOffset = 8;  // of the JSON, behind its length
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 inline constexpr const char* kChecksumKey = "lockstep.xxh3";  // XXH3 of the payload, 16 hexadecimal digits
 
@@ -38,11 +38,12 @@ struct Entry {
 struct Header {
   std::vector<Entry> entries;  // in the order of their data
   Metadata metadata;
+  std::uint64_t payload = 0;  // where it begins in the file
 };
 
-// Parses and checks the JSON: every rule of the format that does not need the payload. `payload_bytes` is what follows
-// the header in the file. Throws IoError.
-Header parse_header(std::string_view json, std::uint64_t payload_bytes, const std::string& file);
+// Parses and checks the header of a file of `file_bytes` bytes: every rule of the format that does not need
+// the payload, which `source` may lack. Throws IoError.
+Header read_header(const ByteSource& source, std::uint64_t file_bytes);
 
 StateDict read(const ByteSource& source, Metadata* metadata);
 // Everything but the commit.

@@ -9,18 +9,20 @@ namespace lockstep::inline LOCKSTEP_ABI {
 namespace nn::safetensors {
 namespace {
 
-// People try this with PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded.
-void reject_pickles(std::span<const std::byte> start, const std::string& file) {
-  const auto starts_with = [&](std::string_view magic) {
-    return start.size() >= magic.size() &&
-           std::equal(magic.begin(), magic.end(), start.begin(),
-                      [](char a, std::byte b) { return static_cast<std::byte>(a) == b; });
-  };
-  if (!starts_with("PK\x03\x04") && !starts_with("\x80\x02")) return;
+// People try this with PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code
+// when loaded. A safetensors file begins with the same bytes where they are the length of its header.
+void reject_pickles(const ByteSource& source) {
+  std::byte start[kTextOffset + 1] = {};
+  source.read_at(0, std::span(start).first(std::min<std::uint64_t>(source.size(), sizeof(start))));
+  const auto header_bytes = ByteReader(start, source.name()).little<std::uint64_t>("header length");
+  if (header_bytes <= limits::kSafetensorsHeaderBytes && start[kTextOffset] == std::byte{'{'}) return;
+  const std::string_view text(reinterpret_cast<const char*>(start), sizeof(start));
+  const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // and its protocol
+  if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
   throw IoError(
       fmt::format("{}: this is a PyTorch pickle, not safetensors; convert it with\npython3 -c 'import sys, torch, "
                   "safetensors.torch as s; s.save_file(torch.load(sys.argv[1]), sys.argv[2])' IN.pt OUT.safetensors",
-                  file));
+                  source.name()));
 }
 
 // C++ has no bool that is 7: reading one is undefined, so it must not come in.
@@ -35,23 +37,8 @@ void check_bools(const Tensor& tensor, const Entry& entry, const std::string& fi
 
 StateDict read(const ByteSource& source, Metadata* metadata) {
   const std::string& file = source.name();
-  std::byte start[8] = {};
-  const std::uint64_t size = source.size();
-  const auto first = std::span(start).first(static_cast<std::size_t>(std::min<std::uint64_t>(size, 8)));
-  source.read_at(0, first);
-  reject_pickles(first, file);
-  LOCKSTEP_CHECK_IO(size >= 8, "{}: {} bytes, a safetensors file has at least 8", file, size);
-
-  const auto header_bytes = ByteReader(start, file).little<std::uint64_t>("header length");
-  LOCKSTEP_CHECK_IO(header_bytes <= kMaxHeaderBytes, "{}: byte 0: the header has {} bytes, the limit is {}", file,
-                    header_bytes, kMaxHeaderBytes);
-  LOCKSTEP_CHECK_IO(header_bytes <= size - 8, "{}: byte 0: the header has {} bytes, {} follow: the file is truncated",
-                    file, header_bytes, size - 8);
-  std::string json(static_cast<std::size_t>(header_bytes), '\0');
-  source.read_at(8, std::as_writable_bytes(std::span(json)));
-  const std::uint64_t payload = 8 + header_bytes;
-  Header header = parse_header(json, size - payload, file);
-  std::string().swap(json);
+  reject_pickles(source);
+  Header header = read_header(source, source.size());
 
   // From here on every length is known to lie within the file.
   StateDict dict;
@@ -59,7 +46,7 @@ StateDict read(const ByteSource& source, Metadata* metadata) {
   for (Entry& entry : header.entries) {
     Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
     const auto bytes = bytes_of(tensor);
-    if (!bytes.empty()) source.read_at(payload + entry.begin, bytes);
+    if (!bytes.empty()) source.read_at(header.payload + entry.begin, bytes);
     hash.update(bytes);
     if (entry.dtype == kBool) check_bools(tensor, entry, file);
     dict.insert(std::move(entry.name), std::move(tensor));

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -48,22 +49,29 @@ std::string json_string(const std::string& text) {
   }
 }
 
-std::string header_text(const std::vector<const StateDict::Entry*>& order, const Metadata& metadata) {
-  std::string text = fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));
+// The header with its length in front. Throws InvalidArgument for one that `load` would refuse.
+std::string header_bytes(const std::vector<const StateDict::Entry*>& order, const Metadata& metadata) {
+  std::string text(kTextOffset, '\0');
+  text += fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));
   for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", json_string(key), json_string(value));
   text.back() = '}';  // instead of the last comma: there is the checksum at least
-  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
-    const std::uint64_t end = begin + static_cast<std::uint64_t>(tensor.numel()) * item_size(tensor.dtype());
+    const std::uint64_t begin = end;
+    end += static_cast<std::uint64_t>(tensor.numel()) * item_size(tensor.dtype());
     text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", json_string(name),
                         kDTypes[rank_of(tensor.dtype())].name, fmt::join(tensor.shape(), ","), begin, end);
-    begin = end;
   }
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts aligned
-  LOCKSTEP_CHECK(text.size() <= kMaxHeaderBytes, "save: names and metadata take {} bytes, the format's limit is {}",
-                 text.size(), kMaxHeaderBytes);
+  const std::uint64_t length = text.size() - kTextOffset;
+  std::memcpy(text.data(), &length, kTextOffset);
+  try {
+    static_cast<void>(read_header(MemorySource(std::as_bytes(std::span(text)), "save"), text.size() + end));
+  } catch (const IoError& error) {
+    throw InvalidArgument(error.what());
+  }
   return text;
 }
 
@@ -77,10 +85,7 @@ void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file) {
   for (const auto* entry : order) hash.update(bytes_of(packed(entry->second)));
   Metadata all = metadata;
   all[kChecksumKey] = checksum_text(hash.digest());
-  const std::string header = header_text(order, all);
-  const auto length = static_cast<std::uint64_t>(header.size());
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(header);
+  file.write(header_bytes(order, all));
   for (const auto* entry : order) file.write(bytes_of(packed(entry->second)));
 }
 

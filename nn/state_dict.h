@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -34,7 +34,7 @@ class StateDict {
 
  private:
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, std::size_t> index_;  // position in entries_
+  std::map<std::string, std::size_t> index_;  // position in entries_
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

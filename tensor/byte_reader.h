@@ -16,16 +16,24 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-// What readers accept at most. A file past a limit is an IoError that names it.
+// What readers accept at most. A file past a limit is an IoError that names the limit. The limits keep a
+// reader's memory, besides the tensors that it returns, below the file's size and 64 MiB.
 namespace limits {
+inline constexpr std::uint64_t kSafetensorsHeaderBytes = 100'000'000;  // as the format says
+inline constexpr std::uint64_t kSafetensorsTensors = 1 << 16;
+inline constexpr std::uint64_t kSafetensorsNameBytes = 8 << 20;     // all names together
+inline constexpr std::uint64_t kSafetensorsMetadata = 1 << 14;      // entries
+inline constexpr std::uint64_t kSafetensorsTextBytes = 2 << 20;     // of one name, key or value
+inline constexpr std::uint64_t kSafetensorsBlankBytes = 256 << 10;  // of all else between two of these
 inline constexpr std::uint64_t kCsvBytes = std::uint64_t{4} << 30;
-inline constexpr std::uint64_t kCsvColumns = 1 << 20;
+inline constexpr std::uint64_t kCsvColumns = 1 << 19;
+inline constexpr std::uint64_t kCsvHeaderBytes = 16 << 20;
 inline constexpr std::uint64_t kArrayBytes = std::uint64_t{64} << 30;      // of one array in an IDX, npy or npz file
 inline constexpr std::uint64_t kCompressedBytes = std::uint64_t{4} << 30;  // of a gzip file
 inline constexpr std::uint64_t kInflatedBytes = std::uint64_t{4} << 30;    // what gzip or deflate data may unfold to
 inline constexpr std::uint64_t kNpyHeaderBytes = 64 << 10;
 inline constexpr std::uint64_t kZipEntries = 1 << 16;
-inline constexpr std::uint64_t kZipDirectoryBytes = 64 << 20;
+inline constexpr std::uint64_t kZipDirectoryBytes = 16 << 20;
 inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do better, so a file that claims more is broken
 }  // namespace limits
 

@@ -3,6 +3,9 @@
 
 #include <cstring>
 
+#include "lockstep/tensor/byte_reader.h"
+#include "tests/support/peak_memory.h"
+
 namespace {
 
 std::string file(const std::string& header, std::size_t payload) {
@@ -28,6 +31,36 @@ std::string error(const std::string& bytes) {
 
 // The header of one tensor "w" with the given fields.
 std::string one(const std::string& fields) { return "{\"w\":{" + fields + "}}"; }
+// Bytes allocated at one time while the file is read, beyond its size.
+std::int64_t memory_for(const std::string& bytes, const std::string& expected) {
+  const PeakMemory memory;
+  if (expected.empty()) {
+    CHECK(!parse(bytes).empty());
+  } else {
+    const std::string text = error(bytes);
+    CHECK_MESSAGE(contains(text, expected), text);
+  }
+  return memory.bytes() - static_cast<std::int64_t>(bytes.size());
+}
+
+// `count` tensors without elements, with names of `name_bytes` bytes.
+std::string many_tensors(int count, std::size_t name_bytes) {
+  std::string json = "{";
+  for (int i = 0; i < count; ++i) {
+    const std::string number = std::to_string(i);
+    json += (i ? ",\"" : "\"") + number + std::string(name_bytes - number.size(), 'n') +
+            R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  return json + "}";
+}
+
+std::string many_keys(int count, std::size_t value_bytes) {
+  std::string json = R"({"__metadata__":{)";
+  for (int i = 0; i < count; ++i)
+    json += (i ? ",\"" : "\"") + std::to_string(i) + "\":\"" + std::string(value_bytes, 'v') + "\"";
+  return json + R"(},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})";
+}
+
 const std::string kGood = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
 
 }  // namespace
@@ -75,6 +108,7 @@ TEST_CASE("a header that is not JSON in UTF-8 is refused with the byte") {
   CHECK(contains(error(file("{\"a\xc0\xaf\":1}", 0)), "not valid JSON"));
   CHECK(error(file(std::string("{}\0garbage", 10), 0)) == "f: byte 10: a zero byte in the header");
   CHECK(contains(error(file("{\"" + std::string(100'000, 'x'), 0)), "not valid JSON"));
+  CHECK(contains(error(file(R"({"\\\"":1, "b\\":x})", 0)), "found a number"));
 }
 
 TEST_CASE("nesting, of any depth, is refused where it starts") {
@@ -184,6 +218,27 @@ TEST_CASE("a claimed size far past the file allocates nothing") {
       error(file(one(R"("dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776])"), 8));
   CHECK(text == "f: the tensors take 1099511627776 bytes, 8 follow the header: the file is truncated");
   CHECK(static_cast<std::uint64_t>(ls::allocator_stats().peak_bytes) == before);
+}
+
+TEST_CASE("a header of 82 MiB takes no more memory than the file's size and 64 MiB, whatever it consists of") {
+  constexpr std::size_t kHeader = 82 << 20;
+  constexpr std::int64_t kAllowed = 64 << 20;
+  CHECK(memory_for(file("{\"" + std::string(kHeader, 'n') + "\":1}", 0), "a text of more than 2097152 bytes") <
+        kAllowed);
+  CHECK(memory_for(file("{\"w\":" + std::string(kHeader, '1') + "}", 0), "a piece without texts") < kAllowed);
+  CHECK(memory_for(file("{" + std::string(kHeader, '\n') + "}", 0), "a piece without texts") < kAllowed);
+  CHECK(memory_for(file(many_keys(kHeader / 14, 0), 0), "more than 16384 keys") < kAllowed);
+  CHECK(memory_for(file(many_tensors(kHeader / 80, 7), 0), "more than 65536 tensors") < kAllowed);
+}
+
+TEST_CASE("the largest headers that are read need no more memory either") {
+  constexpr std::int64_t kAllowed = 64 << 20;
+  CHECK(memory_for(file(many_tensors(ls::limits::kSafetensorsTensors, 128), 0), "") < kAllowed);
+  CHECK(memory_for(file(many_keys(ls::limits::kSafetensorsMetadata, 6000), 0), "") < kAllowed);
+  const std::string long_text(ls::limits::kSafetensorsTextBytes - 1, 'n');
+  CHECK(memory_for(file(R"({"__metadata__":{"k":")" + long_text + "\n\"}}", 0), "not valid JSON") < kAllowed);
+  CHECK(memory_for(file("{" + std::string(ls::limits::kSafetensorsBlankBytes - 1, '\n') + "]", 0), "not valid JSON") <
+        kAllowed);
 }
 
 TEST_CASE("a bool that is neither 0 nor 1 is refused") {

@@ -176,6 +176,50 @@ TEST_CASE("a save that fails at any system call leaves the old file whole") {
   CHECK(files == 1);  // no temporary file is left
 }
 
+TEST_CASE("a header of any length is read, also where the length's bytes are those of a pickle") {
+  // What `save` writes with one more byte of text has the same length or eight bytes more, so one of eight
+  // has the wanted one.
+  for (const std::uint64_t wanted : {0x0280u, 0x10280u, 0x90280u, 0x0380u, 0x0480u, 0x0580u}) {
+    const auto bytes_with = [&](std::size_t text) {
+      ls::save({{"w", ls::ones({2})}}, "length.safetensors", {{"note", std::string(text, 'x')}});
+      return bytes_of("length.safetensors");
+    };
+    const auto header_of = [](const std::string& bytes) {
+      std::uint64_t length = 0;
+      std::memcpy(&length, bytes.data(), 8);
+      return length;
+    };
+    const std::string bytes = bytes_with(wanted - header_of(bytes_with(0)));
+    REQUIRE(header_of(bytes) == wanted);
+    REQUIRE(bytes[0] == '\x80');
+    CHECK(ls::equal(ls::load("length.safetensors").at("w"), ls::ones({2})));
+    CHECK(contains(error_of<ls::IoError>([&] { parse(bytes.substr(0, bytes.size() - 3)); }), "truncated"));
+  }
+  constexpr std::uint64_t kZip = 0x04034b50;  // "PK\3\4", the first bytes of a zip archive
+  std::string json = "{\"__metadata__\":{\"0\":\"\"";
+  for (int i = 1; json.size() + (1 << 20) + 100 < kZip; ++i)
+    json += ",\"" + std::to_string(i) + "\":\"" + std::string(1 << 20, 'x') + '"';
+  json += ",\"rest\":\"" + std::string(kZip - json.size() - 12, 'x') + "\"}}";
+  REQUIRE(json.size() == kZip);
+  CHECK(parse(std::string("PK\x03\x04\0\0\0\0", 8) + json).empty());
+}
+
+TEST_CASE("what load would refuse is not saved") {
+  const auto refusal = [](const ls::StateDict& dict, const ls::Metadata& metadata) {
+    return error_of([&] { ls::save(dict, "refused.safetensors", metadata); });
+  };
+  const std::string large(ls::limits::kSafetensorsTextBytes + 1, 'x');
+  CHECK(contains(refusal({{large, ls::ones({1})}}, {}), "save: byte "));
+  CHECK(contains(refusal({}, {{"note", large}}), "header: a text of more than 2097152 bytes"));
+  ls::Metadata many;
+  for (std::uint64_t i = 0; i < ls::limits::kSafetensorsMetadata; ++i) many[std::to_string(i)] = "";
+  CHECK(contains(refusal({}, many), "more than 16384 keys"));
+  ls::StateDict names;
+  for (int i = 0; i < 9; ++i) names.insert(std::string(1 << 20, static_cast<char>('a' + i)), ls::ones({1}));
+  CHECK(contains(refusal(names, {}), "more than 8388608 bytes of names"));
+  CHECK_FALSE(std::filesystem::exists("refused.safetensors"));
+}
+
 TEST_CASE("loading what is not a safetensors file says what it is") {
   CHECK(contains(error_of<ls::IoError>([] { ls::load("does_not_exist.safetensors"); }), "does_not_exist.safetensors"));
   CHECK(contains(error_of<ls::IoError>([] { ls::load("."); }), "."));
