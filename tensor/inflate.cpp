@@ -78,19 +78,4 @@ void Inflater::fail(const char* what) const {
   throw IoError(fmt::format("{}: damaged compressed data: {}", name_, what));
 }
 
-std::vector<std::byte> inflate_all(std::span<const std::byte> compressed, Compression compression,
-                                   std::uint64_t max_bytes, const std::string& name) {
-  constexpr std::size_t kFirst = 64 << 10;
-  Inflater inflater(compressed, compression, name);
-  std::vector<std::byte> out;
-  std::size_t filled = 0;
-  do {
-    out.resize(std::min<std::uint64_t>(std::max(kFirst, 2 * filled), max_bytes + 1));  // one more tells that it goes on
-    filled += inflater.read(std::span(out).subspan(filled));
-    LOCKSTEP_CHECK_IO(filled <= max_bytes, "{}: unfolds to more than the {} bytes allowed here", name, max_bytes);
-  } while (filled == out.size());
-  out.resize(filled);
-  return out;
-}
-
 }  // namespace lockstep::inline LOCKSTEP_ABI

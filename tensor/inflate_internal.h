@@ -1,4 +1,4 @@
-// Decompression with zlib of data that somebody else compressed: memory grows only with the bytes that really come out.
+// Decompression with zlib of data that somebody else compressed, piece by piece.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "lockstep/tensor/error.h"
 
@@ -41,9 +40,5 @@ class Inflater {
   std::unique_ptr<Stream> stream_;
   std::string name_;
 };
-
-// Everything the stream unfolds to. Throws IoError past `max_bytes`.
-std::vector<std::byte> inflate_all(std::span<const std::byte> compressed, Compression compression,
-                                   std::uint64_t max_bytes, const std::string& name);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

@@ -163,30 +163,35 @@ Header parse_header_text(std::string_view text, const std::string& file, std::ui
   return {*element, *fortran, *shape, base + text.size()};
 }
 
-Header read_header(const ByteSource& source) {
-  constexpr std::uint64_t kFixed = 12;  // magic, version, and a length of two or four bytes
-  std::vector<std::byte> start(std::min(source.size(), kFixed));
-  source.read_at(0, start);
-  ByteReader reader(start, source.name());
+Header read_header(const ByteStream& stream) {
+  constexpr std::uint64_t kShort = 10, kLong = 12;  // magic, version, and two bytes of length; later four
+  std::vector<std::byte> start(std::min(stream.size, kShort));
+  stream.read(start);
+  ByteReader reader(start, stream.name);
   if (reader.remaining() < kMagic.size() || reader.text(kMagic.size(), "magic") != kMagic) {
     reader.fail("not an npy file: it does not begin with \\x93NUMPY");
   }
   const auto version = reader.little<std::uint8_t>("version");
   reader.skip(1, "version");
   if (version < 1 || version > 3) reader.fail(fmt::format("npy version {}; 1, 2 and 3 are known", version));
-  const std::uint64_t length =
-      version == 1 ? reader.little<std::uint16_t>("header length") : reader.little<std::uint32_t>("header length");
-  if (length > limits::kNpyHeaderBytes || length > source.size() - reader.offset()) {
-    reader.fail(fmt::format("header length {}; the file has {} bytes, and {} are allowed", length, source.size(),
+  std::uint64_t length = reader.little<std::uint16_t>("header length");
+  if (version > 1) {
+    std::vector<std::byte> high(std::min(stream.size, kLong) - kShort);
+    stream.read(high);
+    length |= std::uint64_t{ByteReader(high, stream.name, kShort).little<std::uint16_t>("header length")} << 16;
+  }
+  const std::uint64_t begin = version > 1 ? kLong : kShort;
+  if (length > limits::kNpyHeaderBytes || length > stream.size - begin) {
+    reader.fail(fmt::format("header length {}; the file has {} bytes, and {} are allowed", length, stream.size,
                             limits::kNpyHeaderBytes));
   }
   std::vector<std::byte> text(length);
-  source.read_at(reader.offset(), text);
-  return parse_header_text({reinterpret_cast<const char*>(text.data()), text.size()}, source.name(), reader.offset());
+  stream.read(text);
+  return parse_header_text({reinterpret_cast<const char*>(text.data()), text.size()}, stream.name, begin);
 }
 
 // Elements of the shape, after checking that the file holds exactly that many bytes: nothing is allocated before.
-std::uint64_t checked_count(const Header& header, const ByteSource& source) {
+std::uint64_t checked_count(const Header& header, const ByteStream& stream) {
   std::uint64_t bytes = header.element.bytes;
   bool fits = true, empty = false;
   for (const std::int64_t size : header.shape) {  // zeros are left out, or (0, 2^62, 2^62) would pass
@@ -194,12 +199,12 @@ std::uint64_t checked_count(const Header& header, const ByteSource& source) {
     fits = fits && (size == 0 || checked_mul(bytes, static_cast<std::uint64_t>(size), &bytes));
   }
   fits = fits && bytes <= limits::kArrayBytes;
-  LOCKSTEP_CHECK_IO(fits, "{}: npy header: shape {} is more than the {} bytes an array may have", source.name(),
+  LOCKSTEP_CHECK_IO(fits, "{}: npy header: shape {} is more than the {} bytes an array may have", stream.name,
                     header.shape.to_string(), limits::kArrayBytes);
   if (empty) bytes = 0;
-  const std::uint64_t held = source.size() - header.data_offset;
+  const std::uint64_t held = stream.size - header.data_offset;
   LOCKSTEP_CHECK_IO(bytes == held, "{}: byte {}: shape {} of {} bytes each needs {} bytes, the file has {}",
-                    source.name(), header.data_offset, header.shape.to_string(), header.element.bytes, bytes, held);
+                    stream.name, header.data_offset, header.shape.to_string(), header.element.bytes, bytes, held);
   return bytes / header.element.bytes;
 }
 
@@ -246,34 +251,70 @@ void convert(const Element& element, std::span<const std::byte> from, const Tens
   }
 }
 
-// Column-major data are the row-major data of the reversed shape, transposed.
-Tensor from_fortran_order(const Tensor& reversed) {
-  Shape dims;
-  for (int i = reversed.dim() - 1; i >= 0; --i) dims.push_back(i);
-  return raw::contiguous(raw::permute(reversed, dims));
-}
+// Puts elements in column-major order, as Fortran has them, where they belong in a row-major tensor.
+class FortranOrder {
+ public:
+  explicit FortranOrder(const Tensor& to) : to_(to), index_(to.shape()) {
+    for (std::int64_t& index : index_) index = 0;
+  }
+
+  // `part` holds the next elements.
+  void put(const Tensor& part) {
+    const std::size_t bytes = item_size(part.dtype());
+    const auto* from = static_cast<const std::byte*>(part.raw_data());
+    for (std::int64_t i = 0; i < part.numel(); ++i, from += bytes) {
+      std::memcpy(static_cast<std::byte*>(to_.raw_data()) + offset_ * static_cast<std::int64_t>(bytes), from, bytes);
+      step();
+    }
+  }
+
+ private:
+  void step() {
+    for (int dim = 0; dim < to_.dim(); ++dim) {
+      offset_ += to_.strides()[dim];
+      if (++index_[dim] < to_.shape()[dim]) return;
+      offset_ -= to_.strides()[dim] * index_[dim];
+      index_[dim] = 0;
+    }
+  }
+
+  const Tensor& to_;
+  Shape index_;              // of the next element
+  std::int64_t offset_ = 0;  // of the next element, in elements
+};
 
 }  // namespace
 
-// The data pass through a small buffer, so that a large file is in memory once.
-Tensor parse_npy(const ByteSource& source) {
+// The data pass through a small buffer, so that memory holds the tensor and no second copy.
+Tensor read_npy(const ByteStream& stream) {
   constexpr std::uint64_t kChunkElements = 32 << 10;
-  const Header header = read_header(source);
-  const std::uint64_t count = checked_count(header, source);
-  Shape shape = header.shape;
-  if (header.fortran_order) std::reverse(shape.begin(), shape.end());
-  const Tensor out = raw::empty(shape, {.dtype = header.element.dtype});
-  if (count == 0) return header.fortran_order ? from_fortran_order(out) : out;
+  const Header header = read_header(stream);
+  const std::uint64_t count = checked_count(header, stream);
+  const Tensor out = raw::empty(header.shape, {.dtype = header.element.dtype});
+  const bool in_order = !header.fortran_order || out.dim() < 2;
   const Tensor flat = raw::view(out, {static_cast<std::int64_t>(count)});
+  FortranOrder order(out);
   std::vector<std::byte> chunk;
   for (std::uint64_t first = 0; first < count; first += kChunkElements) {
     const std::uint64_t last = std::min(count, first + kChunkElements);
     chunk.resize((last - first) * header.element.bytes);
-    source.read_at(header.data_offset + first * header.element.bytes, chunk);
-    const Tensor part = raw::slice(flat, 0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1);
-    convert(header.element, chunk, part, source.name());
+    stream.read(chunk);
+    const auto elements = static_cast<std::int64_t>(last - first);
+    const Tensor part = in_order
+                            ? raw::slice(flat, 0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1)
+                            : raw::empty({elements}, out.options());
+    convert(header.element, chunk, part, stream.name);
+    if (!in_order) order.put(part);
   }
-  return header.fortran_order ? from_fortran_order(out) : out;
+  return out;
+}
+
+Tensor parse_npy(const ByteSource& source) {
+  std::uint64_t offset = 0;
+  return read_npy({.size = source.size(), .name = source.name(), .read = [&](std::span<std::byte> out) {
+                     source.read_at(offset, out);
+                     offset += out.size();
+                   }});
 }
 
 Tensor load_npy(const std::string& path) { return parse_npy(InputFile(path)); }

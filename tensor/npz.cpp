@@ -2,6 +2,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
@@ -30,10 +31,14 @@ struct Entry {
   std::uint64_t compressed_bytes, bytes, offset;  // the offset is that of the local header
 };
 
-std::vector<std::byte> read_part(const ByteSource& source, std::uint64_t offset, std::uint64_t count) {
+void check_range(const ByteSource& source, std::uint64_t offset, std::uint64_t count) {
   std::uint64_t end = 0;
   LOCKSTEP_CHECK_IO(checked_add(offset, count, &end) && end <= source.size(),
                     "{}: byte {}: {} bytes needed, the file has {}", source.name(), offset, count, source.size());
+}
+
+std::vector<std::byte> read_part(const ByteSource& source, std::uint64_t offset, std::uint64_t count) {
+  check_range(source, offset, count);
   std::vector<std::byte> part(count);
   source.read_at(offset, part);
   return part;
@@ -148,37 +153,91 @@ const Entry& pick(const std::vector<Entry>& entries, const std::string& name, co
   return *found;
 }
 
-// The entry's bytes, unfolded and compared with the archive's checksum.
-std::vector<std::byte> read_content(const ByteSource& source, const Entry& entry) {
-  const auto local = read_part(source, entry.offset, kLocalBytes);
-  ByteReader reader(local, source.name(), entry.offset);
-  if (reader.little<std::uint32_t>("zip local header") != kLocalSignature) reader.fail("not a zip local header");
-  reader.seek(26, "zip local header");
-  const std::uint64_t name_bytes = reader.little<std::uint16_t>("zip local header: name length");
-  const std::uint64_t extra_bytes = reader.little<std::uint16_t>("zip local header: extra length");
-  std::vector<std::byte> content =
-      read_part(source, entry.offset + kLocalBytes + name_bytes + extra_bytes, entry.compressed_bytes);
-  const std::string place = source.name() + ": " + in_quotes(entry.name);
-  if (entry.method == kDeflated) {
-    content = inflate_all(content, Compression::kDeflate, std::min(entry.bytes, limits::kInflatedBytes), place);
-  } else {
-    LOCKSTEP_CHECK_IO(entry.method == kStored, "{}: zip method {}; stored (0) and deflated (8) are read", place,
+// The content of an entry, from front to back. Memory holds the compressed bytes and not what they inflate
+// to.
+class Content {
+ public:
+  Content(const ByteSource& source, const Entry& entry)
+      : source_(source), entry_(entry), name_(source.name() + ": " + in_quotes(entry.name)) {
+    const auto local = read_part(source, entry.offset, kLocalBytes);
+    ByteReader reader(local, source.name(), entry.offset);
+    if (reader.little<std::uint32_t>("zip local header") != kLocalSignature) reader.fail("not a zip local header");
+    reader.seek(26, "zip local header");
+    const std::uint64_t name_bytes = reader.little<std::uint16_t>("zip local header: name length");
+    const std::uint64_t extra_bytes = reader.little<std::uint16_t>("zip local header: extra length");
+    begin_ = entry.offset + kLocalBytes + name_bytes + extra_bytes;
+    check_range(source, begin_, entry.compressed_bytes);
+    if (entry.method == kStored) {
+      require_size(entry.compressed_bytes);
+      return;
+    }
+    LOCKSTEP_CHECK_IO(entry.method == kDeflated, "{}: zip method {}; stored (0) and deflated (8) are read", name_,
                       entry.method);
+    LOCKSTEP_CHECK_IO(
+        entry.bytes <= limits::kInflatedBytes && entry.bytes / limits::kDeflateRatio <= entry.compressed_bytes,
+        "{}: the archive says {} bytes; {} compressed ones cannot give that (limit: {})", name_, entry.bytes,
+        entry.compressed_bytes, limits::kInflatedBytes);
+    compressed_ = read_part(source, begin_, entry.compressed_bytes);
   }
-  LOCKSTEP_CHECK_IO(content.size() == entry.bytes, "{}: has {} bytes, the archive says {}", place, content.size(),
-                    entry.bytes);
-  const auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size());
-  LOCKSTEP_CHECK_IO(crc == entry.crc, "{}: its checksum is {:08x}, the archive says {:08x}", place, crc, entry.crc);
-  return content;
-}
+
+  std::uint64_t size() const { return entry_.bytes; }
+  const std::string& name() const { return name_; }
+
+  void rewind() {
+    position_ = 0;
+    if (entry_.method == kDeflated) inflater_ = std::make_unique<Inflater>(compressed_, Compression::kDeflate, name_);
+  }
+
+  // Throws IoError where there are fewer bytes than `out` has.
+  void read(std::span<std::byte> out) {
+    if (inflater_) {
+      const std::size_t count = inflater_->read(out);
+      if (count < out.size()) require_size(position_ + count);
+    } else {
+      source_.read_at(begin_ + position_, out);
+    }
+    position_ += out.size();
+  }
+
+  // Compares size and checksum with the archive's, so that nothing is allocated later for bytes that are not
+  // there.
+  void check() {
+    rewind();
+    std::vector<std::byte> chunk(64 << 10);
+    uLong crc = 0;
+    while (position_ < size()) {
+      const auto part = std::span(chunk).first(std::min<std::uint64_t>(chunk.size(), size() - position_));
+      read(part);
+      crc = crc32_z(crc, reinterpret_cast<const Bytef*>(part.data()), part.size());
+    }
+    if (inflater_) require_size(size() + inflater_->read(std::span(chunk).first(1)));
+    LOCKSTEP_CHECK_IO(crc == entry_.crc, "{}: its checksum is {:08x}, the archive says {:08x}", name_, crc, entry_.crc);
+  }
+
+ private:
+  void require_size(std::uint64_t found) const {
+    LOCKSTEP_CHECK_IO(found == size(), "{}: has {} bytes{}, the archive says {}", name_, found,
+                      found > size() ? " or more" : "", size());
+  }
+
+  const ByteSource& source_;
+  const Entry& entry_;
+  std::string name_;
+  std::uint64_t begin_ = 0, position_ = 0;
+  std::vector<std::byte> compressed_;
+  std::unique_ptr<Inflater> inflater_;
+};
 
 }  // namespace
 
 Tensor parse_npz(const ByteSource& source, const std::string& name) {
   const std::vector<Entry> entries = read_directory(source);
   const Entry& entry = pick(entries, name, source.name());
-  const std::vector<std::byte> content = read_content(source, entry);
-  return parse_npy(MemorySource(content, source.name() + ": " + in_quotes(entry.name)));
+  Content content(source, entry);
+  content.check();
+  content.rewind();
+  return read_npy(
+      {.size = content.size(), .name = content.name(), .read = [&](std::span<std::byte> out) { content.read(out); }});
 }
 
 Tensor load_npz(const std::string& path, const std::string& name) { return parse_npz(InputFile(path), name); }

@@ -6,6 +6,7 @@
 
 #include "lockstep/tensor/npy.h"
 
+#include "../support/peak_memory.h"
 #include "../support/testing.h"
 
 namespace {
@@ -46,10 +47,28 @@ std::string file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+std::string deflate(const std::string& data) {
+  z_stream z = {};
+  REQUIRE(deflateInit2(&z, 1, Z_DEFLATED, -15, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(deflateBound(&z, data.size()), '\0');
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));
+  z.avail_in = static_cast<uInt>(data.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(::deflate(&z, Z_FINISH) == Z_STREAM_END);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::uint32_t crc_of(const std::string& data) {
+  return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+}
+
 // A zip archive of one stored file, with sizes and offset moved to a zip64 field if asked.
 std::string zip(const std::string& name, const std::string& data, bool zip64 = false) {
   const std::uint32_t see64 = 0xffffffff;
-  const auto crc = static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+  const std::uint32_t crc = crc_of(data);
   const std::string local = little(0x04034b50, 4) + little(20, 2) + little(0, 8) + little(crc, 4) +
                             little(data.size(), 4) + little(data.size(), 4) + little(name.size(), 2) + little(0, 2) +
                             name + data;
@@ -69,6 +88,18 @@ std::string zip(const std::string& name, const std::string& data, bool zip64 = f
   return local + entry + end64 + little(0x06054b50, 4) + little(0, 4) + little(zip64 ? 0xffff : 1, 2) +
          little(zip64 ? 0xffff : 1, 2) + little(zip64 ? see64 : entry.size(), 4) +
          little(zip64 ? see64 : local.size(), 4) + little(7, 2) + "comment";
+}
+
+// A zip archive of "x.npy", deflated, of which the directory says what is given here.
+std::string deflated_zip(const std::string& deflated, std::uint64_t bytes, std::uint32_t crc) {
+  const std::string sizes =
+      little(crc, 4) + little(deflated.size(), 4) + little(bytes, 4) + little(5, 2) + little(0, 2);
+  const std::string local =
+      little(0x04034b50, 4) + little(20, 2) + little(0, 2) + little(8, 2) + little(0, 4) + sizes + "x.npy" + deflated;
+  const std::string entry = little(0x02014b50, 4) + little(20, 2) + little(20, 2) + little(0, 2) + little(8, 2) +
+                            little(0, 4) + sizes + little(0, 2) + little(0, 8) + little(0, 4) + "x.npy";
+  return local + entry + little(0x06054b50, 4) + little(0, 4) + little(1, 2) + little(1, 2) + little(entry.size(), 4) +
+         little(local.size(), 4) + little(0, 2);
 }
 
 const std::string kThree = npy_of("|u1", "(3,)", "\x01\x02\x03");
@@ -204,6 +235,64 @@ TEST_CASE("a damaged archive is refused") {
   std::string far = zip("x.npy", kThree);
   far.replace(far.find("comment") - 6, 4, little(0xfffffff0, 4));
   CHECK(contains(npz_error(far), "bytes needed, the file has"));
+}
+
+TEST_CASE("a small archive that inflates to a large one takes memory only for an array that is all there") {
+  constexpr std::int64_t kBytes = 128 << 20, kAllowed = 64 << 20;
+  const std::string zeros(static_cast<std::size_t>(kBytes), '\0');
+  const std::string good = npy_of("<f4", "(" + std::to_string(kBytes / 4) + ",)", zeros), packed = deflate(good);
+  const auto memory_for = [](const std::string& bytes, const std::string& error) {
+    const PeakMemory memory;
+    CHECK_MESSAGE(contains(npz_error(bytes), error), npz_error(bytes));
+    return memory.bytes() - static_cast<std::int64_t>(bytes.size());
+  };
+  const std::string other = npy_of("<f4", "(7,)", zeros);
+  CHECK(memory_for(deflated_zip(deflate(other), other.size(), crc_of(other)), "shape (7) of 4 bytes each") < kAllowed);
+  CHECK(memory_for(deflated_zip(packed, good.size(), 1), "its checksum is") < kAllowed);
+  CHECK(memory_for(deflated_zip(packed, good.size() + 1, crc_of(good)), "bytes, the archive says") < kAllowed);
+  CHECK(memory_for(deflated_zip(packed, good.size() - 1, crc_of(good)), "bytes or more, the archive says") < kAllowed);
+  CHECK(memory_for(deflated_zip(packed.substr(0, 10000), good.size(), crc_of(good)), "cannot give that") < kAllowed);
+  CHECK(memory_for(deflated_zip(packed.substr(0, packed.size() - 9), good.size(), crc_of(good)), "end too early") <
+        kAllowed);
+
+  const std::string archive = deflated_zip(packed, good.size(), crc_of(good));
+  const PeakMemory memory;
+  CHECK(parse_npz(archive).numel() == kBytes / 4);
+  CHECK(memory.bytes() < static_cast<std::int64_t>(archive.size()) + kBytes + kBytes / 4 + (4 << 20));
+}
+
+TEST_CASE("an array passes through a small buffer on its way from the file to the tensor") {
+  constexpr std::int64_t kBytes = 16 << 20, kAllowed = 4 << 20,
+                         kTensor = kBytes + kBytes / 4;  // as storages are rounded up
+  const std::string data(static_cast<std::size_t>(kBytes), '\1');
+  const auto memory_for = [](const auto& read) {
+    ls::empty_cache();
+    const PeakMemory memory;
+    read();
+    return memory.bytes();
+  };
+  const std::string plain = npy_of("|u1", "(4096, 4096)", data), turned = npy_of("|u1", "(4096, 4096)", data, "True");
+  const std::string wider = npy_of("|i1", "(4096, 4096)", data, "True"), stored = zip("x.npy", plain);
+  CHECK(memory_for([&] { parse(plain); }) < kTensor + kAllowed);
+  CHECK(memory_for([&] { parse(turned); }) < kTensor + kAllowed);
+  CHECK(memory_for([&] { parse(wider); }) < 4 * kTensor + kAllowed);
+  CHECK(memory_for([&] { parse_npz(stored); }) < kTensor + kAllowed);
+}
+
+TEST_CASE("Fortran order is undone for any number of dimensions, across the pieces that are read") {
+  for (const ls::Shape& shape : {ls::Shape{5}, ls::Shape{3, 4}, ls::Shape{2, 1, 3}, ls::Shape{7, 5, 3, 2},
+                                 ls::Shape{300, 250}, ls::Shape{4, 0, 2}}) {
+    const ls::Tensor want = ls::arange(0, shape.numel(), 1, {.dtype = ls::kInt32}).reshape(shape);
+    std::vector<std::int64_t> order;
+    std::string sizes = "(";
+    for (int d = 0; d < shape.dim(); ++d) {
+      order.push_back(shape.dim() - 1 - d);
+      sizes += std::to_string(shape[d]) + ",";
+    }
+    std::string data;
+    for (const int value : want.permute(order).to_vector<int>()) data += little(static_cast<std::uint64_t>(value), 4);
+    CHECK(ls::equal(parse(npy_of("<i4", sizes + ")", data, "True")), want));
+  }
 }
 
 TEST_CASE("npy and npz files cut off anywhere or with any byte changed give a tensor or an error of ours") {
