@@ -46,6 +46,7 @@ class CsvReader {
   };
 
   Field next_field(Cursor& cursor) const;
+  static std::string name_of(const Field& field);
   Field quoted_field(Cursor& cursor) const;
   bool end_of_line(Cursor& cursor, const char* after) const;
   bool only_blank_left(std::size_t position) const;

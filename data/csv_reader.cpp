@@ -31,20 +31,32 @@ CsvReader::CsvReader(std::string_view text, std::string file, char delimiter)
 
 std::vector<std::string> CsvReader::read_header() {
   std::vector<std::string> names;
+  std::uint64_t bytes = 0;
   Field field;
   do {
+    const Cursor start = next_;
     field = next_field(next_);
-    std::string name(trimmed(field.text));
-    for (auto quote = name.find("\"\""); field.escaped && quote != std::string::npos;
-         quote = name.find("\"\"", quote + 1)) {
-      name.erase(quote, 1);
-    }
-    names.push_back(std::move(name));
-    if (names.size() > limits::kCsvColumns)
-      fail(next_, field.position, fmt::format("more than {} columns", limits::kCsvColumns));
+    bytes += field.text.size();
+    if (bytes > limits::kCsvHeaderBytes)
+      fail(start, field.position, fmt::format("the header has more than {} bytes", limits::kCsvHeaderBytes));
+    if (names.size() == limits::kCsvColumns)
+      fail(start, field.position, fmt::format("more than {} columns", limits::kCsvColumns));
+    names.push_back(name_of(field));
   } while (!field.last);
   first_row_ = next_;
   return names;
+}
+
+// The field's text without blanks at its ends, each doubled quote as one.
+std::string CsvReader::name_of(const Field& field) {
+  const std::string_view text = trimmed(field.text);
+  if (!field.escaped) return std::string(text);
+  std::string name;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    name += text[i];
+    if (text.substr(i).starts_with("\"\"")) ++i;
+  }
+  return name;
 }
 
 std::size_t CsvReader::count_fields() const {

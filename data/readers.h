@@ -35,8 +35,10 @@ struct CsvTable {
 CsvTable read_csv(std::span<const std::byte> text, const std::string& name, const CsvOptions& options);
 }  // namespace detail
 
-// A table of numbers. Every column but the target's is a feature: data() is (rows, features) f32, target() (rows, 1) f32.
-// Fields are finite numbers, quoted or not; lines end in LF or CRLF. The memory needed is that of the file and of the tensors.
+// A table of numbers. Every column but the target's is a feature: data() is (rows, features) f32, target()
+// (rows, 1) f32. Fields are finite numbers, quoted or not; lines end in LF or CRLF. There may be 524,288
+// columns, with names of 16 MiB together. The memory needed is that of the file, of the tensors, and at most
+// 64 MiB.
 class CsvDataset : public TensorDataset {
  public:
   explicit CsvDataset(const std::string& path, const CsvOptions& options = {});

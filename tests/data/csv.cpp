@@ -1,6 +1,9 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/tensor/byte_reader.h"
+
+#include "../support/peak_memory.h"
 #include "support.h"
 
 using namespace ls::data;
@@ -171,6 +174,40 @@ TEST_CASE("arguments that do not fit the file are named") {
   std::string wide = "column0";
   for (int i = 1; i < 1000; ++i) wide += ",column" + std::to_string(i);
   CHECK(contains(argument_error(wide + "\n", {.target = "z"}), "and 99"));
+}
+
+TEST_CASE("a header full of doubled quotes is read in time linear in its length, and each pair is one quote") {
+  const auto name_of = [](const std::string& field) { return parse(field + ",y\n1,2\n").features()[0]; };
+  CHECK(name_of(R"("a""b""""")") == R"(a"b"")");
+  CHECK(name_of("a\"\"") == "a\"\"");  // quotes inside a field that has none around it stand for themselves
+  // Eight million pairs: moving the rest of the text for each of them would take an hour.
+  const std::size_t pairs = ls::limits::kCsvHeaderBytes / 2 - 10;
+  CHECK(name_of('"' + std::string(2 * pairs, '"') + '"') == std::string(pairs, '"'));
+}
+
+TEST_CASE("a header is limited in columns and bytes, and takes no more memory than the file's size and 64 MiB") {
+  const auto memory_for = [](const std::string& text, const CsvOptions& options) {
+    const PeakMemory memory;
+    try {
+      parse(text, options);
+    } catch (const ls::IoError&) {
+    }
+    return memory.bytes() - static_cast<std::int64_t>(text.size());
+  };
+  constexpr std::int64_t kAllowed = 64 << 20;
+  const std::string longest(ls::limits::kCsvHeaderBytes, 'a');
+  CHECK(contains(io_error(longest + ",y\n1,2\n"), "f.csv:1:16777218: the header has more than 16777216 bytes"));
+  std::string header = "y", row = "1";
+  for (std::uint64_t i = 1; i < ls::limits::kCsvColumns; ++i) {
+    header += ",a234567890123456789012345678901";
+    row += ",2";
+  }
+  CHECK(memory_for(header + "\n" + row + "\n", {.target = "y", .standardize = true}) < kAllowed);
+  CHECK(memory_for(header + ",a\n" + row + "\n", {.target = "y"}) < kAllowed);
+  CHECK(contains(io_error(row + ",\n"), "more than 524288 columns"));
+  CHECK(contains(error_of<ls::IoError>([&] { parse(row + ",2\n", {.target = "0", .header = false}); }),
+                 "f.csv:1: more than 524288 columns"));
+  CHECK(memory_for(row + "\n" + row + "\n", {.target = "0", .standardize = true, .header = false}) < kAllowed);
 }
 
 TEST_CASE("a file that cannot be read says why") {
