@@ -12,8 +12,7 @@
 namespace lockstep::inline LOCKSTEP_ABI::optim {
 
 void detail::require_option(const char* optimizer, const char* option, double value, double below) {
-  // Written so that NaN fails.
-  LOCKSTEP_CHECK(value >= 0 && value < below, "{}: {} is {}, expected {}", optimizer, option, value,
+  LOCKSTEP_CHECK(is_option(value, below), "{}: {} is {}, expected {}", optimizer, option, value,
                  below == 1 ? "a number in [0, 1)" : "a finite number of at least 0");
 }
 

@@ -110,7 +110,9 @@ class Optimizer {
 };
 
 namespace detail {
-// Throws InvalidArgument, naming optimizer, option and value, unless value is finite and in [0, below).
+// True for a finite number in [0, below), false for NaN.
+inline bool is_option(double value, double below = 1e300) { return value >= 0 && value < below; }
+// Throws InvalidArgument, naming optimizer, option and value, unless is_option.
 void require_option(const char* optimizer, const char* option, double value, double below = 1e300);
 }  // namespace detail
 

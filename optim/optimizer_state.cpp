@@ -71,7 +71,12 @@ Optimizer::Loaded Optimizer::read(const StateDict& dict) {
   std::size_t first = 0;
   for (std::size_t group = 0; group < group_count(); ++group) {
     std::vector<double>& values = loaded.options.emplace_back();
-    for (const Option& option : options(group)) values.push_back(reader.number(option_key(group, option.name)));
+    for (const Option& option : options(group)) {
+      const std::string key = option_key(group, option.name);
+      values.push_back(reader.number(key));
+      LOCKSTEP_CHECK(option.number || values.back() == 0 || values.back() == 1,
+                     "load_state_dict: \"{}\" is {}, expected a bool", key, values.back());
+    }
     check_options(values);
     const std::string key = option_key(group, "params");
     const auto saved = reader.integers(key);

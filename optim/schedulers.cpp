@@ -13,13 +13,28 @@ Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(optimizer) {
   for (std::size_t group = 0; group < optimizer.group_count(); ++group) base_.push_back(optimizer.lr(group));
 }
 
-void Scheduler::apply() {
-  for (std::size_t group = 0; group < base_.size(); ++group) optimizer_.set_lr(group, rate(base_[group], t_));
+std::vector<double> Scheduler::rates(const char* op, const std::vector<double>& base, std::int64_t t) const {
+  std::vector<double> result;
+  for (std::size_t group = 0; group < base.size(); ++group) {
+    result.push_back(rate(base[group], t));
+    LOCKSTEP_CHECK(
+        detail::is_option(result.back()),
+        "{}: the rate of group {} at step {} is {}, expected a finite number of at least 0; \"base_lrs\" is {}", op,
+        group, t, result.back(), base[group]);
+  }
+  return result;
 }
 
+void Scheduler::set_rates(const std::vector<double>& rates) {
+  for (std::size_t group = 0; group < rates.size(); ++group) optimizer_.set_lr(group, rates[group]);
+}
+
+void Scheduler::apply() { set_rates(rates("scheduler", base_, t_)); }
+
 void Scheduler::step() {
+  const std::vector<double> next = rates("Scheduler::step", base_, t_ + 1);
   ++t_;
-  apply();
+  set_rates(next);
 }
 
 StateDict Scheduler::state_dict() const { return {{"last_epoch", to_tensor(t_)}, {"base_lrs", to_tensor(base_)}}; }
@@ -32,10 +47,10 @@ Callback<void()> Scheduler::prepare_load(const StateDict& state) {
   LOCKSTEP_CHECK(base.size() == base_.size(), "load_state_dict: \"base_lrs\" has {} groups, the optimizer {}",
                  base.size(), base_.size());
   for (double lr : base) detail::require_option("load_state_dict", "base_lrs", lr);
-  return [this, t, base = std::move(base)]() mutable {
+  return [this, t, rates = rates("load_state_dict", base, t), base = std::move(base)]() mutable {
     t_ = t;
     base_ = std::move(base);
-    apply();
+    set_rates(rates);
   };
 }
 

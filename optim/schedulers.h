@@ -19,7 +19,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // t = t + 1, and the optimizer gets the new rates. Called after the optimizer's step, per batch or per epoch.
+  // t = t + 1, and the optimizer gets the new rates. Called after the optimizer's step, per batch or per
+  // epoch. Throws InvalidArgument, and changes nothing, where a rate would not be a finite number of at
+  // least 0.
   void step();
   // The current rate of the first group, or of group `group`.
   double lr() const { return optimizer_.lr(); }
@@ -29,7 +31,7 @@ class Scheduler {
   // "last_epoch" (i64: t, by PyTorch's name) and "base_lrs" (f64, one for each group).
   StateDict state_dict() const;
   // Takes over both and sets the optimizer's rates. Throws InvalidArgument naming the key, and changes nothing, where
-  // the state does not fit.
+  // the state does not fit or gives a rate that is not a finite number of at least 0.
   void load_state_dict(const StateDict& state) { prepare_load(state)(); }
   // Checks and copies; calling the result takes over and cannot fail.
   Callback<void()> prepare_load(const StateDict& state);
@@ -40,6 +42,10 @@ class Scheduler {
 
  private:
   virtual double rate(double base, std::int64_t t) const = 0;
+  // The rates of all groups at step t. Throws InvalidArgument, in the name of `op`, for one that no
+  // optimizer takes.
+  std::vector<double> rates(const char* op, const std::vector<double>& base, std::int64_t t) const;
+  void set_rates(const std::vector<double>& rates);
 
   Optimizer& optimizer_;
   std::vector<double> base_;  // each group's rate at construction

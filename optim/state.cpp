@@ -1,6 +1,7 @@
 #include <string>
 
 #include "lockstep/optim/state_internal.h"
+#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
@@ -35,7 +36,9 @@ std::int64_t StateReader::count(const std::string& key) const {
   LOCKSTEP_CHECK(tensor.numel() == 1 && tensor.dtype() == kInt64, "load_state_dict: \"{}\" is {}, expected one i64",
                  key, describe(tensor));
   const auto value = tensor.item<std::int64_t>();
-  LOCKSTEP_CHECK(value >= 0, "load_state_dict: \"{}\" is {}, expected a count", key, value);
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;  // schedules and optimizers compute with it in f64
+  LOCKSTEP_CHECK(value >= 0 && value <= kMost, "load_state_dict: \"{}\" is {}, expected a count from 0 to {}", key,
+                 value, kMost);
   return value;
 }
 
@@ -55,7 +58,7 @@ std::vector<std::int64_t> StateReader::integers(const std::string& key) const {
 
 void StateReader::require_all_read() const {
   for (const auto& [key, tensor] : dict_) {
-    LOCKSTEP_CHECK(read_.contains(key), "load_state_dict: \"{}\", {}, has no place here", key, describe(tensor));
+    LOCKSTEP_CHECK(read_.contains(key), "load_state_dict: {}, {}, has no place here", in_quotes(key), describe(tensor));
   }
 }
 

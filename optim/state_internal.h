@@ -25,7 +25,7 @@ class StateReader {
   bool contains(const std::string& key) const { return dict_.contains(key); }
   const Tensor& at(const std::string& key) const;
   double number(const std::string& key) const;                       // one element: f64 or bool
-  std::int64_t count(const std::string& key) const;                  // one element: i64, not negative
+  std::int64_t count(const std::string& key) const;                  // one element: i64 from 0 to 2^53
   std::vector<double> numbers(const std::string& key) const;         // 1-D, f64
   std::vector<std::int64_t> integers(const std::string& key) const;  // 1-D, i64
   // Throws for the first key that nobody asked for.

@@ -132,6 +132,58 @@ TEST_CASE("a broken random state is refused, and changes nothing") {
   CHECK(Everything(b) == before);
 }
 
+TEST_CASE("numbers that no run can have are refused, and change nothing") {
+  Trainer a, b;
+  ls::optim::StepLR growing(a.optimizer, {.step_size = 1, .gamma = 10});
+  ls::CheckpointParts parts = a.parts();
+  parts.scheduler = &growing;
+  a.train(2);
+  growing.step();
+  ls::save_checkpoint("numbers.safetensors", parts);
+  const ls::StateDict good = ls::load("numbers.safetensors");
+  const auto count = [](std::int64_t value) { return ls::tensor(value); };
+  const auto number = [](double value) { return ls::tensor(value, {.dtype = ls::kFloat64}); };
+  const auto numbers = [](double value) { return ls::full({1}, value, {.dtype = ls::kFloat64}); };
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  struct Case {
+    std::string key;
+    ls::Tensor value;
+    std::string expected;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"scheduler.last_epoch", count(400), "the rate of group 0 at step 400 is inf"},
+           {"scheduler.last_epoch", count(kLargest), "\"last_epoch\" is 9223372036854775807, expected a count"},
+           {"scheduler.last_epoch", count(kLargest - 1), "expected a count"},
+           {"scheduler.last_epoch", count(-1), "expected a count"},
+           {"scheduler.base_lrs", numbers(1e299), "the rate of group 0 at step 1 is 1e+300"},
+           {"scheduler.base_lrs", numbers(kNan), "base_lrs is nan"},
+           {"scheduler.base_lrs", numbers(kInf), "base_lrs is inf"},
+           {"scheduler.base_lrs", numbers(-1e-9), "base_lrs is -1e-09"},
+           {"optimizer.param_groups.0.lr", number(kInf), "lr is inf"},
+           {"optimizer.param_groups.0.beta1", number(1), "beta1 is 1"},
+           {"optimizer.param_groups.0.eps", number(kNan), "eps is nan"},
+           {"optimizer.state.0.step", count(kLargest), "\"state.0.step\" is 9223372036854775807"},
+           {"random.state", ls::tensor({1, 2}), "2 numbers are not a state"},
+           {"random.state", ls::tensor({1, -1, 0, 5}), "do not exist"},
+           {"model.body.0.weight", ls::zeros({3}), "body.0.weight"}}) {
+    INFO(c.key, ": ", c.expected);
+    ls::StateDict broken;
+    for (const auto& [name, tensor] : good) broken.insert(name, name == c.key ? c.value : tensor);
+    ls::save(broken, "broken.safetensors", {{"lockstep_checkpoint", "1"}});
+    ls::optim::StepLR schedule(b.optimizer, {.step_size = 1, .gamma = 10});
+    b.optimizer.set_lr(0.25);
+    ls::CheckpointParts into = b.parts();
+    into.scheduler = &schedule;
+    const Everything before(b);
+    const ls::StateDict schedule_before = schedule.state_dict();
+    const std::string message = error_of([&] { ls::load_checkpoint("broken.safetensors", into); });
+    CHECK_MESSAGE(contains(message, c.expected), message);
+    CHECK(Everything(b) == before);
+    CHECK(same_bits(schedule.state_dict(), schedule_before));
+    CHECK(b.optimizer.lr() == 0.25);
+  }
+}
+
 TEST_CASE("a truncated checkpoint is an IoError, and changes nothing") {
   Trainer a;
   a.train(1);

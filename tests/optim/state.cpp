@@ -144,3 +144,28 @@ TEST_CASE("a schedule refuses a state that does not fit, and keeps its own") {
   CHECK(schedule.lr() == 1);
   CHECK(schedule.steps() == 0);
 }
+
+TEST_CASE("a step to a rate that no optimizer takes is refused, and changes no group's rate") {
+  Two two;
+  SGD sgd({{.params = {two.a}, .lr = 0.5}, {.params = {two.b}, .lr = 1e200}});
+  ls::optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 1e60});
+  schedule.step();
+  CHECK(contains(error_of([&] { schedule.step(); }),
+                 "Scheduler::step: the rate of group 1 at step 2 is inf, expected a finite number"));
+  CHECK(schedule.steps() == 1);
+  CHECK(sgd.lr(0) == 0.5 * 1e60);
+  CHECK(sgd.lr(1) == 1e200 * 1e60);
+}
+
+TEST_CASE("a flag is a bool, and a name from a file is cut in messages") {
+  Two two;
+  SGD sgd(two.all(), {.lr = 0.1});
+  const ls::StateDict good = sgd.state_dict();
+  for (const double value : {7.0, -1.0, kNan}) {
+    const ls::Tensor flag = ls::tensor(value, {.dtype = ls::kFloat64});
+    CHECK(contains(error_of([&] { sgd.load_state_dict(with(good, "param_groups.0.maximize", flag)); }),
+                   "\"param_groups.0.maximize\" is "));
+  }
+  CHECK(contains(error_of([&] { sgd.load_state_dict(with(good, std::string(100000, 'k'), ls::zeros({1}))); }),
+                 "has no place here"));
+}
