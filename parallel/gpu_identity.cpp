@@ -1,9 +1,8 @@
 #include "lockstep/parallel/gpu_identity.h"
 
-#include <fstream>
-
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
@@ -21,12 +20,7 @@ GpuIdentity decode(const std::string& text, int rank) {
 
 }  // namespace
 
-std::string machine_mark() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return boot;
-}
+std::string machine_mark() { return boot_id(); }
 
 std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const GpuIdentity& own) {
   const auto key = [](int r) { return fmt::format("gpu/{}", r); };

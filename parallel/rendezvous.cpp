@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "lockstep/parallel/file_store.h"
 #include "lockstep/parallel/meeting_place_internal.h"
@@ -11,6 +10,7 @@
 #include "lockstep/parallel/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -60,12 +60,9 @@ Rendezvous meet_in_file(const InitOptions& options, const Url& url) {
 
 // The kernel that runs this process, and its network, as containers of one host may have several.
 std::string host_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
   char net[64] = {};
   const ssize_t size = ::readlink("/proc/self/ns/net", net, sizeof(net));
-  return boot + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return boot_id() + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
 // The first rank that is on another host than rank 0; 0 where all are on one.

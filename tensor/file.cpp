@@ -1,11 +1,15 @@
 #include "lockstep/tensor/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -29,6 +33,32 @@ auto uninterrupted(Call call) {
 const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// True where the name is that of the open file.
+bool leads_to(const std::string& path, int descriptor) {
+  struct stat named, open;
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(descriptor, &open) == 0 && named.st_dev == open.st_dev &&
+         named.st_ino == open.st_ino;
+}
+
+class OwnDescriptor {
+ public:
+  explicit OwnDescriptor(int descriptor) : descriptor_(descriptor) {}
+  ~OwnDescriptor() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  OwnDescriptor(const OwnDescriptor&) = delete;
+  OwnDescriptor& operator=(const OwnDescriptor&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
 
 }  // namespace
 
@@ -85,40 +115,114 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
 
 FileSystemCalls FileSystemCalls::real() {
   return {.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); },
+          .flock = ::flock,
           .write = ::write,
+          .fchown = ::fchown,
+          .fchmod = ::fchmod,
           .fsync = ::fsync,
           .close = ::close,
           .rename = ::rename,
           .unlink = ::unlink};
 }
 
-AtomicFile::AtomicFile(std::string path, const FileSystemCalls& calls) : calls_(calls), path_(std::move(path)) {
-  const auto slash = path_.rfind('/');
-  folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
-  LOCKSTEP_CHECK_IO(slash + 1 < path_.size(), "\"{}\": is not the name of a file", path_);
+std::string boot_id() {
+  const int file = uninterrupted([] { return ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); });
+  char text[36];
+  const ssize_t count = file < 0 ? -1 : uninterrupted([&] { return ::read(file, text, sizeof(text)); });
+  if (file >= 0) ::close(file);
+  return count == sizeof(text) ? std::string(text, sizeof(text)) : "";
+}
+
+AtomicFile::AtomicFile(std::string path, const FileSystemCalls& calls)
+    : calls_(calls), path_(std::move(path)), target_(path_) {
+  LOCKSTEP_CHECK_IO(path_.rfind('/') + 1 < path_.size(), "\"{}\": is not the name of a file", path_);
+  find_target();
   open_temporary();
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) calls_.close(descriptor_);
-  if (temporary_exists_) calls_.unlink(temporary_.c_str());
+  if (descriptor_ < 0) return;
+  calls_.unlink(temporary_.c_str());  // before the lock goes: later the name may be another process's
+  calls_.close(descriptor_);
 }
 
-// The name holds the process id; a number follows for several writers in one process and for what a killed process of
-// the same id left behind.
-void AtomicFile::open_temporary() {
-  constexpr int kTries = 1000;
-  for (int number = 0; number < kTries; ++number) {
-    temporary_ = fmt::format("{}.tmp-{}-{}", path_, ::getpid(), number);
-    descriptor_ = uninterrupted(
-        [&] { return calls_.open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666); });
-    if (descriptor_ >= 0) {
-      temporary_exists_ = true;
+// Follows symbolic links, but not those that the kernel would not follow either (fs.protected_symlinks):
+// links of other users in a folder such as /tmp could lead to any file of this user.
+void AtomicFile::find_target() {
+  constexpr int kMostLinks = 40;
+  for (int links = 0;; ++links) {
+    const OwnDescriptor file(::open(target_.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status, folder;
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return;  // a new file, or creating it says why not
+    if (!S_ISLNK(status.st_mode)) {
+      LOCKSTEP_CHECK_IO(S_ISREG(status.st_mode), "{}: is {}, not a regular file", path_, kind_of(status.st_mode));
+      replaces_ = true;
+      owner_ = status.st_uid;
+      group_ = status.st_gid;
+      mode_ = status.st_mode & 0777;
       return;
     }
-    if (errno != EEXIST) break;
+    if (links == kMostLinks) fail("cannot follow the symbolic link", ELOOP);
+    if (::stat(folder_of(target_).c_str(), &folder) != 0) fail("cannot look at the folder", errno);
+    constexpr mode_t kShared = S_ISVTX | S_IWOTH;
+    if ((folder.st_mode & kShared) == kShared && status.st_uid != ::geteuid() && status.st_uid != folder.st_uid)
+      fail("another user's symbolic link in a folder that everybody may write to is not followed", EACCES);
+    std::string text(PATH_MAX, '\0');
+    const ssize_t size = ::readlinkat(file.get(), "", text.data(), text.size());
+    if (size <= 0) fail("cannot read the symbolic link", errno);
+    text.resize(static_cast<std::size_t>(size));
+    target_ = text[0] == '/' ? text : folder_of(target_) + "/" + text;
+  }
+}
+
+// The name tells temporary files of this boot of this host, whose locks this process can see, from others.
+// The process id and the number keep several writers apart. What replaces a file is for this user alone
+// until it has that file's permissions.
+void AtomicFile::open_temporary() {
+  constexpr int kTries = 1000;
+  const std::string boot = boot_id().substr(0, 8);
+  const std::string prefix = fmt::format("{}.tmp-{}-", target_, boot);
+  bool can_lock = !boot.empty();
+  for (int number = 0; number < kTries; ++number) {
+    temporary_ = fmt::format("{}{}-{}", can_lock ? prefix : target_ + ".tmp-", ::getpid(), number);
+    descriptor_ = uninterrupted([&] {
+      return calls_.open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                         replaces_ ? 0600 : 0666);
+    });
+    if (descriptor_ < 0 && errno == EEXIST) continue;
+    if (descriptor_ < 0) break;
+    if (!can_lock) return;
+    const bool is_locked = uninterrupted([&] { return calls_.flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0;
+    can_lock = is_locked || errno == EWOULDBLOCK;
+    if (is_locked && leads_to(temporary_, descriptor_)) return remove_abandoned(prefix);
+    // Another process took the file for an abandoned one, and removes it; or this file system has no locks.
+    if (!can_lock) calls_.unlink(temporary_.c_str());
+    calls_.close(std::exchange(descriptor_, -1));
   }
   fail("cannot create the temporary file", errno);
+}
+
+// Who has the lock of a temporary file, and finds it under its name, is the only process that may rename or
+// remove it.
+void AtomicFile::remove_abandoned(const std::string& prefix) const {
+  const std::string folder = folder_of(target_);
+  const auto close = [](DIR* listing) { ::closedir(listing); };
+  const std::unique_ptr<DIR, decltype(close)> listing(::opendir(folder.c_str()));
+  const std::size_t begin = prefix.rfind('/') + 1;
+  const std::string_view wanted = std::string_view(prefix).substr(begin),
+                         own = std::string_view(temporary_).substr(begin);
+  while (const dirent* const entry = listing ? ::readdir(listing.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name == own || !name.starts_with(wanted)) continue;
+    if (name.find_first_not_of("0123456789-", wanted.size()) != std::string_view::npos) continue;
+    const std::string path = fmt::format("{}/{}", folder, name);
+    const OwnDescriptor file(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status;
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    const bool is_ours = status.st_uid == ::geteuid();
+    if (is_ours && calls_.flock(file.get(), LOCK_EX | LOCK_NB) == 0 && leads_to(path, file.get()))
+      calls_.unlink(path.c_str());
+  }
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -132,17 +236,33 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: committed twice", path_);
+  if (replaces_) keep_permissions();
   // The content must be on the disk before the name points to it, or a power cut could leave an empty file.
   if (uninterrupted([&] { return calls_.fsync(descriptor_); }) != 0) fail("cannot flush to the disk", errno);
-  // Whatever close answers the descriptor is gone (Linux), so it is not called again.
-  if (calls_.close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail("cannot close", errno);
-  if (calls_.rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename the temporary file", errno);
-  temporary_exists_ = false;
+  if (calls_.rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot rename the temporary file", errno);
+  calls_.close(std::exchange(descriptor_, -1));  // nothing is lost if this fails: the content is on the disk
   sync_folder();
 }
 
+// Only root may give a file away; a group may be given by its members. Where the group is another now, it
+// gets the rights of all others only.
+void AtomicFile::keep_permissions() {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) fail("cannot look at the temporary file", errno);
+  bool has_group = status.st_gid == group_;
+  const auto give = [&](uid_t owner) {
+    return uninterrupted([&] { return calls_.fchown(descriptor_, owner, group_); }) == 0;
+  };
+  if (status.st_uid != owner_) has_group = give(owner_) || has_group;
+  if (!has_group) has_group = give(static_cast<uid_t>(-1));
+  const mode_t mode = has_group ? mode_ : (mode_ & 0707) | (mode_ & 07) << 3;
+  if (mode != (status.st_mode & 0777) && uninterrupted([&] { return calls_.fchmod(descriptor_, mode); }) != 0)
+    fail("cannot give the temporary file the permissions of the old file", errno);
+}
+
 void AtomicFile::sync_folder() {
-  const int folder = uninterrupted([&] { return calls_.open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  const std::string path = folder_of(target_);
+  const int folder = uninterrupted([&] { return calls_.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
   if (folder < 0) fail("replaced, but its folder cannot be opened to flush it", errno);
   const int result = uninterrupted([&] { return calls_.fsync(folder); });
   const int error = errno;

@@ -41,7 +41,10 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
 // reporting (errno) as in POSIX.
 struct FileSystemCalls {
   int (*open)(const char* path, int flags, mode_t mode);
+  int (*flock)(int descriptor, int operation);
   ssize_t (*write)(int descriptor, const void* data, std::size_t size);
+  int (*fchown)(int descriptor, uid_t owner, gid_t group);
+  int (*fchmod)(int descriptor, mode_t mode);
   int (*fsync)(int descriptor);
   int (*close)(int descriptor);
   int (*rename)(const char* from, const char* to);
@@ -50,9 +53,19 @@ struct FileSystemCalls {
   static FileSystemCalls real();
 };
 
+// Identifies the running kernel, until it is booted again; empty where /proc does not say.
+std::string boot_id();
+
 // Replaces the file at `path` by what is written here, all at once, in `commit`: a temporary file in the same folder is
 // written, flushed to the disk, and renamed. Whatever fails, or if the process dies, the old file stays as it was until
 // the rename. Without commit (an exception passed through) the destructor removes the temporary file.
+//
+// Where `path` is a symbolic link, the file that the link leads to is replaced, and the link stays. The new
+// file has the permission bits of the old one and, as far as this process may set them, its owner and group;
+// it has no other names (hard links), access lists or extended attributes. Only regular files are replaced.
+//
+// A temporary file is locked while it is written. Temporary files of this path that a killed process left on
+// this host, since it was booted, have no lock: they are removed.
 //
 // Every failure is an IoError naming path, operation and reason. One thread uses it at a time.
 class AtomicFile {
@@ -68,14 +81,20 @@ class AtomicFile {
   void commit();
 
  private:
+  void find_target();
   void open_temporary();
+  void remove_abandoned(const std::string& prefix) const;
+  void keep_permissions();
   void sync_folder();
   [[noreturn]] void fail(const char* operation, int error) const;
 
   FileSystemCalls calls_;
-  std::string path_, folder_, temporary_;
-  int descriptor_ = -1;
-  bool temporary_exists_ = false;
+  std::string path_, target_, temporary_;  // target: where the path leads
+  bool replaces_ = false;                  // the target exists, and ...
+  uid_t owner_ = 0;                        // ... these are its owner, ...
+  gid_t group_ = 0;
+  mode_t mode_ = 0;      // ... and permission bits
+  int descriptor_ = -1;  // of the temporary file, which exists as long
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

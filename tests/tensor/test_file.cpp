@@ -1,11 +1,14 @@
 // Reading files, and replacing them: every system call fails once, in every place.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -54,9 +57,12 @@ bool fails(const char* name) {
 
 const ls::FileSystemCalls kFaulty = {
     .open = [](const char* path, int flags, mode_t mode) { return fails("open") ? -1 : ::open(path, flags, mode); },
+    .flock = [](int fd, int operation) { return fails("flock") ? -1 : ::flock(fd, operation); },
     .write = [](int fd, const void* data, std::size_t size) -> ssize_t {
       return fails("write") ? -1 : ::write(fd, data, faults.short_writes ? std::min<std::size_t>(size, 3) : size);
     },
+    .fchown = [](int fd, uid_t owner, gid_t group) { return fails("fchown") ? -1 : ::fchown(fd, owner, group); },
+    .fchmod = [](int fd, mode_t mode) { return fails("fchmod") ? -1 : ::fchmod(fd, mode); },
     .fsync = [](int fd) { return fails("fsync") ? -1 : ::fsync(fd); },
     .close =
         [](int fd) {  // the descriptor is gone even where close fails
@@ -100,8 +106,8 @@ TEST_CASE("a committed file has the new content and nothing is left beside it") 
     CHECK(content(folder + "/f") == "new content");
     CHECK(files_in(folder) == 1);
   }
-  CHECK(faults.names ==
-        std::vector<std::string>{"open", "write", "write", "fsync", "close", "rename", "open", "fsync", "close"});
+  CHECK(faults.names == std::vector<std::string>{"open", "flock", "write", "write", "fchmod", "fsync", "rename",
+                                                 "close", "open", "fsync", "close"});
 }
 
 TEST_CASE("whichever system call fails, the old file or the new one is there, whole, and nothing else") {
@@ -117,9 +123,11 @@ TEST_CASE("whichever system call fails, the old file or the new one is there, wh
         INFO("call ", call, ", ", faults.names[static_cast<std::size_t>(call)], ": ", text);
         const std::string now = content(path);
         const auto renamed = std::find(faults.names.begin(), faults.names.end(), "rename") - faults.names.begin();
-        CHECK(now == (call > renamed ? "new content" : "old content"));
-        const bool last_close = call > renamed && faults.names[static_cast<std::size_t>(call)] == "close";
-        CHECK((contains(text, path + ": ") || last_close));  // by then everything is on the disk
+        CHECK(now == (text.empty() || call > renamed ? "new content" : "old content"));
+        const std::string& failed = faults.names[static_cast<std::size_t>(call)];
+        // Without a lock the file is written all the same, and when it is closed it is on the disk.
+        const bool is_needed = failed != "close" && (lasting || failed != "flock");
+        CHECK((contains(text, path + ": ") || !is_needed));
         CHECK(files_in(folder) == 1);
         CHECK(open_descriptors() == descriptors);
       }
@@ -147,9 +155,8 @@ TEST_CASE("without commit the old file stays and the temporary one goes") {
   CHECK(content(folder + "/f") == "old");
 }
 
-TEST_CASE("two writers of one file do not disturb each other, and what a killed one left is no obstacle") {
+TEST_CASE("two writers of one file do not disturb each other") {
   const std::string folder = fresh_folder("writers");
-  put(folder + "/f.tmp-" + std::to_string(getpid()) + "-0", "left over");
   ls::AtomicFile a(folder + "/f"), b(folder + "/f");
   a.write("a");
   b.write("b");
@@ -159,6 +166,178 @@ TEST_CASE("two writers of one file do not disturb each other, and what a killed 
   CHECK(content(folder + "/f") == "b");
   CHECK(contains(error_of([&] { a.commit(); }), "committed twice"));
   CHECK(contains(error_of([&] { a.write("c"); }), "after commit"));
+}
+
+TEST_CASE("what killed processes left is removed by the next writer, and what a living one writes is not") {
+  const std::string folder = fresh_folder("killed");
+  put(folder + "/f.tmp-note", "a user's own file");
+  for (int i = 0; i < 3; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      ls::AtomicFile file(folder + "/f");
+      file.write("half");
+      raise(SIGKILL);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(files_in(folder) == 2);  // the one before it is gone
+  }
+  ls::AtomicFile living(folder + "/f");
+  living.write("living");
+  CHECK(files_in(folder) == 2);
+  for (int i = 0; i < 2; ++i) {
+    ls::AtomicFile file(folder + "/f");
+    CHECK(files_in(folder) == 3 + i);
+    file.write("other");
+    file.commit();
+  }
+  living.commit();
+  CHECK(content(folder + "/f") == "living");
+  CHECK(files_in(folder) == 2);
+}
+
+TEST_CASE("a writer whose temporary file another process takes for an abandoned one writes a second one") {
+  const std::string folder = fresh_folder("taken");
+  static int locks;
+  locks = 0;
+  ls::FileSystemCalls calls = ls::FileSystemCalls::real();
+  // The first file is taken before this process locks it, the second after that.
+  calls.flock = [](int fd, int operation) {
+    if (++locks > 2) return ::flock(fd, operation);
+    const std::string path = "taken/f.tmp-" + ls::boot_id().substr(0, 8) + "-" + std::to_string(getpid());
+    CHECK(::unlink((path + (locks == 1 ? "-0" : "-1")).c_str()) == 0);
+    if (locks == 2) return ::flock(fd, operation);
+    return errno = EWOULDBLOCK, -1;
+  };
+  ls::AtomicFile file(folder + "/f", calls);
+  file.write("whole");
+  file.commit();
+  CHECK(locks >= 3);
+  CHECK(content(folder + "/f") == "whole");
+  CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("where files cannot be locked, temporary files have names that nobody takes for abandoned") {
+  const std::string folder = fresh_folder("unlocked");
+  ls::FileSystemCalls calls = ls::FileSystemCalls::real();
+  calls.flock = [](int, int) { return errno = ENOLCK, -1; };
+  ls::AtomicFile file(folder + "/f", calls);
+  file.write("a");
+  {
+    ls::AtomicFile other(folder + "/f");  // this one could lock it
+    CHECK(files_in(folder) == 2);
+  }
+  file.commit();
+  CHECK(content(folder + "/f") == "a");
+  CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("the file at the end of symbolic links is replaced, and the links stay") {
+  const std::string folder = fresh_folder("links");
+  REQUIRE(mkdir((folder + "/elsewhere").c_str(), 0755) == 0);
+  put(folder + "/elsewhere/target", "old");
+  REQUIRE(symlink("elsewhere/second", (folder + "/first").c_str()) == 0);
+  REQUIRE(symlink("target", (folder + "/elsewhere/second").c_str()) == 0);
+  char* const absolute = realpath(folder.c_str(), nullptr);
+  REQUIRE(symlink((absolute + std::string("/new")).c_str(), (folder + "/dangling").c_str()) == 0);
+  free(absolute);
+  REQUIRE(symlink("loop", (folder + "/loop").c_str()) == 0);
+  faults = {};
+  const auto is_link = [&](const std::string& name) {
+    struct stat status;
+    return lstat((folder + name).c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+  };
+  save(folder + "/first");
+  CHECK(is_link("/first"));
+  CHECK(is_link("/elsewhere/second"));
+  CHECK(content(folder + "/elsewhere/target") == "new content");
+  save(folder + "/dangling");
+  CHECK(is_link("/dangling"));
+  CHECK(content(folder + "/new") == "new content");
+  CHECK(contains(error_of<ls::IoError>([&] { save(folder + "/loop"); }),
+                 "links/loop: cannot follow the symbolic link: Too many levels of symbolic links"));
+  CHECK(files_in(folder) == 5);
+  CHECK(files_in(folder + "/elsewhere") == 2);
+}
+
+TEST_CASE("another user's symbolic link in a folder like /tmp is not followed") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make another user's link");
+    return;
+  }
+  const std::string folder = fresh_folder("shared");
+  put("victim", "old");
+  faults = {};
+  REQUIRE(symlink("../victim", (folder + "/f").c_str()) == 0);
+  REQUIRE(lchown((folder + "/f").c_str(), 1234, 1234) == 0);
+  REQUIRE(chmod(folder.c_str(), 01777) == 0);
+  CHECK(contains(error_of<ls::IoError>([&] { save(folder + "/f"); }), "another user's symbolic link"));
+  CHECK(content("victim") == "old");
+  REQUIRE(chmod(folder.c_str(), 0755) == 0);
+  save(folder + "/f");
+  CHECK(content("victim") == "new content");
+}
+
+TEST_CASE("a replaced file keeps its permissions, owner and group, and is never readable by more than before") {
+  const std::string path = fresh_folder("permissions") + "/f";
+  struct stat status;
+  faults = {};
+  const mode_t mask = umask(022);
+  for (const mode_t mode : {0600, 0644, 0640, 0666, 0444, 0755}) {
+    INFO(mode);
+    put(path, "old");
+    REQUIRE(chmod(path.c_str(), mode) == 0);
+    if (geteuid() == 0) REQUIRE(chown(path.c_str(), 1234, 4321) == 0);
+    {
+      ls::AtomicFile file(path);
+      const std::string temporary = path + ".tmp-" + ls::boot_id().substr(0, 8) + "-" + std::to_string(getpid()) + "-0";
+      REQUIRE(stat(temporary.c_str(), &status) == 0);
+      CHECK((status.st_mode & 0777) == 0600);
+      file.write("new content");
+      file.commit();
+    }
+    REQUIRE(stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 07777) == mode);
+    if (geteuid() == 0) {
+      CHECK(status.st_uid == 1234);
+      CHECK(status.st_gid == 4321);
+    }
+    CHECK(content(path) == "new content");
+    REQUIRE(unlink(path.c_str()) == 0);
+  }
+  save(path);  // a new file has those that the process's mask leaves
+  REQUIRE(stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0644);
+  umask(mask);
+}
+
+TEST_CASE("where the group cannot be kept, it gets the rights of all others") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a file of another group");
+    return;
+  }
+  const std::string path = fresh_folder("group") + "/f";
+  put(path, "old");
+  REQUIRE(chown(path.c_str(), 0, 4321) == 0);
+  REQUIRE(chmod(path.c_str(), 0664) == 0);
+  ls::FileSystemCalls calls = ls::FileSystemCalls::real();
+  calls.fchown = [](int, uid_t, gid_t) { return errno = EPERM, -1; };
+  ls::AtomicFile file(path, calls);
+  file.commit();
+  struct stat status;
+  REQUIRE(stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0644);
+}
+
+TEST_CASE("only regular files are replaced") {
+  const std::string folder = fresh_folder("kinds");
+  REQUIRE(mkfifo((folder + "/pipe").c_str(), 0600) == 0);
+  faults = {};
+  CHECK(contains(error_of<ls::IoError>([&] { save(folder + "/pipe"); }), "kinds/pipe: is a pipe, not a regular file"));
+  CHECK(contains(error_of<ls::IoError>([&] { save("/dev/null"); }), "/dev/null: is a device, not a regular file"));
+  CHECK(contains(error_of<ls::IoError>([&] { save("kinds"); }), "kinds: is a directory, not a regular file"));
+  CHECK(files_in(folder) == 1);
 }
 
 TEST_CASE("a path that cannot be written says why") {
