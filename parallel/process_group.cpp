@@ -9,6 +9,7 @@
 #include "lockstep/parallel/hops.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/scratch_store_internal.h"
 #include "lockstep/parallel/staging.h"
 #include "lockstep/parallel/traced_work.h"
 #include "lockstep/tensor/check_internal.h"
@@ -113,9 +114,11 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
                  "init_process_group: sums {} are for the backends local and shm, not for '{}'",
                  order_text(options_.reduction), name);
   if (size() == 1) return;
+  // The ranks of nccl watch each other through the store as long as the group lives.
+  const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
   const BackendOptions wanted{.rank = rank(),
                               .size = size(),
-                              .store = place_.store,
+                              .store = scratch ? scratch : place_.store,
                               .timeout = options_.timeout,
                               .reduction = options_.reduction,
                               .members = place_.members,
@@ -129,6 +132,10 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
              : name == "shm"   ? make_shm(wanted)
              : name == "local" ? make_local(wanted)
                                : backend_module(name).make(wanted);
+  if (scratch) {
+    barrier();  // from here on no rank reads what led the ranks to each other
+    scratch->clear();
+  }
   barrier();  // nobody leaves, and takes its store along, before all have come
 }
 

@@ -1,5 +1,6 @@
 // The collective suite on the shm backend: ranks are processes.
 #include "tests/parallel/collectives.h"
+#include "tests/parallel/listed_store.h"
 
 TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
   for (int n = 1; n <= 5; ++n) {
@@ -20,3 +21,5 @@ TEST_CASE("shm: random collectives of random sizes, waited for at random, leave 
     with_group("shm", size,
                [](const Group& group) { check_random_collectives(group, random_collectives(100'000) / 2); });
 }
+
+TEST_CASE("shm: groups, also those that were split, leave no keys in the store") { check_no_keys_left("shm"); }

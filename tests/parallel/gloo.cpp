@@ -7,6 +7,7 @@
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/comm_hooks.h"
 #include "tests/parallel/join.h"
+#include "tests/parallel/listed_store.h"
 #include "tests/support/chaos.h"
 
 namespace {
@@ -212,3 +213,5 @@ TEST_CASE("gloo: whoever waits for a rank that is alive hears of another's death
   CHECK_MESSAGE(ended[1].ok(), ended[1].to_string());
   CHECK(ended[2].signal == SIGKILL);
 }
+
+TEST_CASE("gloo: groups, also those that were split, leave no keys in the store") { check_no_keys_left("gloo"); }

@@ -2,6 +2,7 @@
 #include <barrier>
 
 #include "tests/parallel/collectives.h"
+#include "tests/parallel/listed_store.h"
 
 using ls::parallel::ReduceOp;
 
@@ -216,6 +217,16 @@ TEST_CASE("split makes groups of the ranks with one color, ordered by key") {
     part->all_reduce(t)->wait();
     CHECK(t.item<int>() == 2 * (rank % 2) + 2);
   });
+}
+
+TEST_CASE("groups that were split, and those that are gone, leave no keys in the store") {
+  for (const auto algorithm : {ls::parallel::Algorithm::kDirect, ls::parallel::Algorithm::kRing}) {
+    const auto store = std::make_shared<ListedStore>(std::make_shared<ls::parallel::InProcessStore>());
+    run_threads(4, [&](int rank) {
+      check_no_keys_left({.backend = "local", .world_size = 4, .rank = rank, .store = store, .algorithm = algorithm},
+                         *store);
+    });
+  }
 }
 
 TEST_CASE("uneven all_to_all, averages, products and misuse") {
