@@ -12,10 +12,12 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 // Of a store.
 inline constexpr std::size_t kMaxStoreKey = 4 << 10;
 inline constexpr std::size_t kMaxStoreValue = 16 << 20;
-inline constexpr std::size_t kMaxStoreBytes = 512 << 20;  // all keys and values together
+inline constexpr std::size_t kMaxStoreBytes = 512 << 20;  // all keys and values together, and ...
+inline constexpr std::size_t kStoreEntryBytes = 128;      // ... for each key what the table needs besides
 inline constexpr std::size_t kMaxWaitKeys = 4096;         // in one call
 inline constexpr std::uint64_t kMaxStoreFile =
-    2 * std::uint64_t{kMaxStoreBytes};  // of a FileStore, overwritten values included
+    2 * std::uint64_t{kMaxStoreBytes};                 // of a FileStore, overwritten values included
+inline constexpr std::size_t kMaxFileUsers = 1 << 16;  // FileStores that are open on one file
 
 // Of connections to a store.
 inline constexpr std::size_t kMaxHelloBytes = 256;      // kept of a peer that has not said who it is

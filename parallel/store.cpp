@@ -38,9 +38,17 @@ void check_store_keys(const std::vector<std::string>& keys) {
                  kMaxStoreValue);
 }
 
+namespace {
+
+std::size_t entry_bytes(const std::string& key, const std::string& value) {
+  return key.size() + value.size() + kStoreEntryBytes;
+}
+
+}  // namespace
+
 std::size_t StoreTable::bytes_with(const std::string& key, const std::string& value) const {
   const std::string* old = find(key);
-  return bytes_ - (old ? key.size() + old->size() : 0) + key.size() + value.size();
+  return bytes_ - (old ? entry_bytes(key, *old) : 0) + entry_bytes(key, value);
 }
 
 bool StoreTable::has_room(const std::string& key, const std::string& value) const {
@@ -82,7 +90,7 @@ std::string StoreTable::compare_set(const std::string& key, const std::string& e
 bool StoreTable::delete_key(const std::string& key) {
   const auto at = values_.find(key);
   if (at == values_.end()) return false;
-  bytes_ -= at->first.size() + at->second.size();
+  bytes_ -= entry_bytes(at->first, at->second);
   values_.erase(at);
   return true;
 }

@@ -112,10 +112,10 @@ std::uint64_t StoreFile::size() const {
   return bytes;
 }
 
-std::string StoreFile::read_from(std::uint64_t offset) const {
+std::string StoreFile::read_from(std::uint64_t offset, std::uint64_t most) const {
   const std::uint64_t whole = size();
   if (whole < offset) fail_broken(whole, fmt::format("it had {} bytes before", offset));
-  std::string bytes(whole - offset, '\0');
+  std::string bytes(std::min(whole - offset, most), '\0');
   std::size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t count = uninterrupted([&] {
@@ -178,8 +178,7 @@ void StoreFile::begin() {
 }
 
 void StoreFile::read_header() {
-  const std::string bytes = read_from(0);
-  const std::string_view header = std::string_view(bytes).substr(0, kHeaderBytes);
+  const std::string header = read_from(0, kHeaderBytes);
   ByteReader reader = reader_of(header, "FileStore: " + path_, 0);
   if (reader.little<std::uint64_t>("magic number") != kMagic) fail_broken(0, "another beginning than a FileStore's");
   const auto version = reader.little<std::uint32_t>("version");
@@ -216,7 +215,7 @@ void StoreFile::remove() { static_cast<void>(::unlink(path_.c_str())); }
 
 void StoreFile::catch_up() {
   if (end_ == 0) read_header();  // after a failure
-  const std::string bytes = read_from(end_);
+  const std::string bytes = read_from(end_, kMaxStoreFile);
   std::string why;
   try {
     for (std::string_view rest = bytes; !rest.empty(); rest = rest.substr(take_record(rest))) {
@@ -255,6 +254,7 @@ void StoreFile::apply(Record record, const std::vector<std::string>& fields) {
     ProcessMark user;
     LOCKSTEP_CHECK_IO(read_number(fields[1], user.pid) && read_number(fields[2], user.start),
                       "a process that is no number");
+    LOCKSTEP_CHECK_IO(users_.size() < kMaxFileUsers || users_.contains(fields[0]), "more than {} users", kMaxFileUsers);
     users_[fields[0]] = user;
     ++joined_;
   }

@@ -65,7 +65,7 @@ class StoreFile {
   void apply(Record record, const std::vector<std::string>& fields);
   void append(Record record, const std::vector<std::string>& fields);
   void write_at_end(const std::string& bytes);
-  std::string read_from(std::uint64_t offset) const;
+  std::string read_from(std::uint64_t offset, std::uint64_t most) const;
   std::uint64_t size() const;
   void forget();
   [[noreturn]] void fail_broken(std::uint64_t offset, const std::string& why) const;

@@ -207,6 +207,10 @@ TEST_CASE("the store's memory is bounded") {
   table.set("10000000", value);  // in place of the old one
   CHECK(table.delete_key("10000000"));
   table.set("10000000", value);
+  // A key takes memory, too, however small it and its value are.
+  const std::size_t left = par::kMaxStoreBytes - fit * (value.size() + 8 + par::kStoreEntryBytes);
+  CHECK(table.has_room("k", value.substr(0, left - 1 - par::kStoreEntryBytes)));
+  CHECK_FALSE(table.has_room("k", value.substr(0, left - par::kStoreEntryBytes)));
 }
 
 TEST_CASE("connections that say nothing are limited, and the oldest goes first") {
