@@ -35,7 +35,12 @@ const Tensor& Tensor::requires_grad_(bool value) const {
 
 Tensor Tensor::grad() const {
   const History* own = history(*this);
-  return own ? own->grad : Tensor();
+  if (!own) return Tensor();
+  if (own->node && !own->grad.defined())
+    warn("grad", fmt::format("grad: {} is the result of {}, and backward accumulates gradients in leaves only\n"
+                             "Take register_hook or autograd::grad for its gradient, or detach() it first",
+                             describe(*this), own->node->name));
+  return own->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {

@@ -86,8 +86,9 @@ Tensor broadcasting(const char* op, PointwiseLoss loss, const Tensor& x, const T
   if (x.shape() == target.shape()) [[likely]]
     return pointwise(op, loss, x, target, {}, reduction);
   const Shape shape = broadcast_shapes(op, x.shape(), target.shape());
-  warn(op, fmt::format("{}: shapes differ: x is {}, target is {}; both broadcast to {}, which is rarely meant", op,
-                       describe(x), describe(target), shape.to_string()));
+  warn(op, fmt::format("{}: shapes differ: x is {}, target is {}; both broadcast to {}, which is rarely meant\n"
+                       "Reshape one of them, for example target.unsqueeze(1)",
+                       op, describe(x), describe(target), shape.to_string()));
   return pointwise(op, loss, x.expand(shape), target.expand(shape), {}, reduction);
 }
 

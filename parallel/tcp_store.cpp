@@ -35,8 +35,9 @@ class TcpGate final : public StoreGate {
   void turned_away(const Descriptor& socket, const std::string& why) override {
     try {
       warn("TcpStore: turned away",
-           fmt::format("store: {}: turned a connection from {} away: {}\nFurther ones are turned away without a word",
-                       address_, peer_address_of(socket).to_string(), why));
+           fmt::format("store: {}: turned a connection from {} away: {}", address_, peer_address_of(socket).to_string(),
+                       why),
+           /*limit=*/1);
     } catch (...) {
       // A handler of the program's must not end the store.
     }

@@ -1,5 +1,7 @@
 #include "lockstep/tensor/warning.h"
 
+#include <cstdio>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -9,25 +11,35 @@ namespace {
 struct Warnings {
   std::mutex mutex;
   Callback<void(const std::string&)> handler;
-  std::set<std::string> told;
+  std::map<std::string, std::set<std::string>> issued;  // messages by place
 };
 
 Warnings& warnings() {
   static Warnings instance;
   return instance;
 }
+
+// In one call, so that lines of several threads do not mix.
+void print(const std::string& message) {
+  const std::string line = "warning: " + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
 }  // namespace
 
 void on_warning(Callback<void(const std::string&)> handler) {
   const std::lock_guard lock(warnings().mutex);
   warnings().handler = std::move(handler);
-  warnings().told.clear();
+  warnings().issued.clear();
 }
 
-void warn(const char* place, const std::string& message) {
+void warn(const char* place, const std::string& message, std::size_t limit) {
   const std::lock_guard lock(warnings().mutex);
-  if (!warnings().handler || !warnings().told.insert(place).second) return;
-  warnings().handler(message);
+  std::set<std::string>& issued = warnings().issued[place];
+  if (issued.size() >= limit || !issued.insert(message).second) return;
+  const bool is_last = issued.size() == limit;
+  const std::string text = is_last ? message + "\nFurther warnings of this kind are not shown" : message;
+  const auto& handler = warnings().handler;
+  handler ? handler(text) : print(text);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

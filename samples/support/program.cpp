@@ -1,8 +1,5 @@
 #include "support/program.h"
 
-#include <lockstep/lockstep.h>
-
-#include <cstdio>
 #include <exception>
 
 #include "support/compare.h"
@@ -14,7 +11,6 @@
 namespace samples {
 
 int run_program(int argc, char** argv, const Options& defaults, Train train) {
-  lockstep::on_warning([](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); });
   const Options options = parse(argc, argv, defaults);
   try {
     if (options.mode == "compare") return compare(options, train);

@@ -211,18 +211,21 @@ TEST_CASE("operands that do not fit are both shown, with the way out where it is
                  "expected f32 or f64"));
 }
 
-TEST_CASE("MSELoss and L1Loss broadcast with a warning, once") {
-  auto seen = std::make_shared<std::vector<std::string>>();
-  ls::on_warning([seen](const std::string& message) { seen->push_back(message); });
+TEST_CASE("MSELoss and L1Loss broadcast with a warning, once for the same shapes") {
+  std::vector<std::string> seen;
+  ls::on_warning([&](const std::string& message) { seen.push_back(message); });
   const ls::Tensor x = ls::ones({2, 1}), y = ls::tensor({1.0, 3.0});
   CHECK(nn::MSELoss()(x, y).item<double>() == 2.0);
   CHECK(nn::MSELoss()(x, y).item<double>() == 2.0);
   CHECK(nn::L1Loss()(x, y).item<double>() == 1.0);
+  CHECK(nn::MSELoss()(x, ls::ones({3})).item<double>() == 0.0);
   ls::on_warning({});
-  REQUIRE(seen->size() == 2);
-  CHECK((*seen)[0] ==
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[0] ==
         "mse_loss: shapes differ: x is (2, 1) f32 cpu, target is (2) f32 cpu; both broadcast to (2, 2), which is "
-        "rarely meant");
+        "rarely meant\nReshape one of them, for example target.unsqueeze(1)");
+  CHECK(seen[1].starts_with("l1_loss: shapes differ"));
+  CHECK(contains(seen[2], "both broadcast to (2, 3)"));
   CHECK(contains(error_of([] { nn::MSELoss()(ls::ones({2}), ls::ones({3})); }), "mse_loss"));
 }
 
