@@ -56,14 +56,14 @@ class BackOff {
   milliseconds first_, next_{0};
 };
 
-// False: somebody wants it all to stop.
-bool pause_unless_stopped(int stop_fd, milliseconds pause) {
+// Returns the signal of a request to stop, which ends the pause, or 0.
+int pause_unless_stopped(int stop_fd, milliseconds pause) {
   pollfd stop{stop_fd, POLLIN, 0};
   for (Deadline until(pause); !until.passed();) {
     if (::poll(&stop, 1, static_cast<int>(until.slice().count())) <= 0) continue;
-    if (take_request(stop.fd) != 0) return false;
+    if (const int signal = take_request(stop.fd)) return signal;
   }
-  return true;
+  return 0;
 }
 
 }  // namespace
@@ -98,7 +98,11 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
     if (result.exit_code == 0 || result.was_asked_to_stop || attempt == options.max_restarts) return result;
     const milliseconds pause = back_off.after(Clock::now() - begin);
     if (on_restart) on_restart(result, pause);
-    if (!pause_unless_stopped(options.stop_fd, pause)) return result;
+    if (const int signal = pause_unless_stopped(options.stop_fd, pause)) {
+      result.was_asked_to_stop = true;
+      result.stop_signal = signal;
+      return result;
+    }
   }
 }
 
@@ -118,7 +122,11 @@ int take_request(int& stop_fd) {
 StopSignals::StopSignals() : before_(sizeof(sigset_t)) {
   sigset_t stops, before;
   sigemptyset(&stops);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&stops, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&stops, signal);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  // A blocked signal is queued even where it is ignored, so a launcher under nohup would end with its terminal.
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&stops, SIGHUP);
   fd_ = ::signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
   LOCKSTEP_CHECK_IO(fd_ >= 0, "StopSignals: no descriptor for signals: {}", reason(errno));
   ::pthread_sigmask(SIG_BLOCK, &stops, &before);

@@ -49,7 +49,7 @@ struct LaunchOptions {
   std::vector<std::string> environment = {};  // "NAME=value", on top of this process's and the ranks' own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
   // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, when the ranks shall stop: they get
-  // that signal (SIGTERM for a byte), and the second time SIGKILL. -1: none. See StopSignals.
+  // that signal (SIGTERM for a byte) and SIGCONT, and the second time SIGKILL. -1: none. See StopSignals.
   int stop_fd = -1;
   int max_restarts = 0;     // of all ranks, when one has failed
   std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
@@ -80,13 +80,15 @@ struct RankExit {
 
 // How a job ended.
 struct LaunchResult {
-  int exit_code = 0;               // of the rank that failed first; 0 if none did
+  int exit_code = 0;               // of the rank that failed first; 0 if none did; 128 + stop_signal if was_killed
   std::vector<RankExit> ranks;     // of this host, by rank
   int first_failure = -1;          // rank
   int attempt = 0;                 // restarts so far
   bool was_asked_to_stop = false;  // through stop_fd
+  int stop_signal = 0;             // the last signal from there
+  bool was_killed = false;         // by launch, after a second request
   std::string elsewhere;           // what failed on another host first
-  // Empty if no rank failed; else some lines: the first failure, what became of the others.
+  // Empty if exit_code is 0; else some lines: requests to stop, the first failure, what became of the others.
   std::string summary() const;
 };
 
@@ -99,8 +101,8 @@ using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::m
 // IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread come out of fd(), for LaunchOptions::stop_fd. To be
-// made before other threads are.
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for LaunchOptions::stop_fd. SIGHUP
+// stays ignored where it is ignored (nohup). To be made before other threads are.
 class StopSignals {
  public:
   StopSignals();

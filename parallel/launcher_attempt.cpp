@@ -38,6 +38,7 @@ class Attempt {
   void take_exits(const std::vector<Worker*>& ended);
   void take_stop_request();
   void signal_all(int signal);
+  void signal_and_continue(int signal);
   void begin_stop();
   void kill_all();
   bool is_running() const;
@@ -157,11 +158,16 @@ void Attempt::signal_all(int signal) {
   for (const auto& worker : workers_) worker->process->signal(signal);
 }
 
+// A stopped rank (SIGSTOP, or a debugger's) receives the signal only when it is continued.
+void Attempt::signal_and_continue(int signal) {
+  signal_all(signal);
+  signal_all(SIGCONT);
+}
+
 void Attempt::begin_stop() {
   is_stopping_ = true;
   until_kill_.emplace(context_.options.grace);
-  signal_all(SIGTERM);
-  signal_all(SIGCONT);  // one that is stopped would not see it
+  signal_and_continue(SIGTERM);
 }
 
 void Attempt::kill_all() {
@@ -171,12 +177,17 @@ void Attempt::kill_all() {
   if (!until_given_up_) until_given_up_.emplace(kUnkillable);
 }
 
-// The first request is handed on, and the ranks end in their own time: they may have something to save.
+// The first request is passed on, and the ranks end in their own time: they may have something to save. The second request
+// kills the ranks that still run.
 void Attempt::take_stop_request() {
   const int signal = take_request(stop_fd_);
-  if (signal == 0) return;
-  if (std::exchange(result_.was_asked_to_stop, true)) return kill_all();
-  signal_all(signal);
+  if (signal == 0 || result_.was_killed) return;
+  result_.stop_signal = signal;
+  if (!std::exchange(result_.was_asked_to_stop, true)) return signal_and_continue(signal);
+  if (!is_running()) return;
+  result_.was_killed = true;
+  result_.exit_code = 128 + signal;
+  kill_all();
 }
 
 // --- output -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,11 @@ std::string indented(const std::string& text) {
   return out;
 }
 
+std::string signal_text(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return fmt::format("signal {} (SIG{})", signal, name ? name : "?");
+}
+
 }  // namespace
 
 // --- how ranks ended ----------------------------------------------------------------------------------------------------
@@ -44,8 +50,7 @@ std::string RankExit::to_string() const {
   std::string out = fmt::format("rank {} (pid {})", rank, pid);
   if (is_stuck) return out + " did not end even when killed; it is left behind";
   if (signal != 0) {
-    const char* const name = ::sigabbrev_np(signal);
-    out += fmt::format(" was killed by signal {} (SIG{})", signal, name ? name : "?");
+    out += " was killed by " + signal_text(signal);
   } else {
     out += fmt::format(" exited with code {}", code);
   }
@@ -54,8 +59,15 @@ std::string RankExit::to_string() const {
 
 std::string LaunchResult::summary() const {
   if (exit_code == 0) return "";
+  const auto killed = std::count_if(ranks.begin(), ranks.end(),
+                                    [](const RankExit& rank) { return rank.was_stopped && rank.signal == SIGKILL; });
   std::string out;
-  if (attempt > 0) out += fmt::format("After {} {}: ", attempt, attempt == 1 ? "restart" : "restarts");
+  if (was_killed)
+    out = fmt::format("A second request to stop, by {}: killed {} of {} ranks\n", signal_text(stop_signal), killed,
+                      ranks.size());
+  else if (was_asked_to_stop && stop_signal != 0)
+    out = fmt::format("Asked to stop by {}\n", signal_text(stop_signal));
+  if (attempt > 0 && !was_killed) out += fmt::format("After {} {}: ", attempt, attempt == 1 ? "restart" : "restarts");
   if (!elsewhere.empty()) out += elsewhere;
   for (const RankExit& rank : ranks) {
     if (rank.rank == first_failure) out += "First to fail: " + rank.to_string() + "\n";
@@ -70,7 +82,9 @@ std::string LaunchResult::summary() const {
       stopped += rank.was_stopped ? 1 : 0;
     }
   }
-  if (stopped > 0) out += fmt::format("Stopped: {} other {}\n", stopped, stopped == 1 ? "rank" : "ranks");
+  if (stopped > 0 && !was_killed)
+    out += fmt::format("Stopped: {} other {}{}\n", stopped, stopped == 1 ? "rank" : "ranks",
+                       killed > 0 ? fmt::format(" ({} had to be killed)", killed) : "");
   return out;
 }
 

@@ -110,10 +110,11 @@ void declare(CLI::App& app, Arguments& arguments) {
   app.footer(
       "Options end at the program's name; PET_<NAME> variables stand for them, too. Each rank gets RANK, WORLD_SIZE,\n"
       "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the others that torchrun sets, LOCKSTEP_JOB_TOKEN, and\n"
-      "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped, and its exit "
-      "code\n"
-      "(128 + signal) becomes this program's. Ctrl-C and SIGTERM are handed on to all ranks; the second one kills "
-      "them.");
+      "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped. SIGINT\n"
+      "(Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one kills them.\n"
+      "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first, 128 + signal\n"
+      "if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line; 1 if no rank could be\n"
+      "started or watched.");
 }
 
 // --- from text to options -----------------------------------------------------------------------------------------------
@@ -218,7 +219,19 @@ void report(const Arguments& arguments, const par::LaunchResult& result, const s
   fmt::print(stderr, "lockstep-run: {}{}{}", host, result.summary(), then);
 }
 
+// A choice for a rank that does not exist would have no effect.
+void check_local_ranks(const char* flag, const par::StreamChoice& choice, int nproc) {
+  for (const auto& [rank, ignored] : choice.by_local_rank) {
+    if (rank < 0 || rank >= nproc)
+      throw CLI::ValidationError(flag, fmt::format("names local rank {}, and the local ranks are 0 to {}\n"
+                                                   "Name one of these, or start more ranks with --nproc-per-node",
+                                                   rank, nproc - 1));
+  }
+}
+
 int run(const Arguments& arguments, par::LaunchOptions options, const par::StopSignals& signals) {
+  check_local_ranks("--redirects", options.logs.redirects, options.nproc);
+  check_local_ranks("--tee", options.logs.tee, options.nproc);
   options.stop_fd = signals.fd();
   par::OutputCallback on_line;
   if (!arguments.no_prefix)
@@ -269,6 +282,8 @@ int run_on_hosts(const Arguments& arguments, const CLI::App& app) {
 
 int run_as_told(const CLI::App& app, const Arguments& arguments, const std::string& token) {
   if (arguments.new_token) {
+    if (!app.remaining().empty())
+      throw CLI::ValidationError("--new-token", "prints a token and starts nothing; leave the program out");
     fmt::print("{}\n", par::new_job_token());
     return 0;
   }
@@ -299,7 +314,7 @@ int main(int argc, char** argv) {
     app.parse(std::move(assignment.arguments));
     return run_as_told(app, arguments, assignment.token);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
+    const int code = app.exit(error) == 0 ? 0 : 2;
     return is_assigned ? par::kLauncherFailed : code;
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep-run: {}\n", error.what());

@@ -40,6 +40,7 @@ int exit_code_of(const par::LaunchResult& result) {
 
 // What went wrong: in the words of the error, where it was the same on several ranks; a missing file, say.
 std::string describe(const par::LaunchResult& result) {
+  if (result.first_failure < 0) return result.summary();  // a second request to stop has killed them
   const std::string& error = result.ranks[static_cast<std::size_t>(result.first_failure)].error;
   const auto has_it = [&](const par::RankExit& rank) { return rank.error == error; };
   const bool is_shared = std::count_if(result.ranks.begin(), result.ranks.end(), has_it) > 1;

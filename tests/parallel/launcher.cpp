@@ -226,6 +226,10 @@ TEST_CASE("a request to stop is handed on, and the ranks end in their own time")
     });
     CHECK(killed.ranks[0].signal == SIGKILL);
     CHECK(killed.ranks[1].signal == SIGKILL);
+    CHECK(killed.exit_code == 128 + SIGTERM);
+    CHECK(killed.first_failure == -1);
+    CHECK(killed.was_killed);
+    CHECK(killed.summary() == "A second request to stop, by signal 15 (SIGTERM): killed 2 of 2 ranks\n");
   }
   close(request[0]);
   close(request[1]);

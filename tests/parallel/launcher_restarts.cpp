@@ -115,6 +115,8 @@ TEST_CASE("a request to stop ends the pause before a restart") {
   CHECK(restarts == 2);
   CHECK(result.attempt == 1);
   CHECK(result.exit_code == 5);
+  CHECK(result.was_asked_to_stop);
+  CHECK(result.summary().starts_with("Asked to stop by signal 15 (SIGTERM)\nAfter 1 restart: First to fail: rank 0"));
 }
 
 TEST_CASE("output goes to files, by stream, local rank and attempt") {

@@ -82,13 +82,18 @@ TEST_CASE("wrong command lines are refused, with what is wrong") {
            {"--tee 4 --log-dir . true", "expected 0 to 3"},
            {"--redirects 0:1,1 --log-dir . true", "expected 0 to 3, or RANK:0..3"},
            {"--tee 3 true", "--log-dir"},
-           {"no-such-program", "no program \"no-such-program\" in PATH"},
+           {"--tee 1:3 --log-dir . true", "names local rank 1, and the local ranks are 0 to 0"},
+           {"--redirects 2:1 --nproc-per-node 2 --log-dir . true", "the local ranks are 0 to 1"},
+           {"--new-token true", "leave the program out"},
        }) {
     INFO(wrong.arguments);
     const Finished run = lockstep_run(wrong.arguments);
-    CHECK(run.code != 0);
+    CHECK(run.code == 2);
     CHECK_MESSAGE(contains(run.output, wrong.part), run.output);
   }
+  const Finished missing = lockstep_run("no-such-program");
+  CHECK(missing.code == 1);
+  CHECK(contains(missing.output, "no program \"no-such-program\" in PATH"));
   CHECK(contains(lockstep_run("--help").output, "Options end at the program's name"));
   CHECK(lockstep_run("--help").code == 0);
 }
