@@ -28,6 +28,7 @@ Options in_mode(const Options& options, const std::string& mode) {
   result.trace.clear();
   result.report.clear();
   result.explain = false;
+  if (mode != "ddp") result.inject.clear();
   if (is_traced(options)) result.timeline = (std::filesystem::path(result.out) / "timeline.json").string();
   return result;
 }

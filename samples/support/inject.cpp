@@ -101,6 +101,10 @@ void Injection::set(std::string_view key, std::string_view value, std::string_vi
     refuse(text, fmt::format("this fault has no \"{}\"", key.substr(0, kQuoted)));
 }
 
+bool Injection::is_pending(std::int64_t steps) const {
+  return kind_ != Kind::kNone && steps < step_ && !is_restarted();
+}
+
 bool Injection::is_due(std::int64_t step, const lockstep::parallel::ProcessGroup& group) const {
   return kind_ != Kind::kNone && step == step_ && group.rank() == rank_ && !is_restarted();
 }

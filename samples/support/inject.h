@@ -32,6 +32,9 @@ class Injection {
   // Throws lockstep::InvalidArgument where there is no such rank among `ranks`.
   void check_rank(int ranks) const;
 
+  // Whether the fault has not happened after `steps` steps.
+  bool is_pending(std::int64_t steps) const;
+
   Kind kind() const { return kind_; }
   int rank() const { return rank_; }
   std::int64_t step() const { return step_; }

@@ -1,11 +1,16 @@
 #include "support/options.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 
 #include "support/ranks.h"
+#include "support/timeline.h"
 
 namespace samples {
 namespace {
@@ -28,113 +33,190 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
-// In which mode to run where nothing is said; and what does not fit together.
-void settle_mode(Options& options, bool is_nproc_given) {
-  const bool is_rank = samples::is_rank();
-  if (options.mode.empty()) options.mode = is_rank || is_nproc_given ? "ddp" : "single";
+// Declares the flags, and knows in which modes each has an effect. In the other modes it is an error, so that no flag is
+// ignored without a word.
+class Flags {
+ public:
+  using Modes = std::vector<std::string>;
+  explicit Flags(CLI::App& app) : app_(app) {
+    app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  template <class T>
+  CLI::Option* add(const std::string& name, T& value, const std::string& text) {
+    if constexpr (std::is_same_v<T, bool>)
+      return app_.add_flag(name, value, text);
+    else
+      return app_.add_option(name, value, text);
+  }
+  // For these modes only, which the help lists.
+  template <class T>
+  CLI::Option* add(const Modes& modes, const std::string& name, T& value, const std::string& text) {
+    limits_.emplace_back(name, modes);
+    return add(name, value, fmt::format("({} {}) {}", modes.size() == 1 ? "mode" : "modes", listed(modes), text));
+  }
+  // `reason` says why the mode is this one: "" or ", as ...".
+  void check(const std::string& mode, const std::string& reason) const {
+    for (const auto& [name, modes] : limits_) {
+      if (app_.count(name) == 0 || std::ranges::find(modes, mode) != modes.end()) continue;
+      throw CLI::ValidationError(name, fmt::format("is for --mode {} only, and the mode is {}{}\n"
+                                                   "Choose the mode with --mode, or leave {} out",
+                                                   listed(modes), mode, reason, name));
+    }
+  }
+
+ private:
+  static std::string listed(const Modes& modes) { return fmt::format("{}", fmt::join(modes, ", ")); }
+  CLI::App& app_;
+  std::vector<std::pair<std::string, Modes>> limits_;
+};
+
+void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
+  if (is_wrong) throw CLI::ValidationError(flag, text);
+}
+
+// Chooses the mode where none is given. Returns why it is this one, for Flags::check.
+std::string settle_mode(const CLI::App& app, Options& options) {
   if (options.nproc == 0) options.nproc = options.shards;
-  if (is_rank && options.mode != "ddp")
-    throw CLI::ValidationError("--mode", options.mode +
-                                             " is for a program that is started once, and this is a rank of "
-                                             "a launcher; take --mode ddp here");
-  if (!is_rank && is_nproc_given && options.mode != "ddp" && options.mode != "compare")
-    throw CLI::ValidationError("--nproc", "is for --mode ddp and --mode compare, and the mode is " + options.mode);
-  if (options.backend != "shm" && options.mode != "ddp" && options.mode != "compare")
-    throw CLI::ValidationError(
-        "--backend", options.backend + " is for --mode ddp and --mode compare, and the mode is " + options.mode);
-  if (options.order != "canonical" && options.backend != "shm")
-    throw CLI::ValidationError("--order",
-                               options.order + " is for --backend shm, and the backend is " + options.backend);
-  if (options.order != "canonical" && options.mode != "ddp")
-    throw CLI::ValidationError("--order", options.order + " is for --mode ddp, and the mode is " + options.mode);
-  const bool on_gpu = options.device != "cpu";
-  if (on_gpu && options.mode == "compare")
-    throw CLI::ValidationError("--device", options.device + " is not for --mode compare, whose bits are the CPU's");
-  if (options.backend == "nccl" && (!on_gpu || options.mode == "compare"))
-    throw CLI::ValidationError("--backend", "nccl is for --mode ddp with --device cuda");
-  if (options.comm_hook != "none" && options.mode != "ddp")
-    throw CLI::ValidationError("--comm-hook",
-                               options.comm_hook + " is for --mode ddp, and the mode is " + options.mode);
-  if (!options.inject.empty() && options.mode != "ddp")
-    throw CLI::ValidationError("--inject", "is for --mode ddp, and the mode is " + options.mode);
+  if (!options.mode.empty()) return "";
+  options.mode = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
+  return is_rank() ? ", as this is a rank of a launcher" : options.mode == "ddp" ? "" : ", as no --mode is given";
+}
+
+// Flags whose values do not fit together.
+void check_values(const CLI::App& app, const Options& options) {
+  const bool compares = options.mode == "compare", on_gpu = options.device != "cpu";
+  refuse_if(compares && on_gpu, "--device",
+            options.device + " is not for --mode compare, whose bits are the CPU's; leave --device out");
+  refuse_if(options.backend == "nccl" && (!on_gpu || compares), "--backend",
+            "nccl is for --mode ddp with --device cuda");
+  refuse_if(app.count("--order") > 0 && options.backend == "nccl", "--order",
+            "has no effect on --backend nccl, whose order is its own; leave --order out");
+  refuse_if(options.order != "canonical" && options.backend != "shm", "--order",
+            options.order + " is for --backend shm, and the backend is " + options.backend);
+  refuse_if(compares && options.order != "canonical", "--order",
+            options.order + " is not for --mode compare, whose modes end with the same bits; take --mode ddp");
+  refuse_if(compares && options.comm_hook != "none", "--comm-hook",
+            options.comm_hook + " is not for --mode compare, whose modes end with the same bits; take --mode ddp");
+  refuse_if(options.cuda_graph && !on_gpu, "--cuda-graph",
+            "has an effect on a cuda device only, and the device is cpu; take --device cuda");
+  refuse_if(options.trace_kernels && !is_traced(options), "--trace-kernels",
+            "adds kernels to a trace, and there is none; add --trace, --report or --explain");
+}
+
+// What a program that a launcher has started may not be told: the launcher decides it.
+void check_rank(const CLI::App& app, const Options& options) {
+  refuse_if(options.mode != "ddp", "--mode",
+            options.mode + " is for a program that is started once, and this is a rank of a launcher; take --mode ddp");
+  refuse_if(app.count("--nproc") > 0, "--nproc",
+            "has no effect on a rank of a launcher, which decides how many ranks there are; leave --nproc out");
+}
+
+// --- the flags ----------------------------------------------------------------------------------------------------------
+
+void declare_training(Flags& flags, Options& options) {
+  flags.add(options.data_flag, options.data, options.data_help);
+  flags.add("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--batch", options.batch, "samples of a step")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--lr", options.lr, "learning rate");
+  flags.add("--seed", options.seed, "of the initial weights and of the order of samples")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+  flags.add("--out", options.out, "folder for what is written (runs/" + options.program + ")");
+  flags.add({"single", "shards", "dp", "ddp"}, "--save", options.save,
+            "checkpoint file (checkpoint.safetensors in --out)");
+  flags
+      .add("--save-every", options.save_every, "epochs between two checkpoints (0: when the last one is a second old)")
+      ->check(CLI::Range(0, 1'000'000'000));
+  flags
+      .add("--resume", options.resume,
+           "auto: go on where the same command was interrupted; yes: go on or fail, also with more epochs; "
+           "no: start from the beginning")
+      ->check(CLI::IsMember({"auto", "yes", "no"}));
+}
+
+std::string check_device(const std::string& text) {
+  const bool is_known = text == "cpu" || text == "cuda" ||
+                        (text.starts_with("cuda:") && text.size() > 5 && text.size() < 8 &&
+                         text.find_first_not_of("0123456789", 5) == std::string::npos);
+  return is_known ? "" : text + " is none of cpu, cuda and cuda:N";
+}
+
+void declare_modes(Flags& flags, Options& options) {
+  flags
+      .add("--mode", options.mode,
+           "single: one device; shards: a step's shards in turn; dp: DataParallel, a device each; "
+           "ddp: DistributedDataParallel, in several processes; compare: all of them (single; with --nproc: ddp)")
+      ->check(CLI::IsMember({"single", "shards", "dp", "ddp", "compare"}));
+  flags
+      .add({"shards", "dp", "ddp", "compare"}, "--shards", options.shards,
+           "parts of a step, over all devices and ranks; the bits depend on it")
+      ->check(CLI::Range(1, 256));
+  flags.add({"ddp", "compare"}, "--nproc", options.nproc, "ranks to start (one for each shard)")
+      ->check(CLI::Range(1, 256));
+  flags
+      .add("--device", options.device,
+           "cpu, cuda or cuda:N. With cuda, mode dp takes cuda:0, cuda:1, ... and each rank of ddp one of its host's "
+           "GPUs, again from the first where there are fewer")
+      ->check(check_device);
+  flags.add({"single"}, "--cuda-graph", options.cuda_graph,
+            "on a cuda device, steps as replays of one that was recorded");
+  flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
+      ->check(CLI::IsMember({"outside", "replica"}));
+}
+
+void declare_ranks(Flags& flags, Options& options) {
+  const Flags::Modes modes = {"ddp", "compare"};
+  flags
+      .add(modes, "--backend", options.backend,
+           "shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks; nccl: of GPUs")
+      ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
+  flags
+      .add(modes, "--order", options.order,
+           "in which ranks are added. canonical: always the same; arrival: as they arrive, to see other bits each "
+           "time; own-first: each rank its own gradient first, to see other bits on each rank")
+      ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
+  flags
+      .add(modes, "--comm-hook", options.comm_hook,
+           "how gradients are sent. none: exactly; fp16, bf16: in half the bytes; powersgd: as products of thin "
+           "matrices, after 10 steps")
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  flags.add(modes, "--timeout", options.timeout, "seconds that a rank waits for the others")
+      ->check(CLI::Range(0.001, 86400.0));
+  flags.add(modes, "--inject", options.inject,
+            "a fault on purpose: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
+            "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again have none. A step that is never trained "
+            "is an error");
+}
+
+void declare_output(Flags& flags, Options& options) {
+  flags.add("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
+  flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file");
+  flags.add("--explain", options.explain, "traces the run, and says in words what happens in its last step");
+  flags.add("--trace-kernels", options.trace_kernels, "traces have the CPU's kernels, too, which costs more time");
+  flags.add("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
+  flags.add("--quiet", options.quiet, "no line for each epoch, no summary");
 }
 
 }  // namespace
 
 Options parse(int argc, char** argv, Options options) {
   CLI::App app(options.about, options.program);
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option(options.data_flag, options.data, options.data_help);
-  app.add_option("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
-  app.add_option("--batch", options.batch, "examples a step")->check(CLI::Range(1, 1'000'000'000));
-  app.add_option("--lr", options.lr, "learning rate");
-  app.add_option("--seed", options.seed, "of the initial weights and of the order of examples")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
-  app.add_option("--out", options.out, "folder for what is written (runs/" + options.program + ")");
-  app.add_option("--save", options.save, "checkpoint file (checkpoint.safetensors in --out)");
-  app.add_option("--save-every", options.save_every,
-                 "epochs between two checkpoints (0: when the last one is a second old)")
-      ->check(CLI::Range(0, 1'000'000'000));
-  app.add_option("--resume", options.resume,
-                 "auto: go on where the same command was interrupted; yes: go on or fail, also with more epochs; "
-                 "no: start afresh")
-      ->check(CLI::IsMember({"auto", "yes", "no"}));
-  app.add_option("--mode", options.mode,
-                 "single: one device; shards: a step's shards in turn; dp: DataParallel, a device each; "
-                 "ddp: DistributedDataParallel, in several processes; compare: all of them (single; with --nproc: ddp)")
-      ->check(CLI::IsMember({"single", "shards", "dp", "ddp", "compare"}));
-  app.add_option("--shards", options.shards, "parts of a step, over all devices and ranks; the bits depend on it")
-      ->check(CLI::Range(1, 256));
-  const CLI::Option* nproc = app.add_option("--nproc", options.nproc, "ranks that mode ddp starts (one for each shard)")
-                                 ->check(CLI::Range(1, 256));
-  app.add_option(
-         "--device", options.device,
-         "cpu, cuda or cuda:N. With cuda, mode dp takes cuda:0, cuda:1, ... and each rank of ddp one of its host's "
-         "GPUs, again from the first where there are fewer")
-      ->check([](const std::string& text) {
-        const bool known = text == "cpu" || text == "cuda" ||
-                           (text.starts_with("cuda:") && text.size() > 5 && text.size() < 8 &&
-                            text.find_first_not_of("0123456789", 5) == std::string::npos);
-        return known ? std::string() : text + " is none of cpu, cuda and cuda:N";
-      });
-  app.add_option("--loss", options.loss, "of mode dp. outside: on the gathered outputs; replica: on each device")
-      ->check(CLI::IsMember({"outside", "replica"}));
-  app.add_option(
-         "--backend", options.backend,
-         "of mode ddp. shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks; nccl: of GPUs")
-      ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
-  app.add_option(
-         "--order", options.order,
-         "of mode ddp, in which order ranks are added. canonical: always the same; arrival: as they come, to see "
-         "other bits each time; own-first: each rank its own gradient first, to see other bits on each rank")
-      ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
-  app.add_option(
-         "--comm-hook", options.comm_hook,
-         "of mode ddp, how gradients travel. none: exactly; fp16, bf16: in half the bytes; powersgd: as products "
-         "of thin matrices, after 10 steps")
-      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
-  app.add_flag("--cuda-graph", options.cuda_graph, "on a cuda device, steps as replays of one that was recorded");
-  app.add_option(
-      "--inject", options.inject,
-      "of mode ddp, a fault on purpose: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
-      "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again meet none");
-  app.add_option("--timeout", options.timeout, "of mode ddp: seconds that a rank waits for the others")
-      ->check(CLI::Range(0.001, 86400.0));
-  app.add_option("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
-  app.add_option("--report", options.report, "traces the run, and shows its last steps in this HTML file");
-  app.add_flag("--explain", options.explain, "traces the run, and says in words what happens in its last step");
-  app.add_flag("--trace-kernels", options.trace_kernels, "traces have the CPU's kernels, too, which costs more time");
-  app.add_option("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
-  app.add_flag("--quiet", options.quiet, "no line for each epoch, no summary");
+  Flags flags(app);
+  declare_training(flags, options);
+  declare_modes(flags, options);
+  declare_ranks(flags, options);
+  declare_output(flags, options);
+  const char* const typed = std::getenv(kTypedCommand);  // set: a program that this one is a rank of has checked all
   try {
     app.parse(argc, argv);
-    settle_mode(options, nproc->count() > 0);
+    const std::string reason = settle_mode(app, options);
+    if (!typed) flags.check(options.mode, reason);
+    if (!typed && is_rank()) check_rank(app, options);
+    check_values(app, options);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   if (options.out.empty()) options.out = "runs/" + options.program;
   if (options.save.empty()) options.save = options.out + "/checkpoint.safetensors";
-  const char* const typed = std::getenv(kTypedCommand);
   options.command = typed ? typed : typed_command(argc, argv);
   options.arguments.assign(argv + 1, argv + argc);
   return options;

@@ -227,7 +227,13 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   const Moved moved = step_.moved();
   const std::vector<std::uint64_t> hashes = step_.hashes();
   write_trace();
-  if (!step_.is_main()) return 0;
+  if (step_.is_main()) write_results(train, test, moved, hashes, try_next);
+  step_.check_injection();
+  return 0;
+}
+
+void Run::write_results(const Score& train, const Score& test, const Moved& moved,
+                        const std::vector<std::uint64_t>& hashes, const std::string& try_next) {
   save(/*finished=*/true);
   const std::string model = joined(options_.out, "model.safetensors");
   ls::save(parts_.model->state_dict(), model);
@@ -239,7 +245,7 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
                                                      .moved = moved,
                                                      .hash = hash});
   bar_.reset();
-  if (options_.quiet) return 0;
+  if (options_.quiet) return;
   fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", model, options_.save, metrics_->path());
   print_written(options_);
   fmt::print("hash        {}\n", hash);
@@ -247,7 +253,6 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   fmt::print("try next    {}\n\n", try_next);
   fmt::print("train loss {:.3f}\ntrain accuracy {:.3f}\ntest loss {:.3f}\ntest accuracy {:.3f}\n", train.loss,
              train.accuracy, test.loss, test.accuracy);
-  return 0;
 }
 
 }  // namespace samples

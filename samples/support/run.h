@@ -37,7 +37,8 @@ class Run {
   int interrupted();
   // Prints and writes the epoch's line.
   void epoch_done(const Score& test);
-  // Saves the model, says where everything is and what to try next, and returns main's exit code.
+  // Saves the model, says where everything is and what to try next, and returns main's exit code. Throws
+  // lockstep::InvalidArgument where the fault of --inject never happened.
   int finish(const Score& train, const Score& test, const std::string& try_next);
 
  private:
@@ -53,6 +54,8 @@ class Run {
   double steps_per_second() const;
   void say_how_to_go_on() const;
   void write_trace();
+  void write_results(const Score& train, const Score& test, const Moved& moved,
+                     const std::vector<std::uint64_t>& hashes, const std::string& try_next);
   void print_ranks(const std::vector<std::uint64_t>& hashes) const;
 
   const Options& options_;

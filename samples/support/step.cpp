@@ -135,6 +135,17 @@ void Step::wait_for_others() {
   if (group_) group_->barrier();
 }
 
+// All ranks have trained as many steps, so all of them throw. None leaves before the main one has written its files: a
+// launcher stops all ranks when the first one has failed.
+void Step::check_injection() {
+  if (!injection_.is_pending(steps_)) return;
+  wait_for_others();
+  throw ls::InvalidArgument(
+      fmt::format("--inject \"{}\": the fault never happened: this run had {} steps\n"
+                  "Steps are counted from 1 since the ranks were started; take an earlier one, or more --epochs",
+                  options_.inject, steps_));
+}
+
 par::TrafficBook* Step::book() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
 
 PhaseBytes Step::booked() {

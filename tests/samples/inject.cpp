@@ -82,8 +82,43 @@ TEST_CASE("inject: faults for no rank, for another mode, or nonsense end the pro
   CHECK(contains(train("kill:rank=2,step=1").output, "--inject: there is no rank 2; the ranks are 0 to 1\n"));
   CHECK(contains(train("kill:rank").output, "--inject \"kill:rank\": \"rank\" is no key=value\n"));
   const Finished single = run(kProgram, {"--inject", "kill:rank=0,step=1", "--out", fresh("single")});
-  CHECK(single.code != 0);
-  CHECK(contains(single.output, "--inject: is for --mode ddp, and the mode is single"));
+  CHECK(single.code == 2);
+  CHECK(contains(single.output, "--inject: is for --mode ddp, compare only, and the mode is single"));
+}
+
+TEST_CASE("inject: a fault whose step never came is an error, after the results are written") {
+  for (const std::string rank : {"0", "1"}) {
+    const Finished run = train("kill:rank=" + rank + ",step=100000");
+    CAPTURE(run.output);
+    CHECK(run.code == 1);
+    const std::string text = "--inject \"kill:rank=" + rank + ",step=100000\": the fault never happened: this run had ";
+    CHECK(contains(run.output, text));
+    CHECK(run.output.find(text) == run.output.rfind(text));  // said once, and not by each rank
+    CHECK(contains(run.output, "\ntest accuracy 0."));
+    CHECK(model_of("faulty") == undisturbed());
+  }
+  const Finished launched =
+      run(LOCKSTEP_RUN, {"--nproc-per-node", "2", std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram, "--epochs", "4",
+                         "--out", fresh("faulty"), "--inject", "delay:rank=1,step=100000,ms=1"});
+  CAPTURE(launched.output);
+  CHECK(launched.code == 1);
+  CHECK(contains(launched.output, "the fault never happened"));
+  CHECK(model_of("faulty") == undisturbed());
+}
+
+TEST_CASE("inject: compare has faults in its ranks, and reports one that never happened") {
+  const auto compare = [](const std::string& fault) {
+    return run(kProgram, {"--mode", "compare", "--epochs", "2", "--out", fresh("faulty"), "--inject", fault});
+  };
+  const Finished late = compare("delay:rank=1,step=3,ms=1");
+  CAPTURE(late.output);
+  CHECK(late.code == 0);
+  CHECK(contains(late.output, "shards, dp and ddp end with the same parameters, bit for bit."));
+  CHECK(compare("kill:rank=1,step=3").code == 128 + SIGKILL);
+  const Finished never = compare("kill:rank=1,step=100000");
+  CHECK(never.code == 1);
+  CHECK(contains(never.output, "the fault never happened"));
+  CHECK(contains(compare("kill:rank=2,step=1").output, "--inject: there is no rank 2; the ranks are 0 to 1\n"));
 }
 
 TEST_CASE(

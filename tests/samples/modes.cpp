@@ -213,7 +213,7 @@ TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp
   CHECK(hashes["2"] != hashes["3"]);
   CHECK(contains(run_with("arrival").output, "the replicas are equal, with --order arrival"));
   CHECK(!contains(run_with("canonical").output, "the replicas"));
-  check_error({"--mode", "shards", "--order", "own-first"}, {"--order", "own-first", "ddp", "shards"});
+  check_error({"--mode", "shards", "--order", "own-first"}, {"--order", "ddp", "shards"});
 }
 
 TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
@@ -263,13 +263,69 @@ TEST_CASE("what does not fit together names both sides and the way out") {
   check_error({"--out", out, "--mode", "ddp", "--nproc", "3"}, {"--shards 2", "3 ranks", "--nproc 2", "--shards 3"});
   check_error({"--out", out, "--mode", "ddp", "--shards", "4", "--nproc", "3"},
               {"--shards 4", "3 ranks", "--nproc 2", "--shards 6"});
-  check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "gloo", "ddp", "dp"});
+  check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "ddp", "dp"});
   check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--order", "arrival"}, {"arrival", "shm", "mpi"});
   check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
   check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
   check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33", "--nproc", "1"}, {"3 shards on 1"});
   check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33"}, {"3 shards", "--loss replica"});
   CHECK(!std::filesystem::exists(out));
+}
+
+TEST_CASE("a flag that has no effect in the chosen mode is an error; in the others it is accepted") {
+  struct Flag {
+    std::vector<std::string> words;
+    std::string modes;  // that accept it
+  };
+  const Flag flags[] = {{{"--save", "here.safetensors"}, "single shards dp ddp"},
+                        {{"--shards", "2"}, "shards dp ddp compare"},
+                        {{"--nproc", "2"}, "ddp compare"},
+                        {{"--loss", "outside"}, "dp compare"},
+                        {{"--backend", "shm"}, "ddp compare"},
+                        {{"--order", "canonical"}, "ddp compare"},
+                        {{"--comm-hook", "none"}, "ddp compare"},
+                        {{"--timeout", "60"}, "ddp compare"},
+                        {{"--inject", "kill:rank=1,step=1"}, "ddp compare"},
+                        {{"--cuda-graph"}, "single"}};
+  const std::string out = fresh("flags");
+  for (const Flag& flag : flags) {
+    for (const std::string mode : {"single", "shards", "dp", "ddp", "compare"}) {
+      std::vector<std::string> arguments = {"--mode", mode, "--out", out, "--file", "nowhere.csv"};
+      arguments.insert(arguments.end(), flag.words.begin(), flag.words.end());
+      const Finished finished = run(kProgram, arguments);
+      CAPTURE(mode);
+      CAPTURE(finished.output);
+      const std::vector<std::string> modes = words(flag.modes);
+      const bool is_accepted = std::find(modes.begin(), modes.end(), mode) != modes.end();
+      const std::string& name = flag.words[0];
+      CHECK(contains(finished.output, ", and the mode is " + mode) == !is_accepted);
+      if (is_accepted) {  // what follows is another error
+        CHECK(contains(finished.output, name == "--cuda-graph" ? "take --device cuda" : "nowhere.csv"));
+        continue;
+      }
+      CHECK(finished.code == 2);
+      CHECK(finished.output.starts_with(name + ": is for --mode "));
+      CHECK(contains(finished.output, "\nChoose the mode with --mode, or leave " + name + " out\n"));
+    }
+  }
+  CHECK(!std::filesystem::exists(out));
+}
+
+TEST_CASE("flags of other modes are refused where no mode is given, and what is missing is said") {
+  check_error({"--shards", "4"},
+              {"--shards: is for --mode shards, dp, ddp, compare only, and the mode is single, as no "
+               "--mode is given\nChoose the mode with --mode, or leave --shards out\n"});
+  check_error({"--loss", "replica"}, {"--loss", "single"});
+  check_error({"--timeout", "3"}, {"--timeout", "single"});
+  check_error({"--nproc", "2", "--loss", "replica"}, {"--loss", "the mode is ddp\n"});
+  check_error({"--trace-kernels"}, {"--trace-kernels", "there is none", "--report"});
+  check_error({"--mode", "compare", "--order", "arrival"}, {"--order", "arrival", "take --mode ddp"});
+  check_error({"--mode", "compare", "--comm-hook", "bf16"}, {"--comm-hook", "bf16", "take --mode ddp"});
+  ::setenv("RANK", "0", 1);
+  check_error({"--nproc", "2"}, {"--nproc", "a rank of a launcher", "leave --nproc out"});
+  check_error({"--loss", "replica"}, {"--loss", "the mode is ddp, as this is a rank of a launcher"});
+  check_error({"--mode", "shards"}, {"--mode", "shards", "take --mode ddp"});
+  ::unsetenv("RANK");
 }
 
 TEST_CASE("an error on all ranks is said once") {
