@@ -8,6 +8,8 @@
 #include <exception>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tools/explain.h"
 #include "tools/explain_scaling.h"
@@ -24,29 +26,40 @@ struct Arguments {
   std::string html, save_profile;
 };
 
-void declare_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& text) {
-  const std::map<std::string, par::Algorithm> algorithms = {{"direct", par::Algorithm::kDirect},
-                                                            {"ring", par::Algorithm::kRing},
-                                                            {"tree", par::Algorithm::kTree},
-                                                            {"halving_doubling", par::Algorithm::kHalvingDoubling}};
-  app.add_option("--algorithm", algorithm, text + "direct, ring (the default), tree or halving_doubling")
-      ->transform(CLI::CheckedTransformer(algorithms));
+// An option that takes one of these names. (CLI::CheckedTransformer prints the enumerators, which are bytes, as characters.)
+template <class T>
+void add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
+                const std::string& text) {
+  std::vector<std::string> names;
+  for (const auto& [each, ignored] : choices) names.push_back(each);
+  app.add_option_function<std::string>(
+         name, [&value, choices = std::move(choices)](const std::string& chosen) { value = choices.at(chosen); }, text)
+      ->check(CLI::IsMember(std::move(names)));
+}
+
+void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& text) {
+  add_choice<par::Algorithm>(app, "--algorithm", algorithm,
+                             {{"direct", par::Algorithm::kDirect},
+                              {"ring", par::Algorithm::kRing},
+                              {"tree", par::Algorithm::kTree},
+                              {"halving_doubling", par::Algorithm::kHalvingDoubling}},
+                             text);
 }
 
 CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
-  const std::map<std::string, par::ReduceOp> ops = {{"sum", par::ReduceOp::kSum},
-                                                    {"avg", par::ReduceOp::kAvg},
-                                                    {"min", par::ReduceOp::kMin},
-                                                    {"max", par::ReduceOp::kMax},
-                                                    {"product", par::ReduceOp::kProduct}};
   AllReduceQuestion& question = arguments.all_reduce;
   CLI::App& all_reduce = *app.add_subcommand("all_reduce", "every message of an all-reduce, which really takes place");
-  declare_algorithm(all_reduce, question.algorithm, "");
+  add_algorithm(all_reduce, question.algorithm, "how messages are sent (ring)");
   all_reduce.add_option("--ranks", question.ranks, "threads that take part (4)")->check(CLI::Range(1, 64));
   all_reduce.add_option("--elements", question.elements, "of each rank's tensor (12)")
       ->check(CLI::Range(0, 10'000'000));
-  all_reduce.add_option("--op", question.op, "sum (the default), avg, min, max or product")
-      ->transform(CLI::CheckedTransformer(ops));
+  add_choice<par::ReduceOp>(all_reduce, "--op", question.op,
+                            {{"sum", par::ReduceOp::kSum},
+                             {"avg", par::ReduceOp::kAvg},
+                             {"min", par::ReduceOp::kMin},
+                             {"max", par::ReduceOp::kMax},
+                             {"product", par::ReduceOp::kProduct}},
+                            "how elements are combined (sum)");
   all_reduce.add_option("--html", arguments.html, "draw the steps as a page, into this file");
   return all_reduce;
 }
@@ -63,7 +76,7 @@ CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
                      "NVLink, PCIe4, 100GbE, 10GbE (the default), or a file ./link.json:\n"
                      "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
   scaling.add_option("--ranks", question.ranks, "devices: 1..1024 (the default), or 1,2,6");
-  declare_algorithm(scaling, question.algorithm, "of DDP's all-reduces: ");
+  add_algorithm(scaling, question.algorithm, "of DDP's all-reduces (ring)");
   scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces when backward is done");
   scaling.add_flag("--fixed-batch", question.fixed_batch, "cut one batch into parts; else each device has its own");
   scaling.add_option("--html", arguments.html, "draw the curves as a page, into this file");
@@ -87,7 +100,12 @@ int explain_all_reduce(const Arguments& arguments) {
   return seen.is_right ? 0 : 1;
 }
 
-int explain_scaling(const Arguments& arguments) {
+int explain_scaling(const CLI::App& app, const Arguments& arguments) {
+  for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
+    if (app.count("--profile") == 0 || app.count(name) == 0) continue;
+    throw CLI::ValidationError(
+        name, "is for a measurement, and --profile takes the times from a file\nLeave one of the two out");
+  }
   const Scaling scaling = predict_scaling(arguments.scaling);
   fmt::print("{}", as_text(scaling));
   if (!arguments.save_profile.empty()) write_file(arguments.save_profile, profile_json(scaling.profile));
@@ -102,12 +120,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   Arguments arguments;
   const CLI::App& all_reduce = declare_all_reduce(app, arguments);
-  declare_scaling(app, arguments);
+  const CLI::App& scaling = declare_scaling(app, arguments);
   try {
     app.parse(argc, argv);
-    return all_reduce.parsed() ? explain_all_reduce(arguments) : explain_scaling(arguments);
+    return all_reduce.parsed() ? explain_all_reduce(arguments) : explain_scaling(scaling, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep-explain: {}\n", error.what());
     return 1;

@@ -135,6 +135,16 @@ TEST_CASE("scaling: senseless questions and files are answered with what is expe
   CHECK(contains(explain("scaling --profile bad.json").output, "is 1e+308, expected a number from 0 to 1e+15"));
 }
 
+TEST_CASE("scaling: options for a measurement are refused where a profile is read") {
+  for (const std::string option : {"--model 8x2", "--batch 4", "--bucket-mb 1", "--save-profile again.json"}) {
+    const Finished run = explain("scaling --profile profile.json " + option);
+    CAPTURE(run.output);
+    CHECK(run.code == 2);
+    CHECK(run.output.starts_with(option.substr(0, option.find(' ')) + ": is for a measurement, and --profile"));
+  }
+  CHECK_FALSE(std::filesystem::exists("again.json"));
+}
+
 TEST_CASE("scaling: a step that takes no time, or almost none, has a page of curves all the same") {
   std::ofstream("free.json") << R"({"latency_us": 0, "gigabytes_per_second": 1e9})";
   for (const char* forward : {"0", "5e-318"}) {
