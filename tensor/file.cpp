@@ -165,8 +165,11 @@ void AtomicFile::find_target() {
     if (links == kMostLinks) fail("cannot follow the symbolic link", ELOOP);
     if (::stat(folder_of(target_).c_str(), &folder) != 0) fail("cannot look at the folder", errno);
     constexpr mode_t kShared = S_ISVTX | S_IWOTH;
-    if ((folder.st_mode & kShared) == kShared && status.st_uid != ::geteuid() && status.st_uid != folder.st_uid)
-      fail("another user's symbolic link in a folder that everybody may write to is not followed", EACCES);
+    const bool is_safe = status.st_uid == ::geteuid() || status.st_uid == folder.st_uid;
+    LOCKSTEP_CHECK_IO(is_safe || (folder.st_mode & kShared) != kShared,
+                      "{}: {} is a symbolic link of user {} in a folder that everybody may write to; it is not "
+                      "followed\nGive the path of the file that it leads to",
+                      path_, in_quotes(target_), status.st_uid);
     std::string text(PATH_MAX, '\0');
     const ssize_t size = ::readlinkat(file.get(), "", text.data(), text.size());
     if (size <= 0) fail("cannot read the symbolic link", errno);
