@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/data/readers.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
@@ -27,9 +28,8 @@ void parse(std::span<const std::byte> text, const ls::data::CsvOptions& options)
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   const auto text = std::as_bytes(std::span(data, size));
   parse(text, {.target = "y", .standardize = true});
   parse(text, {.target = "0", .header = false});
-  return 0;
 }

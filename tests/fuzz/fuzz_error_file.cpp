@@ -5,10 +5,11 @@
 
 #include "lockstep/parallel/launcher_internal.h"
 #include "lockstep/parallel/limits_internal.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace par = lockstep::parallel;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   const std::string message = par::message_in(std::string(reinterpret_cast<const char*>(data), size));
   if (message.size() > par::kMaxErrorText + 3) std::abort();
   for (const char c : message) {
@@ -16,5 +17,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   // What a rank says of itself is read as it was meant, where it was not cut.
   if (message.size() <= par::kMaxErrorText && par::message_in(par::error_json(message)) != message) std::abort();
-  return 0;
 }

@@ -16,6 +16,7 @@
 
 #include "lockstep/parallel/store_file_internal.h"
 #include "lockstep/parallel/store_frames_internal.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
@@ -105,8 +106,8 @@ void use() {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) return 0;
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return;
   write_file(file_of(data[0] % 4, std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1)));
   try {
     use();
@@ -115,5 +116,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     expect(text.find(path()) != std::string_view::npos && text.size() <= 400);
     expect(std::count(text.begin(), text.end(), '\n') <= 2);
   }
-  return 0;
 }

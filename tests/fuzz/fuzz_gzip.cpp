@@ -5,10 +5,11 @@
 #include <string>
 
 #include "lockstep/tensor/inflate_internal.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   constexpr std::uint64_t kMost = 1 << 20;
   for (const ls::Compression compression : {ls::Compression::kGzip, ls::Compression::kDeflate}) {
     try {
@@ -24,5 +25,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (std::string(error.what()).size() > 400) std::abort();
     }
   }
-  return 0;
 }

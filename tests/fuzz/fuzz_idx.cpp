@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/data/readers.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
@@ -40,9 +41,8 @@ std::vector<std::byte> gzip(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   parse(bytes, 1032 * size);  // deflate's limit: the bytes may themselves be a gzip file
   parse(gzip(bytes), size);
-  return 0;
 }

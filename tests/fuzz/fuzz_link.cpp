@@ -6,11 +6,12 @@
 #include <string>
 
 #include "lockstep/parallel/simulation.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   try {
     const par::Link link = par::parse_link(std::as_bytes(std::span(data, size)), "fuzz");
     if (!std::isfinite(link.latency) || link.latency < 0 || !std::isfinite(link.bandwidth)) std::abort();
@@ -19,5 +20,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ls::IoError& error) {
     if (std::string(error.what()).size() > 400) std::abort();
   }
-  return 0;
 }

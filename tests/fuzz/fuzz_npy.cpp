@@ -5,10 +5,11 @@
 #include <string>
 
 #include "lockstep/tensor/npy.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   try {
     const ls::Tensor tensor = ls::raw::parse_npy(ls::MemorySource(std::as_bytes(std::span(data, size)), "fuzz"));
     if (static_cast<std::size_t>(tensor.numel()) > size) std::abort();
@@ -16,5 +17,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ls::IoError& error) {
     if (std::string(error.what()).size() > 400) std::abort();
   }
-  return 0;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/tensor/error.h"
+#include "tests/fuzz/watched_input.h"
 #include "tools/explain_scaling.h"
 
 namespace ls = lockstep;
@@ -23,7 +24,7 @@ void draw(const par::StepProfile& profile, const par::Link& link, bool fixed_bat
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   try {
     const par::StepProfile profile = parse_profile(std::as_bytes(std::span(data, size)), "fuzz");
     draw(profile, {.latency = 3e-5, .bandwidth = 1.25e9}, false);
@@ -31,5 +32,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ls::Error& error) {  // InvalidArgument: numbers that are right one by one, and not together
     if (std::string(error.what()).size() > 400) std::abort();
   }
-  return 0;
 }

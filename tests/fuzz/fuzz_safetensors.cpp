@@ -5,10 +5,11 @@
 #include <string>
 
 #include "lockstep/nn/serialize.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
   try {
     ls::Metadata metadata;
     const ls::StateDict dict = ls::parse_safetensors(std::as_bytes(std::span(data, size)), "fuzz", &metadata);
@@ -24,5 +25,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ls::IoError& error) {
     if (std::string(error.what()).size() > 400) std::abort();
   }
-  return 0;
 }

@@ -11,6 +11,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/store_frames_internal.h"
 #include "lockstep/parallel/tcp_handshake_internal.h"
+#include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
@@ -71,8 +72,8 @@ void read_sealed(std::string_view content) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0) return 0;
+void fuzz_input(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   par::TcpServerHandshake server(kAuthenticated), plain_server(kPlain);
   par::TcpClientHandshake client(kAuthenticated), plain_client(kPlain);
@@ -92,5 +93,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         return read_sealed(bytes);
     }
   });
-  return 0;
 }

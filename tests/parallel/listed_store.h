@@ -54,8 +54,8 @@ class ListedStore final : public ls::parallel::Store {
   std::set<std::string> keys_;
 };
 
-// On every rank: makes a group in `store`, and others from it. Only what numbers groups of one name, and where their
-// ranks are, stays in the store.
+// On every rank: makes a group in `store`, and others from it. Only what numbers groups of one name, and
+// where their ranks are, stays in the store.
 inline void check_no_keys_left(const ls::parallel::InitOptions& options, ListedStore& store) {
   const Group group = ls::parallel::init_process_group(options);
   const std::set<std::string> before = store.keys();

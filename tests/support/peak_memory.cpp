@@ -16,10 +16,6 @@
 #define LOCKSTEP_COUNT_BY_HOOKS 1
 #endif
 
-#ifdef LOCKSTEP_COUNT_BY_HOOKS
-#include <sanitizer/allocator_interface.h>
-#endif
-
 namespace {
 
 std::atomic<std::int64_t> now{0}, peak{0};
@@ -39,12 +35,14 @@ std::int64_t PeakMemory::bytes() const { return peak.load() - before_; }
 
 #ifdef LOCKSTEP_COUNT_BY_HOOKS
 
-// The sanitizer's own malloc calls these.
+// Of the sanitizers' runtime; GCC has no header for them.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*, std::size_t),
+                                                         void (*free_hook)(const volatile void*));
+extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* block);
+
 [[maybe_unused]] static const int hooks = __sanitizer_install_malloc_and_free_hooks(
     [](const volatile void*, std::size_t bytes) { count(static_cast<std::int64_t>(bytes)); },
-    [](const volatile void* block) {
-      count(-static_cast<std::int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(block))));
-    });
+    [](const volatile void* block) { count(-static_cast<std::int64_t>(__sanitizer_get_allocated_size(block))); });
 
 #else
 
