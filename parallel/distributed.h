@@ -31,22 +31,44 @@ struct DistributedDataParallelOptions {
   int check_every = 0;                      // compare all parameters over the ranks after this many steps; 0: never
 };
 
-// One bucket of gradients.
+// One bucket of gradients. Its three moments are those of the last synchronised step, in seconds since the
+// first gradient of that step was ready, by the clock of the host.
 struct BucketStats {
-  std::int64_t bytes = 0;               // of its gradients
-  std::vector<std::string> parameters;  // their names
-  // Of the last synchronised step, in seconds since its first gradient was complete.
-  double ready = 0, launched = 0, done = 0;
+  std::int64_t bytes = 0;                    // of its gradients
+  std::vector<std::string> parameters = {};  // their names
+  double ready = 0;                          // all its gradients are ready
+  double launched = 0;                       // its reduction is launched
+  double done = 0;                           // this rank has seen that the reduction is complete
 };
 
-// What has been reduced so far, and how well it was hidden behind backward.
+// How much of a step's communication was done before the last gradient of the step was ready, that is, while
+// backward still computed. A bucket counts as a whole, and only if it was done by then: a reduction in
+// flight may not have begun, because ranks of shm, local and mpi work on it in `wait`. So the shares are
+// lower bounds.
+struct CommunicationOverlap {
+  double seconds = 0;            // in which at least one bucket was between launched and done
+  double early_seconds = 0;      // the same of the buckets that were done before the last gradient was ready
+  std::int64_t bytes = 0;        // of all buckets
+  std::int64_t early_bytes = 0;  // of the buckets that were done before the last gradient was ready
+  // Between 0 and 1; 0 where nothing was communicated.
+  double share() const { return seconds > 0 ? early_seconds / seconds : 0; }
+  // The same of the bytes.
+  double byte_share() const { return bytes > 0 ? static_cast<double>(early_bytes) / static_cast<double>(bytes) : 0; }
+};
+// The overlap of one step, from the moments of its buckets.
+CommunicationOverlap communication_overlap(const std::vector<BucketStats>& buckets);
+
+// What has been reduced so far, and how much of the reduction overlapped with backward.
 struct DistributedDataParallelStats {
   std::vector<BucketStats> buckets;  // in the order in which they are launched
   std::int64_t steps = 0;            // synchronised
   std::int64_t reduced_bytes =
       0;                    // gradients that were reduced, in all steps; what a hook sends is in the group's traffic()
   std::int64_t copies = 0;  // gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
-  double overlap = 0;       // of the last step: the share of buckets launched before backward was done
+  // Of the last synchronised step: the shares of its communication_overlap, in seconds and in bytes. 0 in a
+  // group of one, which communicates nothing, and with nccl, where the host cannot tell what the GPU has
+  // done.
+  double overlap = 0, overlap_bytes = 0;
 };
 
 // Of `join`, the same on all ranks.

@@ -141,6 +141,7 @@ class Exchange final : public Work {
     done_ = true;
   }
   bool is_completed() override { return done_; }
+  bool is_known_complete() override { return done_; }
 
  private:
   std::shared_ptr<Work> work_;

@@ -37,6 +37,7 @@ class Then final : public Work {
     wait();
     return true;
   }
+  bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
 
  private:
   std::shared_ptr<Work> work_;

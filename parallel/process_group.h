@@ -55,6 +55,9 @@ class Work {
   // Returns when the operation is complete on this rank. Throws CommError or CommTimeout, each time it is called.
   virtual void wait() = 0;
   virtual bool is_completed() = 0;  // whether `wait` would return at once
+  // Whether the operation is known to be complete. Unlike is_completed, which may do a part of its work,
+  // this function only looks; it returns false where that does not tell.
+  virtual bool is_known_complete() { return false; }
 };
 
 // `work`, and then `finish`, which runs once, in the `wait` or `is_completed` that finds `work` complete.

@@ -111,6 +111,7 @@ void Reducer::complete(std::size_t parameter, autograd::Run& run) {
       run.at_end([this, &run, lives = lives] { end_backward(run); });
     }
   }
+  look_for_done();  // first: this gradient may be the last one
   settle(parameter);
   launch_early();
 }
@@ -134,7 +135,7 @@ void Reducer::begin(const autograd::Run* run) {
   active_ = true;
   run_ = run;
   start_ = Clock::now();
-  next_ = early_ = early_small_ = 0;
+  next_ = done_ = early_ = early_small_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.layout.parameters.size();
     bucket.work = bucket.hook_work = nullptr;
@@ -205,6 +206,7 @@ void Reducer::launch_early() {
 
 // When backward is done: what it did not reach counts with what stands there.
 void Reducer::launch_rest() {
+  look_for_done();
   for (const Bucket& bucket : buckets_) {
     for (const std::size_t p : bucket.layout.parameters) settle(p);
   }
@@ -276,8 +278,20 @@ void Reducer::wait_for(std::size_t b) {
   }
   bucket.work = bucket.hook_work = nullptr;
   raw::copy(bucket.tail_place, bucket.tail);
-  bucket.done = seconds();
-  trace_bucket(TraceKind::kBucketDone, b, parameters_[bucket.layout.parameters.front()].first);
+  if (b == done_) mark_done();
+}
+
+// Marks the buckets in flight that are done by now, in the order of their launches. This does none of their
+// work, which would delay backward.
+void Reducer::look_for_done() {
+  const auto is_done = [](const std::shared_ptr<Work>& work) { return !work || work->is_known_complete(); };
+  while (done_ < next_ && is_done(buckets_[done_].work) && is_done(buckets_[done_].hook_work)) mark_done();
+}
+
+void Reducer::mark_done() {
+  buckets_[done_].done = seconds();
+  trace_bucket(TraceKind::kBucketDone, done_, parameters_[buckets_[done_].layout.parameters.front()].first);
+  ++done_;
 }
 
 // The sum over all ranks of an element of the tail.
@@ -347,7 +361,9 @@ void Reducer::fill(DistributedDataParallelStats& stats) const {
   stats.reduced_bytes = steps_ * bytes;
   stats.copies = copies_;
   for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
-  stats.overlap = buckets_.empty() ? 0 : static_cast<double>(early_) / static_cast<double>(buckets_.size());
+  const CommunicationOverlap overlap = communication_overlap(stats.buckets);
+  stats.overlap = overlap.share();
+  stats.overlap_bytes = overlap.byte_share();
 }
 
 std::vector<std::string> Reducer::unused() const {

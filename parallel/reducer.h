@@ -109,6 +109,8 @@ class Reducer {
   void end_backward(autograd::Run& run);
   void finish();
   void wait_for(std::size_t bucket);
+  void look_for_done();
+  void mark_done();
   void take_results();
   double tail_sum(Tail at) const;
   int nominal_shards() const { return group_->size() * (has_step_ ? options_.shards_per_rank : 1); }
@@ -133,6 +135,7 @@ class Reducer {
   bool has_step_ = false;               // between begin_step and end_step
   Step step_;
   std::size_t next_ = 0;                     // bucket to launch
+  std::size_t done_ = 0;                     // the first bucket that is not known to be done
   std::size_t early_ = 0, early_small_ = 0;  // buckets launched while backward ran
   Clock::time_point start_;
   double mean_loss_ = 0;

@@ -26,6 +26,11 @@ class TracedWork final : public Work {
     complete();
     return true;
   }
+  bool is_known_complete() override {
+    if (!work_->is_known_complete()) return false;
+    complete();
+    return true;
+  }
 
  private:
   void complete() { trace_event(TraceKind::kCollective, name_, std::exchange(launched_, {}), labels_); }

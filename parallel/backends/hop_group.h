@@ -25,6 +25,7 @@ class HopWork final : public Work {
   HopWork(HopGroup* group, Call call) : group(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
+  bool is_known_complete() override { return !group; }
 
   struct Arriving {
     Hop hop;

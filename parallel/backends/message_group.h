@@ -49,6 +49,7 @@ class MessageWork final : public Work {
   MessageWork(MessageGroup* group, Call call) : group(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
+  bool is_known_complete() override { return over.load(std::memory_order_acquire); }
 
   MessageGroup* const group;
   const Call call;

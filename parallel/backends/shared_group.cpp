@@ -33,6 +33,9 @@ class Pieces final : public Work {
   bool is_completed() override {
     return std::ranges::all_of(pieces_, [](const auto& piece) { return piece->is_completed(); });
   }
+  bool is_known_complete() override {
+    return std::ranges::all_of(pieces_, [](const auto& piece) { return piece->is_known_complete(); });
+  }
 
  private:
   std::vector<std::shared_ptr<Operation>> pieces_;

@@ -26,6 +26,7 @@ class Operation final : public Work {
   Operation(SharedGroup* group, std::shared_ptr<const Call> call) : group(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
+  bool is_known_complete() override;
 
   enum class Path : std::uint8_t { kArrivalsOnly, kInline, kDirect, kStaged };
 
@@ -89,6 +90,7 @@ class SharedGroup final : public Backend {
   bool advance_to(Operation& op);
   void advance_before(std::uint64_t end);
   bool all_arrived(const Operation& op) const;
+  bool is_done_by_others(const Operation& op) const;
   void compare_fingerprints(Operation& op);
   void work(Operation& op);
   void take_order(Operation& op);

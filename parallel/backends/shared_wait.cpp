@@ -37,6 +37,15 @@ bool Operation::is_completed() {
   return !group;
 }
 
+bool Operation::is_known_complete() { return !group || group->is_done_by_others(*this); }
+
+// Whether other ranks have done all tasks. On the other paths a part of the work is left for this rank
+// itself.
+bool SharedGroup::is_done_by_others(const Operation& op) const {
+  return op.path == Operation::Path::kDirect &&
+         control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) >= op.done_at;
+}
+
 void SharedGroup::check_usable(const Call& call) const {
   if (failed_.empty()) return;
   const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);

@@ -52,8 +52,7 @@ class Story {
 
   std::string tell() {
     for (const LaneEvent& each : lane_.events) {
-      if (each.event.kind != TraceKind::kBackward || each.event.name != "backward") continue;
-      backward_ends_ = std::max(backward_ends_, each.event.end);
+      if (each.event.kind == TraceKind::kBucketReady) last_gradient_ = std::max(last_gradient_, each.event.begin);
     }
     for (const LaneEvent& each : lane_.events) {
       const std::string text = sentence(each.event, each.depth);
@@ -94,9 +93,9 @@ class Story {
       return fmt::format("bucket {} is full after {}: {}", id, event.name, size(event.labels.bytes));
     if (event.kind == TraceKind::kBucketLaunched) {
       launched_[id] = event.begin;
-      const bool early = event.begin < backward_ends_;
+      const bool early = event.begin < last_gradient_;
       return fmt::format("bucket {} is launched {} into backward{}", id, time(event.begin - backward_),
-                         early ? "" : ", which is over: nothing is left to overlap with");
+                         early ? "" : ", after the last gradient: nothing is left to overlap with");
     }
     if (event.kind != TraceKind::kBucketDone) return "";
     const auto launched = launched_.find(id);
@@ -120,7 +119,7 @@ class Story {
   const Lane& lane_;
   const StepView& step_;
   bool has_ranks_;
-  std::int64_t backward_ = 0, backward_ends_ = 0;
+  std::int64_t backward_ = 0, last_gradient_ = 0;  // when each began, and was ready
   std::map<std::int64_t, std::int64_t> launched_;  // by bucket
   std::string out_;
 };

@@ -159,16 +159,29 @@ std::vector<Arrival> arrivals_of(const Launches& launches, const std::vector<ls:
   return arrivals;
 }
 
-void count_buckets(const Lane& lane, StepView& step) {
-  std::int64_t end_of_backward = 0;
+// The moments of a rank's buckets, in the order of their numbers.
+std::vector<ls::parallel::BucketStats> buckets_of(const Lane& lane, std::int64_t zero) {
+  std::map<std::int64_t, ls::parallel::BucketStats> buckets;
   for (const LaneEvent& each : lane.events) {
-    if (each.event.kind == TraceKind::kBackward) end_of_backward = std::max(end_of_backward, each.event.end);
+    const TraceEvent& event = each.event;
+    if (!is_moment(event.kind)) continue;
+    ls::parallel::BucketStats& bucket = buckets[event.labels.id];
+    const double seconds = 1e-9 * static_cast<double>(event.begin - zero);
+    bucket.bytes = event.labels.bytes;
+    if (event.kind == TraceKind::kBucketReady) bucket.ready = seconds;
+    if (event.kind == TraceKind::kBucketLaunched) bucket.launched = seconds;
+    if (event.kind == TraceKind::kBucketDone) bucket.done = seconds;
   }
-  for (const LaneEvent& each : lane.events) {
-    if (each.event.kind != TraceKind::kBucketLaunched) continue;
-    ++step.buckets;
-    step.early_buckets += each.event.begin < end_of_backward ? 1 : 0;
-  }
+  std::vector<ls::parallel::BucketStats> out;
+  for (auto& [number, bucket] : buckets) out.push_back(std::move(bucket));
+  return out;
+}
+
+void add(ls::parallel::CommunicationOverlap& sum, const ls::parallel::CommunicationOverlap& more) {
+  sum.seconds += more.seconds;
+  sum.early_seconds += more.early_seconds;
+  sum.bytes += more.bytes;
+  sum.early_bytes += more.early_bytes;
 }
 
 }  // namespace
@@ -209,7 +222,7 @@ std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
     Launches launches;
     for (Lane& lane : step.lanes) {
       stack(lane);
-      count_buckets(lane, step);
+      add(step.overlap, ls::parallel::communication_overlap(buckets_of(lane, step.begin)));
       for (const LaneEvent& each : lane.events) {
         if (each.event.kind != TraceKind::kCollective || !has_ranks) continue;
         const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(timeline.traces.size()) - 1);

@@ -49,7 +49,7 @@ struct StepView {
   std::int64_t begin = 0, end = 0;  // of all ranks
   std::vector<Lane> lanes = {};
   std::vector<Arrival> arrivals = {};
-  int buckets = 0, early_buckets = 0;  // launched, and of these before the backward of their rank was over
+  lockstep::parallel::CommunicationOverlap overlap = {};  // the sum over all ranks
 };
 
 // The last `count` steps at most that are whole in all traces, oldest first.

@@ -66,8 +66,12 @@ Json to_json(const StepView& step, Names& names) {
                         {"last", arrival.last},
                         {"late", arrival.late},
                         {"certain", arrival.is_certain}});
-  return {{"number", step.number}, {"ns", step.end - step.begin}, {"lanes", std::move(lanes)},
-          {"arrivals", arrivals},  {"buckets", step.buckets},     {"early", step.early_buckets}};
+  const ls::parallel::CommunicationOverlap& overlap = step.overlap;
+  return {{"number", step.number},
+          {"ns", step.end - step.begin},
+          {"lanes", std::move(lanes)},
+          {"arrivals", arrivals},
+          {"overlap", {overlap.early_bytes, overlap.bytes, overlap.early_seconds, overlap.seconds}}};
 }
 
 Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {

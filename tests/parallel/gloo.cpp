@@ -8,6 +8,7 @@
 #include "tests/parallel/comm_hooks.h"
 #include "tests/parallel/join.h"
 #include "tests/parallel/listed_store.h"
+#include "tests/parallel/overlap.h"
 #include "tests/support/chaos.h"
 
 namespace {
@@ -36,6 +37,10 @@ TEST_CASE("gloo: every collective, dtype and stride, 1 to 5 ranks") {
       for (const std::int64_t rows : {2500, 3500, 20000}) check_collectives(group, rows, ls::kFloat32, false);
     });
   }
+}
+
+TEST_CASE("gloo: ranks report the buckets that were done before the last gradient was ready") {
+  with_group("gloo", 2, overlap_test::check_overlap);
 }
 
 TEST_CASE("gloo: tensors of several pieces") { with_group("gloo", 3, check_pieces); }

@@ -58,8 +58,27 @@ TEST_CASE("a rank waits until the last one has launched, and communicates from t
   CHECK(steps[0].arrivals[0].last == 1);
   CHECK(steps[0].arrivals[0].late == 2'000);
   CHECK(steps[0].arrivals[0].is_certain);
-  CHECK(steps[0].buckets == 2);
-  CHECK(steps[0].early_buckets == 2);
+}
+
+TEST_CASE(
+    "the overlap of a step is the sum over its ranks, of buckets that were done before the last gradient was ready") {
+  Timeline timeline = two_ranks();
+  CHECK(samples::last_steps(timeline, 1).at(0).overlap.bytes == 2 * 2048);
+  CHECK(samples::last_steps(timeline, 1).at(0).overlap.early_bytes == 0);
+  CHECK(samples::last_steps(timeline, 1).at(0).overlap.early_seconds == 0);
+  // Rank 1 has a second bucket, which is done while backward computes the gradients of the first one.
+  const auto moment = [&](TraceKind kind, std::int64_t begin) {
+    timeline.traces[1].events.push_back(
+        {.kind = kind, .begin = begin, .end = begin, .labels = {.bytes = 1024, .id = 1}});
+  };
+  moment(TraceKind::kBucketReady, 1'005'000);
+  moment(TraceKind::kBucketLaunched, 1'005'000);
+  moment(TraceKind::kBucketDone, 1'006'000);
+  const lockstep::parallel::CommunicationOverlap overlap = samples::last_steps(timeline, 1).at(0).overlap;
+  CHECK(overlap.bytes == 2 * 2048 + 1024);
+  CHECK(overlap.early_bytes == 1024);
+  CHECK(overlap.early_seconds == doctest::Approx(1e-6));
+  CHECK(overlap.seconds == doctest::Approx(4e-6 + 2e-6 + 1e-6));
 }
 
 TEST_CASE("events that overlap lie below one another") {
@@ -120,7 +139,7 @@ rank 0: compute 42 %, communication 20 %, waiting 14 %, other 24 %
      3.0 us  takes the loss, 200 ns
      4.0 us  backward, 1.5 us
      5.0 us  bucket 0 is full after fc.bias: 2.0 KiB
-     5.0 us  bucket 0 is launched 1.0 us into backward
+     5.0 us  bucket 0 is launched 1.0 us into backward, after the last gradient: nothing is left to overlap with
      5.6 us  waits 3.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
      9.0 us  bucket 0 holds the mean over all ranks, 4.0 us after its launch
      9.2 us  updates the parameters (SGD), 500 ns
@@ -129,7 +148,7 @@ rank 1: compute 62 %, communication 14 %, waiting 0 %, other 24 %
      3.0 us  takes the loss, 200 ns
      4.0 us  backward, 3.5 us
      7.0 us  bucket 0 is full after fc.bias: 2.0 KiB
-     7.0 us  bucket 0 is launched 3.0 us into backward
+     7.0 us  bucket 0 is launched 3.0 us into backward, after the last gradient: nothing is left to overlap with
      7.6 us  waits 1.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
      9.0 us  bucket 0 holds the mean over all ranks, 2.0 us after its launch
      9.2 us  updates the parameters (SGD), 500 ns

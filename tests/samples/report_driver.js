@@ -17,6 +17,8 @@
       'from \\ to cpu:0 cpu:1 sent|cpu:0 0 124 124|cpu:1 124 0 124|received 124 124 248');
   check('bytes of a ddp step', rowsOf('step-matrix-ddp').join('|') ===
       'from \\ to rank 0 rank 1 rank 2 sent|rank 0 0 ? ? 248|rank 1 ? 0 ? 252|rank 2 ? ? 0 244|received ? ? ? 744');
+  check('overlap of the run', rowsOf('overlap').slice(1).map((row) => row.split(' 0 ns')[0]).join('|') ===
+      'dp no buckets|ddp 25 % of the bytes, 30 % of the time');
   check('bytes of the run', rowsOf('matrix-ddp')[4] === 'received 1,000 1,000 1,000 3,000');
 
   // The figure as SVG, first without a clipboard.

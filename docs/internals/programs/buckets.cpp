@@ -29,6 +29,6 @@ int main(int argc, char** argv) {
                 bucket.parameters.front().c_str(), bucket.parameters.back().c_str(), 1e6 * bucket.launched);
   }
   if (group->rank() == 0)
-    std::printf("%.0f %% of the buckets were launched before backward was done; %d gradients were copied\n",
-                100 * stats.overlap, static_cast<int>(stats.copies));
+    std::printf("%.0f %% of the bytes were reduced before the last gradient was ready; %d gradients were copied\n",
+                100 * stats.overlap_bytes, static_cast<int>(stats.copies));
 }

@@ -346,13 +346,13 @@ function makeOverlap() {
   const rows = data.modes.map((mode) => {
     const steps = Math.max(mode.steps.length, 1), lanes = mode.steps.length ? mode.steps[0].lanes.length : 1;
     const [, communication, waiting] = mode.shares;
-    const buckets = mode.steps.reduce((sum, step) => sum + step.buckets, 0), early = mode.steps.reduce((sum, step) => sum + step.early, 0);
+    const [earlyBytes, bytes, earlySeconds, seconds] = mode.steps.reduce((sum, step) => sum.map((n, i) => n + step.overlap[i]), [0, 0, 0, 0]);
     const error = Math.max(0, ...mode.clocks.map((clock) => clock.error)), dropped = mode.clocks.reduce((sum, clock) => sum + clock.dropped, 0);
-    return [mode.mode, buckets ? `${percent(early, buckets)} of buckets launched before backward was over` : 'no buckets',
+    return [mode.mode, bytes ? `${percent(earlyBytes, bytes)} of the bytes, ${percent(earlySeconds, seconds)} of the time` : 'no buckets',
             time(communication / steps / lanes), time(waiting / steps / lanes),
             mode.clocks.length > 1 ? `\u00b1 ${time(error)}` : 'one clock', count(dropped)];
   });
-  table($('overlap'), ['mode', 'overlap', 'exposed communication a step and lane', 'waiting a step and lane', 'clocks agree to', 'events dropped'], rows);
+  table($('overlap'), ['mode', 'communicated before the last gradient was ready', 'exposed communication a step and lane', 'waiting a step and lane', 'clocks agree to', 'events dropped'], rows);
 }
 
 function makeLosses() {

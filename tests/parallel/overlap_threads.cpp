@@ -1,0 +1,55 @@
+// How much of a step's communication overlaps with backward: the definition, and what a step reports.
+#include <doctest/doctest.h>
+
+#include "tests/parallel/overlap.h"
+
+namespace par = lockstep::parallel;
+using par::BucketStats, par::CommunicationOverlap;
+
+TEST_CASE("overlap: only buckets that were done before the last gradient was ready count, in seconds and in bytes") {
+  // The first bucket is done at 4, before the last gradient at 6; the second is in flight then.
+  const std::vector<BucketStats> buckets = {{.bytes = 100, .ready = 0, .launched = 1, .done = 4},
+                                            {.bytes = 200, .ready = 3, .launched = 3, .done = 9},
+                                            {.bytes = 700, .ready = 6, .launched = 6, .done = 11}};
+  const CommunicationOverlap overlap = par::communication_overlap(buckets);
+  CHECK(overlap.bytes == 1000);
+  CHECK(overlap.early_bytes == 100);
+  CHECK(overlap.byte_share() == 0.1);
+  CHECK(overlap.seconds == 10);  // 1 to 11: from 3 on two are in flight, and the time counts once
+  CHECK(overlap.early_seconds == 3);
+  CHECK(overlap.share() == 0.3);
+}
+
+TEST_CASE("overlap: seconds of buckets that are in flight together count once, and pauses do not count") {
+  const std::vector<BucketStats> buckets = {{.bytes = 1, .ready = 0, .launched = 0, .done = 2},
+                                            {.bytes = 1, .ready = 1, .launched = 1, .done = 3},
+                                            {.bytes = 1, .ready = 2, .launched = 2, .done = 2.5},
+                                            {.bytes = 1, .ready = 8, .launched = 8, .done = 9}};
+  const CommunicationOverlap overlap = par::communication_overlap(buckets);
+  CHECK(overlap.early_seconds == 3);
+  CHECK(overlap.seconds == 4);
+  CHECK(overlap.byte_share() == 0.75);
+}
+
+TEST_CASE("overlap: one bucket, no bucket, and buckets that all wait for the last gradient have none") {
+  for (const auto& buckets :
+       {std::vector<BucketStats>(),
+        {{.bytes = 8, .ready = 0, .launched = 1, .done = 2}},
+        // The first bucket waits for the last gradient, and the others wait for the first bucket.
+        {{.bytes = 8, .ready = 5, .launched = 5, .done = 6}, {.bytes = 8, .ready = 1, .launched = 5, .done = 7}}}) {
+    const CommunicationOverlap overlap = par::communication_overlap(buckets);
+    CHECK(overlap.share() == 0);
+    CHECK(overlap.byte_share() == 0);
+  }
+}
+
+TEST_CASE("overlap: local ranks report the buckets that were done before the last gradient was ready") {
+  for (const int size : {2, 3}) with_group("local", size, overlap_test::check_overlap);
+}
+
+TEST_CASE("overlap: a group of one communicates nothing") {
+  with_group("local", 1, [](const Group& group) {
+    overlap_test::Layers model({0, 1, 2});
+    overlap_test::check_none(overlap_test::stats_of_step(group, model, overlap_test::kOneBucketEach), 3);
+  });
+}
