@@ -1,9 +1,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <array>
-#include <charconv>
-#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 
@@ -11,32 +8,22 @@
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
-// An empty variable counts as unset.
-std::optional<std::string> variable(const char* name) {
-  const char* text = std::getenv(name);
-  if (!text || !*text) return std::nullopt;
-  return text;
-}
-
 // The first one that is set.
 std::optional<std::string> first_of(std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    if (auto text = variable(name)) return text;
+    if (auto text = environment(name)) return text;
   }
   return std::nullopt;
 }
 
 int to_number(const std::string& text, const char* name, int low, int high) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
-                 "init_process_group: {} is {}, expected a number from {} to {}", name, in_quotes(text), low, high);
-  return value;
+  return parse_number(std::string("init_process_group: ") + name, text, low, high);
 }
 
 constexpr const char* kWaysOut =
@@ -59,7 +46,7 @@ constexpr Launcher kLaunchers[] = {
 
 const Launcher& find_launcher() {
   for (const Launcher& launcher : kLaunchers) {
-    if (variable(launcher.rank) || variable(launcher.size)) return launcher;
+    if (environment(launcher.rank) || environment(launcher.size)) return launcher;
   }
   return kLaunchers[0];
 }
@@ -68,7 +55,7 @@ const Launcher& find_launcher() {
 std::optional<std::string> launcher_job(const Launcher& launcher) {
   if (launcher.needs_master) return std::nullopt;
   if (launcher.local_size) return first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
-  const auto job = variable("SLURM_JOB_ID"), step = variable("SLURM_STEP_ID");
+  const auto job = environment("SLURM_JOB_ID"), step = environment("SLURM_STEP_ID");
   if (!job) return std::nullopt;
   return *job + "." + step.value_or("0");
 }
@@ -76,7 +63,7 @@ std::optional<std::string> launcher_job(const Launcher& launcher) {
 void check_nothing_missing(const Launcher& launcher, const InitOptions& options, bool needs_master) {
   std::string missing, present;
   const auto look = [&](const char* name, bool is_needed) {
-    const auto value = variable(name);
+    const auto value = environment(name);
     if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
     if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
@@ -90,16 +77,19 @@ void check_nothing_missing(const Launcher& launcher, const InitOptions& options,
 
 // Whether all ranks are on this host.
 bool is_on_one_host(const Launcher& launcher, int size) {
-  const auto local = launcher.local_size ? variable(launcher.local_size) : std::nullopt;
+  const auto local = launcher.local_size ? environment(launcher.local_size) : std::nullopt;
   if (local) {
     const int local_size = to_number(*local, launcher.local_size, 1, kMaxRanks);
     LOCKSTEP_CHECK(local_size <= size, "init_process_group: {} is {}, more than the {} ranks of {}",
                    launcher.local_size, local_size, size, launcher.size);
     return local_size == size;
   }
-  const auto master = variable("MASTER_ADDR");
+  const auto master = environment("MASTER_ADDR");
   if (master && (launcher.needs_master || is_loopback(*master))) return is_loopback(*master);
-  return first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}).value_or("1") == "1";
+  for (const char* name : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}) {
+    if (const auto nodes = environment(name)) return to_number(*nodes, name, 1, kMaxRanks) == 1;
+  }
+  return true;
 }
 
 JobId hash_job(const std::string& text) {
@@ -115,7 +105,7 @@ int port_of_job(const std::string& job) {
 
 // Where rank 0 serves the store of ranks on several hosts.
 void find_master(Place& place, const Launcher& launcher, const std::optional<std::string>& job) {
-  const auto master = variable("MASTER_ADDR"), port = variable("MASTER_PORT");
+  const auto master = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
   const auto nodes = first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
   place.host = master ? *master : first_host(nodes.value_or(""));
   LOCKSTEP_CHECK(!place.host.empty(),
@@ -124,7 +114,7 @@ void find_master(Place& place, const Launcher& launcher, const std::optional<std
                  launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
   place.port = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
   place.address = fmt::format("{}:{}", place.host, place.port);
-  place.is_port_taken = variable("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
+  place.is_port_taken = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
 }  // namespace
@@ -143,8 +133,8 @@ void check_place(int rank, int size) {
 
 Place place_from_environment(const InitOptions& options) {
   const Launcher& launcher = find_launcher();
-  const auto size = variable(launcher.size), rank = variable(launcher.rank);
-  const auto job = launcher_job(launcher), port = variable("MASTER_PORT");
+  const auto size = environment(launcher.size), rank = environment(launcher.rank);
+  const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
 
   Place place;
   place.size = options.world_size;
@@ -155,8 +145,8 @@ Place place_from_environment(const InitOptions& options) {
   check_place(place.rank, place.size);
   if (is_alone) return place;
 
-  const std::string run = fmt::format("run {} restart {} job {}", variable("TORCHELASTIC_RUN_ID").value_or("none"),
-                                      variable("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("none"));
+  const std::string run = fmt::format("run {} restart {} job {}", environment("TORCHELASTIC_RUN_ID").value_or("none"),
+                                      environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("none"));
   place.is_one_host = is_on_one_host(launcher, place.size);
   if (!place.is_one_host) {
     find_master(place, launcher, job);
@@ -165,13 +155,13 @@ Place place_from_environment(const InitOptions& options) {
     return place;
   }
   if (port) {
-    const auto master = variable("MASTER_ADDR");
+    const auto master = environment("MASTER_ADDR");
     const std::string host = !master || is_loopback(*master) ? "127.0.0.1" : *master;
     place.address = fmt::format("{}:{}", host, to_number(*port, "MASTER_PORT", 0, 65535));
   } else {
     place.address = fmt::format("{} job {}", launcher.name, *job);
   }
-  set_socket(place, options, variable("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
+  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
   return place;
 }
 

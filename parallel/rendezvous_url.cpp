@@ -1,22 +1,16 @@
-#include <charconv>
-#include <cstdlib>
-
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
 int to_number(const InitOptions& options, const char* what, const std::string& text, int low, int high) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
-                 "init_process_group: init_method {}: {} is {}, expected a number from {} to {}",
-                 in_quotes(options.init_method), what, in_quotes(text), low, high);
-  return value;
+  return parse_number(fmt::format("init_process_group: init_method {}: {}", in_quotes(options.init_method), what), text,
+                      low, high);
 }
 
 // "rank=0&world_size=2".
@@ -81,9 +75,8 @@ Place place_from_url(const InitOptions& options, const Url& url) {
   place.port = url.port;
   place.authenticate = options.authenticate;
   place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : url.host, url.port);
-  const char* const token = std::getenv("LOCKSTEP_JOB_TOKEN");
   place.job_text = options.group_name;
-  set_socket(place, options, token ? token : "");
+  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
   return place;
 }
 

@@ -6,23 +6,20 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
 namespace {
 
 int default_threads() {
-  if (const char* text = std::getenv("LOCKSTEP_NUM_THREADS")) {
-    const int count = std::atoi(text);
-    if (count >= 1) return std::min(count, 1024);
-  }
+  if (const auto count = environment_number("LOCKSTEP_NUM_THREADS", 1, 1024)) return *count;
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
@@ -101,9 +98,10 @@ class Pool {
 
 // The pool and who may use it. `busy` also answers nested calls: an operation inside a chunk runs in turn.
 struct PoolState {
+  explicit PoolState(int count) : threads(count) {}
   std::mutex busy;
   std::unique_ptr<Pool> pool;
-  std::atomic<int> threads{default_threads()};
+  std::atomic<int> threads;
 };
 
 PoolState* make_state();
@@ -114,13 +112,10 @@ PoolState*& state() {
 }
 
 PoolState* make_state() {
+  auto made = std::make_unique<PoolState>(default_threads());  // first: this may throw
   // A forked child has none of the threads: it leaves the parent's pool (and its locks) alone and starts another.
-  pthread_atfork(nullptr, nullptr, [] {
-    const int threads = state()->threads.load();
-    state() = new PoolState;
-    state()->threads.store(threads);
-  });
-  return new PoolState;
+  pthread_atfork(nullptr, nullptr, [] { state() = new PoolState(state()->threads.load()); });
+  return made.release();
 }
 
 }  // namespace

@@ -7,8 +7,9 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-// Threads that one operation may use, the caller's included. At first: LOCKSTEP_NUM_THREADS, or else the cores this
-// process may run on.
+// Threads that one operation may use, the caller's included. At first: LOCKSTEP_NUM_THREADS, or else the
+// cores this process may run on. Throws InvalidArgument where LOCKSTEP_NUM_THREADS is no number from 1 to
+// 1024; so does the first operation.
 int num_threads();
 // Throws InvalidArgument below 1.
 void set_num_threads(int count);

@@ -13,10 +13,12 @@
 #include "lockstep/parallel/backends/nccl_communicator.h"
 #include "lockstep/parallel/backends/sleep.h"
 #include "lockstep/parallel/gpu_identity.h"
+#include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
@@ -354,11 +356,6 @@ void NcclGroup::wait(NcclWork& work) {
 
 // --- making one -----------------------------------------------------------------------------------------------------------
 
-int number_in(const char* variable, int otherwise) {
-  const char* const text = std::getenv(variable);
-  return text && *text >= '0' && *text <= '9' ? std::atoi(text) : otherwise;
-}
-
 Device device_for(const BackendOptions& options) {
   if (options.device) {
     LOCKSTEP_CHECK(options.device->is_cuda(),
@@ -367,7 +364,7 @@ Device device_for(const BackendOptions& options) {
     return *options.device;
   }
   const int count = std::max(device_count(DeviceType::kCuda), 1);
-  return {DeviceType::kCuda, number_in("LOCAL_RANK", options.rank) % count};
+  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(options.rank) % count};
 }
 
 GpuIdentity identity_of(Device device) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -55,7 +57,13 @@ std::shared_ptr<par::CommHook> hook_of(const Options& options) {
 // This process among those of its host.
 int local_rank() {
   for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
-    if (const char* const text = std::getenv(name)) return std::max(std::atoi(text), 0);
+    const char* const text = std::getenv(name);
+    if (!text || !*text) continue;
+    int rank = -1;
+    const char* const end = text + std::strlen(text);
+    if (const auto read = std::from_chars(text, end, rank); read.ec != std::errc() || read.ptr != end || rank < 0)
+      throw ls::InvalidArgument(fmt::format("{} is \"{}\", expected a number from 0 on", name, text));
+    return rank;
   }
   return 0;
 }

@@ -1,10 +1,11 @@
 // Chooses the level of the CPU kernels, once, by what the processor offers (or by LOCKSTEP_ISA).
-#include <cstdlib>
 #include <string_view>
 
 #include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/cpu/onednn.h"
+#include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/trace.h"
 #include "lockstep/tensor/trace_kernels_internal.h"
@@ -47,19 +48,19 @@ bool supports(std::string_view level) {
 }
 
 Level choose() {
-  const char* wanted = std::getenv("LOCKSTEP_ISA");
+  const std::optional<std::string> wanted = environment("LOCKSTEP_ISA");
   const Level levels[] = {
 #define ENTRY(level, cpu_name) {#level, &cpu::level::kTable, supports(#level)},
       LOCKSTEP_LEVELS(ENTRY)
 #undef ENTRY
   };
   for (const Level& level : levels) {
-    if (wanted ? std::string_view(wanted) == level.name : level.supported) {
+    if (wanted ? *wanted == level.name : level.supported) {
       if (!level.supported) throw DeviceError(fmt::format("LOCKSTEP_ISA: this processor has no {}", level.name));
       return level;
     }
   }
-  throw DeviceError(wanted ? fmt::format("LOCKSTEP_ISA: \"{}\" is not in this build; leave it unset", wanted)
+  throw DeviceError(wanted ? fmt::format("LOCKSTEP_ISA is {}, which is not in this build; unset it", in_quotes(*wanted))
                            : "cpu: this processor is older than x86-64-v2, which Lockstep needs");
 }
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::cuda {
 namespace {
@@ -83,10 +83,7 @@ PerDevice& here() {
 }
 
 bool waits_for_launches() {
-  static const bool wanted = [] {
-    const char* const value = std::getenv("LOCKSTEP_CUDA_SYNC");
-    return value && std::string(value) == "1";
-  }();
+  static const bool wanted = environment_number("LOCKSTEP_CUDA_SYNC", 0, 1) == 1;
   return wanted;
 }
 

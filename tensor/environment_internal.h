@@ -1,0 +1,21 @@
+// What environment variables say. A value that is not understood is an error, never ignored.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::inline LOCKSTEP_ABI {
+
+// The value of a variable. An empty one counts as unset.
+std::optional<std::string> environment(const char* name);
+
+// The value of a variable as a whole number. Throws InvalidArgument that names the variable, its value and
+// the range.
+std::optional<int> environment_number(const char* name, int low, int high);
+
+// `text` as a whole number. Throws InvalidArgument; `what` names its source: "init_process_group: RANK".
+int parse_number(const std::string& what, const std::string& text, int low, int high);
+
+}  // namespace lockstep::inline LOCKSTEP_ABI
