@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -41,8 +42,14 @@ auto uninterrupted(Call call) {
   return result;
 }
 
-// strerror's text, without its shared buffer.
+// strerror's text, without its shared buffer. Where this process has run out of file descriptors, with the
+// limit and the fix.
 std::string reason(int error);
+// How long a file may become by RLIMIT_FSIZE (ulimit -f). What writes beyond it gets a signal that ends the
+// process.
+std::uint64_t file_size_limit();
+// Whether it means that there are no file descriptors left, in this process or in the system.
+inline bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 // The process at the other end of a socket: for a client, the one that called listen.
 struct Peer {
@@ -57,6 +64,8 @@ bool is_trusted(const Peer& peer);
 // ECONNREFUSED (nobody listens) are the expected reasons.
 Descriptor listen_abstract(const std::string& name);
 Descriptor connect_abstract(const std::string& name);
+// Whether a socket has the name, listening or not.
+bool is_abstract_name_taken(const std::string& name);
 
 // What a read or write of a non-blocking socket did.
 enum class Transmission { kDone, kWouldBlock, kClosed };

@@ -31,9 +31,12 @@ ByteReader reader_of(std::string_view bytes, const std::string& path, std::uint6
   return ByteReader(std::as_bytes(std::span(bytes.data(), bytes.size())), path, base);
 }
 
-// The start time of a process; 0 where there is none. It follows the name, which is in parentheses and may hold any.
+// The start time of a process; 0 where there is none. It follows the name, which is in parentheses and may
+// hold any. Throws IoError without a file descriptor: a process that lives must not count as ended.
 std::uint64_t start_of(pid_t pid) {
   const Descriptor file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  LOCKSTEP_CHECK_IO(file || !is_out_of_descriptors(errno), "FileStore: cannot tell whether process {} lives: {}", pid,
+                    reason(errno));
   char buffer[1024];
   const ssize_t count = file ? uninterrupted([&] { return ::read(file.get(), buffer, sizeof(buffer)); }) : -1;
   std::string_view text(buffer, count > 0 ? static_cast<std::size_t>(count) : 0);
@@ -130,8 +133,12 @@ std::string StoreFile::read_from(std::uint64_t offset, std::uint64_t most) const
 
 // All of it or nothing: what a full disk took is cut off again.
 void StoreFile::write_at_end(const std::string& bytes) {
-  LOCKSTEP_CHECK_IO(end_ + bytes.size() <= kMaxStoreFile, "FileStore: {}: it is full: {} bytes, at most {} go", path_,
-                    end_, kMaxStoreFile);
+  const std::uint64_t most = std::min(kMaxStoreFile, file_size_limit()), wanted = end_ + bytes.size();
+  if (wanted > most) {
+    forget();  // the table has what the file will not have
+    throw IoError(fmt::format("FileStore: {}: it would have {} bytes, at most {} are allowed{}", path_, wanted, most,
+                              most < kMaxStoreFile ? "\nRaise the limit of this process with ulimit -f" : ""));
+  }
   std::size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t count = uninterrupted([&] {

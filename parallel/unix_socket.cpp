@@ -1,3 +1,4 @@
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -5,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 
 #include "lockstep/parallel/socket_internal.h"
@@ -46,7 +48,18 @@ void Descriptor::reset() {
   if (number_ >= 0) ::close(std::exchange(number_, -1));  // after EINTR it is closed as well (Linux)
 }
 
-std::string reason(int error) { return std::generic_category().message(error); }
+std::string reason(int error) {
+  std::string text = std::generic_category().message(error);
+  rlimit limit{};
+  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    text += fmt::format(": this process may have {}; raise the limit with ulimit -n", limit.rlim_cur);
+  return text;
+}
+
+std::uint64_t file_size_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
 
 Peer peer_of(const Descriptor& socket) {
   ucred credentials{};
@@ -76,6 +89,16 @@ Descriptor connect_abstract(const std::string& name) {
       [&] { return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size); });
   if (result != 0) return failed(std::move(socket));
   return socket;
+}
+
+// The kernel lists all sockets of this network namespace, one a line, with their names at the end.
+bool is_abstract_name_taken(const std::string& name) {
+  std::ifstream sockets("/proc/net/unix");
+  const std::string end = " @" + name;
+  for (std::string line; std::getline(sockets, line);) {
+    if (line.ends_with(end)) return true;
+  }
+  return false;
 }
 
 Transmission receive_some(const Descriptor& socket, std::string& into, std::size_t most) {

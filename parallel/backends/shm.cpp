@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #include <utility>
 
 #include "lockstep/parallel/backends/shared_group.h"
+#include "lockstep/parallel/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -27,9 +29,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
 
-[[noreturn]] void throw_system(const char* what) {
-  throw CommError(fmt::format("shm: {}: {}", what, std::strerror(errno)));
-}
+[[noreturn]] void throw_system(const char* what) { throw CommError(fmt::format("shm: {}: {}", what, reason(errno))); }
 
 class FileDescriptor {
  public:
@@ -56,6 +56,7 @@ struct Message {
   std::uint64_t number = 0;  // of the segment
   std::uint64_t bytes = 0;
   std::int64_t status = 0;  // an errno
+  std::uint64_t limit = 0;  // of rank 0's process, where that is the reason
 };
 
 void send_message(int socket, const Message& message, int fd) {
@@ -106,6 +107,8 @@ bool receive_message(int socket, Message* message, FileDescriptor* fd) {
     std::memcpy(&received, CMSG_DATA(c), sizeof(int));
     *fd = FileDescriptor(received);
   }
+  if (header.msg_flags & MSG_CTRUNC)  // the kernel dropped the descriptor
+    throw CommError(fmt::format("shm: cannot receive a segment of shared memory: {}", reason(EMFILE)));
   return got == sizeof(*message) && message->magic == kMagic;
 }
 
@@ -131,19 +134,34 @@ int reserve(int fd, std::size_t from, std::size_t to) {
   return 0;
 }
 
-// A new memfd of a size that stays. Returns an errno in *status.
-FileDescriptor create_memory(std::size_t bytes, bool reserved, std::int64_t* status) {
+// A new memfd of message.bytes, a size that stays. Says in the message why there is none.
+FileDescriptor create_memory(Message& message, bool reserved) {
+  // A size beyond this limit would raise SIGXFSZ.
+  if (message.bytes > file_size_limit()) {
+    message.status = EFBIG;
+    message.limit = file_size_limit();
+    return {};
+  }
   FileDescriptor fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  const bool made = fd.get() >= 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
+  const bool made = fd.get() >= 0 && ftruncate(fd.get(), static_cast<off_t>(message.bytes)) == 0 &&
                     fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
-  *status = !made ? errno : reserved ? reserve(fd.get(), 0, bytes) : 0;
+  message.status = !made ? errno : reserved ? reserve(fd.get(), 0, message.bytes) : 0;
+  if (rlimit limit{}; message.status == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) message.limit = limit.rlim_cur;
   return fd;
 }
 
-[[noreturn]] void throw_no_memory(std::size_t bytes, int error) {
-  throw DeviceError(
-      fmt::format("shm: no {} MiB of shared memory: {}; free memory or raise the container's memory limit",
-                  (bytes >> 20) + 1, std::strerror(error)));
+[[noreturn]] void throw_no_memory(const Message& message) {
+  const std::string what = fmt::format("shm: no {} MiB of shared memory", (message.bytes >> 20) + 1);
+  if (message.status == EFBIG)
+    throw DeviceError(
+        fmt::format("{}: rank 0's process may write files of {} KiB at most\n"
+                    "Raise its limit with ulimit -f unlimited, or use the backend gloo",
+                    what, message.limit >> 10));
+  if (message.status == EMFILE)
+    throw DeviceError(fmt::format(
+        "{}: rank 0's process has no file descriptor left of {}\nRaise its limit with ulimit -n", what, message.limit));
+  throw DeviceError(fmt::format("{}: {}\nFree memory, or raise the container's memory limit", what,
+                                reason(static_cast<int>(message.status))));
 }
 
 std::shared_ptr<Segment> map_memory(int fd, std::size_t block_bytes, std::size_t blocks) {
@@ -188,7 +206,8 @@ class ProcessMemory final : public SharedMemory {
   std::shared_ptr<Segment> arena() override { return arena_; }
   void reserve_arena(std::size_t from, std::size_t to) override {
     const std::size_t own = static_cast<std::size_t>(rank_) * kArenaBytes;
-    if (const int error = reserve(arena_file_.get(), own + from, own + to)) throw_no_memory(to - from, error);
+    if (const int error = reserve(arena_file_.get(), own + from, own + to))
+      throw_no_memory({.bytes = to - from, .status = error});
   }
 
   void release_arena(std::size_t bytes) override {
@@ -212,7 +231,7 @@ class ProcessMemory final : public SharedMemory {
     Message message{.rank = rank_, .number = allocations_++, .bytes = bytes};
     FileDescriptor fd;
     if (rank_ == 0) {
-      fd = create_memory(message.bytes, reserved, &message.status);
+      fd = create_memory(message, reserved);
       send_to_all(message, fd.get());
     } else {
       const Message expected = message;
@@ -225,7 +244,7 @@ class ProcessMemory final : public SharedMemory {
       }
       message.bytes = expected.bytes;
     }
-    if (message.status != 0) throw_no_memory(message.bytes, static_cast<int>(message.status));
+    if (message.status != 0) throw_no_memory(message);
     return fd;
   }
 
@@ -331,7 +350,7 @@ class ProcessMemory final : public SharedMemory {
       alive_[static_cast<std::size_t>(r)] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
       if (alive_[static_cast<std::size_t>(r)].get() < 0 && errno == ESRCH) throw_ended(r);
       if (alive_[static_cast<std::size_t>(r)].get() < 0)
-        throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, std::strerror(errno)));
+        throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, reason(errno)));
     }
   }
 

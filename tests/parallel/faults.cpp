@@ -1,7 +1,9 @@
 // What the others see when a rank dies, stops or leaves: ranks are processes that share a shm group.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,7 +86,74 @@ void check_end_while_making(bool reaped) {
   munmap(memory, 4096);
 }
 
+// A limit of this process, until its end.
+void set_limit(decltype(RLIMIT_NOFILE) resource, rlim_t value) {
+  rlimit limit{};
+  REQUIRE(getrlimit(resource, &limit) == 0);
+  limit.rlim_cur = value;
+  REQUIRE(setrlimit(resource, &limit) == 0);
+}
+
+// The limit of descriptors with which this process can make `more` of them: each is the lowest number that is free.
+rlim_t room_for(int more) {
+  std::vector<int> made;
+  for (int i = 0; i < more; ++i) made.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const int fd : made) close(fd);
+  return static_cast<rlim_t>(made.back() + 1);
+}
+
+// Makes a shm group of three, of which rank `poor` has no descriptor left when memory is shared. Each rank's
+// error.
+void check_out_of_descriptors(int poor, const std::function<void(int rank, const std::string& error)>& check) {
+  void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* const entries = new (memory) Board::Entry[5];
+  check_processes(3, [&](int rank) {
+    const auto on_call = [&](const std::string& call, std::string&) {
+      if (rank != poor) return;
+      if (call == "set shm/process/2") set_limit(RLIMIT_NOFILE, room_for(2));  // rank 0 watches two ranks from here on
+      if (call == "get shm/process/2") set_limit(RLIMIT_NOFILE, room_for(1));  // rank 1 watches the last one
+    };
+    const auto store = std::make_shared<Board>(entries, on_call);
+    check(rank, error_of<ls::Error>([&] {
+            ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
+          }));
+  });
+  munmap(memory, 4096);
+}
+
 }  // namespace
+
+TEST_CASE("rank 0 without a file descriptor for shared memory is named by all ranks, with its limit") {
+  check_out_of_descriptors(0, [](int, const std::string& error) {
+    CHECK_MESSAGE(contains(error, "shm: no 1 MiB of shared memory: rank 0's process has no file descriptor left of "),
+                  error);
+    CHECK_MESSAGE(contains(error, "Raise its limit with ulimit -n"), error);
+  });
+}
+
+TEST_CASE("a rank without a file descriptor for the memory that it receives says so") {
+  check_out_of_descriptors(1, [](int rank, const std::string& error) {
+    if (rank != 1) return;
+    CHECK_MESSAGE(contains(error, "shm: cannot receive a segment of shared memory: Too many open files"), error);
+    CHECK_MESSAGE(contains(error, "raise the limit with ulimit -n"), error);
+  });
+}
+
+TEST_CASE("a limit of file sizes below the shared memory is an error of all ranks that names it, and no signal") {
+  const std::string name = fresh_group();
+  const auto results = run_processes(2, [&](int rank) {
+    set_master(name);
+    if (rank == 0) set_limit(RLIMIT_FSIZE, 1 << 20);
+    ls::parallel::init_process_group({.world_size = 2, .rank = rank, .group_name = name});
+  });
+  for (const ExitStatus& result : results) {
+    INFO(result.to_string());
+    CHECK(result.code == 1);
+    CHECK(contains(result.error, " MiB of shared memory: rank 0's process may write files of 1024 KiB at most"));
+    CHECK(contains(result.error, "ulimit -f unlimited"));
+  }
+}
 
 TEST_CASE("a rank that ends while the group is being made is named by the others, with its process") {
   for (const bool reaped : {false, true}) {

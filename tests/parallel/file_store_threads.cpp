@@ -1,6 +1,7 @@
 // What FileStore does beyond the calls that every store has (store_threads.cpp): which files it takes, and broken ones.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "tests/parallel/store_support.h"
+#include "tests/support/testing.h"
 
 namespace ls = lockstep;
 using std::chrono::milliseconds;
@@ -203,4 +205,22 @@ TEST_CASE("a file cut short anywhere, or with one changed byte, gives an error o
   // One that has read it before.
   REQUIRE(truncate(original.name.c_str(), static_cast<off_t>(whole.size() - 1)) == 0);
   CHECK_THROWS_WITH_AS(store.get("a"), doctest::Contains("bytes before"), ls::IoError);
+}
+
+TEST_CASE("a limit of file sizes is an error that names it, and no signal; what was there stays") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  par::FileStore store(fresh_path());
+  store.set("k", "v");
+  rlimit tight = before;
+  tight.rlim_cur = 1000;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+  const std::string text = error_of<ls::IoError>([&] { store.set("k", std::string(2000, 'x')); });
+  CHECK_MESSAGE(text.find(" bytes, at most 1000 are allowed\nRaise the limit of this process with ulimit -f") !=
+                    std::string::npos,
+                text);
+  CHECK(store.get("k") == "v");
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  store.set("k", std::string(2000, 'x'));
+  CHECK(store.get("k").size() == 2000);
 }
