@@ -12,6 +12,13 @@ Tensor finish(Tensor out, const TensorOptions& options) {
   if (options.requires_grad) out.requires_grad_();
   return out;
 }
+
+// `options`, with what is not set taken from `like`.
+TensorOptions like_options(const Tensor& like, const TensorOptions& options) {
+  return {.dtype = options.dtype.value_or(like.dtype()),
+          .device = options.device.value_or(like.device()),
+          .requires_grad = options.requires_grad};
+}
 }  // namespace
 
 Tensor empty(const Shape& shape, const TensorOptions& options) { return finish(raw::empty(shape, options), options); }
@@ -23,15 +30,11 @@ Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& option
   return finish(raw::full(shape, value, options), options);
 }
 
-Tensor zeros_like(const Tensor& like, TensorOptions options) {
-  if (!options.dtype) options.dtype = like.dtype();
-  if (options.device == Device()) options.device = like.device();
-  return zeros(like.shape(), options);
+Tensor zeros_like(const Tensor& like, const TensorOptions& options) {
+  return zeros(like.shape(), like_options(like, options));
 }
-Tensor ones_like(const Tensor& like, TensorOptions options) {
-  if (!options.dtype) options.dtype = like.dtype();
-  if (options.device == Device()) options.device = like.device();
-  return ones(like.shape(), options);
+Tensor ones_like(const Tensor& like, const TensorOptions& options) {
+  return ones(like.shape(), like_options(like, options));
 }
 
 Tensor arange(const Scalar& end, const TensorOptions& options) { return arange(0, end, 1, options); }
@@ -58,6 +61,8 @@ namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options) {
   return finish(raw::from_bytes(values, shape, dtype, options), options);
 }
+
+void require_fits(const Scalar& literal, DType dtype) { raw::require_fits("tensor", literal, dtype); }
 }  // namespace detail
 
 Tensor from_memory(void* data, const Shape& shape, DType dtype, std::size_t bytes) {

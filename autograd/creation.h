@@ -17,8 +17,8 @@ Tensor zeros(const Shape& shape, const TensorOptions& options = {});  // filled 
 Tensor ones(const Shape& shape, const TensorOptions& options = {});   // filled with 1
 // Without a dtype: that of the value (f32, i64 or bool).
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
-Tensor zeros_like(const Tensor& like, TensorOptions options = {});  // dtype and device of `like` unless given
-Tensor ones_like(const Tensor& like, TensorOptions options = {});   // as zeros_like, filled with 1
+Tensor zeros_like(const Tensor& like, const TensorOptions& options = {});  // dtype and device of `like` unless given
+Tensor ones_like(const Tensor& like, const TensorOptions& options = {});   // as zeros_like, filled with 1
 
 // start, start + step, ... below end. Without a dtype: i64 where all three are integers, otherwise f32.
 Tensor arange(const Scalar& end, const TensorOptions& options = {});
@@ -39,6 +39,7 @@ Tensor randperm(std::int64_t n, const TensorOptions& options = {});  // a permut
 
 namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options);
+void require_fits(const Scalar& literal, DType dtype);
 
 // The dtype of a literal: int gives i64, double gives f32, as in PyTorch.
 template <class T>
@@ -61,6 +62,7 @@ class Literal {
   }
   Tensor make(const Shape& shape, TensorOptions options) const {
     if (!options.dtype) options.dtype = literal_dtype<T>;
+    for (Wide value : values_) require_fits(value, *options.dtype);
     return from_values(values_.data(), shape, dtype_of<Wide>, options);
   }
 
@@ -71,7 +73,8 @@ class Literal {
 }  // namespace detail
 
 // A tensor from literals: tensor(3.0), tensor({1, 2, 3}), tensor({{1.0, 2.0}, {3.0, 4.0}}), three levels at most.
-// Integers give i64, floats f32, bools bool, unless a dtype is given.
+// Integers give i64, floats f32, bools bool, unless a dtype is given. Throws InvalidArgument for a number outside the
+// range of the dtype.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOptions& options = {}) {
   detail::Literal<T> literal;
@@ -110,9 +113,10 @@ requires std::is_arithmetic_v<T> Tensor tensor(
   }
   return literal.make({static_cast<std::int64_t>(planes.size()), rows, columns}, options);
 }
-// Copies a vector: the dtype of its elements unless one is given.
+// Copies a vector. The dtype is that of a literal, unless one is given: a vector of doubles gives f32.
 template <class T>
-requires std::is_arithmetic_v<T> Tensor tensor(const std::vector<T>& values, const TensorOptions& options = {}) {
+requires std::is_arithmetic_v<T> Tensor tensor(const std::vector<T>& values, TensorOptions options = {}) {
+  if (!options.dtype) options.dtype = detail::literal_dtype<T>;
   return detail::from_values(values.data(), {static_cast<std::int64_t>(values.size())}, dtype_of<T>, options);
 }
 

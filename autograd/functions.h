@@ -5,8 +5,8 @@
 // dimensions count from the end.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,7 +59,7 @@ Tensor operator<=(const Tensor& a, const Scalar& b);
 Tensor operator>(const Tensor& a, const Scalar& b);
 Tensor operator>=(const Tensor& a, const Scalar& b);
 
-// True where shapes, dtypes and all elements are the same (NaN differs from everything).
+// True where shapes and all elements are the same, whatever their dtypes (NaN differs from everything).
 bool equal(const Tensor& a, const Tensor& b);
 // True where |a - b| <= atol + rtol |b| everywhere.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
@@ -81,39 +81,41 @@ Tensor gelu(const Tensor& x);                             // x Phi(x), the exact
 Tensor silu(const Tensor& x);                             // x sigmoid(x)
 Tensor softplus(const Tensor& x);                         // log(1 + exp(x))
 Tensor erf(const Tensor& x);
-Tensor clamp(const Tensor& x, double lo, double hi);  // gradient 1 inside [lo, hi], 0 outside
+// min(max(x, lo), hi); a limit that is not given does not limit. The gradient is 1 strictly between the limits and 0
+// elsewhere. Integers keep their dtype unless a limit is a fraction.
+Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt);
+inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                // max(x, lo)
+inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  // min(x, hi)
 
 // --- reductions -------------------------------------------------------------------------------------------------------------
 Tensor sum(const Tensor& x);  // bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor max(const Tensor& x);  // ties share the gradient; NaN wins
-Tensor max(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor min(const Tensor& x);  // ties share the gradient; NaN wins
-Tensor min(const Tensor& x, const Shape& dims, bool keepdim = false);
-// Of two tensors: maximum and minimum. Templates, so that the braces of max(x, {0}) are always dimensions.
-template <std::convertible_to<Tensor> T>
-Tensor max(const Tensor& a, const T& b) {
-  return maximum(a, b);
-}
-// The smaller of two tensors.
-template <std::convertible_to<Tensor> T>
-Tensor min(const Tensor& a, const T& b) {
-  return minimum(a, b);
-}
-Tensor var(const Tensor& x);  // unbiased: divided by n - 1
-Tensor var(const Tensor& x, const Shape& dims, bool keepdim = false, std::int64_t correction = 1);
-Tensor norm(const Tensor& x);  // Euclidean, gradient 0 where the norm is 0
-Tensor norm(const Tensor& x, const Shape& dims, bool keepdim = false);
+// The largest and the smallest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN won, the
+// gradient of its slice is NaN, as in PyTorch.
+Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+// The largest and the smallest element of all; NaN wins. Equal ones share the gradient, and so do several NaN.
+Tensor max(const Tensor& x);
+Tensor min(const Tensor& x);
+// Values and i64 indices along a dimension: of the first of equal ones, which gets the gradient; NaN wins.
+std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
+std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
+inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    // with a number: clamp_min
+inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    // with a number: clamp_max
+Tensor var(const Tensor& x);                                                     // unbiased: divided by n - 1
+Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  // divided by n - correction
+Tensor std(const Tensor& x);  // the square root of var; gradient 0 where it is 0
+Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options = {});
+// (sum |x|^p)^(1/p), gradient 0 where it is 0; for p = infinity the largest |x|, for -infinity the smallest, for 0 the
+// number of elements that are not 0. p = 2 is the Euclidean norm.
+Tensor norm(const Tensor& x, const Scalar& p = 2);
+Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow
-inline Tensor logsumexp(const Tensor& x, std::int64_t dim, bool keepdim = false) {
-  return logsumexp(x, Shape{dim}, keepdim);
-}
-Tensor argmax(const Tensor& x);  // i64, of the flattened tensor; the first of equal ones
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
-Tensor argmin(const Tensor& x);  // i64, of the flattened tensor; the first of the smallest ones
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
+// i64, the first of equal ones; without a dimension, of the flattened tensor.
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
 Tensor cumsum(const Tensor& x, std::int64_t dim);       // sums up to and with each position of `dim`
 Tensor softmax(const Tensor& x, std::int64_t dim);      // exp(x) / sum(exp(x)) along `dim`, without overflow
 Tensor log_softmax(const Tensor& x, std::int64_t dim);  // log(softmax(x)), without overflow
@@ -142,7 +144,7 @@ Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 
                   const Size2d& dilation = 1, bool ceil_mode = false);
 // The mean of each window, padding included as zeros or left out; what ceil_mode adds beyond the padding never counts.
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
-                  bool count_include_pad = true, bool ceil_mode = false);
+                  bool ceil_mode = false, bool count_include_pad = true);
 
 // --- products -----------------------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.

@@ -186,9 +186,5 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return gradients;
 }
 
-Tensor grad(const Tensor& output, const Tensor& input, const GradOptions& options) {
-  return grad(std::vector<Tensor>{output}, std::vector<Tensor>{input}, options)[0];
-}
-
 }  // namespace autograd
 }  // namespace lockstep::inline LOCKSTEP_ABI

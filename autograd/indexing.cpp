@@ -66,6 +66,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) 
 
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
   LOCKSTEP_CHECK(count > 0, "chunk: {} parts; at least 1 is needed", count);
+  if (x.size(dim) == 0) return std::vector<Tensor>(static_cast<std::size_t>(count), x.narrow(dim, 0, 0));
   return split(x, std::max<std::int64_t>((x.size(dim) + count - 1) / count, 1), dim);
 }
 
@@ -89,6 +90,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
   Shape shape;
   LOCKSTEP_CHECK(try_broadcast(x.shape(), mask.shape(), &shape) && shape == x.shape(),
                  "masked_fill: the mask {} does not broadcast to {}", describe(mask), describe(x));
+  raw::require_fits("masked_fill", value, x.dtype());
   return where(mask, raw::full({}, value, x.options()), x);
 }
 

@@ -1,4 +1,7 @@
 // The pointwise functions, generated from pointwise.def: y = f(x), gradient grad f'(x, y).
+#include <cmath>
+#include <limits>
+
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/check_internal.h"
@@ -59,9 +62,16 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
 
 Tensor leaky_relu(const Tensor& x, double slope) { return apply(Pointwise::leaky_relu, x, {slope}); }
 
-Tensor clamp(const Tensor& x, double lo, double hi) {
-  LOCKSTEP_CHECK(lo <= hi, "clamp: the lower limit {} is above the upper limit {}", lo, hi);
-  return apply(Pointwise::clamp, x, {lo, hi});
+Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
+  LOCKSTEP_CHECK(lo || hi, "clamp: {} needs a limit, and none is given; give lo, hi or both", describe(x));
+  DType dtype = x.dtype();
+  for (const auto& limit : {lo, hi}) dtype = limit ? promote(dtype, *limit) : dtype;
+  LOCKSTEP_CHECK(dtype != kBool, "clamp: bool tensors have no order, got {}; convert with to(kInt64)", describe(x));
+  if (!is_floating_point(dtype)) return raw::clamp_integers(raw::to(x, dtype), lo, hi);
+  constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+  const PointwiseParams limits = {lo ? lo->to_double() : kAbsent, hi ? hi->to_double() : kAbsent};
+  if ((lo && std::isnan(limits.a)) || (hi && std::isnan(limits.b))) return add(mul(x, 0.0), kAbsent);  // NaN everywhere
+  return apply(Pointwise::clamp, x, limits);
 }
 
 Tensor pow(const Tensor& base, const Scalar& exponent) {

@@ -58,8 +58,8 @@ Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, c
                 });
 }
 
-Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
-                  bool count_include_pad, bool ceil_mode) {
+Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding, bool ceil_mode,
+                  bool count_include_pad) {
   return average(x, pooling(kernel, stride, padding, 1, ceil_mode), count_include_pad);
 }
 

@@ -1,4 +1,7 @@
 // Reductions, softmax and cumulative sums: forward and gradient side by side.
+#include <algorithm>
+#include <limits>
+
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/homes.h"
 #include "lockstep/autograd/node.h"
@@ -14,18 +17,23 @@ using autograd::Saved;
 
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// A dimension of a 0-d tensor, which is 0 or -1, reduces its only element, as no dimensions do.
+bool reduces_all(const Shape& shape, const Shape& dims) { return dims.empty() || shape.empty(); }
+
 // `reduced` spread over `shape` again: dims that were reduced without keepdim come back as size 1 first.
 Tensor spread(const Tensor& reduced, const Shape& shape, const Shape& dims) {
   Shape kept = shape;
-  if (dims.empty()) {
-    for (std::int64_t& size : kept) size = 1;
-  }
-  for (std::int64_t dim : dims) kept[static_cast<std::size_t>(wrap_dim("sum", dim, shape.dim()))] = 1;
+  if (reduces_all(shape, dims))
+    std::fill(kept.begin(), kept.end(), 1);
+  else
+    for (std::int64_t dim : dims) kept[static_cast<std::size_t>(wrap_dim("sum", dim, shape.dim()))] = 1;
   return (reduced.shape() == kept ? reduced : reduced.reshape(kept)).expand(shape);
 }
 
 std::int64_t reduced_count(const Shape& shape, const Shape& dims) {
-  if (dims.empty()) return shape.numel();
+  if (reduces_all(shape, dims)) return shape.numel();
   std::int64_t count = 1;
   for (std::int64_t dim : dims) count *= shape[static_cast<std::size_t>(wrap_dim("mean", dim, shape.dim()))];
   return count;
@@ -54,41 +62,104 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
 
 namespace {
 
-// max and min: elements equal to the result share its gradient.
+// amax and amin: elements equal to the result share its gradient. Nothing is equal to NaN: 0 / 0 is its gradient.
 Tensor extreme(const char* name, Tensor out, const Tensor& x, const Shape& dims) {
   return record(name, std::move(out), {x}, [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
     const Tensor chosen = (*x == spread(out, x->shape(), dims)).to(grad.dtype());
-    const Tensor ties = raw::sum(chosen, dims, true);
-    return Gradients{mul(spread(grad, x->shape(), dims), div(chosen, ties))};
+    return Gradients{div(mul(spread(grad, x->shape(), dims), chosen), raw::sum(chosen, dims, true))};
   });
+}
+
+// The same with a gradient for NaN: where the result is NaN, the elements that are share the gradient.
+Tensor extreme_or_nan(const char* name, Tensor out, const Tensor& x, const Shape& dims) {
+  return record(name, std::move(out), {x}, [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
+    const Tensor chosen = (*x == spread(out, x->shape(), dims)) + (*x != *x);
+    const Tensor count = raw::sum(chosen, dims, true).to(grad.dtype());
+    return Gradients{where(chosen, div(spread(grad, x->shape(), dims), count), 0.0)};
+  });
+}
+
+// max and min along one dimension: values gathered by their positions, so that their gradient is gather's.
+std::pair<Tensor, Tensor> extreme_at(const Tensor& x, const Tensor& index, std::int64_t dim, bool keepdim) {
+  const Tensor values = gather(x, dim, index);
+  return keepdim ? std::pair(values, index) : std::pair(values.squeeze(dim), index.squeeze(dim));
 }
 
 }  // namespace
 
-Tensor max(const Tensor& x, const Shape& dims, bool keepdim) {
-  return extreme("max", raw::max(x, dims, keepdim), x, dims);
+Tensor amax(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme("amax", raw::max(x, dims, keepdim, "amax"), x, dims);
 }
-Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
-  return extreme("min", raw::min(x, dims, keepdim), x, dims);
+Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme("amin", raw::min(x, dims, keepdim, "amin"), x, dims);
+}
+Tensor max(const Tensor& x) { return extreme_or_nan("max", raw::max(x), x, {}); }
+Tensor min(const Tensor& x) { return extreme_or_nan("min", raw::min(x), x, {}); }
+std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return extreme_at(x, raw::argmax(x, dim, true, "max"), dim, keepdim);
+}
+std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim) {
+  return extreme_at(x, raw::argmin(x, dim, true, "min"), dim, keepdim);
 }
 
-// var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction).
-Tensor var(const Tensor& x, const Shape& dims, bool keepdim, std::int64_t correction) {
-  return record("var", raw::var(x, dims, keepdim, correction), {x},
-                [x = Saved(x), dims, correction](const Tensor& grad, const Needs&) {
+// var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, and where
+// correction is n or more, PyTorch has infinity instead, and NaN for an x that is the mean.
+Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  return record("var", raw::var(x, dims, options.keepdim, options.correction), {x},
+                [x = Saved(x), dims, correction = options.correction](const Tensor& grad, const Needs&) {
                   const double divisor = static_cast<double>(reduced_count(x->shape(), dims) - correction);
-                  const Tensor centered = sub(*x, mean(*x, dims, true));
-                  return Gradients{mul(spread(grad, x->shape(), dims), mul(centered, 2.0 / divisor))};
+                  const Tensor center = mean(*x, dims, true), whole = spread(grad, x->shape(), dims);
+                  if (divisor <= 0 && reduces_all(x->shape(), dims)) {
+                    const Tensor infinity = raw::full({}, kInfinity, grad.options());
+                    return Gradients{mul(whole, where(*x == center, kNaN, infinity))};
+                  }
+                  return Gradients{mul(whole, mul(sub(*x, center), 2.0 / divisor))};
                 });
 }
 
+// d/dvar sqrt(var), and 0 where it is 0.
+Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  const Tensor variance = var(x, dims, options);
+  return record("std", raw::pointwise(raw::Pointwise::sqrt, variance), {variance},
+                [](const Tensor& grad, const Needs&, const Tensor& out) {
+                  return Gradients{where(out == 0.0, 0.0, div(grad, mul(out, 2.0)))};
+                });
+}
+
+namespace {
+
 // d/dx = x / norm, and 0 where the norm is 0.
-Tensor norm(const Tensor& x, const Shape& dims, bool keepdim) {
+Tensor euclidean(const Tensor& x, const Shape& dims, bool keepdim) {
   return record("norm", raw::norm(x, dims, keepdim), {x},
                 [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
                   const Tensor divisor = where(out == 0.0, 1.0, out);
                   return Gradients{mul(*x, spread(div(grad, divisor), x->shape(), dims))};
                 });
+}
+
+// d/dx = sign(x) |x|^(p-1) / norm^(p-1), and 0 where x or the norm is 0.
+Tensor general_norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
+  return record("norm", raw::p_norm(x, p, dims, keepdim), {x},
+                [x = Saved(x), p, dims](const Tensor& grad, const Needs&, const Tensor& out) {
+                  const Tensor size = abs(*x), power = pow(size, p - 1);
+                  const Tensor own = where(*x == 0.0, 0.0, where(*x < 0.0, neg(power), power));
+                  const Tensor factor = where(out == 0.0, 0.0, div(grad, pow(out, p - 1)));
+                  return Gradients{mul(own, spread(factor, x->shape(), dims))};
+                });
+}
+
+}  // namespace
+
+Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
+  const double power = p.to_double();
+  if (power == 2) return euclidean(x, dims, keepdim);
+  LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "norm: needs f32 or f64, got {}", describe(x));
+  if (power == 0) return raw::sum(raw::to(x != 0.0, x.dtype()), dims, keepdim);
+  if (power == 1) return sum(abs(x), dims, keepdim);
+  const Tensor size = abs(x);
+  if (power == kInfinity) return extreme_or_nan("norm", raw::max(size, dims, keepdim, "norm"), size, dims);
+  if (power == -kInfinity) return extreme_or_nan("norm", raw::min(size, dims, keepdim, "norm"), size, dims);
+  return general_norm(x, power, dims, keepdim);
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
@@ -100,15 +171,27 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
 
 Tensor sum(const Tensor& x) { return sum(x, {}); }
 Tensor mean(const Tensor& x) { return mean(x, {}); }
-Tensor max(const Tensor& x) { return max(x, {}); }
-Tensor min(const Tensor& x) { return min(x, {}); }
 Tensor var(const Tensor& x) { return var(x, {}); }
-Tensor norm(const Tensor& x) { return norm(x, {}); }
+Tensor std(const Tensor& x) { return std(x, {}); }
+Tensor norm(const Tensor& x, const Scalar& p) { return norm(x, p, {}); }
 
-Tensor argmax(const Tensor& x) { return raw::argmax(raw::reshape(x, {-1}), 0); }
-Tensor argmin(const Tensor& x) { return raw::argmin(raw::reshape(x, {-1}), 0); }
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) { return raw::argmax(x, dim, keepdim); }
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) { return raw::argmin(x, dim, keepdim); }
+namespace {
+
+// A result over all elements of x, with x's number of dimensions where keepdim asks for it.
+Tensor over_all(const Tensor& out, const Tensor& x, bool keepdim) {
+  Shape ones = x.shape();
+  std::fill(ones.begin(), ones.end(), 1);
+  return keepdim ? raw::reshape(out, ones) : out;
+}
+
+}  // namespace
+
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return dim ? raw::argmax(x, *dim, keepdim) : over_all(raw::argmax(raw::reshape(x, {-1}), 0), x, keepdim);
+}
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return dim ? raw::argmin(x, *dim, keepdim) : over_all(raw::argmin(raw::reshape(x, {-1}), 0), x, keepdim);
+}
 
 namespace {
 

@@ -187,23 +187,51 @@ const Tensor& Tensor::div_(const Tensor& other) const {
   return change("div_", *this, other, [&] { raw::div_(*this, other); });
 }
 const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like(*this, other)); }
+const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_like(*this, other)); }
 const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(raw::scalar_like(*this, other)); }
 const Tensor& Tensor::div_(const Scalar& other) const { return div_(raw::scalar_like(*this, other)); }
 
+Tensor& Tensor::operator=(const Tensor& other) && {
+  copy_(other);
+  return *this;
+}
+Tensor& Tensor::operator=(const Scalar& value) && {
+  fill_(value);
+  return *this;
+}
+
 // --- reductions as members ------------------------------------------------------------------------------------------------------
 
-#define LOCKSTEP_REDUCTION(name)                                \
-  Tensor Tensor::name() const { return lockstep::name(*this); } \
-  Tensor Tensor::name(const Shape& dims, bool keepdim) const { return lockstep::name(*this, dims, keepdim); }
-LOCKSTEP_REDUCTION(sum)
-LOCKSTEP_REDUCTION(mean)
-LOCKSTEP_REDUCTION(max)
-LOCKSTEP_REDUCTION(min)
-LOCKSTEP_REDUCTION(var)
-LOCKSTEP_REDUCTION(norm)
-#undef LOCKSTEP_REDUCTION
-Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const { return lockstep::argmax(*this, dim, keepdim); }
-Tensor Tensor::argmin(std::int64_t dim, bool keepdim) const { return lockstep::argmin(*this, dim, keepdim); }
+Tensor Tensor::sum() const { return lockstep::sum(*this); }
+Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return lockstep::sum(*this, dims, keepdim); }
+Tensor Tensor::mean() const { return lockstep::mean(*this); }
+Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return lockstep::mean(*this, dims, keepdim); }
+Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return lockstep::amax(*this, dims, keepdim); }
+Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return lockstep::amin(*this, dims, keepdim); }
+Tensor Tensor::max() const { return lockstep::max(*this); }
+Tensor Tensor::max(const Tensor& other) const { return maximum(*this, other); }
+std::pair<Tensor, Tensor> Tensor::max(std::int64_t dim, bool keepdim) const {
+  return lockstep::max(*this, dim, keepdim);
+}
+Tensor Tensor::min() const { return lockstep::min(*this); }
+Tensor Tensor::min(const Tensor& other) const { return minimum(*this, other); }
+std::pair<Tensor, Tensor> Tensor::min(std::int64_t dim, bool keepdim) const {
+  return lockstep::min(*this, dim, keepdim);
+}
+Tensor Tensor::var() const { return lockstep::var(*this); }
+Tensor Tensor::var(const Shape& dims, const VarOptions& options) const { return lockstep::var(*this, dims, options); }
+Tensor Tensor::std() const { return lockstep::std(*this); }
+Tensor Tensor::std(const Shape& dims, const VarOptions& options) const { return lockstep::std(*this, dims, options); }
+Tensor Tensor::norm(const Scalar& p) const { return lockstep::norm(*this, p); }
+Tensor Tensor::norm(const Scalar& p, const Shape& dims, bool keepdim) const {
+  return lockstep::norm(*this, p, dims, keepdim);
+}
+Tensor Tensor::argmax(std::optional<std::int64_t> dim, bool keepdim) const {
+  return lockstep::argmax(*this, dim, keepdim);
+}
+Tensor Tensor::argmin(std::optional<std::int64_t> dim, bool keepdim) const {
+  return lockstep::argmin(*this, dim, keepdim);
+}
 
 // --- functions as members -------------------------------------------------------------------------------------------------------
 
@@ -224,7 +252,9 @@ Tensor Tensor::sqrt() const { return lockstep::sqrt(*this); }
 Tensor Tensor::relu() const { return lockstep::relu(*this); }
 Tensor Tensor::sigmoid() const { return lockstep::sigmoid(*this); }
 Tensor Tensor::tanh() const { return lockstep::tanh(*this); }
-Tensor Tensor::clamp(double lo, double hi) const { return lockstep::clamp(*this, lo, hi); }
+Tensor Tensor::clamp(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) const {
+  return lockstep::clamp(*this, lo, hi);
+}
 Tensor Tensor::softmax(std::int64_t dim) const { return lockstep::softmax(*this, dim); }
 Tensor Tensor::log_softmax(std::int64_t dim) const { return lockstep::log_softmax(*this, dim); }
 Tensor Tensor::matmul(const Tensor& other) const { return lockstep::matmul(*this, other); }

@@ -22,7 +22,8 @@ namespace nn = ls::nn;
 
 namespace {
 
-const ls::TensorOptions kOnGpu = {.device = "cuda:0"};
+const ls::Device kGpu = "cuda:0";
+const ls::TensorOptions kOnGpu = {.device = kGpu};
 
 // How large a run is.
 struct Scale {
@@ -72,7 +73,7 @@ class Bench {
   void measure(const std::string& name, int calls, const Amount& amount, Work&& work,
                const std::function<Compared()>& compare = {}) const {
     if (!bench::wanted(name)) return;
-    const ls::Device device = kOnGpu.device;
+    const ls::Device device = kGpu;
     ls::Accelerator& gpu = ls::accelerator(device);
     const auto run = [&](int count) {
       const auto start = gpu.record_event(device.index());
@@ -106,7 +107,7 @@ class Bench {
 template <class Criterion>
 void Bench::measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
                          const ls::Tensor& y) const {
-  model.to(kOnGpu.device);
+  model.to(kGpu);
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.01});
   const auto step = [&] {
     const ls::Tensor loss = criterion(model(x), y);
@@ -116,7 +117,7 @@ void Bench::measure_step(const std::string& name, nn::Module& model, const Crite
   };
   measure(name + "_eager", 100, {}, step);
   if (!bench::wanted(name + "_graph")) return;
-  ls::CudaGraph graph(kOnGpu.device);
+  ls::CudaGraph graph(kGpu);
   graph.capture([&] {
     optimizer.zero_grad();
     criterion(model(x), y).backward();

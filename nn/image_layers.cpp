@@ -42,7 +42,7 @@ Tensor MaxPool2d::forward(const Tensor& x) const {
 }
 
 Tensor AvgPool2d::forward(const Tensor& x) const {
-  return avg_pool2d(x, kernel_, options_.stride, options_.padding, options_.count_include_pad, options_.ceil_mode);
+  return avg_pool2d(x, kernel_, options_.stride, options_.padding, options_.ceil_mode, options_.count_include_pad);
 }
 
 BatchNorm2d::BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options)

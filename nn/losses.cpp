@@ -1,7 +1,5 @@
 #include "lockstep/nn/losses.h"
 
-#include <limits>
-
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/node.h"
@@ -13,8 +11,6 @@ namespace {
 
 using autograd::Gradients, autograd::Needs, autograd::Saved, autograd::record;
 using raw::PointwiseLoss;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool computes(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }
 
@@ -41,7 +37,7 @@ double scale_of(Reduction reduction, std::int64_t count) {
 Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
   switch (loss) {
     case PointwiseLoss::kBce:
-      return (x - y) / clamp(x * (1.0 - x), 1e-12f, kInfinity);
+      return (x - y) / clamp_min(x * (1.0 - x), 1e-12f);
     case PointwiseLoss::kBceWithLogits: {
       const Tensor positive = pos_weight.defined() ? y * pos_weight : y;
       return (positive + (1.0 - y)) * sigmoid(x) - positive;
@@ -58,7 +54,7 @@ Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor&
 Tensor target_slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
   switch (loss) {
     case PointwiseLoss::kBce:
-      return clamp(log(1.0 - x), -100, kInfinity) - clamp(log(x), -100, kInfinity);
+      return clamp_min(log(1.0 - x), -100) - clamp_min(log(x), -100);
     case PointwiseLoss::kBceWithLogits:
       return pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x;
     case PointwiseLoss::kMse:

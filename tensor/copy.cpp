@@ -1,5 +1,7 @@
 // Copies, fills and conversions.
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/capture_internal.h"
@@ -51,7 +53,43 @@ void copy(const Tensor& from, const Tensor& to) {
   convert(from, to);
 }
 
-void fill(const Tensor& x, const Scalar& value) {
+namespace {
+
+double largest(DType dtype) {
+  switch (dtype) {
+    case kFloat16:
+      return 65504;
+    case kBFloat16:
+      return 0x1.fep127;
+    case kFloat32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
+  }
+}
+
+// PyTorch's rule: fractions are cut off, and u8 takes -255 to -1 modulo 256.
+bool fits(const Scalar& number, DType dtype) {
+  const double value = number.to_double();
+  if (dtype == kBool) return true;
+  if (is_floating_point(dtype)) return !std::isfinite(value) || std::abs(value) <= largest(dtype);
+  if (number.is_floating_point() && !(value >= -0x1p63 && value < 0x1p63)) return false;
+  const std::int64_t integer = number.to_int64();
+  if (dtype == kUInt8) return integer >= -255 && integer <= 255;
+  return dtype == kInt64 ||
+         (integer >= std::numeric_limits<std::int32_t>::min() && integer <= std::numeric_limits<std::int32_t>::max());
+}
+
+}  // namespace
+
+void require_fits(const char* op, const Scalar& number, DType dtype) {
+  LOCKSTEP_CHECK(fits(number, dtype), "{}: {} is outside the range of {}; use a wider dtype", op,
+                 number.is_floating_point() ? fmt::to_string(number.to_double()) : fmt::to_string(number.to_int64()),
+                 name(dtype));
+}
+
+void fill(const Tensor& x, const Scalar& value, const char* op) {
+  require_fits(op, value, x.dtype());
   if (x.numel() > 0) kernels(x.device()).fill(make_loop<1>(x.shape(), {&x}), x.dtype(), value);
 }
 

@@ -9,7 +9,8 @@ namespace lockstep::inline LOCKSTEP_ABI::raw {
 Tensor empty(const Shape& shape, const TensorOptions& options) {
   const DType dtype = options.dtype.value_or(kFloat32);
   const std::int64_t numel = checked_numel("empty", shape);
-  auto storage = Storage::allocate(static_cast<std::size_t>(numel) * item_size(dtype), options.device);
+  auto storage =
+      Storage::allocate(static_cast<std::size_t>(numel) * item_size(dtype), options.device.value_or(Device()));
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, numel, dtype)));
 }
 
@@ -17,7 +18,7 @@ Tensor empty_like(const Tensor& like) { return empty(like.shape(), like.options(
 
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options) {
   Tensor out = empty(shape, {.dtype = options.dtype.value_or(value.dtype()), .device = options.device});
-  fill(out, value);
+  fill(out, value, "full");
   return out;
 }
 
@@ -51,7 +52,7 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
     else
       values.data<double>()[i] = first + static_cast<double>(i) * stride;
   }
-  return to(to(values, options.dtype.value_or(integers ? kInt64 : kFloat32)), options.device);
+  return to(to(values, options.dtype.value_or(integers ? kInt64 : kFloat32)), options.device.value_or(Device()));
 }
 
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
@@ -63,7 +64,7 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
   for (std::int64_t i = 0; i < steps; ++i)
     out[i] =
         i < (steps + 1) / 2 ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);
-  return to(to(values, options.dtype.value_or(kFloat32)), options.device);
+  return to(to(values, options.dtype.value_or(kFloat32)), options.device.value_or(Device()));
 }
 
 Tensor eye(std::int64_t n, const TensorOptions& options) {
@@ -75,7 +76,7 @@ Tensor eye(std::int64_t n, const TensorOptions& options) {
 Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options) {
   Tensor host = empty(shape, {.dtype = dtype});
   if (host.numel() > 0) std::memcpy(host.raw_data(), data, static_cast<std::size_t>(host.numel()) * item_size(dtype));
-  return to(to(host, options.dtype.value_or(dtype)), options.device);
+  return to(to(host, options.dtype.value_or(dtype)), options.device.value_or(Device()));
 }
 
 Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner) {

@@ -1,14 +1,19 @@
 // Elementwise operations with several operands: promotion and broadcasting happen here.
+#include <algorithm>
+#include <limits>
+
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::raw {
 
 namespace {
 
-// A 0-d operand counts as a number beside a tensor with dimensions: it promotes only across categories (PyTorch's rule).
+// Booleans, integers, floats.
+int category(DType dtype) { return dtype == kBool ? 0 : lockstep::is_floating_point(dtype) ? 2 : 1; }
+
+// A 0-d operand counts as a number next to a tensor with dimensions: it promotes only across categories (PyTorch's rule).
 DType result_dtype(const Tensor& a, const Tensor& b) {
   if (a.dtype() == b.dtype()) return a.dtype();
-  const auto category = [](DType d) { return d == kBool ? 0 : lockstep::is_floating_point(d) ? 2 : 1; };
   if (a.dim() > 0 && b.dim() == 0 && category(a.dtype()) >= category(b.dtype())) return a.dtype();
   if (b.dim() > 0 && a.dim() == 0 && category(b.dtype()) >= category(a.dtype())) return b.dtype();
   return promote(a.dtype(), b.dtype());
@@ -42,29 +47,55 @@ Tensor plain(const char* op, const Tensor& a, const Tensor& b, BinaryKernel kern
 }  // namespace
 
 Tensor scalar_like(const Tensor& like, const Scalar& number) {
-  return full({}, number, {.dtype = promote(like.dtype(), number), .device = like.device()});
+  const DType dtype = number.is_bool() ? kBool : promote(like.dtype(), number);
+  const Tensor out = empty({}, {.dtype = dtype, .device = like.device()});
+  kernels(like.device()).fill(make_loop<1>(Shape(), {&out}), dtype, number);
+  return out;
 }
 
 namespace {
 
-Scalar negative(const Scalar& x) { return x.is_floating_point() ? Scalar(-x.to_double()) : Scalar(-x.to_int64()); }
+// Throws InvalidArgument for an alpha of a higher category than the result, or a bool one of a result that is not bool.
+void require_alpha(const char* op, const Tensor& a, const Tensor& b, DType result, const Scalar& alpha) {
+  LOCKSTEP_CHECK(!alpha.is_bool() || result == kBool, "{}: alpha is a bool, the operands are {} and {}; give a number",
+                 op, describe(a), describe(b));
+  LOCKSTEP_CHECK(!alpha.is_floating_point() || lockstep::is_floating_point(result),
+                 "{}: alpha is {}, a floating-point number, the operands are {} and {}; give an integer, or convert an "
+                 "operand with to(kFloat32)",
+                 op, alpha.to_double(), describe(a), describe(b));
+  require_fits(op, alpha, result);
+}
+
+// Throws InvalidArgument for bool operands, as PyTorch.
+void require_subtractable(const char* op, const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.dtype() != kBool && b.dtype() != kBool,
+                 "{}: bool tensors do not subtract: {} and {}; compare with == or !=, or convert with to(kInt64)", op,
+                 describe(a), describe(b));
+}
+
+// A bool stays one, which no result of subtraction accepts as its alpha.
+Scalar negative(const Scalar& x) {
+  if (x.is_bool()) return x;
+  return x.is_floating_point() ? Scalar(-x.to_double()) : Scalar(-x.to_int64());
+}
+
+// An alpha for bool operands: whether the second one counts.
+Scalar truth(const Scalar& alpha) { return alpha.to_double() != 0; }
 
 // a + alpha b, under the name of the operation that asked for it.
 Tensor add_scaled(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha) {
   require_same_device(op, a, b);
   const KernelTable& table = kernels(a.device());
-  if (alike(a, b) && a.dtype() >= kFloat32) {
+  if (alike(a, b) && a.dtype() >= kFloat32 && !alpha.is_bool()) {
     Tensor out = empty_like(a);
     table.add(make_loop<3>(a.shape(), {&out, &a, &b}), a.dtype(), alpha);
     return out;
   }
-  DType dtype = result_dtype(a, b);
-  if (alpha.is_floating_point()) {
-    LOCKSTEP_CHECK(lockstep::is_floating_point(dtype), "{}: alpha {} is a fraction, the operands are {} and {}", op,
-                   alpha.to_double(), describe(a), describe(b));
-  }
+  const DType dtype = result_dtype(a, b);
+  require_alpha(op, a, b, dtype, alpha);
   if (dtype == kBool) {  // true + true is true
-    const Tensor sum = binary(op, a, b, kUInt8, {}, [&](const Loop<3>& loop) { table.add(loop, kUInt8, alpha); });
+    const Tensor sum =
+        binary(op, a, b, kUInt8, {}, [&](const Loop<3>& loop) { table.add(loop, kUInt8, truth(alpha)); });
     return to(sum, kBool);
   }
   return binary(op, a, b, dtype, {}, [&](const Loop<3>& loop) { table.add(loop, dtype, alpha); });
@@ -75,8 +106,7 @@ Tensor add_scaled(const char* op, const Tensor& a, const Tensor& b, const Scalar
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) { return add_scaled("add", a, b, alpha); }
 
 Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha) {
-  LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
-                 "sub: bool tensors do not subtract; convert one with to(kInt64)");
+  require_subtractable("sub", a, b);
   return add_scaled("sub", a, b, negative(alpha));
 }
 
@@ -90,7 +120,13 @@ Tensor div(const Tensor& a, const Tensor& b) {
   return binary("div", a, b, dtype, {}, [&](const Loop<3>& loop) { table.div(loop, dtype); });
 }
 
-Tensor pow(const Tensor& a, const Tensor& b) { return plain("pow", a, b, &KernelTable::pow); }
+Tensor pow(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
+                 "pow: bool tensors have no powers: {} and {}; convert one with "
+                 "to(kInt64)",
+                 describe(a), describe(b));
+  return plain("pow", a, b, &KernelTable::pow);
+}
 Tensor maximum(const Tensor& a, const Tensor& b) { return plain("maximum", a, b, &KernelTable::maximum); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return plain("minimum", a, b, &KernelTable::minimum); }
 
@@ -114,28 +150,65 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return out;
 }
 
+Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
+  constexpr std::int64_t k32 = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t most = x.dtype() == kUInt8   ? 255
+                            : x.dtype() == kInt32 ? k32
+                                                  : std::numeric_limits<std::int64_t>::max();
+  const std::int64_t least = x.dtype() == kUInt8 ? 0 : -most - 1;
+  Tensor out = x;
+  if (lo) {
+    const std::int64_t limit = lo->to_int64();
+    LOCKSTEP_CHECK(limit <= most, "clamp: the lower limit {} is above all numbers of {}; convert it with to(kInt64)",
+                   limit, describe(x));
+    out = maximum(out, full({}, std::max(limit, least), x.options()));
+  }
+  if (hi) {
+    const std::int64_t limit = hi->to_int64();
+    LOCKSTEP_CHECK(limit >= least, "clamp: the upper limit {} is below all numbers of {}; convert it with to(kInt64)",
+                   limit, describe(x));
+    out = minimum(out, full({}, std::min(limit, most), x.options()));
+  }
+  return out;
+}
+
 namespace {
+
+// Throws InvalidArgument for a result of a higher category than a, which keeps its dtype.
+void require_result_fits(const char* op, const Tensor& a, DType result) {
+  LOCKSTEP_CHECK(
+      category(result) <= category(a.dtype()),
+      "{}: a result of {} does not fit into {}; use the function without _, or convert an operand with to(dtype)", op,
+      lockstep::name(result), describe(a));
+}
 
 // The right operand of an in-place operation, in the dtype of the left one.
 Tensor in_place_operand(const char* op, const Tensor& a, const Tensor& b) {
   require_same_device(op, a, b);
   require_computable(op, a);
   require_broadcast_to(op, b, a);
-  const DType result = result_dtype(a, b);
-  LOCKSTEP_CHECK(lockstep::is_floating_point(a.dtype()) || !lockstep::is_floating_point(result),
-                 "{}: a result of {} does not fit into {}", op, lockstep::name(result), describe(a));
+  require_result_fits(op, a, result_dtype(a, b));
   return apart(to(b, a.dtype()), a);
 }
 
 void add_scaled_(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha) {
   const Tensor operand = in_place_operand(op, a, b);
-  if (a.numel() > 0) kernels(a.device()).add(make_loop<3>(a.shape(), {&a, &a, &operand}), a.dtype(), alpha);
+  require_alpha(op, a, b, result_dtype(a, b), alpha);
+  if (a.numel() == 0) return;
+  const auto loop = make_loop<3>(a.shape(), {&a, &a, &operand});
+  if (a.dtype() != kBool)
+    kernels(a.device()).add(loop, a.dtype(), alpha);
+  else if (alpha.to_double() != 0)  // true + true is true
+    kernels(a.device()).maximum(loop, kBool);
 }
 
 }  // namespace
 
 void add_(const Tensor& a, const Tensor& b, const Scalar& alpha) { add_scaled_("add_", a, b, alpha); }
-void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha) { add_scaled_("sub_", a, b, negative(alpha)); }
+void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha) {
+  require_subtractable("sub_", a, b);
+  add_scaled_("sub_", a, b, negative(alpha));
+}
 
 void mul_(const Tensor& a, const Tensor& b) {
   const Tensor operand = in_place_operand("mul_", a, b);
@@ -143,7 +216,7 @@ void mul_(const Tensor& a, const Tensor& b) {
 }
 
 void div_(const Tensor& a, const Tensor& b) {
-  LOCKSTEP_CHECK(a.is_floating_point(), "div_: the quotient does not fit into {}", describe(a));
+  if (!a.is_floating_point()) require_result_fits("div_", a, kFloat32);  // a quotient of integers is f32
   const Tensor operand = in_place_operand("div_", a, b);
   if (a.numel() > 0) kernels(a.device()).div(make_loop<3>(a.shape(), {&a, &a, &operand}), a.dtype());
 }

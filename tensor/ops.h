@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -43,7 +44,9 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t
 
 // --- copies (copy.cpp) --------------------------------------------------------------------------------------------------
 void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
-void fill(const Tensor& x, const Scalar& value);
+void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws where the value does not fit
+// Throws InvalidArgument, naming `op`, for a number that an element of `dtype` cannot hold.
+void require_fits(const char* op, const Scalar& number, DType dtype);
 Tensor to(const Tensor& x, DType dtype);
 Tensor to(const Tensor& x, Device device);
 Tensor contiguous(const Tensor& x);
@@ -75,24 +78,27 @@ Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// Integers between lo and hi, limits that are absent or outside the dtype's range on their own side do not limit.
+Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi);
 // a[i] = a[i] op b[i] where b broadcasts to a, which keeps its dtype.
 void add_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void mul_(const Tensor& a, const Tensor& b);
 void div_(const Tensor& a, const Tensor& b);
-// A 0-d tensor of the dtype that `number` takes beside `like`.
+// A 0-d tensor of the dtype that `number` takes next to `like`, or bool for a bool; too large a number wraps, as in PyTorch.
 Tensor scalar_like(const Tensor& like, const Scalar& number);
 
 // --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out);
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false, const char* op = "max");
+Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false, const char* op = "min");
 Tensor var(const Tensor& x, const Shape& dims = {}, bool keepdim = false, std::int64_t correction = 1);
 Tensor norm(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  // Euclidean
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor p_norm(const Tensor& x, double p, const Shape& dims, bool keepdim);   // p finite, not 0
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false, const char* op = "argmax");
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim = false, const char* op = "argmin");
 Tensor cumsum(const Tensor& x, std::int64_t dim, bool reverse = false);
 Tensor softmax(const Tensor& x, std::int64_t dim);
 Tensor log_softmax(const Tensor& x, std::int64_t dim);

@@ -31,6 +31,10 @@ const char* name(Pointwise op) { return entry(op).name; }
 Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
   if (!x.is_floating_point() && !keeps_integers(op)) [[unlikely]]
     return pointwise(op, to(x, kFloat32), params);
+  LOCKSTEP_CHECK(x.dtype() != kBool,
+                 "{}: bool tensors are not numbers, got {}; convert with to(kInt64), and for the "
+                 "opposite compare with == false",
+                 entry(op).name, describe(x));
   require_computable(entry(op).name, x);
   Tensor out = empty_like(x);
   (kernels(x.device()).*entry(op).value)(make_loop<2>(x.shape(), {&out, &x}), x.dtype(), params);

@@ -117,8 +117,8 @@ struct Rsqrt {
     return T(1) / math::sqrt(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T y) {
-    return T(-0.5) * y / x;
+  HOST_DEVICE static T slope(T /*x*/, T y) {
+    return T(-0.5) * y * y * y;
   }
 };
 
@@ -184,6 +184,7 @@ struct Sigmoid {  // 1 / (1 + e^-x): where e^-x overflows, 1 / infinity is the r
 
 struct Relu {
   static constexpr bool kIntegers = true;
+  static constexpr bool kStops = true;  // where the slope is 0 the gradient is 0, also an infinite one
   template <class T>
   HOST_DEVICE static T value(T x) {
     return x < T(0) ? T(0) : x;
@@ -260,14 +261,16 @@ struct Erf {
 };
 
 struct Clamp {
-  double low, high;
+  static constexpr bool kStops = true;
+  double low, high;  // NaN: no limit. The upper one wins where they are in the wrong order
   template <class T>
   HOST_DEVICE T value(T x) const {
-    return x < T(low) ? T(low) : x > T(high) ? T(high) : x;
+    const T raised = x < T(low) ? T(low) : x;
+    return raised > T(high) ? T(high) : raised;
   }
   template <class T>
   HOST_DEVICE T slope(T x, T /*y*/) const {
-    return x >= T(low) && x <= T(high) ? T(1) : T(0);
+    return (x > T(low) || low != low) && (x < T(high) || high != high) ? T(1) : T(0);
   }
 };
 
@@ -298,6 +301,15 @@ F make_pointwise(const raw::PointwiseParams& params) {
     return F{params.a, params.b};
   else
     return F{params.a};
+}
+
+// grad f', or grad f''.
+template <class F, class T>
+HOST_DEVICE T times_slope(T grad, T slope) {
+  if constexpr (requires { F::kStops; })
+    return slope == T(0) ? T(0) : grad * slope;
+  else
+    return grad * slope;
 }
 
 // f'' by evaluating the slope on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.

@@ -131,7 +131,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const Te
     values.data<std::int64_t>()[i] =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
   }
-  return to(to(values, options.dtype.value_or(kInt64)), options.device);
+  return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
 
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
@@ -148,7 +148,7 @@ Tensor randperm(std::int64_t n, const TensorOptions& options) {
     const auto left = static_cast<Wide>(n - i);
     std::swap(permutation[i], permutation[i + static_cast<std::int64_t>(left * word >> 64)]);
   }
-  return to(to(values, options.dtype.value_or(kInt64)), options.device);
+  return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
 
 }  // namespace raw

@@ -110,18 +110,18 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
   return out;
 }
 
-Tensor max(const Tensor& x, const Shape& dims, bool keepdim) {
-  return extreme("max", x, dims, keepdim, &KernelTable::max);
+Tensor max(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
+  return extreme(op, x, dims, keepdim, &KernelTable::max);
 }
-Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
-  return extreme("min", x, dims, keepdim, &KernelTable::min);
+Tensor min(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
+  return extreme(op, x, dims, keepdim, &KernelTable::min);
 }
 
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
-  return position("argmax", x, dim, keepdim, &KernelTable::argmax);
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim, const char* op) {
+  return position(op, x, dim, keepdim, &KernelTable::argmax);
 }
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim) {
-  return position("argmin", x, dim, keepdim, &KernelTable::argmin);
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim, const char* op) {
+  return position(op, x, dim, keepdim, &KernelTable::argmin);
 }
 
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim, std::int64_t correction) {
@@ -144,6 +144,11 @@ Tensor norm(const Tensor& x, const Shape& dims, bool keepdim) {
   kernels(x.device()).sum_squares(p.input.raw_data(), nullptr, out.raw_data(), p.rows, x.dtype(), 1.0);
   kernels(x.device()).sqrt(make_loop<2>(out.shape(), {&out, &out}), x.dtype(), {});
   return out;
+}
+
+Tensor p_norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
+  const Tensor powers = pointwise(Pointwise::pow_scalar, pointwise(Pointwise::abs, x), {p});
+  return pointwise(Pointwise::pow_scalar, sum(powers, dims, keepdim), {1 / p});
 }
 
 Tensor cumsum(const Tensor& x, std::int64_t dim, bool reverse) {
@@ -192,6 +197,7 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t di
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   require_float("logsumexp", x);
+  if (x.numel() == 0) return full(plan("logsumexp", x, dims, keepdim).shape, -INFINITY, x.options());  // log(0)
   const Tensor highest = max(x, dims, true);
   // An infinite maximum is the result itself; shifting by it would make NaN.
   const Tensor finite = compare(Compare::kLess, pointwise(Pointwise::abs, highest), full({}, INFINITY, x.options()));
@@ -202,9 +208,13 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 bool equal(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  require_same_device("equal", a, b);
+  if (a.shape() != b.shape()) return false;
   if (a.numel() == 0) return true;
-  if (a.dtype() == kFloat16 || a.dtype() == kBFloat16) return equal(to(a, kFloat32), to(b, kFloat32));
+  const auto wide = [](const Tensor& x) {
+    return x.dtype() == kFloat16 || x.dtype() == kBFloat16 ? to(x, kFloat32) : x;
+  };
+  if (const Tensor x = wide(a), y = wide(b); x.dtype() != a.dtype() || y.dtype() != b.dtype()) return equal(x, y);
   const Tensor same = compare(Compare::kEqual, a, b);
   return min(same).item().to_double() != 0;
 }

@@ -35,13 +35,17 @@ void Tensor::throw_undefined() {
   throw InvalidArgument("tensor: an undefined tensor was used; assign it before, and test with defined()");
 }
 
-std::int64_t Tensor::size(std::int64_t dim) const {
-  return shape()[static_cast<std::size_t>(wrap_dim("size", dim, this->dim()))];
+namespace {
+// One size or stride of x. Unlike a reduction, a size does not take dimension 0 of a 0-d tensor.
+std::int64_t entry_of(const char* op, const Shape& entries, std::int64_t dim, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dim() > 0, "{}: dimension {} was asked for, but {} is 0-d and has none; test dim() first", op, dim,
+                 describe(x));
+  return entries[static_cast<std::size_t>(wrap_dim(op, dim, x.dim()))];
 }
+}  // namespace
 
-std::int64_t Tensor::stride(std::int64_t dim) const {
-  return strides()[static_cast<std::size_t>(wrap_dim("stride", dim, this->dim()))];
-}
+std::int64_t Tensor::size(std::int64_t dim) const { return entry_of("size", shape(), dim, *this); }
+std::int64_t Tensor::stride(std::int64_t dim) const { return entry_of("stride", strides(), dim, *this); }
 
 Scalar Tensor::item() const {
   LOCKSTEP_CHECK(numel() == 1, "item: the tensor has {} elements, not one: {}", numel(), describe(*this));

@@ -34,11 +34,18 @@ struct AutogradSlot : SmallObject {
   virtual ~AutogradSlot() = default;
 };
 
-// How to create a tensor. An empty dtype means the function's own default (f32 for most, i64 for integers).
+// How to create a tensor. A member that is not set means the function's own default: f32 for most functions and i64 for
+// integers, cpu; `zeros_like` and `ones_like` take both from their tensor.
 struct TensorOptions {
-  std::optional<DType> dtype = std::nullopt;  // of the elements
-  Device device = {};                         // where it lives; cpu unless given
-  bool requires_grad = false;                 // a leaf that backward gives a gradient
+  std::optional<DType> dtype = std::nullopt;    // of the elements
+  std::optional<Device> device = std::nullopt;  // where it lives
+  bool requires_grad = false;                   // a leaf that backward gives a gradient
+};
+
+// How `var` and `std` reduce.
+struct VarOptions {
+  std::int64_t correction = 1;  // subtracted from the number of elements in the divisor; 0: the biased variance
+  bool keepdim = false;         // leave the reduced dimensions with size 1
 };
 
 // How to run backward from a tensor.
@@ -86,6 +93,15 @@ class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false, and using it in an operation is an error
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  // Assignment to a variable makes it refer to the elements of `other`.
+  Tensor& operator=(const Tensor& other) & = default;
+  Tensor& operator=(Tensor&& other) & noexcept = default;
+  // Assignment to a temporary, as in x[0] = y and x[0] = 5, changes its elements: copy_ and fill_.
+  Tensor& operator=(const Tensor& other) &&;
+  Tensor& operator=(const Scalar& value) &&;
+  ~Tensor() = default;
 
   // --- asking -------------------------------------------------------------------------------------------------------
   bool defined() const { return static_cast<bool>(impl_); }   // false for Tensor()
@@ -172,6 +188,7 @@ class Tensor {
   const Tensor& add_(const Tensor& other, const Scalar& alpha = 1) const;
   const Tensor& add_(const Scalar& other) const;
   const Tensor& sub_(const Tensor& other, const Scalar& alpha = 1) const;
+  const Tensor& sub_(const Scalar& other) const;
   const Tensor& mul_(const Tensor& other) const;
   const Tensor& mul_(const Scalar& other) const;
   const Tensor& div_(const Tensor& other) const;
@@ -182,16 +199,22 @@ class Tensor {
   Tensor sum(const Shape& dims, bool keepdim = false) const;
   Tensor mean() const;
   Tensor mean(const Shape& dims, bool keepdim = false) const;
+  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;
   Tensor max() const;
-  Tensor max(const Shape& dims, bool keepdim = false) const;
+  Tensor max(const Tensor& other) const;
+  std::pair<Tensor, Tensor> max(std::int64_t dim, bool keepdim = false) const;
   Tensor min() const;
-  Tensor min(const Shape& dims, bool keepdim = false) const;
+  Tensor min(const Tensor& other) const;
+  std::pair<Tensor, Tensor> min(std::int64_t dim, bool keepdim = false) const;
   Tensor var() const;
-  Tensor var(const Shape& dims, bool keepdim = false) const;
-  Tensor norm() const;
-  Tensor norm(const Shape& dims, bool keepdim = false) const;
-  Tensor argmax(std::int64_t dim, bool keepdim = false) const;
-  Tensor argmin(std::int64_t dim, bool keepdim = false) const;
+  Tensor var(const Shape& dims, const VarOptions& options = {}) const;
+  Tensor std() const;
+  Tensor std(const Shape& dims, const VarOptions& options = {}) const;
+  Tensor norm(const Scalar& p = 2) const;
+  Tensor norm(const Scalar& p, const Shape& dims, bool keepdim = false) const;
+  Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
+  Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
 
   // --- the most common functions, for code that comes from LibTorch (see the free functions) -----------------------------
   Tensor add(const Tensor& other, const Scalar& alpha = 1) const;
@@ -211,7 +234,7 @@ class Tensor {
   Tensor relu() const;
   Tensor sigmoid() const;
   Tensor tanh() const;
-  Tensor clamp(double lo, double hi) const;
+  Tensor clamp(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt) const;
   Tensor softmax(std::int64_t dim) const;
   Tensor log_softmax(std::int64_t dim) const;
   Tensor matmul(const Tensor& other) const;

@@ -112,8 +112,9 @@ void Run::restore() {
 void Run::save(bool finished) {
   last_save_ = Clock::now();
   if (!step_.is_main()) return;
-  ls::StateDict extra = {{kProgress, ls::tensor(std::vector<std::int64_t>{epoch_, batch_})},
-                         {kLosses, ls::tensor(std::vector<double>{rows_, loss_sum_, square_sum_})}};
+  ls::StateDict extra = {
+      {kProgress, ls::tensor(std::vector<std::int64_t>{epoch_, batch_})},
+      {kLosses, ls::tensor(std::vector<double>{rows_, loss_sum_, square_sum_}, {.dtype = ls::kFloat64})}};
   ls::Metadata metadata = {
       {"settings", settings(false)}, {"settings_with_epochs", settings(true)}, {"finished", finished ? "yes" : "no"}};
   ls::CheckpointParts parts = parts_;

@@ -39,7 +39,7 @@ void run_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) 
   for_float(dtype, [&]<class T>(T) {
     run_loop<T, T, T, T>(
         loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
-          for (std::int64_t i = 0; i < count; ++i) out[i] = grad[i] * f.slope(x[i], y[i]);
+          for (std::int64_t i = 0; i < count; ++i) out[i] = times_slope<F>(grad[i], f.slope(x[i], y[i]));
         });
   });
 }
@@ -48,7 +48,7 @@ template <class F>
 void run_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) {
     run_loop<T, T, T>(loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x) {
-      for (std::int64_t i = 0; i < count; ++i) out[i] = grad[i] * bend_of(f, x[i]);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = times_slope<F>(grad[i], bend_of(f, x[i]));
     });
   });
 }

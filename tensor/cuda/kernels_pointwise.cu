@@ -20,7 +20,7 @@ struct Slope {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x, T y) const {
-    return grad * f.slope(x, y);
+    return times_slope<F>(grad, f.slope(x, y));
   }
 };
 
@@ -29,7 +29,7 @@ struct Bend {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x) const {
-    return grad * bend_of(f, x);
+    return times_slope<F>(grad, bend_of(f, x));
   }
 };
 

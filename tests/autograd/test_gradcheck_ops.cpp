@@ -82,19 +82,22 @@ void check_reductions() {
       };
       reduce("sum", [&](const ls::Tensor& x) { return curved(ls::sum(x, dims, keep)); });
       reduce("mean", [&](const ls::Tensor& x) { return curved(ls::mean(x, dims, keep)); });
-      reduce("max", [&](const ls::Tensor& x) { return ls::max(x, dims, keep); });
-      reduce("min", [&](const ls::Tensor& x) { return ls::min(x, dims, keep); });
-      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, keep); });
-      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, keep, 0); });
-      reduce("norm", [&](const ls::Tensor& x) { return ls::norm(x, dims, keep); });
+      reduce("amax", [&](const ls::Tensor& x) { return ls::amax(x, dims, keep); });
+      reduce("amin", [&](const ls::Tensor& x) { return ls::amin(x, dims, keep); });
+      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, {.keepdim = keep}); });
+      reduce("var", [&](const ls::Tensor& x) { return ls::var(x, dims, {.correction = 0, .keepdim = keep}); });
+      reduce("norm", [&](const ls::Tensor& x) { return ls::norm(x, 2, dims, keep); });
       reduce("logsumexp", [&](const ls::Tensor& x) { return ls::logsumexp(x, dims, keep); });
     }
   }
+  check("clamp_min", {{2, 3}}, [](const Inputs& in) { return curved(ls::clamp_min(curved(in[0]), -0.2)); });
+  check("clamp_max", {{2, 3}}, [](const Inputs& in) { return curved(ls::clamp_max(curved(in[0]), 0.2)); });
   const auto all = [](const std::string& op, ls::Tensor (*function)(const ls::Tensor&)) {
     check(op, {{2, 3}}, [=](const Inputs& in) { return curved(function(curved(in[0]))); });
   };
   all("sum", ls::sum), all("mean", ls::mean), all("max", ls::max), all("min", ls::min), all("var", ls::var),
-      all("norm", ls::norm);
+      all("norm", [](const ls::Tensor& x) { return ls::norm(x); });
+  all("std", ls::std);
   check("sum", {{}}, [](const Inputs& in) { return curved(ls::sum(in[0], {0})); });
   for (std::int64_t dim : {0, 1, -1}) {
     check("logsumexp", {{2, 3}}, [=](const Inputs& in) { return ls::logsumexp(in[0], dim); });
@@ -166,7 +169,7 @@ void check_pictures() {
     });
     for (const bool include : {false, true})
       check("avg_pool2d", {{2, 2, 4, 5}}, [=](const Inputs& in) {
-        return curved(ls::avg_pool2d(curved(in[0]), {3, 2}, {2, 1}, padding, include));
+        return curved(ls::avg_pool2d(curved(in[0]), {3, 2}, {2, 1}, padding, false, include));
       });
   }
   check("max_pool2d", {{2, 2, 4, 5}}, [](const Inputs& in) {

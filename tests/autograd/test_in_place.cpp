@@ -136,7 +136,7 @@ TEST_CASE("a change of a leaf that an operation saved is noticed: an optimizer s
                                                                    {"tanh", ls::tanh(w)},
                                                                    {"log", ls::log(w)},
                                                                    {"mul", w * w},
-                                                                   {"var", ls::var(w, {}, false, 0)},
+                                                                   {"var", ls::var(w, {}, {.correction = 0})},
                                                                    {"norm", ls::norm(w)},
                                                                    {"max", ls::max(w)},
                                                                    {"logsumexp", ls::logsumexp(w, 0)}};
@@ -159,8 +159,8 @@ TEST_CASE("a change of a result that its own operation saved is noticed and name
       {"log_softmax", [](const ls::Tensor& x) { return ls::log_softmax(x, 0); }},
       {"exp", [](const ls::Tensor& x) { return ls::exp(x); }},
       {"sigmoid", [](const ls::Tensor& x) { return ls::sigmoid(x); }},
-      {"norm", [](const ls::Tensor& x) { return ls::norm(x, {0}, true); }},
-      {"max", [](const ls::Tensor& x) { return ls::max(x, {0}, true); }}};
+      {"norm", [](const ls::Tensor& x) { return ls::norm(x, 2, {0}, true); }},
+      {"amax", [](const ls::Tensor& x) { return ls::amax(x, {0}, true); }}};
   for (const auto& entry : saving) {
     const auto& name = entry.first;
     const auto& function = entry.second;

@@ -56,6 +56,7 @@ def float_ops(out, tag, dtype):
         unary(out, v)
         broadcasting(case, v)
         indexing(out, case, n, tag, dtype)
+        more_reductions(case, n)
 
 
 def unary(out, v):
@@ -110,6 +111,17 @@ def reductions(out, case, n, tag):
                 f"nan.{tag}/argmin": nan.argmin(1)})
     empty = torch.zeros(2, 0, dtype=x.dtype)
     out.update({f"empty.{tag}/sum": empty.sum(1), f"empty.{tag}/mean": empty.mean(1), f"empty.{tag}/var": empty.var(1)})
+
+
+def more_reductions(case, n):
+    for p in ("1", "3", "1.5", "0.5", "-1", "inf", "-inf"):
+        case(f"norm_{p}/1", lambda x: x.norm(float(p), 1), x=n(2, 3, 2))
+        case(f"norm_{p}/all", lambda x: x.norm(float(p)), x=n(2, 3))
+    for name in ("max", "min"):
+        case(f"{name}_dim/1", lambda x: getattr(x, name)(1).values, x=n(2, 3, 2))
+    case("std/1", lambda x: x.std(1), x=n(2, 3, 2))
+    case("std/all", lambda x: x.std(), x=n(2, 3))
+    case("std_biased/0,2", lambda x: x.std([0, 2], unbiased=False), x=n(2, 3, 2))
 
 
 def indexing(out, case, n, tag, dtype):

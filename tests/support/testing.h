@@ -80,7 +80,7 @@ inline ls::Tensor numbers(const ls::Shape& shape, const ls::TensorOptions& optio
     state = state * 1664525u + 1013904223u;
     value = static_cast<double>(static_cast<std::int32_t>(state) >> 10) * 0x1p-21;
   }
-  out = out.to(options.dtype.value_or(ls::kFloat32)).to(options.device);
+  out = out.to(options.dtype.value_or(ls::kFloat32)).to(options.device.value_or(ls::Device()));
   if (options.requires_grad) out.requires_grad_();
   return out;
 }

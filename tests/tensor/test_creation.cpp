@@ -95,7 +95,7 @@ TEST_CASE("literals give i64 for integers, f32 for fractions and bool for bools,
   CHECK(cube.shape() == ls::Shape{2, 2, 2});
   CHECK(cube.dtype() == kFloat64);
   CHECK(cube.to_vector<double>() == Doubles{1, 2, 3, 4, 5, 6, 7, 8});
-  CHECK(ls::tensor(std::vector<double>{1, 2}).dtype() == kFloat64);
+  CHECK(ls::tensor(std::vector<double>{1, 2}, {.dtype = kFloat64}).dtype() == kFloat64);
   CHECK(ls::tensor(std::vector<float>{}).shape() == ls::Shape{0});
   CHECK(ls::tensor({9007199254740993}).item<std::int64_t>() == 9007199254740993);
 }

@@ -49,7 +49,7 @@ TEST_CASE("add and sub scale their second operand by alpha") {
   CHECK(ls::add(a, b, 0.5).to_vector<double>() == Doubles{6, 12});
   CHECK(ls::sub(a, b, 2).to_vector<double>() == Doubles{-19, -38});
   CHECK(ls::add(ls::tensor({1}), ls::tensor({2}), 3).item<int>() == 7);
-  CHECK(contains(error_of([] { ls::add(ls::tensor({1}), ls::tensor({2}), 0.5); }), "alpha 0.5"));
+  CHECK(contains(error_of([] { ls::add(ls::tensor({1}), ls::tensor({2}), 0.5); }), "alpha is 0.5"));
 }
 
 TEST_CASE("operators take numbers on either side") {
@@ -197,10 +197,9 @@ TEST_CASE("an in-place result that does not fit its place is refused") {
   CHECK(whole.to_vector<int>() == std::vector<int>{1, 2});
 }
 
-TEST_CASE("equal compares shape, dtype and every element; allclose allows a distance") {
+TEST_CASE("equal compares shape and every element; allclose allows a distance") {
   const ls::Tensor a = ls::tensor({1.0, 2.0});
   CHECK(ls::equal(a, a.clone()));
-  CHECK(!ls::equal(a, a.to(ls::kFloat64)));
   CHECK(!ls::equal(a, a.view({1, 2})));
   CHECK(!ls::equal(ls::tensor({kNan}), ls::tensor({kNan})));
   CHECK(ls::equal(ls::tensor({0.0}), ls::tensor({-0.0})));

@@ -23,12 +23,14 @@ struct Named {
 const std::vector<Named> reductions = {
     {"sum", ls::sum},
     {"mean", ls::mean},
-    {"norm", ls::norm},
-    {"max", ls::max},
-    {"min", ls::min},
+    {"norm", [](const ls::Tensor& x, const ls::Shape& dims, bool keep) { return ls::norm(x, 2, dims, keep); }},
+    {"max", ls::amax},
+    {"min", ls::amin},
     {"logsumexp", ls::logsumexp},
-    {"var", [](const ls::Tensor& x, const ls::Shape& dims, bool keep) { return ls::var(x, dims, keep); }},
-    {"var_biased", [](const ls::Tensor& x, const ls::Shape& dims, bool keep) { return ls::var(x, dims, keep, 0); }}};
+    {"var", [](const ls::Tensor& x, const ls::Shape& dims, bool keep) { return ls::var(x, dims, {.keepdim = keep}); }},
+    {"var_biased", [](const ls::Tensor& x, const ls::Shape& dims, bool keep) {
+       return ls::var(x, dims, {.correction = 0, .keepdim = keep});
+     }}};
 
 }  // namespace
 
@@ -47,7 +49,7 @@ TEST_CASE("reductions have PyTorch's values and gradients") {
     check_case(
         file, "var_keepdim/0,2." + tag, {"x"},
         [](const Inputs& in) {
-          return ls::var(in[0], {0, 2}, true);
+          return ls::var(in[0], {0, 2}, {.keepdim = true});
         },
         "reduce." + tag);
     for (const std::string dim : {"0", "1", "-1"})
@@ -76,14 +78,32 @@ TEST_CASE("argmax and argmin give PyTorch's positions, the first of equal ones")
 TEST_CASE("equal maxima share the gradient evenly, over one dimension and over all") {
   const ls::StateDict file = golden("ops");
   for (const std::string& tag : float_tags()) {
-    check_case(file, "max_ties/amax." + tag, {"x"}, [](const Inputs& in) { return ls::max(in[0], {1}); });
+    check_case(file, "max_ties/amax." + tag, {"x"}, [](const Inputs& in) { return ls::amax(in[0], {1}); });
     check_case(file, "max_ties/all." + tag, {"x"}, [](const Inputs& in) { return ls::max(in[0]); });
   }
 }
 
+TEST_CASE("p-norms, max along a dimension and std have PyTorch's values and gradients") {
+  const ls::StateDict file = golden("ops");
+  for (const std::string p : {"1", "3", "1.5", "0.5", "-1", "inf", "-inf"}) {
+    const double power = std::stod(p);
+    check_case(file, "norm_" + p + "/1.f64", {"x"}, [&](const Inputs& in) { return ls::norm(in[0], power, 1); });
+    check_case(file, "norm_" + p + "/all.f64", {"x"}, [&](const Inputs& in) { return ls::norm(in[0], power); });
+  }
+  check_case(file, "max_dim/1.f64", {"x"}, [](const Inputs& in) { return ls::max(in[0], 1).first; });
+  check_case(file, "min_dim/1.f64", {"x"}, [](const Inputs& in) { return ls::min(in[0], 1).first; });
+  check_case(file, "std/1.f64", {"x"}, [](const Inputs& in) { return ls::std(in[0], 1); });
+  check_case(file, "std/all.f64", {"x"}, [](const Inputs& in) { return ls::std(in[0]); });
+  check_case(file, "std_biased/0,2.f64", {"x"}, [](const Inputs& in) {
+    return ls::std(in[0], {0, 2}, {.correction = 0});
+  });
+  for (const std::string& tag : float_tags())
+    check_case(file, "max_ties/max_dim." + tag, {"x"}, [](const Inputs& in) { return ls::max(in[0], 1).first; });
+}
+
 TEST_CASE("the gradient of a norm of 0 is 0") {
   for (const std::string& tag : float_tags())
-    check_case(golden("ops"), "norm_zero." + tag, {"x"}, [](const Inputs& in) { return ls::norm(in[0], {1}); });
+    check_case(golden("ops"), "norm_zero." + tag, {"x"}, [](const Inputs& in) { return ls::norm(in[0], 2, {1}); });
 }
 
 TEST_CASE("logsumexp neither overflows nor makes NaN of -inf") {
@@ -102,11 +122,11 @@ TEST_CASE("NaN wins every maximum and minimum") {
   const ls::StateDict file = golden("ops");
   for (const std::string& tag : float_tags()) {
     const ls::Tensor& x = file.at("nan." + tag + "/x");
-    check_close(ls::max(x, {1}), file.at("nan." + tag + "/max"), "max");
-    check_close(ls::min(x, {1}), file.at("nan." + tag + "/min"), "min");
+    check_close(ls::amax(x, {1}), file.at("nan." + tag + "/max"), "max");
+    check_close(ls::amin(x, {1}), file.at("nan." + tag + "/min"), "min");
     check_close(ls::argmax(x, 1), file.at("nan." + tag + "/argmax"), "argmax");
     check_close(ls::argmin(x, 1), file.at("nan." + tag + "/argmin"), "argmin");
-    check_close(ls::max(x.t(), {0}), file.at("nan." + tag + "/max"), "max over columns");
+    check_close(ls::amax(x.t(), {0}), file.at("nan." + tag + "/max"), "max over columns");
   }
 }
 
@@ -121,15 +141,15 @@ TEST_CASE("the sum of nothing is 0, its mean and variance NaN, its maximum an er
   CHECK(ls::sum(ls::zeros({0})).item<float>() == 0);
   CHECK(std::isnan(ls::mean(ls::zeros({0})).item<float>()));
   CHECK(ls::sum(ls::zeros({0, 3}), {1}).shape() == ls::Shape{0});
-  CHECK(ls::max(ls::zeros({0, 3}), {1}).shape() == ls::Shape{0});
+  CHECK(ls::amax(ls::zeros({0, 3}), {1}).shape() == ls::Shape{0});
   CHECK(ls::norm(ls::zeros({0})).item<float>() == 0);
-  CHECK(contains(error_of([] { ls::max(ls::zeros({2, 0}), {1}); }), "max: nothing to choose from in (2, 0) f32 cpu"));
+  CHECK(contains(error_of([] { ls::amax(ls::zeros({2, 0}), {1}); }), "amax: nothing to choose from in (2, 0) f32 cpu"));
   CHECK(contains(error_of([] { ls::argmin(ls::zeros({0})); }), "argmin"));
 }
 
 TEST_CASE("a variance of a single element is NaN, with correction 0 it is 0") {
   CHECK(std::isnan(ls::var(ls::ones({1})).item<float>()));
-  CHECK(ls::var(ls::ones({1}), {}, false, 0).item<float>() == 0);
+  CHECK(ls::var(ls::ones({1}), {}, {.correction = 0}).item<float>() == 0);
 }
 
 TEST_CASE("integers and bools are summed as i64") {
@@ -157,10 +177,14 @@ TEST_CASE("keepdim leaves sizes of 1, and members do what the functions do") {
   }
   CHECK(same_bits(x.sum({1}), ls::sum(x, {1})));
   CHECK(same_bits(x.mean(), ls::mean(x)));
-  CHECK(same_bits(x.max({0}, true), ls::max(x, {0}, true)));
+  CHECK(same_bits(x.amax({0}, true), ls::amax(x, {0}, true)));
   CHECK(same_bits(x.min(), ls::min(x)));
   CHECK(same_bits(x.var({2}), ls::var(x, {2})));
   CHECK(same_bits(x.norm(), ls::norm(x)));
+  CHECK(same_bits(x.norm(3, {1}, true), ls::norm(x, 3, {1}, true)));
+  CHECK(same_bits(x.std({1}), ls::std(x, {1})));
+  CHECK(same_bits(x.amin({1}), ls::amin(x, {1})));
+  CHECK(same_bits(x.max(1).second, ls::max(x, 1).second));
   CHECK(same_bits(x.argmax(1), ls::argmax(x, 1)));
   CHECK(same_bits(x.argmin(-1, true), ls::argmin(x, -1, true)));
 }
@@ -169,7 +193,7 @@ TEST_CASE("0-d tensors reduce over nothing, dimension 0 or -1") {
   const ls::Tensor x = ls::tensor(2.5);
   CHECK(ls::sum(x).item<float>() == 2.5f);
   CHECK(ls::sum(x, {0}).item<float>() == 2.5f);
-  CHECK(ls::max(x, {-1}).item<float>() == 2.5f);
+  CHECK(ls::amax(x, {-1}).item<float>() == 2.5f);
   CHECK(ls::argmax(x, 0).item<int>() == 0);
   CHECK(ls::cumsum(x, 0).item<float>() == 2.5f);
   CHECK(ls::softmax(x, 0).item<float>() == 1);

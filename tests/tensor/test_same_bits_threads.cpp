@@ -116,10 +116,10 @@ Table reductions() {
   return {
       {"sum", over([](const ls::Tensor& x, const Shape& dims) { return ls::sum(x, dims); })},
       {"mean", over([](const ls::Tensor& x, const Shape& dims) { return ls::mean(x, dims); })},
-      {"max", over([](const ls::Tensor& x, const Shape& dims) { return ls::max(x, dims); })},
-      {"min", over([](const ls::Tensor& x, const Shape& dims) { return ls::min(x, dims); })},
+      {"amax", over([](const ls::Tensor& x, const Shape& dims) { return ls::amax(x, dims); })},
+      {"amin", over([](const ls::Tensor& x, const Shape& dims) { return ls::amin(x, dims); })},
       {"var", over([](const ls::Tensor& x, const Shape& dims) { return ls::var(x, dims); })},
-      {"norm", over([](const ls::Tensor& x, const Shape& dims) { return ls::norm(x, dims); })},
+      {"norm", over([](const ls::Tensor& x, const Shape& dims) { return ls::norm(x, 2, dims); })},
       {"logsumexp", over([](const ls::Tensor& x, const Shape& dims) { return ls::logsumexp(x, dims); })},
       {"argmax", along([](const Tensors& in, int d) {
          return Tensors{ls::argmax(in[0], d), ls::argmin(in[0], d), ls::argmax(in[0]), ls::argmin(in[0])};
