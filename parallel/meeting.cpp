@@ -5,6 +5,7 @@
 
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/meeting_place_internal.h"
+#include "lockstep/parallel/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -40,6 +41,11 @@ class Patience {
     if (deadline_.passed()) throw CommTimeout(fmt::format("{}: {} (after {} ms)", where_, failure, timeout_.count()));
     std::this_thread::sleep_for(pause_);  // nothing tells that somebody begins to listen
     pause_ = std::min(2 * pause_, longest_);
+  }
+  // The same after a name that has no address yet.
+  void retry_look_up(const std::string& failure) {
+    deadline_.waited(kLongestLookUp);
+    retry(failure);
   }
   // For the same reason as the last time.
   void retry() { retry(last_.empty() ? "rank 0 did not arrive" : std::string(last_)); }
@@ -107,6 +113,9 @@ bool Meeting::host() {
   std::shared_ptr<Store> store;
   try {
     store = meeting_place_->host();
+  } catch (const UnknownHost& error) {
+    patience_.retry_look_up(error.what());
+    return false;
   } catch (CommError& error) {
     error.add_context(patience_.where());
     throw;
@@ -119,7 +128,7 @@ bool Meeting::host() {
 // Rank 0's address is taken: by a run that ends just now, or for good.
 void Meeting::meet_other_host() {
   MeetingPlace::Joined other = try_to_join();
-  if (!other.store) return patience_.retry(other.failure, other.is_foreign);
+  if (!other.store) return patience_.retry(other.failure, /*is_foreign=*/true);
   try {
     other.store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
   } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
@@ -132,6 +141,9 @@ bool Meeting::join() {
   MeetingPlace::Joined joined;
   try {
     joined = try_to_join();
+  } catch (const UnknownHost& error) {
+    patience_.retry_look_up(error.what());
+    return false;
   } catch (CommError& error) {
     error.add_context(patience_.where());
     throw;
@@ -144,7 +156,7 @@ bool Meeting::join() {
 bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   store->set_timeout(time_left(end_));
   call_store_ = std::make_shared<PrefixStore>(kCallPrefix, store);
-  call_.emplace(*call_store_, place_.rank, place_.size, patience_.where());
+  call_.emplace(*call_store_, place_.rank, place_.size, place_.backend, patience_.where());
   bool is_over = false;
   try {
     is_over = call_->is_over();
@@ -161,25 +173,33 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
     return false;
   }
   // First the will, so that there is no moment in which the death of a rank that has entered goes unnoticed.
-  will_ = meeting_place_->leave_will(
-      *store, {std::string(kCallPrefix) + RollCall::kOutcome, kCallPrefix + bye_of(place_.rank)}, call_->will());
-  if (!call_->enter()) throw CommError(call_->error());
+  // A second process of this rank leaves none: its goodbye would be taken for that of the first one, which
+  // may not have heard yet.
+  if (!call_->is_taken())
+    will_ = meeting_place_->leave_will(
+        *store, {std::string(kCallPrefix) + RollCall::kOutcome, kCallPrefix + bye_of(place_.rank)}, call_->will());
+  if (!call_->enter()) {
+    if (serves) let_others_hear();
+    throw CommError(call_->error());
+  }
   call_->arrive();
   store_ = std::move(store);
   return true;
 }
 
-// The call was over before this rank came. If it failed, or was that of our own earlier group, rank 0 will end it and
-// begin another.
+// The rendezvous was over before this rank connected. If it failed, or was that of our own earlier group,
+// rank 0 ends it and begins another. If its ranks had another world size or backend, it may be that of
+// another run, which ends just now.
 void Meeting::wait_for_next_call() {
   const bool is_ours = call_->is_by_this_process();
   LOCKSTEP_CHECK(place_.rank != 0 || !is_ours,
                  "init_process_group: this process has a group at {} already\n"
                  "Destroy it first, cut it with split, or give another .group_name",
                  place_.address);
-  if (!is_ours && !call_->has_failed()) throw CommError(call_->error());
-  const std::size_t place = patience_.where().size() + 2;  // stands in front of both
-  patience_.retry(is_ours ? "rank 0 still has the group before this one" : call_->error().substr(place));
+  const bool is_of_others = !is_ours && call_->is_of_others();
+  if (!is_ours && !is_of_others && !call_->has_failed()) throw CommError(call_->error());
+  const std::size_t place = patience_.where().size() + 2;  // stands in front of all
+  patience_.retry(is_ours ? "rank 0 still has the group before this one" : call_->error().substr(place), is_of_others);
 }
 
 // Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome.

@@ -17,11 +17,11 @@ class MeetingPlace {
  public:
   virtual ~MeetingPlace() = default;
 
-  // For rank 0: serves a store there and joins it. Null where somebody else has the address. Throws CommError where it
-  // cannot be had at all.
+  // For rank 0: serves a store there and joins it. Null where somebody else has the address. Throws
+  // UnknownHost where a later try may help, CommError where the address cannot be had at all.
   virtual std::shared_ptr<Store> host() = 0;
 
-  // Tries once to join the store that is there.
+  // Tries once to join the store that is there. Throws as host() does.
   struct Joined {
     std::shared_ptr<Store> store = nullptr;
     bool is_foreign = false;   // what is there is not of this job; it may be about to end

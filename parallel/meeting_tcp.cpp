@@ -19,7 +19,6 @@ constexpr int kPortsAbove = 64;
 // At a port that somebody else may have; then twice as long, up to a limit: answers come from afar as well.
 constexpr std::chrono::milliseconds kFirstLook{250}, kLongestLook{4000};
 constexpr int kUnanswered = 2;  // ports in one round: behind a firewall no others answer either
-constexpr const char* kSizeKey = "world size";
 
 class TcpPlace final : public MeetingPlace {
  public:
@@ -37,12 +36,13 @@ class TcpPlace final : public MeetingPlace {
   std::string own_address() override;
 
  private:
-  std::vector<TcpAddress> at_port(std::vector<TcpAddress> addresses, int port) const;
-  bool is_of_this_size(Store& store, std::chrono::milliseconds timeout) const;
+  std::vector<TcpAddress> at_port(int port) const;
+  void look_up() { addresses_ = resolve(place_.host, first_port_); }
 
   Place place_;
   TcpIdentity identity_;
   int first_port_, last_port_;
+  std::vector<TcpAddress> addresses_;  // of the host, as it was looked up last
   std::chrono::milliseconds look_ = kFirstLook;
   int next_port_;  // after one that was joined: its roll call may have been an earlier group's
   // The most telling answer of all tries: in the last one rank 0 may have given up already.
@@ -50,25 +50,24 @@ class TcpPlace final : public MeetingPlace {
   std::string told_;
 };
 
-std::vector<TcpAddress> TcpPlace::at_port(std::vector<TcpAddress> addresses, int port) const {
+std::vector<TcpAddress> TcpPlace::at_port(int port) const {
+  std::vector<TcpAddress> addresses = addresses_;
   for (TcpAddress& address : addresses) address = address.with_port(port);
   return addresses;
 }
 
 std::shared_ptr<Store> TcpPlace::host() {
-  const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
+  look_up();
   std::string error;
   for (int port = first_port_; port <= last_port_; ++port) {
     error.clear();
-    Descriptor listener = listen_tcp(at_port(addresses, port), error);
+    Descriptor listener = listen_tcp(at_port(port), error);
     if (!listener) continue;
     const TcpAddress own = address_of(listener);
     std::unique_ptr<StoreServer> server = serve_tcp(std::move(listener), identity_);
     Greeting greeting = greet_tcp(own, identity_, Deadline(kHandshakeDeadline));
     if (greeting.welcome != Welcome::kYes) throw CommError(describe_tcp(greeting, own.to_string(), identity_));
-    std::shared_ptr<TcpStore> store = TcpMeeting::make(own, identity_, std::move(greeting), std::move(server));
-    store->set(kSizeKey, std::to_string(place_.size));
-    return store;
+    return TcpMeeting::make(own, identity_, std::move(greeting), std::move(server));
   }
   throw CommError(
       fmt::format("rank 0 cannot listen at {}, ports {} to {}: {}\nMASTER_ADDR has to be an address of its host",
@@ -76,7 +75,7 @@ std::shared_ptr<Store> TcpPlace::host() {
 }
 
 MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
-  const std::vector<TcpAddress> addresses = resolve(place_.host, first_port_);
+  look_up();
   Joined out;
   const std::chrono::milliseconds each = std::exchange(look_, std::min(2 * look_, kLongestLook));
   int unanswered = 0;
@@ -84,13 +83,11 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
        port <= last_port_ && unanswered < kUnanswered && !deadline.passed(); ++port) {
     TcpAddress reached;
     const auto began = Deadline::Clock::now();
-    Greeting greeting = greet_any(at_port(addresses, port), identity_, std::min(each, deadline.left()), reached);
-    deadline.waited(each * static_cast<int>(addresses.size()));
+    Greeting greeting = greet_any(at_port(port), identity_, std::min(each, deadline.left()), reached);
+    deadline.waited(each * static_cast<int>(addresses_.size()));
     if (greeting.welcome == Welcome::kNobody && Deadline::Clock::now() - began >= each) ++unanswered;
     if (greeting.welcome == Welcome::kYes) {
-      auto store = TcpMeeting::make(reached, identity_, std::move(greeting));
-      if (!is_of_this_size(*store, std::max(deadline.left(), kAttempt))) continue;
-      out.store = std::move(store);
+      out.store = TcpMeeting::make(reached, identity_, std::move(greeting));
       next_port_ = port + 1;
       return out;
     }
@@ -104,22 +101,8 @@ MeetingPlace::Joined TcpPlace::join(Deadline deadline) {
   return out;
 }
 
-// The size is no part of the proof, so that a wrong one can be told. False: the store ended meanwhile, with an earlier group.
-bool TcpPlace::is_of_this_size(Store& store, std::chrono::milliseconds timeout) const {
-  std::string size;
-  try {
-    size = store.get(kSizeKey, timeout);
-  } catch (const CommError&) {
-    return false;
-  }
-  if (size != std::to_string(place_.size))
-    throw CommError(
-        fmt::format("rank 0 counts {} ranks, this process {}\nWORLD_SIZE must be the same on all", size, place_.size));
-  return true;
-}
-
 std::string TcpPlace::own_address() {
-  const std::string own = address_towards(resolve(place_.host, first_port_));
+  const std::string own = address_towards(addresses_);
   if (is_loopback(own))
     warn("rendezvous: loopback",
          fmt::format("rendezvous at {}: this host reaches it at {}, which other hosts cannot reach\n"

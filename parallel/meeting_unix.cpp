@@ -8,8 +8,78 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
-std::string describe(const Greeting& greeting, int size) {
+constexpr std::chrono::milliseconds kBetweenLooks{250};  // at the list of all sockets
+
+class UnixPlace final : public MeetingPlace {
+ public:
+  explicit UnixPlace(const Place& place)
+      : options_{.socket = place.socket, .address = place.address, .job = place.job} {}
+
+  std::shared_ptr<Store> host() override {
+    Descriptor listener = listen_abstract(options_.socket);
+    if (!listener) {
+      if (errno != EADDRINUSE) throw CommError(fmt::format("rank 0 cannot listen: {}", reason(errno)));
+      return nullptr;
+    }
+    auto server = std::make_unique<UnixStoreServer>(std::move(listener), options_.job);
+    Greeting greeting = greet(options_, Deadline(kHandshakeDeadline));
+    if (greeting.welcome != Welcome::kYes) throw CommError(describe(greeting));
+    return std::make_shared<UnixStore>(options_, std::move(greeting), std::move(server));
+  }
+
+  Joined join(Deadline deadline) override {
+    Greeting greeting = greet(options_, deadline);
+    if (greeting.welcome == Welcome::kYes) return {.store = std::make_shared<UnixStore>(options_, std::move(greeting))};
+    look_at(greeting.welcome);
+    return {.is_foreign = is_foreign(greeting.welcome), .failure = describe(greeting)};
+  }
+
+  Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) override {
+    return static_cast<UnixStore&>(store).leave_will(keys, value);
+  }
+
+  std::string own_address() override { return "127.0.0.1"; }
+
+ private:
+  using Clock = Deadline::Clock;
+  void look_at(Welcome welcome);
+  bool is_foreign(Welcome welcome) const;
+  std::string describe(const Greeting& greeting) const;
+
+  UnixStoreOptions options_;
+  Welcome last_ = Welcome::kYes;  // what the last tries have met ...
+  Clock::time_point since_, next_look_;
+  bool is_squatted_ = false;  // ... and whether another program keeps the address from rank 0
+};
+
+// A store that begins has the address for a moment before it listens, and one that many ranks connect to at
+// once has a full queue for a moment. What goes on longer is no store.
+void UnixPlace::look_at(Welcome welcome) {
+  const Clock::time_point now = Clock::now();
+  if (welcome != last_) {
+    last_ = welcome;
+    since_ = now;
+    next_look_ = now + kBetweenLooks;
+    is_squatted_ = false;
+  }
+  if (welcome == Welcome::kBusy) is_squatted_ = now - since_ > kHandshakeDeadline;
+  if (welcome != Welcome::kNobody || now < next_look_) return;
+  next_look_ = now + kBetweenLooks;
+  is_squatted_ = is_abstract_name_taken(options_.socket);
+}
+
+bool UnixPlace::is_foreign(Welcome welcome) const {
+  return is_squatted_ || welcome == Welcome::kExhausted || welcome >= Welcome::kOtherUser;
+}
+
+std::string UnixPlace::describe(const Greeting& greeting) const {
   const pid_t pid = greeting.server.pid;
+  const bool is_busy = greeting.welcome == Welcome::kBusy;
+  if (is_busy || is_squatted_)
+    return fmt::format(
+        "another program has the address and {}: socket @{}\n"
+        "End it (ss -xap names its process), or choose another MASTER_PORT",
+        is_busy ? "accepts nobody" : "does not listen", options_.socket);
   switch (greeting.welcome) {
     case Welcome::kOtherUser:
       return fmt::format("the address belongs to process {} of user {}\nChoose another MASTER_PORT", pid,
@@ -22,52 +92,14 @@ std::string describe(const Greeting& greeting, int size) {
           "another job uses this address: process {}\nWait for its end, end it if it is a stale run, "
           "or choose another MASTER_PORT",
           pid);
-    case Welcome::kOtherSize:
-      return fmt::format("rank 0 (process {}) counts {} ranks, this process {}\nWORLD_SIZE must be the same on all",
-                         pid, greeting.detail, size);
+    case Welcome::kExhausted:
+      return fmt::format("rank 0 (process {}) cannot accept this rank's connection: {}", pid, greeting.detail);
     case Welcome::kSilent:
       return fmt::format("rank 0 (process {}) does not answer: is it stopped?", pid);
     default:
       return "rank 0 did not arrive";
   }
 }
-
-class UnixPlace final : public MeetingPlace {
- public:
-  explicit UnixPlace(const Place& place)
-      : options_{.socket = place.socket,
-                 .address = place.address,
-                 .job = place.job,
-                 .rank = place.rank,
-                 .size = place.size} {}
-
-  std::shared_ptr<Store> host() override {
-    Descriptor listener = listen_abstract(options_.socket);
-    if (!listener) {
-      if (errno != EADDRINUSE) throw CommError(reason(errno));
-      return nullptr;
-    }
-    auto server = std::make_unique<UnixStoreServer>(std::move(listener), options_.job, options_.size);
-    Greeting greeting = greet(options_, Deadline(kHandshakeDeadline));
-    if (greeting.welcome != Welcome::kYes) throw CommError(describe(greeting, options_.size));
-    return std::make_shared<UnixStore>(options_, std::move(greeting), std::move(server));
-  }
-
-  Joined join(Deadline deadline) override {
-    Greeting greeting = greet(options_, deadline);
-    if (greeting.welcome == Welcome::kYes) return {.store = std::make_shared<UnixStore>(options_, std::move(greeting))};
-    return {.is_foreign = greeting.welcome >= Welcome::kOtherUser, .failure = describe(greeting, options_.size)};
-  }
-
-  Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) override {
-    return static_cast<UnixStore&>(store).leave_will(keys, value);
-  }
-
-  std::string own_address() override { return "127.0.0.1"; }
-
- private:
-  UnixStoreOptions options_;
-};
 
 }  // namespace
 

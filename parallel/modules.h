@@ -13,10 +13,10 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 struct BackendModule {
   const char* version;  // it was built for; no other is used
   std::unique_ptr<Backend> (*make)(const BackendOptions& options);
-  // For init_method "mpi://", null where a module does not know: this process's place in its job, and the value that
-  // rank 0 has, on all ranks.
+  // For init_method "mpi://", null where a module does not know: this process's place in its job, and a
+  // value of each rank, of `bytes`, on all ranks.
   void (*place)(int* rank, int* size);
-  void (*share)(void* data, std::size_t bytes);
+  void (*gather)(const void* own, void* all, std::size_t bytes);
 };
 using BackendEntry = const BackendModule*();
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "lockstep/parallel/file_store.h"
 #include "lockstep/parallel/meeting_place_internal.h"
@@ -18,8 +19,9 @@ namespace {
 
 // --- over a store that the caller has -----------------------------------------------------------------------------------
 
-// Groups of one name on one store are numbered: a roll call that is over and has this rank's entry belongs to an earlier
-// group. Every rank enters every call once, a failed one too (and hears why it failed), so all agree on the next number.
+// Groups of one name on one store are numbered: a rendezvous that is over and has this rank's entry, or
+// other terms, belongs to an earlier group. Every rank enters every call once, a failed one too (and hears
+// why it failed), so all agree on the next number.
 Rendezvous meet_on_store(const InitOptions& options) {
   LOCKSTEP_CHECK(options.rank >= 0 && options.world_size >= 0,
                  "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
@@ -30,8 +32,8 @@ Rendezvous meet_on_store(const InitOptions& options) {
   for (int number = 0;; ++number) {
     const std::string prefix = fmt::format("group/{}/{}/", options.group_name, number);
     PrefixStore calls(prefix + "rendezvous/", options.store);
-    RollCall call(calls, options.rank, options.world_size, where);
-    if (call.is_over() && call.has_entered()) continue;
+    RollCall call(calls, options.rank, options.world_size, options.backend, where);
+    if (call.is_over() && (call.has_entered() || call.is_of_others())) continue;
     if (!call.enter()) throw CommError(call.error());
     call.arrive();
     call.wait_for_all(options.timeout, options.timeout);
@@ -58,11 +60,15 @@ Rendezvous meet_in_file(const InitOptions& options, const Url& url) {
 
 // --- what ranks share beside the store -----------------------------------------------------------------------------------
 
-// The kernel that runs this process, and its network, as containers of one host may have several.
+// The kernel that runs this process, and its network, as containers of one host may have several. Without a
+// file descriptor it would seem to be another host.
 std::string host_id() {
+  const std::string boot = boot_id();
+  if (boot.empty() && is_out_of_descriptors(errno))
+    throw CommError(fmt::format("init_process_group: cannot tell which host this is: {}", reason(errno)));
   char net[64] = {};
   const ssize_t size = ::readlink("/proc/self/ns/net", net, sizeof(net));
-  return boot_id() + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return boot + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
 // The first rank that is on another host than rank 0; 0 where all are on one.
@@ -86,13 +92,19 @@ void check_same_host(const Rendezvous& here) {
                     rank));
 }
 
-Place place_of(const InitOptions& options, const Url& url) {
+Place find_place(const InitOptions& options, const Url& url) {
   if (url.scheme == "mpi") return place_from_mpi(options);
   if (url.scheme == "tcp") return place_from_url(options, url);
   InitOptions with_url = options;
   with_url.rank = url.rank;
   with_url.world_size = url.world_size;
   return place_from_environment(with_url);
+}
+
+Place place_of(const InitOptions& options, const Url& url) {
+  Place place = find_place(options, url);
+  place.backend = options.backend;
+  return place;
 }
 
 Rendezvous meet_at_place(const InitOptions& options, const Place& place) {

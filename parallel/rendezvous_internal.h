@@ -14,6 +14,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 struct Place {
   int rank = 0;
   int size = 1;
+  std::string backend = {};
   std::string address = {};  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
   bool is_one_host = true;
   // On one host:
@@ -60,11 +61,14 @@ std::string list_ranks(const std::vector<int>& ranks);
 class RollCall {
  public:
   // `store` for this roll call alone; `where` is for messages.
-  RollCall(Store& store, int rank, int size, std::string where);
+  RollCall(Store& store, int rank, int size, std::string backend, std::string where);
 
   // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` is there twice.
   bool is_over();
-  // False: somebody else is this rank; error() says who. Those who wait learn it as well.
+  // Whether a process has entered as this rank already.
+  bool is_taken() { return !peek(key_of(rank_)).empty(); }
+  // False: another process is this rank, or another rank has another number of ranks or another backend;
+  // error() names both. The ranks that wait receive the same error.
   bool enter();
   // Says that this rank, which has entered, is there now.
   void arrive();
@@ -73,12 +77,15 @@ class RollCall {
   void wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown);
 
   static std::string key_of(int rank) { return "rank/" + std::to_string(rank); }
-  std::vector<int> entered();  // ranks, so far
+  // The ranks that have entered so far, those beyond this rank's world size included.
+  std::vector<int> entered();
   const std::string& error() const { return error_; }
   // Once it is over: whether there is an entry for this rank, and whether it is of this process.
   bool has_entered() const { return !holder_.empty(); }
   bool is_by_this_process() const;
   bool has_failed() const { return outcome_ != kAllHere; }  // once it is over
+  // Once it is over and has not failed: whether its ranks had another number of ranks or another backend.
+  bool is_of_others() const { return is_of_others_; }
 
   // Key and value of a will: what ends the call if this rank dies.
   static constexpr const char* kOutcome = "outcome";
@@ -86,14 +93,25 @@ class RollCall {
 
  private:
   static constexpr const char* kAllHere = "all here";
+  // What all ranks have to agree on, and the rank that says so.
+  struct Terms {
+    int rank = 0, size = 0;
+    std::string backend, mark;
+    bool agrees(const Terms& other) const { return size == other.size && backend == other.backend; }
+  };
+  Terms own_terms() const { return {rank_, size_, backend_, mark_}; }
+  std::string encode(const Terms& terms) const;
+  Terms decode(const std::string& text) const;
+  std::string describe_disagreement(const Terms& first) const;
   std::string peek(const std::string& key);
   std::string settle_late(std::chrono::milliseconds shown);
   std::string describe_missing(std::chrono::milliseconds shown);
   std::string describe_twice() const;
 
   Store& store_;
-  int rank_, size_;
-  std::string where_, mark_, holder_, outcome_, error_;
+  int rank_, size_, most_ranks_;  // most_ranks_: the largest world size that a rank has
+  bool is_of_others_ = false;
+  std::string backend_, where_, mark_, holder_, outcome_, error_;
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

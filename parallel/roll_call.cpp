@@ -2,8 +2,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 
+#include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/rendezvous_internal.h"
+#include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -12,6 +15,7 @@ namespace {
 
 // How an outcome that is an error begins; what follows is its text.
 constexpr char kLost = 'L', kLate = 'T';
+constexpr const char* kTerms = "terms";  // the key of what the first rank that enters has
 
 [[noreturn]] void raise(const std::string& outcome) {
   const std::string text = outcome.substr(1);
@@ -35,8 +39,9 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 // Ranks can be threads of one process, so the mark tells threads apart.
-RollCall::RollCall(Store& store, int rank, int size, std::string where)
-    : store_(store), rank_(rank), size_(size), where_(std::move(where)), mark_(process_mark()) {
+RollCall::RollCall(Store& store, int rank, int size, std::string backend, std::string where)
+    : store_(store), rank_(rank), size_(size), most_ranks_(size), backend_(std::move(backend)),
+      where_(std::move(where)), mark_(process_mark()) {
   const long thread = ::syscall(SYS_gettid);
   if (thread != ::getpid()) mark_ += fmt::format(" (thread {})", thread);
 }
@@ -48,16 +53,58 @@ bool RollCall::is_over() {
   outcome_ = peek(kOutcome);
   if (outcome_.empty()) return false;
   holder_ = peek(key_of(rank_));
-  error_ = has_failed() ? outcome_.substr(1) : describe_twice();
+  if (has_failed()) {
+    error_ = outcome_.substr(1);
+    return true;
+  }
+  const Terms theirs = decode(peek(kTerms));
+  is_of_others_ = !theirs.agrees(own_terms());
+  error_ = is_of_others_ ? describe_disagreement(theirs) : describe_twice();
   return true;
 }
 
+// A rank enters where it disagrees, too: all ranks of a store have to count the same rendezvous.
 bool RollCall::enter() {
+  const Terms first = decode(store_.compare_set(kTerms, "", encode(own_terms())));
   holder_ = store_.compare_set(key_of(rank_), "", mark_);
-  if (holder_ == mark_) return true;
-  error_ = describe_twice();
+  const bool agrees = first.agrees(own_terms());
+  if (agrees && holder_ == mark_) return true;
+  most_ranks_ = std::max(size_, first.size);
+  error_ = agrees ? describe_twice() : describe_disagreement(first);
   store_.compare_set(kOutcome, "", kLost + error_);
   return false;
+}
+
+// The backend is last: it is the one part that may hold any character.
+std::string RollCall::encode(const Terms& terms) const {
+  return fmt::format("{}\n{}\n{}\n{}", terms.rank, terms.size, terms.mark, terms.backend);
+}
+
+RollCall::Terms RollCall::decode(const std::string& text) const {
+  const std::size_t size = text.find('\n'), mark = text.find('\n', size + 1), backend = text.find('\n', mark + 1);
+  Terms out;
+  const auto read = [&](std::size_t begin, std::size_t end, int& number) {
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, number);
+    return error == std::errc() && stop == text.data() + end && number >= 0 && number <= kMaxRanks;
+  };
+  if (backend == std::string::npos || !read(0, size, out.rank) || !read(size + 1, mark, out.size))
+    throw CommError(
+        fmt::format("{}: the store says {} about the ranks; is another program using it?", where_, in_quotes(text)));
+  out.mark = text.substr(mark + 1, backend - mark - 1);
+  out.backend = text.substr(backend + 1);
+  return out;
+}
+
+std::string RollCall::describe_disagreement(const Terms& first) const {
+  if (first.size != size_)
+    return fmt::format(
+        "{}: ranks disagree about the number of ranks: rank {} ({}) has {}, rank {} ({}) has {}\n"
+        "Give all ranks the same WORLD_SIZE or .world_size",
+        where_, first.rank, first.mark, first.size, rank_, mark_, size_);
+  return fmt::format(
+      "{}: ranks disagree about the backend: rank {} ({}) has {}, rank {} ({}) has {}\n"
+      "Give all ranks the same .backend",
+      where_, first.rank, first.mark, in_quotes(first.backend), rank_, mark_, in_quotes(backend_));
 }
 
 std::string RollCall::describe_twice() const {
@@ -100,7 +147,7 @@ std::string RollCall::settle_late(std::chrono::milliseconds shown) {
 
 std::vector<int> RollCall::entered() {
   std::vector<int> here;
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 0; rank < most_ranks_; ++rank) {
     if (!peek(key_of(rank)).empty()) here.push_back(rank);
   }
   return here;

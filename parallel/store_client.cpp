@@ -86,7 +86,11 @@ StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeou
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
   const bool is_silent = greeting.welcome == Welcome::kSilent || greeting.welcome == Welcome::kNobody;
   if (is_silent && timeout < kHandshakeDeadline && deadline.passed()) raise_late(what, timeout);
-  const bool has_reason = greeting.welcome == Welcome::kNobody && !greeting.detail.empty();
+  if (greeting.welcome == Welcome::kExhausted)
+    throw CommError(fmt::format("store: {}: {}, which holds the store at {}, cannot accept a connection: {}", what,
+                                holder_, address_, greeting.detail));
+  const bool has_reason =
+      (greeting.welcome == Welcome::kNobody || greeting.welcome == Welcome::kGone) && !greeting.detail.empty();
   raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
 }
 

@@ -21,12 +21,13 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 enum class Welcome {
   kYes,
   kNobody,        // nothing listens there
+  kBusy,          // its queue of connections is full
   kGone,          // it closed before it answered
+  kExhausted,     // its process has run out of file descriptors
   kSilent,        // it accepted and does not answer
   kOtherUser,     // it belongs to another user
   kOtherVersion,  // another version of Lockstep
   kOtherJob,      // another run (over TCP: or another token, or no store at all)
-  kOtherSize,     // the same run, with another number of ranks
 };
 
 // A connection after its handshake.
@@ -38,9 +39,11 @@ struct StoreLink {
 
 struct Greeting {
   Welcome welcome = Welcome::kNobody;
-  Peer server;         // of a Unix socket
-  std::string detail;  // the server's version or number of ranks, the error of the system, or what it did wrong
-  StoreLink link;      // with kYes
+  Peer server;  // of a Unix socket
+  // The server's version, what its process has run out of, the error of the system, or what the server did
+  // wrong.
+  std::string detail;
+  StoreLink link;  // with kYes
 };
 
 enum class Outcome { kAnswered, kClosed, kTimeout };

@@ -33,8 +33,6 @@ std::string frame(const StoreHello& hello) {
   put_little(content, hello.version);
   put_little(content, hello.job.low);
   put_little(content, hello.job.high);
-  put_little(content, hello.rank);
-  put_little(content, hello.size);
   return with_length(content);
 }
 
@@ -58,8 +56,6 @@ StoreHello read_hello(std::string_view content) {
   if (hello.version != StoreHello::kVersion) return hello;
   hello.job.low = reader.little<std::uint64_t>("job");
   hello.job.high = reader.little<std::uint64_t>("job");
-  hello.rank = reader.little<std::uint32_t>("rank");
-  hello.size = reader.little<std::uint32_t>("size");
   expect_end(reader);
   return hello;
 }

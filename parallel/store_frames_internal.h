@@ -30,7 +30,7 @@ enum class StoreStatus : std::uint8_t {
   kWelcome,       // after a hello
   kOtherVersion,  // after a hello; the server's version
   kOtherJob,      // after a hello
-  kOtherSize,     // after a hello; the server's number of ranks
+  kExhausted,     // instead of an answer to a hello; what the server's process has run out of
   kInvalid,       // the text of an InvalidArgument
   kMalformed,     // what was wrong with the frame; the connection ends
 };
@@ -49,11 +49,9 @@ struct JobId {
 // The first frame of a client.
 struct StoreHello {
   static constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   std::uint32_t version = kVersion;
   JobId job;
-  std::uint32_t rank = 0;
-  std::uint32_t size = 0;
 };
 
 // Appends a number, little-endian.

@@ -23,6 +23,7 @@
 #include "lockstep/parallel/store_table_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
@@ -77,8 +78,8 @@ class StoreServer::Loop {
  public:
   Loop(Descriptor listener, std::unique_ptr<StoreGate> gate)
       : listener_(std::move(listener)), gate_(std::move(gate)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_) throw CommError(fmt::format("store: no descriptor for its thread: {}", reason(errno)));
-    reserve_spare();
+    if (wake_) reserve_spare();
+    if (!wake_ || !spare_) throw CommError(fmt::format("store: no descriptors for its thread: {}", reason(errno)));
   }
 
   void run() {
@@ -102,9 +103,10 @@ class StoreServer::Loop {
   int next_timeout() const;
   void accept_all();
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
-  void turn_one_away();
+  void refuse_one(int error);
   void limit_strangers();
-  bool drop_oldest_stranger(const std::string& why);  // false: there is none
+  // False: there is none. `shortage` is told to the one that is dropped, where it is not empty.
+  bool drop_oldest_stranger(const std::string& why, const std::string& shortage = "");
   void sweep();
 
   void read(Connection& peer);
@@ -121,7 +123,7 @@ class StoreServer::Loop {
   Descriptor listener_;
   std::unique_ptr<StoreGate> gate_;
   Descriptor wake_;
-  Descriptor spare_;               // given up for a moment when descriptors run out, to be able to turn a peer away
+  Descriptor spare_;  // given up for a moment when descriptors run out, to accept a connection and refuse it
   std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
   std::atomic<bool> stop_{false};
   const std::string name_ = std::string(view(random_digest()));
@@ -172,20 +174,29 @@ void StoreServer::Loop::accept_all() {
         uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (!socket && errno == ECONNABORTED) continue;
-    // Whoever comes may have the token; who has been silent for longest hardly.
-    if (!socket && (errno == EMFILE || errno == ENFILE) && drop_oldest_stranger("descriptors ran out")) continue;
-    if (!socket) return turn_one_away();
+    // The connection that has been idle longest is the least likely to hold the token.
+    if (!socket && is_out_of_descriptors(errno) && drop_oldest_stranger("descriptors ran out", reason(errno))) continue;
+    if (!socket) return refuse_one(errno);
     if (auto handshake = gate_->greet(socket))
       peers_.push_back(std::make_unique<Connection>(std::move(socket), std::move(handshake)));
     limit_strangers();
   }
 }
 
-// Out of descriptors or memory: the first in the queue hears so at once instead of waiting for ever.
-void StoreServer::Loop::turn_one_away() {
+// Out of descriptors or memory: the first connection in the queue is told so instead of waiting until its
+// deadline.
+void StoreServer::Loop::refuse_one(int error) {
+  const std::string why = reason(error);
   spare_.reset();
-  const Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (refused) gate_->refuse(refused, why);
+  refused.reset();  // its descriptor becomes the spare one again
   reserve_spare();
+  try {
+    warn("store: refused", fmt::format("store: this process cannot accept the connection of a rank: {}", why));
+  } catch (...) {
+    // A handler of the program's must not end the store.
+  }
   pause_.emplace(kAcceptPause);
 }
 
@@ -195,9 +206,10 @@ void StoreServer::Loop::limit_strangers() {
     drop_oldest_stranger("too many connections have not said who they are");
 }
 
-bool StoreServer::Loop::drop_oldest_stranger(const std::string& why) {
+bool StoreServer::Loop::drop_oldest_stranger(const std::string& why, const std::string& shortage) {
   const auto oldest = std::ranges::find_if(peers_, is_stranger);
   if (oldest == peers_.end()) return false;
+  if (!shortage.empty()) gate_->refuse((*oldest)->socket, shortage);
   turn_away(**oldest, why);
   peers_.erase(oldest);
   return true;

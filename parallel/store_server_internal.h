@@ -36,6 +36,8 @@ class StoreGate {
   virtual ~StoreGate() = default;
   // For a connection that has just come; null turns it away without a word.
   virtual std::unique_ptr<Handshake> greet(const Descriptor& socket) = 0;
+  // Tells a connection that is to be closed what this process has run out of.
+  virtual void refuse(const Descriptor& /*socket*/, const std::string& /*why*/) {}
   // Hears of connections that are closed because they did not do as they should. `why` has no secrets.
   virtual void turned_away(const Descriptor& /*socket*/, const std::string& /*why*/) {}
 };

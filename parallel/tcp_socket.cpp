@@ -5,11 +5,14 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
+#include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/store_client_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
@@ -25,8 +28,13 @@ void set_option(const Descriptor& socket, int level, int name, int value) {
   static_cast<void>(::setsockopt(socket.get(), level, name, &value, sizeof(value)));
 }
 
+// Empty where the system does not know such addresses. Without file descriptors there is nothing to try
+// again.
 Descriptor open_socket(const TcpAddress& address) {
-  return Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!socket && is_out_of_descriptors(errno))
+    throw CommError(fmt::format("cannot make a socket for {}: {}", address.to_string(), reason(errno)));
+  return socket;
 }
 
 template <class Call>
@@ -79,6 +87,7 @@ std::vector<TcpAddress> resolve(const std::string& host, int port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* list = nullptr;
+  errno = 0;
   const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
   std::vector<TcpAddress> out;
@@ -88,10 +97,25 @@ std::vector<TcpAddress> resolve(const std::string& host, int port) {
     std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
     address.size = entry->ai_addrlen;
   }
+  if (out.empty() && is_out_of_descriptors(errno))
+    throw CommError(fmt::format("cannot look up the host {}: {}", in_quotes(host), reason(errno)));
   if (out.empty())
-    throw CommError(fmt::format("TcpStore: the host {} has no address: {}", in_quotes(host),
-                                failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
+    throw UnknownHost(
+        fmt::format("the host {} has no address: {}\nCheck the name, and whether this host can resolve it",
+                    in_quotes(host), failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
   return out;
+}
+
+std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline) {
+  for (std::chrono::milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
+    try {
+      return resolve(host, port);
+    } catch (const UnknownHost& error) {
+      deadline.waited(kLongestLookUp);
+      if (deadline.passed()) throw CommTimeout(error.what());
+    }
+    std::this_thread::sleep_for(pause);  // nothing tells that a name is announced
+  }
 }
 
 Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error) {

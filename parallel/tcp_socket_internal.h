@@ -21,8 +21,16 @@ struct TcpAddress {
   std::string to_string() const;  // "127.0.0.1:29500", "[::1]:29500"
 };
 
-// All addresses of `host`, a name or a number. Throws CommError where there is none.
+// A name that has no address, which may change: names are announced while the hosts of a job start.
+class UnknownHost final : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+// All addresses of `host`, a name or a number. Throws UnknownHost where there is none.
 std::vector<TcpAddress> resolve(const std::string& host, int port);
+// The same, tried again until the deadline. Throws CommTimeout.
+std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline);
 
 // A socket that listens on the first of `addresses` that can be had; no other address of this host reaches it. Empty
 // where none can, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied".

@@ -60,7 +60,8 @@ Welcome shake_hands(const Descriptor& socket, const TcpIdentity& identity, Deadl
     if (outcome == Outcome::kAnswered) outcome = read_some(socket, heard, handshake.wanted(heard.size()), deadline);
     if (outcome == Outcome::kTimeout) return Welcome::kSilent;
     if (outcome == Outcome::kClosed) {
-      out.detail = is_asked ? "it closed when it saw this process's proof" : "it closed without an answer";
+      out.detail = is_asked ? "it closed when it saw this process's proof"
+                            : "it closed without an answer, as a store without file descriptors does, too";
       return is_asked ? Welcome::kOtherJob : Welcome::kGone;
     }
     Handshake::Step step = handshake.take(heard);
@@ -203,7 +204,14 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
   set_timeout(options.timeout);
   const std::string asked = fmt::format("{}:{}", host, port);
   state_->identity = identity_of(options);
-  std::vector<TcpAddress> addresses = resolve(host, port);
+  Deadline deadline(options.timeout);
+  std::vector<TcpAddress> addresses;
+  try {
+    addresses = resolve(host, port, deadline);
+  } catch (CommTimeout& error) {
+    error.add_context(fmt::format("TcpStore: {}: not resolved within {} ms", asked, options.timeout.count()));
+    throw;
+  }
   if (options.is_server) {
     std::string error;
     Descriptor listener = listen_tcp(addresses, error);

@@ -20,7 +20,8 @@ struct TcpStoreOptions {
   std::string token = {};    // of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
   bool authenticate = true;  // false: anybody who reaches the port may join
   std::string job = {};      // run id, restart count and world size, say: jobs that differ here never mix
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of connecting, and of calls that wait
+  std::chrono::milliseconds timeout =
+      std::chrono::seconds(60);  // of looking up `host`, of connecting, of calls that wait
 };
 
 // A store at a port of one host, as the head of this file says.

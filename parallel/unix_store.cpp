@@ -13,7 +13,7 @@ namespace {
 
 class UnixHandshake final : public Handshake {
  public:
-  UnixHandshake(const JobId& job, int size) : job_(job), size_(size) {}
+  explicit UnixHandshake(const JobId& job) : job_(job) {}
 
   std::size_t wanted(std::size_t have) const override { return kMaxHelloBytes - have; }
 
@@ -27,8 +27,6 @@ class UnixHandshake final : public Handshake {
     if (hello.version != StoreHello::kVersion)
       return refuse(StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
     if (hello.job != job_) return refuse(StoreStatus::kOtherJob, {});
-    if (hello.size != static_cast<std::uint32_t>(size_) || hello.rank >= hello.size)
-      return refuse(StoreStatus::kOtherSize, {std::to_string(size_)});
     return {State::kKnown, frame(StoreStatus::kWelcome)};
   }
 
@@ -38,20 +36,22 @@ class UnixHandshake final : public Handshake {
   }
 
   JobId job_;
-  int size_;
 };
 
 // The kernel says whose process is there.
 class UnixGate final : public StoreGate {
  public:
-  UnixGate(const JobId& job, int size) : job_(job), size_(size) {}
+  explicit UnixGate(const JobId& job) : job_(job) {}
   std::unique_ptr<Handshake> greet(const Descriptor& socket) override {
-    return is_trusted(peer_of(socket)) ? std::make_unique<UnixHandshake>(job_, size_) : nullptr;
+    return is_trusted(peer_of(socket)) ? std::make_unique<UnixHandshake>(job_) : nullptr;
+  }
+  void refuse(const Descriptor& socket, const std::string& why) override {
+    std::size_t sent = 0;  // a few bytes always fit into a new socket's buffer
+    if (is_trusted(peer_of(socket))) send_some(socket, frame(StoreStatus::kExhausted, {why}), sent);
   }
 
  private:
   JobId job_;
-  int size_;
 };
 
 // --- the client's side --------------------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ Welcome to_welcome(std::uint8_t code) {
       return Welcome::kYes;
     case StoreStatus::kOtherVersion:
       return Welcome::kOtherVersion;
-    case StoreStatus::kOtherSize:
-      return Welcome::kOtherSize;
+    case StoreStatus::kExhausted:
+      return Welcome::kExhausted;
     default:
       return Welcome::kOtherJob;
   }
@@ -71,25 +71,23 @@ Welcome to_welcome(std::uint8_t code) {
 
 }  // namespace
 
-UnixStoreServer::UnixStoreServer(Descriptor listener, const JobId& job, int size)
-    : server_(std::move(listener), std::make_unique<UnixGate>(job, size)) {}
+UnixStoreServer::UnixStoreServer(Descriptor listener, const JobId& job)
+    : server_(std::move(listener), std::make_unique<UnixGate>(job)) {}
 
 Greeting greet(const UnixStoreOptions& options, Deadline deadline) {
   Greeting out;
   Descriptor socket = connect_abstract(options.socket);
   if (!socket) {
-    // EAGAIN: its queue is full, so it is alive and busy.
     if (errno != ECONNREFUSED && errno != EAGAIN)
-      throw CommError(fmt::format("store: {}: {}", options.address, reason(errno)));
+      throw CommError(fmt::format("store: {}: cannot connect: {}", options.address, reason(errno)));
+    out.welcome = errno == EAGAIN ? Welcome::kBusy : Welcome::kNobody;
     return out;
   }
   out.server = peer_of(socket);
   out.welcome = Welcome::kOtherUser;
   if (!is_trusted(out.server)) return out;
 
-  const StoreHello hello{.job = options.job,
-                         .rank = static_cast<std::uint32_t>(options.rank),
-                         .size = static_cast<std::uint32_t>(options.size)};
+  const StoreHello hello{.job = options.job};
   std::string answer;
   try {
     Outcome outcome = send_all(socket, frame(hello), deadline);

@@ -22,7 +22,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 // be had.
 class UnixStoreServer {
  public:
-  UnixStoreServer(Descriptor listener, const JobId& job, int size);
+  UnixStoreServer(Descriptor listener, const JobId& job);
 
  private:
   StoreServer server_;
@@ -32,8 +32,6 @@ struct UnixStoreOptions {
   std::string socket;   // its abstract name
   std::string address;  // for messages: "127.0.0.1:29500"
   JobId job;
-  int rank = 0;
-  int size = 1;
 };
 
 // Connects once and says hello.

@@ -53,7 +53,7 @@ struct FileSystemCalls {
   static FileSystemCalls real();
 };
 
-// Identifies the running kernel, until it is booted again; empty where /proc does not say.
+// Identifies the running kernel, until it is booted again; empty, with errno set, where /proc cannot be read.
 std::string boot_id();
 
 // Replaces the file at `path` by what is written here, all at once, in `commit`: a temporary file in the same folder is

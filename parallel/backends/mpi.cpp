@@ -221,11 +221,12 @@ void place_of_mpi(int* rank, int* size) {
   check(MPI_Comm_size(MPI_COMM_WORLD, size), "MPI_Comm_size");
 }
 
-void share_by_mpi(void* data, std::size_t bytes) {
-  check(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast");
+void gather_by_mpi(const void* own, void* all, std::size_t bytes) {
+  const auto count = static_cast<int>(bytes);
+  check(MPI_Allgather(own, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
 }
 
-constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, share_by_mpi};
+constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, gather_by_mpi};
 
 }  // namespace
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

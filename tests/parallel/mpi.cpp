@@ -139,3 +139,11 @@ TEST_CASE("mpi: a program that mpirun did not start is told so" * doctest::skip(
     CHECK_MESSAGE(contains(error, "mpirun -np"), error);
   });
 }
+
+TEST_CASE("mpi: another backend on one rank is an error on all ranks that names both" *
+          doctest::skip(!under_mpirun())) {
+  const bool is_other = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "1";
+  const std::string error = error_of<ls::CommError>(
+      [&] { ls::parallel::init_process_group({.backend = is_other ? "gloo" : "mpi", .init_method = "mpi://"}); });
+  CHECK_MESSAGE(contains(error, "rank 0 has \"mpi\", rank 1 has \"gloo\""), error);
+}

@@ -1,9 +1,14 @@
 // Processes that find each other by their environment.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -264,13 +269,102 @@ TEST_CASE("another job on the same address is named, and not disturbed") {
         setenv("LOCKSTEP_JOB_TOKEN", "one", 1);
         join();
       });
-      CHECK(results[0].error.find("counts 2 ranks, this process 5") != std::string::npos);
+      INFO(results[0].to_string());
+      CHECK(contains(results[0].error, "ranks disagree about the number of ranks: rank "));
+      CHECK(contains(results[0].error, ") has 2, rank 2 (process "));
+      CHECK(contains(results[0].error, ") has 5\nGive all ranks the same WORLD_SIZE"));
       here.store->set("done", "");
     }
     here.store->get("done");
     check_together(here);
     leave_together(here);
   });
+}
+
+TEST_CASE("ranks with different world sizes end at once, with both sizes, on all ranks") {
+  const std::string port = fresh_port();
+  const auto results = run_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 3 + rank);
+    join(seconds(60));
+  });
+  for (const ExitStatus& result : results) {
+    INFO(result.to_string());
+    CHECK(result.code == 1);
+    CHECK(contains(result.error, "ranks disagree about the number of ranks: rank "));
+    CHECK(contains(result.error, ") has 4"));
+    CHECK(contains(result.error, ") has 3"));
+    CHECK(contains(result.error, "rank 1 (process "));
+  }
+}
+
+TEST_CASE("ranks with different backends end at once, with both backends, on all ranks") {
+  const std::string port = fresh_port();
+  std::string method = "env://";
+  SUBCASE("env://") {}
+  SUBCASE("tcp://") { method = "tcp://127.0.0.1:" + port; }
+  SUBCASE("file://") { method = "file://" + std::filesystem::current_path().string() + "/backends" + port; }
+  const auto results = run_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    par::rendezvous({.backend = rank == 0 ? "shm" : "gloo",
+                     .init_method = method,
+                     .timeout = seconds(60),
+                     .world_size = 2,
+                     .rank = rank});
+  });
+  for (const ExitStatus& result : results) {
+    INFO(result.to_string());
+    CHECK(result.code == 1);
+    CHECK(contains(result.error, "ranks disagree about the backend: rank "));
+    CHECK(contains(result.error, "rank 0 (process "));
+    CHECK(contains(result.error, ") has \"shm\""));
+    CHECK(contains(result.error, "rank 1 (process "));
+    CHECK(contains(result.error, ") has \"gloo\""));
+  }
+}
+
+TEST_CASE("an address that another program squats is an error before the time-out") {
+  const std::string port = fresh_port();
+  set_torchrun(port, 0, 2);
+  const std::string name = par::place_from_environment({}).socket;
+  par::Descriptor squatter(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(bind(squatter.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  std::string why = "does not listen";
+  std::vector<par::Descriptor> waiting;
+  SUBCASE("without listening") {}
+  SUBCASE("with a full queue") {
+    why = "accepts nobody";
+    REQUIRE(listen(squatter.get(), 1) == 0);
+    while (par::Descriptor next = par::connect_abstract(name)) waiting.push_back(std::move(next));
+    REQUIRE(errno == EAGAIN);
+  }
+  const auto results = run_processes(2, [&](int rank) {
+    set_torchrun(port, rank, 2);
+    join(seconds(3600));
+  });
+  check_all_fail(results, "another program has the address and " + why + ": socket @" + name);
+  check_all_fail(results, "choose another MASTER_PORT");
+  clear_environment();
+}
+
+TEST_CASE("a rank without a file descriptor names the limit") {
+  std::string method = "env://";
+  SUBCASE("env://") {}
+  SUBCASE("tcp://") { method = "tcp://192.0.2.1:1234?rank=1&world_size=2"; }
+  SUBCASE("file://") { method = "file://" + std::filesystem::current_path().string() + "/full?rank=1&world_size=2"; }
+  const std::string port = fresh_port();
+  const auto results = run_processes(1, [&](int) {
+    set_torchrun(port, 1, 2);
+    rlimit limit{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = 0;  // for new ones
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    par::rendezvous({.backend = "gloo", .init_method = method, .timeout = seconds(3600), .authenticate = false});
+  });
+  check_all_fail(results, "Too many open files");
 }
 
 TEST_CASE("a run that ends lets the next one in") {

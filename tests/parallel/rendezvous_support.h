@@ -76,8 +76,7 @@ inline void wait_until_entered(const std::string& port, int rank, int size) {
   namespace par = lockstep::parallel;
   set_torchrun(port, rank, size);
   const par::Place place = par::place_from_environment({});
-  const par::UnixStoreOptions options{
-      .socket = place.socket, .address = place.address, .job = place.job, .rank = rank, .size = size};
+  const par::UnixStoreOptions options{.socket = place.socket, .address = place.address, .job = place.job};
   for (;;) {
     par::Greeting greeting = par::greet(options, par::Deadline(std::chrono::seconds(10)));
     if (greeting.welcome != par::Welcome::kYes) {

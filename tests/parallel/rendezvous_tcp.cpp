@@ -1,10 +1,16 @@
 // Processes that find each other over TCP, as those of several hosts do; here the hosts are one.
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/inotify.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/socket_internal.h"
 #include "lockstep/parallel/tcp_store.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
@@ -121,9 +127,26 @@ TEST_CASE("who has another token, or counts other ranks, is told so") {
   SUBCASE("another world size") {
     const auto results = run_processes(2, [&](int rank) {
       set_two_hosts(port, rank, 2 + rank);
-      par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
+      par::rendezvous({.backend = "gloo", .timeout = seconds(60)});
     });
-    CHECK(contains(results[1].error, "rank 0 counts 2 ranks, this process 3"));
+    for (const ExitStatus& result : results) {
+      INFO(result.to_string());
+      CHECK(contains(result.error, "ranks disagree about the number of ranks: rank "));
+      CHECK(contains(result.error, ") has 2"));
+      CHECK(contains(result.error, ") has 3"));
+    }
+  }
+  SUBCASE("another backend") {
+    const auto results = run_processes(2, [&](int rank) {
+      set_two_hosts(port, rank, 2);
+      par::rendezvous({.backend = rank == 0 ? "gloo" : "mpi", .timeout = seconds(60)});
+    });
+    for (const ExitStatus& result : results) {
+      INFO(result.to_string());
+      CHECK(contains(result.error, "ranks disagree about the backend: rank "));
+      CHECK(contains(result.error, ") has \"gloo\""));
+      CHECK(contains(result.error, ") has \"mpi\""));
+    }
   }
 }
 
@@ -134,6 +157,53 @@ TEST_CASE("a master address that is not rank 0's is an error of rank 0") {
     par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
   });
   CHECK(contains(results[0].error, "MASTER_ADDR has to be an address of its host"));
+}
+
+TEST_CASE("a master whose name has no address yet is looked up until the time-out") {
+  const auto results = run_processes(2, [&](int rank) {
+    set_two_hosts(fresh_port(), rank, 2);
+    set_variable("MASTER_ADDR", "no-such-host.invalid");
+    const std::string text =
+        error_of<ls::CommTimeout>([] { par::rendezvous({.backend = "gloo", .timeout = milliseconds(200)}); });
+    CHECK_MESSAGE(contains(text, "rendezvous at no-such-host.invalid:"), text);
+    CHECK_MESSAGE(contains(text, "the host \"no-such-host.invalid\" has no address: "), text);
+    CHECK_MESSAGE(contains(text, "(after 200 ms)"), text);
+  });
+  for (const ExitStatus& result : results) CHECK_MESSAGE(result.ok(), result.to_string());
+}
+
+// Each process has an /etc/hosts of its own, one file for both. Rank 0 announces its name there when rank 1
+// has read the file.
+TEST_CASE("a name that is announced while ranks wait for it lets them meet") {
+  const std::string port = fresh_port();
+  std::ofstream("hosts") << "127.0.0.1 localhost\n";
+  std::ofstream("nsswitch.conf") << "hosts: files\n";
+  const auto results = run_processes(2, [&](int rank) {
+    const auto mount_over = [](const char* file, const char* target) {
+      return mount(file, target, nullptr, MS_BIND, nullptr) == 0;
+    };
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !mount_over("hosts", "/etc/hosts") ||
+        !mount_over("nsswitch.conf", "/etc/nsswitch.conf"))
+      _exit(77);
+    set_two_hosts(port, rank, 2);
+    set_variable("MASTER_ADDR", "late-host");
+    if (rank == 0) {
+      const par::Descriptor events(inotify_init1(IN_CLOEXEC));
+      REQUIRE(inotify_add_watch(events.get(), "hosts", IN_CLOSE_NOWRITE) >= 0);
+      pollfd entry{events.get(), POLLIN, 0};
+      REQUIRE(poll(&entry, 1, 60'000) == 1);
+      std::ofstream("hosts", std::ios::app) << "127.0.0.1 late-host\n";
+    }
+    par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(60)});
+    check_together(here);
+  });
+  for (const ExitStatus& result : results) {
+    if (result.code == 77) {
+      MESSAGE("skipped: needs user namespaces");
+      return;
+    }
+    CHECK_MESSAGE(result.ok(), result.to_string());
+  }
 }
 
 TEST_CASE("a rank that dies while the others meet is named") {

@@ -69,3 +69,37 @@ TEST_CASE("all ranks hear of a missing one in the same way") {
   });
   CHECK(heard == 3);
 }
+
+TEST_CASE("threads with different world sizes or backends both get the error that names both") {
+  for (const bool same_size : {false, true}) {
+    const auto store = std::make_shared<par::InProcessStore>();
+    run_threads(2, [&](int rank) {
+      const std::string text = error_of<ls::CommError>([&] {
+        par::rendezvous({.backend = same_size && rank == 1 ? "sim" : "local",
+                         .timeout = seconds(60),
+                         .world_size = same_size ? 2 : 2 + rank,
+                         .rank = rank,
+                         .store = store});
+      });
+      CHECK_MESSAGE(text.find(same_size ? ") has \"local\"" : ") has 2") != std::string::npos, text);
+      CHECK_MESSAGE(text.find(same_size ? ") has \"sim\"" : ") has 3") != std::string::npos, text);
+      CHECK_MESSAGE(text.find(same_size ? "the same .backend" : "the same WORLD_SIZE") != std::string::npos, text);
+    });
+    // Both ranks have heard of it, so the next group on the store is for both.
+    run_threads(2, [&](int rank) {
+      par::rendezvous({.backend = "local", .timeout = seconds(60), .world_size = 2, .rank = rank, .store = store});
+    });
+  }
+}
+
+TEST_CASE("a store whose earlier group was smaller serves a larger one") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  for (const int size : {2, 3, 1, 4}) {
+    run_threads(size, [&](int rank) {
+      par::Rendezvous here =
+          par::rendezvous({.timeout = seconds(60), .world_size = size, .rank = rank, .store = store});
+      here.store->set(std::to_string(rank), "");
+      for (int r = 0; r < size; ++r) here.store->get(std::to_string(r));
+    });
+  }
+}

@@ -14,6 +14,7 @@
 
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/store_table_internal.h"
+#include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ranks.h"
 
@@ -59,7 +60,7 @@ class Stranger {
   }
   void half_close() { REQUIRE(shutdown(socket_.get(), SHUT_WR) == 0); }
   void introduce(const par::UnixStoreOptions& options) {
-    REQUIRE(say(par::frame(par::StoreHello{.job = options.job, .rank = 1, .size = 2})));
+    REQUIRE(say(par::frame(par::StoreHello{.job = options.job})));
     REQUIRE(answer().code == static_cast<int>(par::StoreStatus::kWelcome));
   }
 
@@ -107,7 +108,7 @@ int open_descriptors() {
 
 TEST_CASE("a stranger's wrong bytes close its connection without a word") {
   Honest honest;
-  const std::string right = par::frame(par::StoreHello{.job = honest.options.job, .rank = 1, .size = 2});
+  const std::string right = par::frame(par::StoreHello{.job = honest.options.job});
   std::string other_magic = right;
   other_magic[par::kFrameHeader] ^= 1;
   for (const std::string& bytes : {
@@ -124,7 +125,7 @@ TEST_CASE("a stranger's wrong bytes close its connection without a word") {
   }
 }
 
-TEST_CASE("a hello of another version, job, or number of ranks is told so, and closed") {
+TEST_CASE("a hello of another version or job is told so, and closed") {
   Honest honest;
   const auto code_for = [&](par::StoreHello hello) {
     Stranger stranger(honest.options.socket);
@@ -133,11 +134,8 @@ TEST_CASE("a hello of another version, job, or number of ranks is told so, and c
     CHECK(stranger.is_closed());
     return static_cast<par::StoreStatus>(answer.code);
   };
-  const par::JobId job = honest.options.job;
-  CHECK(code_for({.version = 2, .job = job, .rank = 1, .size = 2}) == par::StoreStatus::kOtherVersion);
-  CHECK(code_for({.job = {1, 3}, .rank = 1, .size = 2}) == par::StoreStatus::kOtherJob);
-  CHECK(code_for({.job = job, .rank = 1, .size = 3}) == par::StoreStatus::kOtherSize);
-  CHECK(code_for({.job = job, .rank = 2, .size = 2}) == par::StoreStatus::kOtherSize);
+  CHECK(code_for({.version = 1, .job = honest.options.job}) == par::StoreStatus::kOtherVersion);
+  CHECK(code_for({.job = {1, 3}}) == par::StoreStatus::kOtherJob);
 }
 
 TEST_CASE("a known client that breaks the protocol loses its connection and hears why") {
@@ -266,7 +264,7 @@ TEST_CASE("random bytes do no harm, before the hello and after it") {
   }
 }
 
-TEST_CASE("out of descriptors the server turns newcomers away and goes on") {
+TEST_CASE("out of descriptors the server tells newcomers why it refuses them, and goes on") {
   Honest honest;
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -281,11 +279,19 @@ TEST_CASE("out of descriptors the server turns newcomers away and goes on") {
     fill.push_back(std::move(next));
   }
   fill.pop_back();
-  {
+  ls::on_warning([](const std::string&) {});
+  for (int i = 0; i < 3; ++i) {
     Stranger stranger(honest.options.socket);
+    const par::StoreMessage answer = stranger.answer();
+    CHECK(answer.code == static_cast<int>(par::StoreStatus::kExhausted));
+    CHECK(answer.fields.at(0).find("Too many open files: this process may have ") == 0);
+    CHECK(answer.fields.at(0).find("; raise the limit with ulimit -n") != std::string::npos);
     CHECK(stranger.is_closed());
     CHECK(honest.client->get("k") == "v");
   }
+  const par::Greeting greeting = par::greet(honest.options, par::Deadline(seconds(10)));
+  CHECK(greeting.welcome == par::Welcome::kExhausted);
+  CHECK(greeting.detail.find("ulimit -n") != std::string::npos);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 

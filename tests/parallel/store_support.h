@@ -13,14 +13,14 @@
 namespace par = lockstep::parallel;
 
 // An address that no other test uses, at once or before.
-inline par::UnixStoreOptions fresh_store(int size = 2) {
+inline par::UnixStoreOptions fresh_store() {
   static int count = 0;
   const std::string name = "lockstep-test-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-  return {.socket = name, .address = "test:1", .job = {1, 2}, .rank = 0, .size = size};
+  return {.socket = name, .address = "test:1", .job = {1, 2}};
 }
 
 inline std::unique_ptr<par::UnixStoreServer> serve(const par::UnixStoreOptions& options) {
-  return std::make_unique<par::UnixStoreServer>(par::listen_abstract(options.socket), options.job, options.size);
+  return std::make_unique<par::UnixStoreServer>(par::listen_abstract(options.socket), options.job);
 }
 
 inline std::shared_ptr<par::UnixStore> client_of(const par::UnixStoreOptions& options) {

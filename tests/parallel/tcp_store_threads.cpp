@@ -11,6 +11,7 @@
 #include "tests/parallel/store_support.h"
 #include "tests/support/ports.h"
 #include "tests/support/ranks.h"
+#include "tests/support/testing.h"
 
 namespace ls = lockstep;
 using std::chrono::milliseconds;
@@ -81,8 +82,16 @@ TEST_CASE("an address that cannot be listened on is an error that names it and w
                        ls::CommError);
   CHECK_THROWS_WITH_AS(par::TcpStore("192.0.2.1", 0, tcp_options(true)),
                        doctest::Contains("192.0.2.1:0: Cannot assign requested address"), ls::CommError);
-  CHECK_THROWS_WITH_AS(par::TcpStore("no-such-host.invalid", 1, tcp_options(false)),
-                       doctest::Contains("the host \"no-such-host.invalid\" has no address"), ls::CommError);
+}
+
+TEST_CASE("a name without an address is looked up until the time-out, by server and client") {
+  for (const bool is_server : {true, false}) {
+    par::TcpStoreOptions options = tcp_options(is_server);
+    options.timeout = milliseconds(20);
+    const std::string text = error_of<ls::CommTimeout>([&] { par::TcpStore("no-such-host.invalid", 1, options); });
+    CHECK_MESSAGE(text.find("TcpStore: no-such-host.invalid:1: not resolved within 20 ms: ") == 0, text);
+    CHECK_MESSAGE(text.find("the host \"no-such-host.invalid\" has no address: ") != std::string::npos, text);
+  }
 }
 
 TEST_CASE("where nobody listens a client gives up at its deadline and names every address that it tried") {
