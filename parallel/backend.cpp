@@ -36,7 +36,8 @@ raw::CombineOp combine_op(ReduceOp op) {
 }
 
 std::string Call::describe() const {
-  const std::string start = fmt::format("{} #{} on rank {}", name(kind), number, rank);
+  const std::string peer = is_message() ? fmt::format(" {} rank {}", kind == Kind::kSend ? "to" : "from", root) : "";
+  const std::string start = fmt::format("{} #{}{} on rank {}", name(kind), number, peer, rank);
   if (kind == Kind::kBarrier) return start;
   return fmt::format("{} ({}, {} elements)", start, lockstep::name(dtype), count);
 }

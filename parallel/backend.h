@@ -44,14 +44,16 @@ struct Call {
   double scale = 1;  // of sums
   int root = 0;      // or the other rank of send and recv
   int tag = 0;
-  std::uint64_t number = 0;                 // of this call on the group
+  // Among the collectives of the group; of send and recv among the messages from the one rank to the other.
+  std::uint64_t number = 0;
   int rank = 0;                             // that calls
   Reduction order = Reduction::kCanonical;  // of floating-point sums: kArrival, kOwnFirst, or the backend's own
   std::uint64_t detail = 0;                 // the same on all ranks: shape and scale, hashed
   // Of all_to_all with parts of different sizes: elements to and from each rank. Empty: `count` each.
   std::vector<std::int64_t> in_parts = {}, out_parts = {};
 
-  // "all_reduce #12 on rank 0 (f32, 1024 elements)"
+  bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+  // "all_reduce #12 on rank 0 (f32, 1024 elements)", "send #3 to rank 1 on rank 0 (f32, 1024 elements)"
   std::string describe() const;
 };
 

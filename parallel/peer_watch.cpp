@@ -47,11 +47,11 @@ bool has_ended(const std::string& mark) {
 
 }  // namespace
 
-// What a rank last said: "17 4", which are signs so far and operations started, and "left" behind it at its end.
+// What a rank last said: "17 4", which are signs so far and collectives started, and "left" behind it at its end.
 struct PeerWatch::Sign {
   std::string text;
   bool has_left() const { return text.ends_with(kLeftInOrder); }
-  std::string operations() const {
+  std::string collectives() const {
     const std::size_t from = text.find(' ');
     if (from == std::string::npos) return "no";
     const std::string count = text.substr(from + 1, text.find(' ', from + 1) - from - 1);
@@ -78,7 +78,7 @@ PeerWatch::~PeerWatch() {
   try {
     if (has_failed() && options_.rank == 0) wait_for_hearers();
     options_.store->set(key_of("sign", options_.rank),
-                        fmt::format("{} {} {}", beats_, operations_.load(), kLeftInOrder));
+                        fmt::format("{} {} {}", beats_, collectives_.load(), kLeftInOrder));
   } catch (const Error&) {  // the store is gone, and with it who would ask
   }
 }
@@ -137,18 +137,18 @@ std::string PeerWatch::progress() {
   try {
     for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
       const Sign sign = sign_of(r);
-      const std::string count = r == options_.rank ? std::to_string(operations_.load()) : sign.operations();
+      const std::string count = r == options_.rank ? std::to_string(collectives_.load()) : sign.collectives();
       text +=
           fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
     return fmt::format("the store does not say how far the others are: {}", error.what());
   }
-  return text + " operations";
+  return text + " collectives";
 }
 
 void PeerWatch::give_sign() {
-  options_.store->set(key_of("sign", options_.rank), fmt::format("{} {}", ++beats_, operations_.load()));
+  options_.store->set(key_of("sign", options_.rank), fmt::format("{} {}", ++beats_, collectives_.load()));
 }
 
 void PeerWatch::run() {

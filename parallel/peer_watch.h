@@ -45,8 +45,8 @@ class PeerWatch {
   // Makes `why` the failure of all ranks, unless they have one.
   void fail(const std::string& why);
   // How far this rank is; the others show it when they have waited too long.
-  void set_operations(std::uint64_t count) { operations_.store(count, std::memory_order_relaxed); }
-  // "rank 1 has started 4 operations, rank 2 7 and left"; as far as the store says.
+  void set_collectives(std::uint64_t count) { collectives_.store(count, std::memory_order_relaxed); }
+  // "rank 1 has started 4 collectives, rank 2 7 and left"; as far as the store says.
   std::string progress();
 
  private:
@@ -62,7 +62,7 @@ class PeerWatch {
 
   PeerWatchOptions options_;
   Callback<void()> on_failure_;
-  std::atomic<std::uint64_t> operations_{0};
+  std::atomic<std::uint64_t> collectives_{0};
   std::uint64_t beats_ = 0;
   int beats_missed_ = 0;  // in which the store did not answer, one after another
   int next_;              // the rank that this one looks after: the next that has not left

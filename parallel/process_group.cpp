@@ -106,7 +106,8 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) 
 }
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
-    : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)) {
+    : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
+      messages_(2 * static_cast<std::size_t>(size()), 0) {
   const std::string& name = options_.backend;
   LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
                  "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
@@ -153,10 +154,16 @@ void ProcessGroup::check_rank(const char* op, const char* role, int rank) const 
   LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
 }
 
+// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
+std::uint64_t ProcessGroup::next_number(const Call& call) {
+  if (!call.is_message()) return calls_++;
+  return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
+}
+
 // Packs what is strided, books, and starts. `call` has everything but the tensors.
 std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
   if (out.defined()) raw::require_writable(name(call.kind), out);
-  call.number = calls_++;
+  call.number = next_number(call);
   call.rank = rank();
   if (in.defined()) call.in = raw::contiguous(in);
   if (out.defined()) {
@@ -175,6 +182,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   const char* const kind = name(call.kind);
   const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
                            .from = rank(),
+                           .to = call.is_message() ? call.root : -1,
                            .id = static_cast<std::int64_t>(call.number),
                            .phase = static_cast<int>(phase_),
                            .group = trace_group_};

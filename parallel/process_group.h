@@ -157,6 +157,7 @@ class ProcessGroup {
  private:
   friend class PhaseGuard;
   friend class Reducer;
+  std::uint64_t next_number(const Call& call);
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
   std::shared_ptr<Work> start_staged(Call call, Device home);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
@@ -176,7 +177,8 @@ class ProcessGroup {
   std::shared_ptr<std::vector<Reducer*>> reducers_ =
       std::make_shared<std::vector<Reducer*>>();  // in the order of making
   Phase phase_ = Phase::kOther;
-  std::uint64_t calls_ = 0;  // operations so far: the next one's number
+  std::uint64_t calls_ = 0;              // collectives so far: the next one's number
+  std::vector<std::uint64_t> messages_;  // so far, by the other rank: sent ones, then received ones
   std::uint64_t splits_ = 0;
   int trace_group_ = 0;  // tells this group's collectives from others' in a trace; the same on all its ranks
   std::vector<std::shared_ptr<Work>> unfinished_;  // results that have yet to be put where users see them

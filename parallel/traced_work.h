@@ -18,7 +18,8 @@ class TracedWork final : public Work {
   void wait() override {
     const TraceTime begin = launched_ ? TraceTime::now() : TraceTime();
     work_->wait();
-    trace_event(TraceKind::kWait, name_, begin, {.id = labels_.id, .phase = labels_.phase, .group = labels_.group});
+    trace_event(TraceKind::kWait, name_, begin,
+                {.to = labels_.to, .id = labels_.id, .phase = labels_.phase, .group = labels_.group});
     complete();
   }
   bool is_completed() override {

@@ -22,16 +22,18 @@ namespace lockstep::inline LOCKSTEP_ABI {
 
 // What kind of work an event is.
 enum class TraceKind : std::uint8_t {
-  kUser,            // what a program marks itself
-  kStep,            // one training step, as the program sees it
-  kReplica,         // a replica of DataParallel at work; id: its position in the list of devices
-  kForward,         // a module's forward
-  kBackward,        // a backward, and in it the operations
-  kOptimizer,       // an optimizer's step
-  kKernel,          // a kernel of a CPU device
-  kCopy,            // between devices; from, to: positions in the list of devices
-  kCollective,      // from its launch to its completion, as this rank sees it; id: its number; from: the rank
-  kWait,            // for other ranks or replicas; id: the collective's number
+  kUser,       // what a program marks itself
+  kStep,       // one training step, as the program sees it
+  kReplica,    // a replica of DataParallel at work; id: its position in the list of devices
+  kForward,    // a module's forward
+  kBackward,   // a backward, and in it the operations
+  kOptimizer,  // an optimizer's step
+  kKernel,     // a kernel of a CPU device
+  kCopy,       // between devices; from, to: positions in the list of devices
+  // From its launch to its completion, as this rank sees it; id: its number; from: this rank. A send or a recv has the other
+  // rank in `to`, and the number of the message between the two.
+  kCollective,
+  kWait,            // for other ranks or replicas; id: the collective's number; to: of a message, the other rank
   kBucketReady,     // moments; id: the bucket
   kBucketLaunched,  // ... the wait that ends at kBucketDone may be for this bucket or an earlier one
   kBucketDone,

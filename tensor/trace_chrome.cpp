@@ -68,9 +68,8 @@ class Writer {
   void write(const TraceEvent& event) {
     switch (event.kind) {
       case TraceKind::kCollective:  // overlaps with what the thread does meanwhile
-        begin(event, "b", event.begin), put(out_, ",\"id\":\"{}.{}.{}\"", pid_, event.labels.group, event.labels.id);
-        put_labels(out_, event.labels), put(out_, "}}");
-        begin(event, "e", event.end), put(out_, ",\"id\":\"{}.{}.{}\"}}", pid_, event.labels.group, event.labels.id);
+        begin(event, "b", event.begin), put_id(event), put_labels(out_, event.labels), put(out_, "}}");
+        begin(event, "e", event.end), put_id(event), put(out_, "}}");
         return;
       case TraceKind::kHops:  // likewise
         begin(event, "b", event.begin), put(out_, ",\"id\":\"{}.hops.{}\"", pid_, event.labels.id);
@@ -91,6 +90,13 @@ class Writer {
     }
   }
 
+  // What no other event of the kind has: collectives are numbered for their group, messages for their two ranks.
+  void put_id(const TraceEvent& event) {
+    const TraceLabels& labels = event.labels;
+    put(out_, ",\"id\":\"{}.{}.", pid_, labels.group);
+    if (labels.to >= 0) put(out_, "{}.{}.", event.name, labels.to);
+    put(out_, "{}\"", labels.id);
+  }
   void begin(const TraceEvent& event, const char* ph, std::int64_t ns) {
     put(out_, ",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}", ph,
         json_string(event.name), name(event.kind), pid_, event.thread, microseconds(ns - zero_));

@@ -100,7 +100,7 @@ void HopGroup::check_usable(const Call& call) const {
 
 std::shared_ptr<Work> HopGroup::start(Call call) {
   check_usable(call);
-  if (call.kind == Kind::kSend || call.kind == Kind::kRecv) return start_transfer(std::move(call));
+  if (call.is_message()) return start_transfer(std::move(call));
   // Starting may wait for peers, which may wait for this rank's part of what was started before.
   while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
   check_usable(call);

@@ -91,7 +91,7 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
     if (late.empty()) failure.culprit = peer;
     late += fmt::format("{}rank {} {}", late.empty() ? "" : ", ", peer, what);
   };
-  const bool transfer = work.call.kind == Kind::kSend || work.call.kind == Kind::kRecv;
+  const bool transfer = work.call.is_message();
   for (int peer = work.heard; peer < size_ && !transfer && !work.begun; ++peer) {
     if (peer == rank_) continue;
     try {

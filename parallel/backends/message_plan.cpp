@@ -37,7 +37,7 @@ Head head_of(const Call& call) {
             .count = call.count,
             .number = call.number,
             .detail = call.detail};
-  if (call.kind == Kind::kSend || call.kind == Kind::kRecv) {  // their numbers and shapes may differ
+  if (call.is_message()) {  // their shapes may differ
     head.kind = static_cast<std::uint8_t>(Kind::kSend);
     head.root = 0;
     head.number = head.detail = 0;

@@ -284,7 +284,7 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
   if (communicator_->watch().has_failed())
     throw CommError(
         fmt::format("{}: the group has failed before: {}", call.describe(), communicator_->watch().failure()));
-  communicator_->watch().set_operations(call.number + 1);
+  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // what ranks have in common
   const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
   const auto work = std::make_shared<NcclWork>(this, std::move(call));
   check(cudaEventRecord(computed_.get(), compute), "cudaEventRecord");

@@ -100,7 +100,7 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
 
 std::shared_ptr<Work> SharedGroup::start(Call call) {
   check_usable(call);
-  if (call.kind == Kind::kSend || call.kind == Kind::kRecv) return start_transfer(std::move(call));
+  if (call.is_message()) return start_transfer(std::move(call));
   const auto shared = std::make_shared<const Call>(std::move(call));
   const std::size_t item = item_size(shared->dtype);
   Operation whole(this, shared);

@@ -107,6 +107,7 @@ class Story {
   std::string wait_for_ranks(const TraceEvent& event) {
     const std::string what =
         fmt::format("waits {} for {} #{}", time(event.end - event.begin), event.name, event.labels.id);
+    if (event.labels.to >= 0) return fmt::format("{} with rank {}", what, event.labels.to);  // a message
     for (const Arrival& arrival : step_.arrivals) {
       if (arrival.id != event.labels.id || arrival.group != event.labels.group) continue;
       return arrival.is_certain

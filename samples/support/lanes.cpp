@@ -84,6 +84,9 @@ void stack(Lane& lane) {
   }
 }
 
+// Between two ranks: a send or a recv. Its number is not one of the group's collectives.
+bool is_message(const TraceEvent& event) { return event.labels.to >= 0; }
+
 using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
 using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
 
@@ -91,7 +94,7 @@ using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceE
 std::int64_t all_there(const TraceEvent& wait, const Launches& launches) {
   const auto found = launches.find({wait.labels.group, wait.labels.id});
   std::int64_t last = wait.begin;
-  if (found == launches.end()) return last;
+  if (found == launches.end() || is_message(wait)) return last;
   for (const auto& [rank, event] : found->second) last = std::max(last, event->begin);
   return std::min(last, wait.end);
 }
@@ -224,7 +227,7 @@ std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
       stack(lane);
       add(step.overlap, ls::parallel::communication_overlap(buckets_of(lane, step.begin)));
       for (const LaneEvent& each : lane.events) {
-        if (each.event.kind != TraceKind::kCollective || !has_ranks) continue;
+        if (each.event.kind != TraceKind::kCollective || is_message(each.event) || !has_ranks) continue;
         const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(timeline.traces.size()) - 1);
         launches[{each.event.labels.group, each.event.labels.id}].emplace_back(rank, &each.event);
       }

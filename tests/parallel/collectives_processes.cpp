@@ -1,6 +1,7 @@
 // The collective suite on the shm backend: ranks are processes.
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/listed_store.h"
+#include "tests/parallel/point_to_point.h"
 
 TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
   for (int n = 1; n <= 5; ++n) {
@@ -23,3 +24,8 @@ TEST_CASE("shm: random collectives of random sizes, waited for at random, leave 
 }
 
 TEST_CASE("shm: groups, also those that were split, leave no keys in the store") { check_no_keys_left("shm"); }
+
+TEST_CASE("shm: messages between some ranks leave the collectives of all as they are") {
+  for (const int size : {3, 4}) with_group("shm", size, check_point_to_point);
+  with_group("shm", 3, check_other_tag);
+}

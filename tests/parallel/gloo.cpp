@@ -9,6 +9,7 @@
 #include "tests/parallel/join.h"
 #include "tests/parallel/listed_store.h"
 #include "tests/parallel/overlap.h"
+#include "tests/parallel/point_to_point.h"
 #include "tests/support/chaos.h"
 
 namespace {
@@ -121,6 +122,11 @@ TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
     CHECK(order[0].item<double>() == 2);
     CHECK(order[1].item<double>() == 0);
   });
+}
+
+TEST_CASE("gloo: messages between some ranks leave the collectives of all as they are") {
+  for (const int size : {3, 4}) with_group("gloo", size, check_point_to_point);
+  with_group("gloo", 3, check_other_tag);
 }
 
 TEST_CASE("gloo: join and communication hooks") {

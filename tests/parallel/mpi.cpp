@@ -6,6 +6,7 @@
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/comm_hooks.h"
 #include "tests/parallel/join.h"
+#include "tests/parallel/point_to_point.h"
 
 namespace {
 
@@ -52,6 +53,12 @@ TEST_CASE("mpi: every collective, dtype and stride" * doctest::skip(!under_mpiru
 TEST_CASE("mpi: tensors of several pieces" * doctest::skip(!under_mpirun())) {
   check_pieces(world());
   check_pieces(world({.reduction = ls::parallel::Reduction::kCanonical}));
+}
+
+TEST_CASE("mpi: messages between some ranks leave the collectives of all as they are" *
+          doctest::skip(!under_mpirun())) {
+  check_point_to_point(world());
+  check_point_to_point(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
 TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {

@@ -67,7 +67,7 @@ TEST_CASE("a rank that leaves in order is not missed, and the one behind it is l
   Watched a(0, 3, store, std::chrono::seconds(2));
   {
     Watched b(1, 3, store);
-    b.watch().set_operations(4);
+    b.watch().set_collectives(4);
   }
   CHECK(contains(a.watch().progress(), "rank 1 has started 4 and left"));
   store->set("watch/sign/2", "1 0");

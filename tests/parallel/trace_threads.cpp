@@ -74,6 +74,32 @@ TEST_CASE("an all_reduce by hops writes each of its steps, with the bytes that t
   CHECK(seen == std::vector<std::int64_t>(3 * 4, 16));
 }
 
+TEST_CASE("a send and a recv name the other rank, and are numbered for the two of them") {
+  start_trace();
+  with_threads("local", 3, [](const Group& group) {
+    for (int i = 0; i < 2; ++i) {
+      if (group->rank() == 0) group->send(ones({3}), 2)->wait();
+      if (group->rank() == 2) group->recv(ones({3}), 0)->wait();
+    }
+    group->barrier();
+  });
+  const Trace trace = stop_trace();
+  std::vector<std::tuple<std::string, int, int, std::int64_t>> seen;  // name, from, to, number
+  for (const TraceEvent& event : of_kind(trace, TraceKind::kCollective))
+    seen.emplace_back(event.name, event.labels.from, event.labels.to, event.labels.id);
+  std::ranges::sort(seen);
+  using Seen = decltype(seen);
+  const Seen messages(std::ranges::find(seen, "recv", [](const auto& each) { return std::get<0>(each); }), seen.end());
+  CHECK((messages == Seen{{"recv", 2, 0, 0}, {"recv", 2, 0, 1}, {"send", 0, 2, 0}, {"send", 0, 2, 1}}));
+  const Seen barriers(seen.begin(), seen.end() - 4);
+  CHECK((barriers == Seen{{"barrier", 0, -1, 0},
+                          {"barrier", 0, -1, 1},
+                          {"barrier", 1, -1, 0},
+                          {"barrier", 1, -1, 1},
+                          {"barrier", 2, -1, 0},
+                          {"barrier", 2, -1, 1}}));
+}
+
 TEST_CASE("gather_traces: rank 0 gets all ranks' events, whole, in the order of ranks, and the others none") {
   for (const int size : {1, 3}) {
     CAPTURE(size);

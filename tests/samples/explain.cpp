@@ -40,6 +40,21 @@ Timeline two_ranks() {
 
 }  // namespace
 
+TEST_CASE("a message between two ranks, whose number is that of a collective, is not taken for it") {
+  Timeline timeline = two_ranks();
+  const auto event = [](TraceKind kind, lockstep::TraceLabels labels) {
+    return TraceEvent{.kind = kind, .name = "send", .begin = 1'008'000, .end = 1'008'500, .labels = labels};
+  };
+  timeline.traces[0].events.push_back(event(TraceKind::kCollective, {.from = 0, .to = 1, .id = 12}));
+  timeline.traces[0].events.push_back(event(TraceKind::kWait, {.to = 1, .id = 12}));
+  const std::vector<StepView> steps = samples::last_steps(timeline, 20);
+  REQUIRE(steps.size() == 1);
+  REQUIRE(steps[0].arrivals.size() == 1);
+  CHECK(steps[0].arrivals[0].last == 1);
+  CHECK(steps[0].arrivals[0].late == 2'000);
+  CHECK(samples::explain("ddp", steps[0]).find("for send #12 with rank 1\n") != std::string::npos);
+}
+
 TEST_CASE("a rank waits until the last one has launched, and communicates from there on") {
   const std::vector<StepView> steps = samples::last_steps(two_ranks(), 20);
   REQUIRE(steps.size() == 1);

@@ -58,11 +58,11 @@ function describe(mode, lane, event) {
 
 // The lane that came last to the collective which `event` waits for, and when; null where the clocks cannot tell.
 function awaited(step, lane, event) {
-  if (kinds[event[0]] !== 'wait' || field(event, 6) < 0) return null;
+  if (kinds[event[0]] !== 'wait' || field(event, 6) < 0 || field(event, 8) >= 0) return null;  // a message's number
   const known = step.arrivals.filter((each) => each.id === event[6]);
   if (known.length !== 1 || !known[0].certain) return null;
   const last = step.lanes.find((each) => each.name === 'rank ' + known[0].last);
-  const launch = last && last.events.find((each) => kinds[each[0]] === 'collective' && each[6] === event[6]);
+  const launch = last && last.events.find((each) => kinds[each[0]] === 'collective' && each[6] === event[6] && field(each, 8) < 0);
   return launch && last !== lane && launch[2] > event[2] ? {lane: last, at: launch[2]} : null;
 }
 
