@@ -23,7 +23,8 @@ std::optional<std::string> first_of(std::initializer_list<const char*> names) {
 }
 
 int to_number(const std::string& text, const char* name, int low, int high) {
-  return parse_number(std::string("init_process_group: ") + name, text, low, high);
+  return parse_number(std::string("init_process_group: ") + name, text, low, high,
+                      "\nCorrect the variable, or start the program with lockstep-run, torchrun, mpirun or srun");
 }
 
 constexpr const char* kWaysOut =

@@ -16,6 +16,7 @@ std::optional<std::string> environment(const char* name);
 std::optional<int> environment_number(const char* name, int low, int high);
 
 // `text` as a whole number. Throws InvalidArgument; `what` names its source: "init_process_group: RANK".
-int parse_number(const std::string& what, const std::string& text, int low, int high);
+// `fix` ends the message.
+int parse_number(const std::string& what, const std::string& text, int low, int high, const char* fix = "");
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

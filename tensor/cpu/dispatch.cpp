@@ -7,6 +7,7 @@
 #include "lockstep/tensor/cpu/onednn.h"
 #include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/threads.h"
 #include "lockstep/tensor/trace.h"
 #include "lockstep/tensor/trace_kernels_internal.h"
 
@@ -48,6 +49,7 @@ bool supports(std::string_view level) {
 }
 
 Level choose() {
+  num_threads();  // throws for a wrong LOCKSTEP_NUM_THREADS, also where no operation is large enough for the pool
   const std::optional<std::string> wanted = environment("LOCKSTEP_ISA");
   const Level levels[] = {
 #define ENTRY(level, cpu_name) {#level, &cpu::level::kTable, supports(#level)},
