@@ -125,7 +125,7 @@ StopSignals::StopSignals() : before_(sizeof(sigset_t)) {
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&stops, signal);
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
-  // A blocked signal is queued even where it is ignored, so a launcher under nohup would end with its terminal.
+  // A blocked signal is queued even if it is ignored, so a launcher under nohup would end with its terminal.
   if (hangup.sa_handler != SIG_IGN) sigaddset(&stops, SIGHUP);
   fd_ = ::signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
   LOCKSTEP_CHECK_IO(fd_ >= 0, "StopSignals: no descriptor for signals: {}", reason(errno));

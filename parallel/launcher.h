@@ -88,7 +88,7 @@ struct LaunchResult {
   int stop_signal = 0;             // the last signal from there
   bool was_killed = false;         // by launch, after a second request
   std::string elsewhere;           // what failed on another host first
-  // Empty if exit_code is 0; else some lines: requests to stop, the first failure, what became of the others.
+  // Empty if exit_code is 0; else some lines: a request to stop, the first failure, the other ranks.
   std::string summary() const;
 };
 
@@ -101,8 +101,8 @@ using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::m
 // IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for LaunchOptions::stop_fd. SIGHUP
-// stays ignored where it is ignored (nohup). To be made before other threads are.
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for
+// LaunchOptions::stop_fd. An ignored SIGHUP (nohup) stays ignored. To be made before other threads are.
 class StopSignals {
  public:
   StopSignals();

@@ -177,8 +177,8 @@ void Attempt::kill_all() {
   if (!until_given_up_) until_given_up_.emplace(kUnkillable);
 }
 
-// The first request is passed on, and the ranks end in their own time: they may have something to save. The second request
-// kills the ranks that still run.
+// The first request is passed on, and the ranks end in their own time: they may have something to save. The
+// second request kills the ranks that still run.
 void Attempt::take_stop_request() {
   const int signal = take_request(stop_fd_);
   if (signal == 0 || result_.was_killed) return;

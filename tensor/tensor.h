@@ -245,7 +245,7 @@ class Tensor {
   // after the forward gets no gradient from it; its hooks still run. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
   bool is_leaf() const;  // made by the program, not by a recorded operation
-  // The gradient that backward accumulated in this leaf; undefined where there is none. Warns if this is no leaf.
+  // The gradient that backward accumulated in this leaf; undefined where there is none. Warns on others.
   Tensor grad() const;
   // Sets the gradient: of this shape, dtype and device, or undefined for none. Backward adds to it in place,
   // so it is copied where it is expanded or overlaps this tensor; otherwise it is kept.

@@ -8,14 +8,14 @@
 
 namespace lockstep::inline LOCKSTEP_ABI {
 
-// Sets the handler that receives all warnings, and forgets which ones were issued. Without a handler (the default, and
-// after an empty one) a warning is written to stderr as "warning: " and the message. The handler runs on the thread that
-// warns, one call at a time, and must not cause a warning itself; an exception that it throws passes through.
+// Sets the handler that receives all warnings, and forgets which ones were issued. An empty handler restores
+// the default: the message goes to stderr, after "warning: ". The handler runs on the thread that warns, one
+// call at a time. It must not cause a warning itself. An exception that it throws passes through.
 void on_warning(Callback<void(const std::string& message)> handler);
 
-// Issues each distinct message of `place` (a string literal, such as the name of an operation) once per process, and at
-// most `limit` of them: what is repeated in every training step does not flood the terminal. Messages contain shapes, so
-// they may differ from step to step; the last one says that the next ones are not shown.
+// Issues each distinct message of `place` (a literal, such as an operation's name) once per process, and at
+// most `limit` of them: a mistake in a training loop must not flood the terminal, and messages that contain
+// shapes may differ in every step. The last one says that further ones are not shown.
 void warn(const char* place, const std::string& message, std::size_t limit = 8);
 
 }  // namespace lockstep::inline LOCKSTEP_ABI

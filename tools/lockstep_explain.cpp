@@ -26,7 +26,8 @@ struct Arguments {
   std::string html, save_profile;
 };
 
-// An option that takes one of these names. (CLI::CheckedTransformer prints the enumerators, which are bytes, as characters.)
+// An option that takes one of these names. (CLI::CheckedTransformer prints the enumerators, which are bytes, as
+// characters.)
 template <class T>
 void add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
                 const std::string& text) {

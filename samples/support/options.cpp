@@ -33,8 +33,8 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
-// Declares the flags, and knows in which modes each has an effect. In the other modes it is an error, so that no flag is
-// ignored without a word.
+// Declares the flags, and knows in which modes each has an effect. In the other modes it is an error, so that
+// no flag is ignored without a word.
 class Flags {
  public:
   using Modes = std::vector<std::string>;

@@ -8,7 +8,8 @@ namespace samples {
 // A training run with the options' mode. Returns main's exit code.
 using Train = int (*)(const Options& options);
 
-// main: parses the command line and trains, here or in ranks, in one mode or in all of them. Errors go to stderr.
+// main: parses the command line and trains, here or in ranks, in one mode or in all of them. Errors go to
+// stderr.
 int run_program(int argc, char** argv, const Options& defaults, Train train);
 
 }  // namespace samples

@@ -143,8 +143,8 @@ void Step::wait_for_others() {
   if (group_) group_->barrier();
 }
 
-// All ranks have trained as many steps, so all of them throw. None leaves before the main one has written its files: a
-// launcher stops all ranks when the first one has failed.
+// All ranks have trained as many steps, so all of them throw. None leaves before the main one has written its
+// files: a launcher stops all ranks when the first one has failed.
 void Step::check_injection() {
   if (!injection_.is_pending(steps_)) return;
   wait_for_others();

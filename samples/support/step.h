@@ -59,7 +59,8 @@ class Step {
   void wait_for_others();
   // Before the main rank saves where all of them have stopped: it then knows what all have drawn.
   void share_random_state();
-  // When the training is over, on all ranks: throws lockstep::InvalidArgument where the fault of --inject never happened.
+  // When the training is over, on all ranks: throws lockstep::InvalidArgument where the fault of --inject never
+  // happened.
   void check_injection();
   // Summed over all ranks, which all have to ask.
   Moved moved();

@@ -107,7 +107,9 @@ TEST_CASE("a second signal kills the ranks; the exit code is 128 + its number, a
   const std::pair<std::vector<int>, std::string> all[] = {
       {{SIGINT, SIGINT}, "2 (SIGINT)"}, {{SIGTERM, SIGTERM}, "15 (SIGTERM)"}, {{SIGINT, SIGTERM}, "15 (SIGTERM)"},
       {{SIGHUP, SIGHUP}, "1 (SIGHUP)"}, {{SIGQUIT, SIGQUIT}, "3 (SIGQUIT)"},  {{SIGTERM, SIGINT}, "2 (SIGINT)"}};
-  for (const auto& [signals, name] : all) {
+  for (const auto& each : all) {
+    const std::vector<int>& signals = each.first;
+    const std::string& name = each.second;
     CAPTURE(name);
     const Ended ended = end_by(signals, "trap 'echo got' " + kTraps);
     CHECK(ended.code == 128 + signals.back());

@@ -34,9 +34,9 @@ TEST_CASE("every help is text, and exits with 0") {
                                                                   {kExplain, {"--help"}},
                                                                   {kExplain, {"all_reduce", "--help"}},
                                                                   {kExplain, {"scaling", "--help"}}};
-  for (const auto& [program, arguments] : all) {
-    const Finished help = run(program, arguments);
-    CAPTURE(program);
+  for (const auto& each : all) {
+    const Finished help = run(each.first, each.second);
+    CAPTURE(each.first);
     CAPTURE(help.output);
     CHECK(help.code == 0);
     CHECK(help.output.size() > 100);
@@ -75,9 +75,9 @@ TEST_CASE("every error is text, and a wrong command line exits with 2") {
       {kExplain, {"scaling", "--op", "sum"}},
       {kExplain, {"scaling", "all_reduce"}},
       {kExplain, {"--ranks", "4", "all_reduce"}}};
-  for (const auto& [program, arguments] : all) {
-    const Finished wrong = run(program, arguments);
-    CAPTURE(program);
+  for (const auto& each : all) {
+    const Finished wrong = run(each.first, each.second);
+    CAPTURE(each.first);
     CAPTURE(wrong.output);
     CHECK(wrong.code == 2);
     CHECK(wrong.output.size() > 20);
