@@ -20,7 +20,8 @@ struct GradOptions {
 // d(sum of outputs)/d(inputs), without touching any tensor's grad().
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
-// The gradient of one output for one input. A template, so that the braces of grad({loss}, {x}) are always vectors.
+// The gradient of one output for one input. A template, so that the braces of grad({loss}, {x}) are always
+// vectors.
 template <std::convertible_to<Tensor> Output, std::convertible_to<Tensor> Input>
 Tensor grad(const Output& output, const Input& input, const GradOptions& options = {}) {
   return grad(std::vector<Tensor>{output}, std::vector<Tensor>{input}, options)[0];

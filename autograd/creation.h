@@ -73,8 +73,8 @@ class Literal {
 }  // namespace detail
 
 // A tensor from literals: tensor(3.0), tensor({1, 2, 3}), tensor({{1.0, 2.0}, {3.0, 4.0}}), three levels at most.
-// Integers give i64, floats f32, bools bool, unless a dtype is given. Throws InvalidArgument for a number outside the
-// range of the dtype.
+// Integers give i64, floats f32, bools bool, unless a dtype is given. Throws InvalidArgument for a number outside
+// the range of the dtype.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOptions& options = {}) {
   detail::Literal<T> literal;

@@ -19,7 +19,7 @@ namespace lockstep::inline LOCKSTEP_ABI {
 // --- arithmetic: out = a op b, elementwise --------------------------------------------------------------------------------
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a + alpha b
 Tensor add(const Tensor& a, const Scalar& b);
-Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a - alpha b
+Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a - alpha b; not for bool
 Tensor sub(const Tensor& a, const Scalar& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Scalar& b);
@@ -81,8 +81,8 @@ Tensor gelu(const Tensor& x);                             // x Phi(x), the exact
 Tensor silu(const Tensor& x);                             // x sigmoid(x)
 Tensor softplus(const Tensor& x);                         // log(1 + exp(x))
 Tensor erf(const Tensor& x);
-// min(max(x, lo), hi); a limit that is not given does not limit. The gradient is 1 strictly between the limits and 0
-// elsewhere. Integers keep their dtype unless a limit is a fraction.
+// min(max(x, lo), hi); a limit that is not given does not limit. The gradient is 1 strictly between the limits and
+// 0 elsewhere. Integers keep their dtype unless a limit is a fraction.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt);
 inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                // max(x, lo)
 inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  // min(x, hi)
@@ -92,11 +92,11 @@ Tensor sum(const Tensor& x);  // bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
-// The largest and the smallest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN won, the
-// gradient of its slice is NaN, as in PyTorch.
+// The largest and the smallest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN
+// won, the gradient of its slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-// The largest and the smallest element of all; NaN wins. Equal ones share the gradient, and so do several NaN.
+// The largest and the smallest element of all; NaN wins. Equal ones share the gradient; several NaN do, too.
 Tensor max(const Tensor& x);
 Tensor min(const Tensor& x);
 // Values and i64 indices along a dimension: of the first of equal ones, which gets the gradient; NaN wins.
@@ -108,8 +108,8 @@ Tensor var(const Tensor& x);                                                    
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  // divided by n - correction
 Tensor std(const Tensor& x);  // the square root of var; gradient 0 where it is 0
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options = {});
-// (sum |x|^p)^(1/p), gradient 0 where it is 0; for p = infinity the largest |x|, for -infinity the smallest, for 0 the
-// number of elements that are not 0. p = 2 is the Euclidean norm.
+// (sum |x|^p)^(1/p), gradient 0 where it is 0; for p = infinity the largest |x|, for -infinity the smallest, for 0
+// the number of elements that are not 0. p = 2 is the Euclidean norm.
 Tensor norm(const Tensor& x, const Scalar& p = 2);
 Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow

@@ -62,7 +62,7 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
 
 namespace {
 
-// amax and amin: elements equal to the result share its gradient. Nothing is equal to NaN: 0 / 0 is its gradient.
+// amax and amin: elements equal to the result share its gradient. Nothing is equal to NaN, whose gradient is 0 / 0.
 Tensor extreme(const char* name, Tensor out, const Tensor& x, const Shape& dims) {
   return record(name, std::move(out), {x}, [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
     const Tensor chosen = (*x == spread(out, x->shape(), dims)).to(grad.dtype());
@@ -102,8 +102,8 @@ std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim) {
   return extreme_at(x, raw::argmin(x, dim, true, "min"), dim, keepdim);
 }
 
-// var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, and where
-// correction is n or more, PyTorch has infinity instead, and NaN for an x that is the mean.
+// var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, with a
+// correction of n or more, PyTorch has infinity instead, and NaN for an x that is the mean.
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
   return record("var", raw::var(x, dims, options.keepdim, options.correction), {x},
                 [x = Saved(x), dims, correction = options.correction](const Tensor& grad, const Needs&) {

@@ -11,7 +11,8 @@ namespace {
 // Booleans, integers, floats.
 int category(DType dtype) { return dtype == kBool ? 0 : lockstep::is_floating_point(dtype) ? 2 : 1; }
 
-// A 0-d operand counts as a number next to a tensor with dimensions: it promotes only across categories (PyTorch's rule).
+// A 0-d operand counts as a number next to a tensor with dimensions: it promotes only across categories (PyTorch's
+// rule).
 DType result_dtype(const Tensor& a, const Tensor& b) {
   if (a.dtype() == b.dtype()) return a.dtype();
   if (a.dim() > 0 && b.dim() == 0 && category(a.dtype()) >= category(b.dtype())) return a.dtype();
@@ -55,7 +56,8 @@ Tensor scalar_like(const Tensor& like, const Scalar& number) {
 
 namespace {
 
-// Throws InvalidArgument for an alpha of a higher category than the result, or a bool one of a result that is not bool.
+// Throws InvalidArgument for a floating-point alpha of integers, a bool alpha of numbers, and an alpha that the dtype
+// of the result cannot hold.
 void require_alpha(const char* op, const Tensor& a, const Tensor& b, DType result, const Scalar& alpha) {
   LOCKSTEP_CHECK(!alpha.is_bool() || result == kBool, "{}: alpha is a bool, the operands are {} and {}; give a number",
                  op, describe(a), describe(b));

@@ -78,14 +78,15 @@ Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// Integers between lo and hi, limits that are absent or outside the dtype's range on their own side do not limit.
+// Integers between lo and hi. A limit that is absent, or outside the dtype's range on its own side, does not limit.
 Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi);
 // a[i] = a[i] op b[i] where b broadcasts to a, which keeps its dtype.
 void add_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void mul_(const Tensor& a, const Tensor& b);
 void div_(const Tensor& a, const Tensor& b);
-// A 0-d tensor of the dtype that `number` takes next to `like`, or bool for a bool; too large a number wraps, as in PyTorch.
+// A 0-d tensor of the dtype that `number` takes next to `like`, or bool for a bool. Too large a number wraps, as in
+// PyTorch.
 Tensor scalar_like(const Tensor& like, const Scalar& number);
 
 // --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------

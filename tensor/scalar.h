@@ -26,7 +26,7 @@ class Scalar {
   }
 
   bool is_floating_point() const { return kind_ == Kind::kFloat; }  // made from a float or a double
-  bool is_bool() const { return kind_ == Kind::kTruth; }             // made from a bool
+  bool is_bool() const { return kind_ == Kind::kTruth; }            // made from a bool
   double to_double() const { return float_; }                       // the number as a double
   // Fractions are cut off.
   std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }

@@ -34,8 +34,8 @@ struct AutogradSlot : SmallObject {
   virtual ~AutogradSlot() = default;
 };
 
-// How to create a tensor. A member that is not set means the function's own default: f32 for most functions and i64 for
-// integers, cpu; `zeros_like` and `ones_like` take both from their tensor.
+// How to create a tensor. A member that is not set means the function's own default: f32 for most functions and i64
+// for integers, on the cpu; `zeros_like` and `ones_like` take dtype and device from their tensor.
 struct TensorOptions {
   std::optional<DType> dtype = std::nullopt;    // of the elements
   std::optional<Device> device = std::nullopt;  // where it lives
@@ -181,8 +181,9 @@ class Tensor {
   Tensor detach() const;  // shares storage, without history
 
   // --- in place: they change the elements and return the tensor; add_ is +=, and so on -----------------------------------
-  // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error.
-  const Tensor& fill_(const Scalar& value) const;
+  // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error. The dtype
+  // stays. A result of a higher category (bool, integers, floats) throws InvalidArgument.
+  const Tensor& fill_(const Scalar& value) const;  // throws for a value outside the range of the dtype
   const Tensor& zero_() const;
   const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices
   const Tensor& add_(const Tensor& other, const Scalar& alpha = 1) const;

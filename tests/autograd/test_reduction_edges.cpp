@@ -1,4 +1,4 @@
-// Gradients where reductions have an edge: 0-d and empty tensors, NaN, ties, norms, too few elements for a variance.
+// Gradients where reductions have an edge: 0-d and empty tensors, NaN, ties, norms, variances of too few elements.
 // Values are PyTorch 2.15's.
 #include <functional>
 

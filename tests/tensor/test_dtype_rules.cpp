@@ -1,4 +1,5 @@
-// Which dtypes an operation takes and gives: changes in place, alpha, bool operands, clamp. The rules are PyTorch 2.15's.
+// Which dtypes an operation takes and gives: changes in place, alpha, bool operands, clamp. The rules are PyTorch
+// 2.15's.
 #include <functional>
 
 #include "tests/support/testing.h"

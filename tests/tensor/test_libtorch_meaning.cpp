@@ -1,5 +1,5 @@
-// Calls that a program for LibTorch contains and that compile here: they mean what they mean in LibTorch. Values are
-// PyTorch 2.15's.
+// Calls that a program for LibTorch contains and that compile here: they mean what they mean in LibTorch. Values
+// are PyTorch 2.15's.
 #include "tests/support/testing.h"
 
 using Doubles = std::vector<double>;
@@ -9,7 +9,7 @@ namespace {
 
 ls::Tensor matrix() { return ls::tensor({{-1.5, 0.0, 0.75}, {2.0, -0.25, 1.0}}); }
 
-// Calls of which LibTorch takes a bool for `unbiased`: they do not compile. Concepts, which fail instead of the compiler.
+// Calls whose bool is `unbiased` in LibTorch do not compile. Concepts fail where the compiler would.
 template <class T>
 concept VarTakesBool = requires(const T& x) {
   ls::var(x, true);
