@@ -92,15 +92,16 @@ Tensor sum(const Tensor& x);  // bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
-// The largest and the smallest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN
-// won, the gradient of its slice is NaN, as in PyTorch.
+// The largest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN won, the gradient of its
+// slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-// The largest and the smallest element of all; NaN wins. Equal ones share the gradient; several NaN do, too.
+Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  // the smallest element, as amax
+// The largest element of all; NaN wins. Equal ones share the gradient; several NaN do, too.
 Tensor max(const Tensor& x);
-Tensor min(const Tensor& x);
-// Values and i64 indices along a dimension: of the first of equal ones, which gets the gradient; NaN wins.
+Tensor min(const Tensor& x);  // the smallest element, as max(x)
+// The largest values and their i64 indices along a dimension: the first of equal ones, which gets the gradient; NaN wins.
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
+// The smallest values and their indices, as max(x, dim).
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
 inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    // with a number: clamp_min
 inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    // with a number: clamp_max
@@ -115,7 +116,7 @@ Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow
 // i64, the first of equal ones; without a dimension, of the flattened tensor.
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
-Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);  // as argmax
 Tensor cumsum(const Tensor& x, std::int64_t dim);       // sums up to and with each position of `dim`
 Tensor softmax(const Tensor& x, std::int64_t dim);      // exp(x) / sum(exp(x)) along `dim`, without overflow
 Tensor log_softmax(const Tensor& x, std::int64_t dim);  // log(softmax(x)), without overflow

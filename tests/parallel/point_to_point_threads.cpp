@@ -37,13 +37,13 @@ TEST_CASE("messages are numbered for their two ranks and direction, and collecti
     }
     if (group->rank() == 1) group->send(t, 2)->wait();
     if (group->rank() == 2) group->recv(t, 1)->wait();
-    group->barrier();  // the group's second one, after that of its making
+    group->barrier();  // the group's third one, after two of its making
     if (group->rank() == 0) {
       group->send(ls::zeros({3}), 1, 7)->wait();
     } else if (group->rank() == 1) {
       const std::string error = error_of<ls::CommError>([&] { group->recv(ls::zeros({4}), 0, 7)->wait(); });
       CHECK_MESSAGE(contains(error, "recv #4 from rank 0 on rank 1 (f32, 4 elements)"), error);
-      CHECK_MESSAGE(contains(error_of<ls::CommError>([&] { group->barrier(); }), "barrier #2 on rank 1"), error);
+      CHECK_MESSAGE(contains(error_of<ls::CommError>([&] { group->barrier(); }), "barrier #3 on rank 1"), error);
     }
   });
 }

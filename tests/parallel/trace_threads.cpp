@@ -94,10 +94,13 @@ TEST_CASE("a send and a recv name the other rank, and are numbered for the two o
   const Seen barriers(seen.begin(), seen.end() - 4);
   CHECK((barriers == Seen{{"barrier", 0, -1, 0},
                           {"barrier", 0, -1, 1},
+                          {"barrier", 0, -1, 2},
                           {"barrier", 1, -1, 0},
                           {"barrier", 1, -1, 1},
+                          {"barrier", 1, -1, 2},
                           {"barrier", 2, -1, 0},
-                          {"barrier", 2, -1, 1}}));
+                          {"barrier", 2, -1, 1},
+                          {"barrier", 2, -1, 2}}));
 }
 
 TEST_CASE("gather_traces: rank 0 gets all ranks' events, whole, in the order of ranks, and the others none") {
