@@ -136,8 +136,8 @@ struct Reader {
 };
 
 const Reader kReaders[] = {
-    {as_it_is, csv_with_names, false},
-    {as_it_is, csv_of_numbers, false},
+    {as_it_is, csv_with_names, false, 4 << 20},
+    {as_it_is, csv_of_numbers, false, 4 << 20},
     {safetensors, all_tensors},
     {npy_header, npy},
     {as_it_is, npy},
