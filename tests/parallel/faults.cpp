@@ -102,12 +102,30 @@ rlim_t room_for(int more) {
   return static_cast<rlim_t>(made.back() + 1);
 }
 
+// A barrier for ranks that are processes: none of them ends, and so becomes a lost rank, while another one still waits.
+class EndTogether {
+ public:
+  EndTogether(void* memory, unsigned ranks) : barrier_(static_cast<pthread_barrier_t*>(memory)) {
+    pthread_barrierattr_t attributes;
+    pthread_barrierattr_init(&attributes);
+    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    REQUIRE(pthread_barrier_init(barrier_, &attributes, ranks) == 0);
+    pthread_barrierattr_destroy(&attributes);
+  }
+  void wait() const { pthread_barrier_wait(barrier_); }
+
+ private:
+  pthread_barrier_t* barrier_;
+};
+
 // Makes a shm group of three, of which rank `poor` has no descriptor left when memory is shared. Each rank's
 // error.
 void check_out_of_descriptors(int poor, const std::function<void(int rank, const std::string& error)>& check) {
-  void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  constexpr std::size_t kPage = 4096;
+  void* const memory = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   auto* const entries = new (memory) Board::Entry[5];
+  const EndTogether end(static_cast<char*>(memory) + kPage, 3);
   check_processes(3, [&](int rank) {
     const auto on_call = [&](const std::string& call, std::string&) {
       if (rank != poor) return;
@@ -115,11 +133,13 @@ void check_out_of_descriptors(int poor, const std::function<void(int rank, const
       if (call == "get shm/process/2") set_limit(RLIMIT_NOFILE, room_for(1));  // rank 1 watches the last one
     };
     const auto store = std::make_shared<Board>(entries, on_call);
-    check(rank, error_of<ls::Error>([&] {
-            ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
-          }));
+    const std::string error = error_of<ls::Error>([&] {
+      ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
+    });
+    end.wait();
+    check(rank, error);
   });
-  munmap(memory, 4096);
+  munmap(memory, 2 * kPage);
 }
 
 }  // namespace
