@@ -84,7 +84,9 @@ TEST_CASE("reductions of empty tensors: their value for nothing, and an empty gr
       {"sum", 0},           {"mean", kNan}, {"amax", {}},    {"amin", {}},  {"max", {}},
       {"min", {}},          {"norm 2", 0},  {"norm 1", 0},   {"norm 3", 0}, {"norm inf", {}},
       {"logsumexp", -kInf}, {"var", kNan},  {"var 0", kNan}, {"std", kNan}, {"std 0", kNan}};
-  for (const auto& [name, value] : over_nothing) {
+  for (const auto& each : over_nothing) {
+    const auto& name = each.first;
+    const std::optional<double>& value = each.second;
     const auto found = std::ranges::find(reductions, name, &Reduction::name);
     REQUIRE(found != reductions.end());
     for (const bool keepdim : {false, true}) {

@@ -32,7 +32,9 @@ TEST_CASE("a change in place keeps the dtype and refuses a result of a higher ca
       {"sub_", [](const ls::Tensor& a, const ls::Tensor& b) { a.sub_(b); }},
       {"mul_", [](const ls::Tensor& a, const ls::Tensor& b) { a.mul_(b); }},
       {"div_", [](const ls::Tensor& a, const ls::Tensor& b) { a.div_(b); }}};
-  for (const auto& [name, change] : changes) {
+  for (const auto& each : changes) {
+    const auto& name = std::get<0>(each);
+    const auto& change = std::get<1>(each);
     for (const ls::DType own : computed) {
       for (const ls::DType other : computed) {
         for (const ls::Shape& shape : {ls::Shape{2}, ls::Shape{}}) {
@@ -41,7 +43,7 @@ TEST_CASE("a change in place keeps the dtype and refuses a result of a higher ca
           bool fits = category(other) <= category(own);
           if (name == "div_") fits = category(own) == 2;  // a quotient is a float
           if (name == "sub_") fits = fits && own != ls::kBool && other != ls::kBool;
-          const std::string text = refusal(own, [&, &change = change](const ls::Tensor& x) { change(x, operand); });
+          const std::string text = refusal(own, [&](const ls::Tensor& x) { change(x, operand); });
           CHECK_MESSAGE(text.empty() == fits, text);
           if (!fits) CHECK_MESSAGE(text.starts_with(name + ": "), text);
         }

@@ -131,7 +131,7 @@ TEST_CASE("max and min with a number go along that dimension and give values and
   CHECK(std::get<1>(x.min(0)).to_vector<std::int64_t>() == Ints{0, 1, 0});
   CHECK(x.max(-1, true).first.shape() == ls::Shape{2, 1});
   CHECK(x.max(-1, true).second.shape() == ls::Shape{2, 1});
-  CHECK(ls::max(x, {0}).second.to_vector<std::int64_t>() == Ints{1, 0, 1});
+  CHECK(ls::max(x, 0).second.to_vector<std::int64_t>() == Ints{1, 0, 1});
   CHECK(x.max(ls::zeros({3})).to_vector<double>() == Doubles{0, 0, 0.75, 2, 0, 1});
   CHECK(ls::min(x, ls::zeros({3})).to_vector<double>() == Doubles{-1.5, 0, 0, 0, -0.25, 0});
   CHECK(ls::clamp_min(x, 0).to_vector<double>() == Doubles{0, 0, 0.75, 2, 0, 1});  // the maximum with a number
