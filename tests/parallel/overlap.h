@@ -51,11 +51,12 @@ inline void check_overlap(const Group& group) {
   ls::autograd::register_leaf_hook(in_order.weight(1), [&](ls::autograd::Run&) { group->barrier(); });
   const auto stats = stats_of_step(group, in_order, kOneBucketEach);
   REQUIRE(stats.buckets.size() == 3);
+  CHECK(stats.overlap_bytes < 1);
+  CHECK(stats.overlap < 1);
+  if (LOCKSTEP_SLOWDOWN > 1) return;  // instrumented ranks can see the first bucket's end only after the last gradient
   CHECK(stats.buckets[0].done < stats.buckets[2].ready);
   CHECK(stats.overlap_bytes >= doctest::Approx(1.0 / 3));
-  CHECK(stats.overlap_bytes < 1);
   CHECK(stats.overlap > 0);
-  CHECK(stats.overlap < 1);
 }
 
 }  // namespace overlap_test
