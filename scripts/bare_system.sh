@@ -17,7 +17,7 @@ fi
 repository=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
 base=${TMPDIR:-/tmp}/lockstep-bare-$release-base
 root=${TMPDIR:-/tmp}/lockstep-bare-$release
-mirror=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null |
+mirror=$({ cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null || true; } |
   awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^http/) {print $i; exit}}')
 [ -n "$mirror" ] || { echo "bare_system.sh: /etc/apt names no Debian mirror"; exit 1; }
 command -v debootstrap >/dev/null || { echo "bare_system.sh: debootstrap is missing (apt-get install debootstrap)"; exit 1; }
