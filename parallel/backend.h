@@ -83,7 +83,8 @@ class Backend {
 struct BackendOptions {
   int rank = 0;
   int size = 1;
-  std::shared_ptr<Store> store;
+  std::shared_ptr<Store> store;     // whose waits end when a rank does, until the group is made
+  FormationWatch* watch = nullptr;  // while the backend is made, for waits of other kinds; null without a store
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   Reduction reduction = Reduction::kNative;
   std::vector<int> members = {};  // the ranks' numbers in the group that all others were split from; empty: the same

@@ -54,6 +54,7 @@ struct FileStore::State {
   std::string user;  // a name of its own
   pid_t owner = ::getpid();
   int world_size = -1;
+  int wills = 0;  // so far
 
   // Runs `work` on the file as it is now, alone among all its users.
   template <class Work>
@@ -66,6 +67,7 @@ struct FileStore::State {
     } unlock{*file};
     LOCKSTEP_CHECK_IO(file->is_current(), "FileStore: {}: it was removed, or replaced by another", file->path());
     file->catch_up();
+    file->carry_out_wills();
     return work(*file);
   }
 
@@ -167,6 +169,42 @@ void FileStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 bool FileStore::delete_key(const std::string& key) {
   check_store_key(key);
   return state_->with_file(timeout(), [&](StoreFile& file) { return file.delete_key(key); });
+}
+
+class FileStore::Will final : public LastWill {
+ public:
+  Will(State& state, std::string name) : state_(state), name_(std::move(name)) {}
+  ~Will() override {
+    end([&](StoreFile& file) { file.carry_out_will(name_); });
+  }
+  void cancel() override {
+    end([&](StoreFile& file) { file.cancel_will(name_); });
+  }
+
+ private:
+  template <class Work>
+  void end(Work work) {
+    if (::getpid() != state_.owner) return;
+    try {
+      state_.with_file(kLeaveDeadline, work);
+    } catch (const std::exception&) {
+      // The file is broken, gone or locked: the end of the process remains.
+    }
+  }
+
+  State& state_;
+  std::string name_;
+};
+
+std::unique_ptr<LastWill> FileStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  check_store_keys(keys);
+  for (const std::string& key : keys) check_store_value(key, value);
+  const std::string name = state_->with_file(timeout(), [&](StoreFile& file) {
+    std::string own = fmt::format("{}/{}", state_->user, state_->wills++);
+    file.leave_will(own, keys, value);
+    return own;
+  });
+  return std::make_unique<Will>(*state_, name);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

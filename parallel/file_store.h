@@ -35,9 +35,12 @@ class FileStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
+  // Whoever uses the file next after the end of the process carries the will out.
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
   struct State;
+  class Will;
   std::unique_ptr<State> state_;
 };
 

@@ -97,7 +97,7 @@ class NodeLink::State {
   std::shared_ptr<TcpStore> store_;
   int attempt_ = -1;
   std::vector<Member> members_;
-  Descriptor farewell_, end_will_;  // wills
+  std::unique_ptr<LastWill> farewell_, end_will_;
   Descriptor over_;
   std::string end_;  // what the key holds, once over_ is readable
   std::thread watcher_;
@@ -108,7 +108,7 @@ NodeLink::State::State(const LaunchOptions& options, RunIdentity& identity)
       where_(fmt::format("hosts' launchers at {}:{}", nodes_.address, nodes_.port)), stop_fd_(options.stop_fd) {
   connect(identity.token);
   if (!store_) return;
-  farewell_ = TcpMeeting::leave_will(*store_, {gone_key(id_)}, kGone);
+  farewell_ = store_->leave_last_will({gone_key(id_)}, kGone);
   if (nodes_.rank == 0) {
     store_->set("run id", identity.id);
   } else {
@@ -216,8 +216,8 @@ void NodeLink::State::enter() {
   check_gone(id_in(peek(here_key(nodes_.rank))));
   over_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
   LOCKSTEP_CHECK_IO(bool(over_), "launch: no eventfd: {}", reason(errno));
-  end_will_ = TcpMeeting::leave_will(*store_, {key("end")},
-                                     failure(1, fmt::format("node {}: its launcher ended\n", nodes_.rank)));
+  end_will_ =
+      store_->leave_last_will({key("end")}, failure(1, fmt::format("node {}: its launcher ended\n", nodes_.rank)));
   const std::string own = fmt::format("{} {}", options_.nproc, id_);
   const std::string holder = store_->compare_set(here_key(nodes_.rank), "", own);
   check_gone(id_in(holder));

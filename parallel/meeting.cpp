@@ -1,8 +1,10 @@
 // One meeting of the ranks: rank 0 serves a store at the place, all enter a roll call over it.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <thread>
 
+#include "lockstep/parallel/formation_watch_internal.h"
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/meeting_place_internal.h"
 #include "lockstep/parallel/tcp_socket_internal.h"
@@ -73,13 +75,21 @@ class Meeting {
     if (place_.rank != 0) store_->set_timeout(kLastQuestion);
     try {
       call_->wait_for_all(time_left(end_), timeout_);
+    } catch (const CommTimeout&) {
+      if (place_.rank == 0) let_others_hear(call_->entered());
+      throw;
     } catch (const CommError&) {
-      if (place_.rank == 0) let_others_hear();
+      if (place_.rank == 0) let_others_hear(all_ranks());
       throw;
     }
     see_off();
-    return {
-        .rank = place_.rank, .size = place_.size, .store = std::move(store_), .address = meeting_place_->own_address()};
+    const bool holds_store = place_.rank == 0;
+    return {.rank = place_.rank,
+            .size = place_.size,
+            .store = std::move(store_),
+            .address = meeting_place_->own_address(),
+            .watch =
+                std::make_shared<FormationWatch>(call_store_, std::move(will_), place_.rank, place_.size, holds_store)};
   }
 
  private:
@@ -90,7 +100,8 @@ class Meeting {
   void wait_for_next_call();
   void meet_other_host();
   void see_off();
-  void let_others_hear();
+  std::vector<int> all_ranks() const;
+  void let_others_hear(const std::vector<int>& ranks);
   MeetingPlace::Joined try_to_join() {
     return meeting_place_->join(Deadline(std::min<milliseconds>(time_left(end_), kHandshakeDeadline)));
   }
@@ -103,7 +114,7 @@ class Meeting {
   std::shared_ptr<Store> store_;
   std::shared_ptr<PrefixStore> call_store_;
   std::optional<RollCall> call_;
-  Descriptor will_;
+  std::unique_ptr<LastWill> will_;
 };
 
 constexpr const char* kCallPrefix = "rendezvous/";
@@ -166,7 +177,7 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   }
   if (is_over) {
     if (serves) {  // a rank came and died before this one entered: those who came as well hear why
-      let_others_hear();
+      let_others_hear(all_ranks());
       throw CommError(call_->error());
     }
     wait_for_next_call();
@@ -175,9 +186,11 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   // First the will, so that there is no moment in which the death of a rank that has entered goes unnoticed.
   // A second process of this rank leaves none: its goodbye would be taken for that of the first one, which
   // may not have heard yet.
-  if (!call_->is_taken())
-    will_ = meeting_place_->leave_will(
-        *store, {std::string(kCallPrefix) + RollCall::kOutcome, kCallPrefix + bye_of(place_.rank)}, call_->will());
+  if (!call_->is_taken()) {
+    std::vector<std::string> keys = FormationWatch::keys_of(place_.rank);
+    keys.insert(keys.end(), {RollCall::kOutcome, bye_of(place_.rank)});
+    will_ = call_store_->leave_last_will(keys, call_->will());
+  }
   if (!call_->enter()) {
     if (serves) let_others_hear();
     throw CommError(call_->error());
@@ -187,9 +200,9 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   return true;
 }
 
-// The rendezvous was over before this rank connected. If it failed, or was that of our own earlier group,
-// rank 0 ends it and begins another. If its ranks had another world size or backend, it may be that of
-// another run, which ends just now.
+// The rendezvous was over before this rank connected. If this rank was in it, or its process is in the place of one
+// that was, rank 0 ends it and begins another. If its ranks had another world size or backend, it may be that of
+// another run, which ends just now. If it failed without this rank, that is the error of this rank, too.
 void Meeting::wait_for_next_call() {
   const bool is_ours = call_->is_by_this_process();
   LOCKSTEP_CHECK(place_.rank != 0 || !is_ours,
@@ -198,33 +211,42 @@ void Meeting::wait_for_next_call() {
                  place_.address);
   const bool is_of_others = !is_ours && call_->is_of_others();
   if (!is_ours && !is_of_others && !call_->has_failed()) throw CommError(call_->error());
+  if (!is_of_others && !call_->has_entered()) {
+    call_store_->set(bye_of(place_.rank), "");  // rank 0 waits for that
+    throw CommError(call_->error());
+  }
   const std::size_t place = patience_.where().size() + 2;  // stands in front of all
   patience_.retry(is_ours ? "rank 0 still has the group before this one" : call_->error().substr(place), is_of_others);
 }
 
-// Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome.
+// Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome. The end of a
+// rank meanwhile is for the FormationWatch, as other ranks are past this point.
 void Meeting::see_off() {
   store_->set_timeout(timeout_);
   if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
   for (int rank = 1; rank < place_.size; ++rank) {
-    std::string bye;
     try {
-      bye = call_store_->get(bye_of(rank), time_left(end_));
+      call_store_->get(bye_of(rank), time_left(end_));
     } catch (const CommTimeout&) {
       throw CommTimeout(fmt::format("{}: rank {} arrived and was not heard of again", patience_.where(), rank));
     }
-    if (!bye.empty()) throw CommError(bye.substr(1));
   }
 }
 
-// After a failed call: those who have entered hear the reason before the store goes. Their wills say when they have.
-void Meeting::let_others_hear() {
+std::vector<int> Meeting::all_ranks() const {
+  std::vector<int> all(static_cast<std::size_t>(place_.size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// After a failed call: these ranks hear the reason before the store goes. Their wills say when they have.
+void Meeting::let_others_hear(const std::vector<int>& ranks) {
   std::vector<std::string> byes;
   try {
-    for (const int rank : call_->entered()) {
+    for (const int rank : ranks) {
       if (rank != 0) byes.push_back(bye_of(rank));
     }
-    call_store_->wait(byes, kStaleRun / 2);
+    call_store_->wait(byes, kStaleRun);
   } catch (const CommError&) {
     // One that hangs is not waited for.
   }

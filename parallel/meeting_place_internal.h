@@ -8,7 +8,6 @@
 
 #include "lockstep/parallel/deadline.h"
 #include "lockstep/parallel/rendezvous_internal.h"
-#include "lockstep/parallel/socket_internal.h"
 #include "lockstep/parallel/store.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -28,10 +27,6 @@ class MeetingPlace {
     std::string failure = {};  // without a store: why, for the user
   };
   virtual Joined join(Deadline deadline) = 0;
-
-  // A connection to a store from above whose closing, by the death of this process too, sets those of `keys` that are not
-  // there by then.
-  virtual Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) = 0;
 
   // This host's address towards the others.
   virtual std::string own_address() = 0;

@@ -30,9 +30,6 @@ class TcpPlace final : public MeetingPlace {
 
   std::shared_ptr<Store> host() override;
   Joined join(Deadline deadline) override;
-  Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) override {
-    return TcpMeeting::leave_will(static_cast<TcpStore&>(store), keys, value);
-  }
   std::string own_address() override;
 
  private:

@@ -34,10 +34,6 @@ class UnixPlace final : public MeetingPlace {
     return {.is_foreign = is_foreign(greeting.welcome), .failure = describe(greeting)};
   }
 
-  Descriptor leave_will(Store& store, const std::vector<std::string>& keys, const std::string& value) override {
-    return static_cast<UnixStore&>(store).leave_will(keys, value);
-  }
-
   std::string own_address() override { return "127.0.0.1"; }
 
  private:

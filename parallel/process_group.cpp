@@ -1,11 +1,14 @@
 // The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
 #include "lockstep/parallel/process_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <exception>
 
 #include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/formation_watch_internal.h"
 #include "lockstep/parallel/hops.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/parallel/rendezvous.h"
@@ -108,6 +111,17 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
       messages_(2 * static_cast<std::size_t>(size()), 0) {
+  const std::shared_ptr<FormationWatch> watch = std::exchange(place_.watch, nullptr);
+  try {
+    make_backend(watch);
+  } catch (const Error& error) {
+    if (watch) watch->explain(error);
+    throw;
+  }
+  if (watch) watch->finish();
+}
+
+void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
   LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
                  "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
@@ -118,9 +132,11 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   if (size() == 1) return;
   // The ranks of nccl watch each other through the store as long as the group lives.
   const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
+  const std::shared_ptr<Store> store = scratch ? scratch : place_.store;
   const BackendOptions wanted{.rank = rank(),
                               .size = size(),
-                              .store = scratch ? scratch : place_.store,
+                              .store = watch ? FormationWatch::watched(watch, store) : store,
+                              .watch = watch.get(),
                               .timeout = options_.timeout,
                               .reduction = options_.reduction,
                               .members = place_.members,
@@ -332,12 +348,39 @@ void ProcessGroup::release_staging() {
   staging_->release();
 }
 
+// Before the ranks count on each other. Null without a store; throws CommError where the store is gone.
+std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
+  if (!place_.store || size() == 1) return nullptr;
+  const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
+  auto will = store->leave_last_will(
+      FormationWatch::keys_of(rank()),
+      fmt::format("Lsplit: rank {} (process {}) ended before the group was made", rank(), ::getpid()));
+  const bool is_first = (place_.members.empty() ? rank() : place_.members[static_cast<std::size_t>(rank())]) == 0;
+  return std::make_shared<FormationWatch>(store, std::move(will), rank(), size(), is_first);
+}
+
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   const std::int64_t own[2] = {color, key};
   const Tensor all = raw::empty({size(), 2}, {.dtype = kInt64});
-  all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
   const std::uint64_t number = splits_++;
-  if (color < 0) return nullptr;
+  std::shared_ptr<FormationWatch> watch;
+  std::exception_ptr without_store;
+  try {
+    watch = watch_split(number);
+  } catch (const CommError&) {  // the ranks may be able to tell why
+    without_store = std::current_exception();
+  }
+  try {
+    all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
+  } catch (const Error& error) {
+    if (watch) watch->pass_on(error);
+    throw;
+  }
+  if (without_store) std::rethrow_exception(without_store);
+  if (color < 0) {
+    if (watch) watch->finish();
+    return nullptr;
+  }
   const std::span<const std::int64_t> choices = all.span<std::int64_t>();
   std::vector<std::pair<std::int64_t, int>> members;  // (key, rank here)
   for (int r = 0; r < size(); ++r) {
@@ -348,7 +391,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   const auto self = std::ranges::find(members, rank(), &std::pair<std::int64_t, int>::second);
   Rendezvous place{.rank = static_cast<int>(self - members.begin()),
                    .size = static_cast<int>(members.size()),
-                   .address = place_.address};
+                   .address = place_.address,
+                   .watch = std::move(watch)};
   for (const auto& [ignored, member] : members)
     place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
   if (place_.store)

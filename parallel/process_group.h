@@ -85,6 +85,8 @@ struct InitOptions {
       nullptr;  // of sim, one for each rank: its links and its clock (simulation.h)
 };
 
+class FormationWatch;
+
 // A rank's place among the others, and the store in which they met.
 struct Rendezvous {
   int rank = 0;                            // this rank's number
@@ -92,6 +94,7 @@ struct Rendezvous {
   std::shared_ptr<Store> store = nullptr;  // alone for this group
   std::string address = "127.0.0.1";       // of this host, on the network that leads to the others
   std::vector<int> members = {};           // after a split: the ranks' numbers in the group that was made first
+  std::shared_ptr<FormationWatch> watch = nullptr;  // until the group is made; null without a store
 };
 
 // How many rows ranks exchange, where they differ.
@@ -157,6 +160,8 @@ class ProcessGroup {
  private:
   friend class PhaseGuard;
   friend class Reducer;
+  void make_backend(const std::shared_ptr<FormationWatch>& watch);
+  std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
   std::shared_ptr<Work> start_staged(Call call, Device home);

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "lockstep/parallel/file_store.h"
+#include "lockstep/parallel/formation_watch_internal.h"
 #include "lockstep/parallel/meeting_place_internal.h"
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/parallel/tcp_socket_internal.h"
@@ -31,15 +32,20 @@ Rendezvous meet_on_store(const InitOptions& options) {
       options.group_name.empty() ? "rendezvous" : "rendezvous of " + in_quotes(options.group_name);
   for (int number = 0;; ++number) {
     const std::string prefix = fmt::format("group/{}/{}/", options.group_name, number);
-    PrefixStore calls(prefix + "rendezvous/", options.store);
-    RollCall call(calls, options.rank, options.world_size, options.backend, where);
+    const auto calls = std::make_shared<PrefixStore>(prefix + "rendezvous/", options.store);
+    RollCall call(*calls, options.rank, options.world_size, options.backend, where);
     if (call.is_over() && (call.has_entered() || call.is_of_others())) continue;
+    std::vector<std::string> keys = FormationWatch::keys_of(options.rank);
+    keys.push_back(RollCall::kOutcome);
+    auto will = call.is_taken() ? nullptr : calls->leave_last_will(keys, call.will());
     if (!call.enter()) throw CommError(call.error());
     call.arrive();
     call.wait_for_all(options.timeout, options.timeout);
     return {.rank = options.rank,
             .size = options.world_size,
-            .store = std::make_shared<PrefixStore>(prefix, options.store)};
+            .store = std::make_shared<PrefixStore>(prefix, options.store),
+            .watch = std::make_shared<FormationWatch>(calls, std::move(will), options.rank, options.world_size,
+                                                      options.rank == 0)};
   }
 }
 
@@ -74,12 +80,18 @@ std::string host_id() {
 // The first rank that is on another host than rank 0; 0 where all are on one.
 int first_elsewhere(const Rendezvous& here) {
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
-  here.store->set(key(here.rank), host_id());
-  const std::string first = here.store->get(key(0));
-  for (int rank = 1; rank < here.size; ++rank) {
-    if (here.store->get(key(rank)) != first) return rank;
+  const std::shared_ptr<Store> store = FormationWatch::watched(here.watch, here.store);
+  try {
+    store->set(key(here.rank), host_id());
+    const std::string first = store->get(key(0));
+    for (int rank = 1; rank < here.size; ++rank) {
+      if (store->get(key(rank)) != first) return rank;
+    }
+    return 0;
+  } catch (const CommError& error) {
+    here.watch->explain(error);
+    throw;
   }
-  return 0;
 }
 
 // Shared memory is for ranks that meet on one host, and those at a TCP store may be anywhere.

@@ -117,7 +117,7 @@ bool RollCall::is_by_this_process() const {
 }
 
 std::string RollCall::will() const {
-  return kLost + fmt::format("{}: rank {} ({}) ended before all ranks had arrived", where_, rank_, process_mark());
+  return kLost + fmt::format("{}: rank {} ({}) ended before the group was made", where_, rank_, process_mark());
 }
 
 void RollCall::arrive() {

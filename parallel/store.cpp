@@ -9,6 +9,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/parallel/store_table_internal.h"
 #include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -87,6 +88,16 @@ std::string StoreTable::compare_set(const std::string& key, const std::string& e
   return desired;
 }
 
+std::vector<std::string> StoreTable::set_missing(const std::vector<std::string>& keys, const std::string& value) {
+  std::vector<std::string> changed;
+  for (const std::string& key : keys) {
+    if (find(key) || !has_room(key, value)) continue;
+    set(key, value);
+    changed.push_back(key);
+  }
+  return changed;
+}
+
 bool StoreTable::delete_key(const std::string& key) {
   const auto at = values_.find(key);
   if (at == values_.end()) return false;
@@ -104,6 +115,10 @@ const std::string* StoreTable::first_missing(const std::vector<std::string>& key
   for (const std::string& key : keys) {
     if (!find(key)) return &key;
   }
+  return nullptr;
+}
+
+std::unique_ptr<LastWill> Store::leave_last_will(const std::vector<std::string>&, const std::string&) {
   return nullptr;
 }
 
@@ -167,6 +182,32 @@ bool InProcessStore::delete_key(const std::string& key) {
   return state_->change([&](StoreTable& table) { return table.delete_key(key); });
 }
 
+namespace {
+
+// Threads end in one way alone: they destroy what they have.
+class ThreadWill final : public LastWill {
+ public:
+  explicit ThreadWill(Callback<void()> carry_out) : carry_out_(std::move(carry_out)) {}
+  ~ThreadWill() override {
+    if (carry_out_) carry_out_();
+  }
+  void cancel() override { carry_out_ = {}; }
+
+ private:
+  Callback<void()> carry_out_;
+};
+
+}  // namespace
+
+std::unique_ptr<LastWill> InProcessStore::leave_last_will(const std::vector<std::string>& keys,
+                                                          const std::string& value) {
+  check_store_keys(keys);
+  for (const std::string& key : keys) check_store_value(key, value);
+  return std::make_unique<ThreadWill>([state = state_.get(), keys, value] {
+    state->change([&](StoreTable& table) { table.set_missing(keys, value); });
+  });
+}
+
 // --- a prefix before every key ------------------------------------------------------------------------------------------
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
@@ -189,12 +230,20 @@ std::string PrefixStore::compare_set(const std::string& key, const std::string& 
   return store_->compare_set(prefix_ + key, expected, desired);
 }
 
+std::vector<std::string> PrefixStore::prefixed(const std::vector<std::string>& keys) const {
+  std::vector<std::string> out;
+  for (const std::string& key : keys) out.push_back(prefix_ + key);
+  return out;
+}
+
 void PrefixStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  std::vector<std::string> prefixed;
-  for (const std::string& key : keys) prefixed.push_back(prefix_ + key);
-  store_->wait(prefixed, timeout);
+  store_->wait(prefixed(keys), timeout);
 }
 
 bool PrefixStore::delete_key(const std::string& key) { return store_->delete_key(prefix_ + key); }
+
+std::unique_ptr<LastWill> PrefixStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  return store_->leave_last_will(prefixed(keys), value);
+}
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

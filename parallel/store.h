@@ -15,6 +15,14 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
+// An entry that a store makes when the process that left it ends, or when this object is destroyed, which has to be before the
+// store is.
+class LastWill {
+ public:
+  virtual ~LastWill() = default;
+  virtual void cancel() = 0;  // destroying this object has no effect any more
+};
+
 // A small shared table, as the head of this file says.
 class Store {
  public:
@@ -34,6 +42,9 @@ class Store {
   virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
   // Returns whether the key was there.
   virtual bool delete_key(const std::string& key) = 0;
+  // Leaves a last will: it sets those of `keys` that are not there by then. Null from a store that does not notice the end of a
+  // process, as by default.
+  virtual std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value);
 
   std::chrono::milliseconds timeout() const { return timeout_; }               // how long a call waits
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }  // for calls that begin later
@@ -55,6 +66,7 @@ class InProcessStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
   struct State;
@@ -73,8 +85,11 @@ class PrefixStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
+  std::vector<std::string> prefixed(const std::vector<std::string>& keys) const;
+
   std::string prefix_;
   std::shared_ptr<Store> store_;
 };

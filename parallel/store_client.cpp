@@ -208,14 +208,42 @@ bool StoreClient::delete_key(const std::string& key, milliseconds timeout) {
   return only(ask(StoreOp::kDelete, {key}, what, timeout), what) == "1";
 }
 
-Descriptor StoreClient::leave_will(const std::vector<std::string>& keys, const std::string& value,
-                                   milliseconds timeout) {
+namespace {
+
+// The server carries it out when the connection ends.
+class LinkWill final : public LastWill {
+ public:
+  explicit LinkWill(StoreLink link) : link_(std::move(link)) {}
+  // A will of no keys takes its place. The server reads that before it notices the end of the connection, and nobody waits for
+  // the answer.
+  void cancel() override {
+    std::string request = frame(StoreOp::kWill, {""});
+    if (link_.guard) link_.guard->seal(request);
+    std::size_t sent = 0;
+    try {
+      send_some(link_.socket, request, sent);
+    } catch (const CommError&) {
+      // The server is gone, and the will with it.
+    }
+    link_.socket.reset();
+  }
+
+ private:
+  StoreLink link_;
+};
+
+}  // namespace
+
+std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::string>& keys, const std::string& value,
+                                                       milliseconds timeout) {
+  check_store_keys(keys);
+  for (const std::string& key : keys) check_store_value(key, value);
   std::vector<std::string> fields{value};
   fields.insert(fields.end(), keys.begin(), keys.end());
-  const std::string what = "leave a will";
+  const std::string what = "leave a last will";
   StoreLink link = take_link(what, timeout);
   exchange(link, frame(StoreOp::kWill, fields), what, timeout);
-  return std::move(link.socket);
+  return std::make_unique<LinkWill>(std::move(link));
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/deadline.h"
 #include "lockstep/parallel/frame_guard_internal.h"
 #include "lockstep/parallel/socket_internal.h"
+#include "lockstep/parallel/store.h"
 #include "lockstep/parallel/store_frames_internal.h"
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
@@ -72,8 +73,9 @@ class StoreClient {
   void wait(const std::vector<std::string>& keys, milliseconds timeout);
   bool delete_key(const std::string& key, milliseconds timeout);
 
-  // A connection whose closing, by the death of this process too, sets those of `keys` that are not there by then.
-  Descriptor leave_will(const std::vector<std::string>& keys, const std::string& value, milliseconds timeout);
+  // It may outlive this client.
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value,
+                                            milliseconds timeout);
 
  private:
   // Asks and waits for the answer; `what` is for messages: `get "key"`.

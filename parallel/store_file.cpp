@@ -1,7 +1,9 @@
 #include "lockstep/parallel/store_file_internal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -22,7 +24,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x65726f74736b636c;  // "lckstore"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 40;
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::chrono::microseconds kShortestPause{100}, kLongestPause{5000};
@@ -57,7 +59,14 @@ bool read_number(const std::string& text, T& value) {
 }  // namespace
 
 ProcessMark ProcessMark::own() { return {::getpid(), start_of(::getpid())}; }
-bool ProcessMark::is_alive() const { return pid > 0 && start != 0 && start_of(pid) == start; }
+
+// A process that has ended keeps its entry in /proc until its parent has asked how.
+bool ProcessMark::is_alive() const {
+  if (pid <= 0 || start == 0) return false;
+  const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  pollfd ended{process.get(), POLLIN, 0};
+  return start_of(pid) == start && (!process || ::poll(&ended, 1, 0) == 0);
+}
 
 // --- the file -----------------------------------------------------------------------------------------------------------
 
@@ -206,6 +215,7 @@ void StoreFile::forget() {
   end_ = 0;
   table_ = {};
   users_.clear();
+  wills_.clear();
   joined_ = 0;
 }
 
@@ -250,20 +260,25 @@ std::size_t StoreFile::take_record(std::string_view rest) {
 }
 
 void StoreFile::apply(Record record, const std::vector<std::string>& fields) {
-  constexpr std::size_t kFields[] = {0, 2, 1, 3, 1};
+  constexpr std::size_t kFields[] = {0, 2, 1, 3, 1, 4, 1};
   const auto number = static_cast<std::size_t>(record);
-  LOCKSTEP_CHECK_IO(number > 0 && number < std::size(kFields) && fields.size() == kFields[number],
+  const bool has_more = record == Record::kWill && fields.size() > kFields[number];  // the keys
+  LOCKSTEP_CHECK_IO(number > 0 && number < std::size(kFields) && (fields.size() == kFields[number] || has_more),
                     "a record of kind {} with {} fields", number, fields.size());
   if (record == Record::kSet) table_.set(fields[0], fields[1]);
   if (record == Record::kDelete) table_.delete_key(fields[0]);
   if (record == Record::kLeave) users_.erase(fields[0]);
+  if (record == Record::kEndOfWill) wills_.erase(fields[0]);
+  if (record != Record::kJoin && record != Record::kWill) return;
+  ProcessMark process;
+  LOCKSTEP_CHECK_IO(read_number(fields[1], process.pid) && read_number(fields[2], process.start),
+                    "a process that is no number");
   if (record == Record::kJoin) {
-    ProcessMark user;
-    LOCKSTEP_CHECK_IO(read_number(fields[1], user.pid) && read_number(fields[2], user.start),
-                      "a process that is no number");
     LOCKSTEP_CHECK_IO(users_.size() < kMaxFileUsers || users_.contains(fields[0]), "more than {} users", kMaxFileUsers);
-    users_[fields[0]] = user;
+    users_[fields[0]] = process;
     ++joined_;
+  } else {
+    wills_[fields[0]] = {process, fields[3], {fields.begin() + 4, fields.end()}};
   }
 }
 
@@ -296,6 +311,35 @@ bool StoreFile::delete_key(const std::string& key) {
   if (!table_.find(key)) return false;
   append(Record::kDelete, {key});
   return true;
+}
+
+void StoreFile::leave_will(const std::string& name, const std::vector<std::string>& keys, const std::string& value) {
+  const ProcessMark own = ProcessMark::own();
+  std::vector<std::string> fields = {name, std::to_string(own.pid), std::to_string(own.start), value};
+  fields.insert(fields.end(), keys.begin(), keys.end());
+  append(Record::kWill, fields);
+}
+
+void StoreFile::cancel_will(const std::string& name) {
+  if (wills_.contains(name)) append(Record::kEndOfWill, {name});
+}
+
+void StoreFile::carry_out_will(const std::string& name) {
+  const auto at = wills_.find(name);
+  if (at == wills_.end()) return;
+  const Will will = at->second;
+  for (const std::string& key : will.keys) {
+    if (!table_.find(key) && table_.has_room(key, will.value)) set(key, will.value);
+  }
+  cancel_will(name);
+}
+
+void StoreFile::carry_out_wills() {
+  std::vector<std::string> names;
+  for (const auto& [name, will] : wills_) {
+    if (!will.process.is_alive()) names.push_back(name);
+  }
+  for (const std::string& name : names) carry_out_will(name);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -47,6 +47,12 @@ class StoreFile {
   std::int64_t add(const std::string& key, std::int64_t amount);
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
   bool delete_key(const std::string& key);
+  // A last will of this process under a name of its own.
+  void leave_will(const std::string& name, const std::vector<std::string>& keys, const std::string& value);
+  void cancel_will(const std::string& name);
+  void carry_out_will(const std::string& name);
+  // The wills of processes that have ended.
+  void carry_out_wills();
   void join(const std::string& user);
   void leave(const std::string& user);
   void remove();
@@ -58,7 +64,12 @@ class StoreFile {
   int descriptor() const { return file_.get(); }
 
  private:
-  enum class Record : std::uint8_t { kSet = 1, kDelete, kJoin, kLeave };
+  enum class Record : std::uint8_t { kSet = 1, kDelete, kJoin, kLeave, kWill, kEndOfWill };
+  struct Will {
+    ProcessMark process;
+    std::string value;
+    std::vector<std::string> keys;
+  };
 
   void read_header();
   std::size_t take_record(std::string_view rest);
@@ -77,6 +88,7 @@ class StoreFile {
   ProcessMark creator_;
   StoreTable table_;
   std::map<std::string, ProcessMark> users_;
+  std::map<std::string, Will> wills_;
   int joined_ = 0;
 };
 

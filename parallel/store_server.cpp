@@ -224,11 +224,7 @@ void StoreServer::Loop::sweep() {
     }
     const std::unique_ptr<Connection> peer = std::move(peers_[i]);
     peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
-    for (const std::string& key : peer->will_keys) {
-      if (table_.find(key) || !table_.has_room(key, peer->will_value)) continue;
-      table_.set(key, peer->will_value);
-      changed(key);
-    }
+    for (const std::string& key : table_.set_missing(peer->will_keys, peer->will_value)) changed(key);
     if (!peer->will_keys.empty()) i = 0;
   }
 }

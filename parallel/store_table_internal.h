@@ -23,6 +23,8 @@ class StoreTable {
   std::int64_t add(const std::string& key, std::int64_t amount);
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
   bool delete_key(const std::string& key);
+  // Carries a last will out: sets those of `keys` that are not there, as far as there is room, and returns them.
+  std::vector<std::string> set_missing(const std::vector<std::string>& keys, const std::string& value);
 
   bool has_room(const std::string& key, const std::string& value) const;
   const std::string* find(const std::string& key) const;  // null where it is not there

@@ -183,10 +183,6 @@ std::shared_ptr<TcpStore> TcpMeeting::make(const TcpAddress& address, TcpIdentit
   return std::shared_ptr<TcpStore>(new TcpStore(std::move(state)));
 }
 
-Descriptor TcpMeeting::leave_will(TcpStore& store, const std::vector<std::string>& keys, const std::string& value) {
-  return store.state_->client->leave_will(keys, value, store.timeout());
-}
-
 void TcpStore::State::connect(Greeting greeting) {
   client = std::make_unique<StoreClient>(address.to_string(), "rank 0", std::move(greeting.link),
                                          [this](Deadline deadline) { return greet_tcp(address, identity, deadline); });
@@ -245,5 +241,9 @@ void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseco
 }
 
 bool TcpStore::delete_key(const std::string& key) { return state_->client->delete_key(key, timeout()); }
+
+std::unique_ptr<LastWill> TcpStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  return state_->client->leave_last_will(keys, value, timeout());
+}
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

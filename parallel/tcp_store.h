@@ -43,6 +43,7 @@ class TcpStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
   friend struct TcpMeeting;

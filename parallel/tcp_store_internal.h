@@ -47,8 +47,6 @@ struct TcpMeeting {
   // `greeting` with kYes from `address`.
   static std::shared_ptr<TcpStore> make(const TcpAddress& address, TcpIdentity identity, Greeting greeting,
                                         std::unique_ptr<StoreServer> server = nullptr);
-  // As that of StoreClient.
-  static Descriptor leave_will(TcpStore& store, const std::vector<std::string>& keys, const std::string& value);
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

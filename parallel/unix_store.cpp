@@ -130,8 +130,8 @@ void UnixStore::wait(const std::vector<std::string>& keys, std::chrono::millisec
 
 bool UnixStore::delete_key(const std::string& key) { return client_.delete_key(key, timeout()); }
 
-Descriptor UnixStore::leave_will(const std::vector<std::string>& keys, const std::string& value) {
-  return client_.leave_will(keys, value, timeout());
+std::unique_ptr<LastWill> UnixStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  return client_.leave_last_will(keys, value, timeout());
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -50,9 +50,7 @@ class UnixStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
-
-  // As that of StoreClient.
-  Descriptor leave_will(const std::vector<std::string>& keys, const std::string& value);
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
   std::unique_ptr<UnixStoreServer> server_;

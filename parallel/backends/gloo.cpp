@@ -5,9 +5,11 @@
 // secret from there: whoever connects to a rank's port by chance, or by guess, is not taken for a peer. That checks
 // identity and protects nothing: bytes travel in the clear, and unsigned. A message that is larger than what was asked
 // for makes gloo end the process.
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 
 #include "lockstep/parallel/backends/message_group.h"
 #include "lockstep/parallel/crypto_internal.h"
+#include "lockstep/parallel/formation_watch_internal.h"
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -63,27 +66,54 @@ class TimeLeft {
   Deadline::Clock::time_point end_;
 };
 
-class StoreForGloo final : public gloo::rendezvous::Store {
+// Connections with all other ranks. As a gloo::rendezvous::Context, but that `abort` ends the waits for them, too.
+class Mesh final : public gloo::Context {
  public:
-  StoreForGloo(std::string prefix, std::shared_ptr<parallel::Store> store, const TimeLeft& left)
-      : store_(std::move(prefix), std::move(store)), left_(left) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set(key, std::string(data.begin(), data.end()));
+  Mesh(int rank, int size, const std::shared_ptr<gloo::transport::Device>& device, const TimeLeft& left)
+      : gloo::Context(rank, size) {
+    device_ = device;
+    transportContext_ = device_->createContext(rank, size);
+    // gloo waits five times this long for a connection.
+    transportContext_->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::vector<char> address = transportContext_->createPair(peer)->address().bytes();
+      addresses_.append(address.begin(), address.end());
+    }
   }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get(key, left_());
-    last_ = key;
-    return {value.begin(), value.end()};
+
+  // Ranks learn each other's addresses from `store`: each has one for every other rank, all of one length.
+  void connect(Store& store, const TimeLeft& left) {
+    store.set(std::to_string(rank), addresses_);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::string theirs = store.get(std::to_string(peer), left());
+      const std::size_t length = theirs.size() / static_cast<std::size_t>(size - 1);
+      const auto at = theirs.begin() + static_cast<std::ptrdiff_t>(length) * (rank < peer ? rank : rank - 1);
+      try {
+        getPair(peer)->connect({at, at + static_cast<std::ptrdiff_t>(length)});
+      } catch (const gloo::Exception& error) {
+        throw CommError(fmt::format(
+            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
+            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
+            rank, peer, error.what()));
+      }
+    }
   }
-  void wait(const std::vector<std::string>& keys) override { store_.wait(keys, left_()); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
-  // What gloo asked for last: a rank, whose addresses stand there, before it connects with that rank.
-  const std::string& last() const { return last_; }
+
+  // A wait that runs out closes every connection of a context and ends all waits for them.
+  void abort() {
+    char none = 0;
+    const WithoutBrokenPipe guard;
+    try {
+      createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
+    } catch (const gloo::Exception&) {
+      // As it should be.
+    }
+  }
 
  private:
-  PrefixStore store_;
-  const TimeLeft& left_;
-  std::string last_;
+  std::string addresses_;  // of this rank: where each other rank connects with it
 };
 
 constexpr std::chrono::hours kForever{24 * 365};
@@ -174,23 +204,17 @@ class GlooTransport final : public Transport {
     Mac mac(view(secret));
     wipe(secret);
     const TimeLeft left(options.timeout);
-    for (auto* const mesh : {&data_, &results_, &news_}) {
-      *mesh = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-      // gloo waits five times this long for a connection.
-      (*mesh)->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
-      StoreForGloo store(mesh == &data_      ? "gloo/data/"
-                         : mesh == &results_ ? "gloo/results/"
-                                             : "gloo/news/",
-                         options.store, left);
-      try {
-        (*mesh)->connectFullMesh(store, mesh == &results_ ? second_device : device);
-      } catch (const gloo::Exception& error) {
-        throw CommError(fmt::format(
-            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
-            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
-            rank_, store.last(), error.what()));
-      }
-      greet(**mesh, mac, options, left);
+    const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(options.rank, options.size, on, left); };
+    data_ = make_mesh(device);
+    results_ = make_mesh(second_device);
+    news_ = make_mesh(device);
+    const FormationAlarm alarm(options.watch, [this] {
+      for (const auto& mesh : {data_, results_, news_}) mesh->abort();
+    });
+    for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
+      PrefixStore store(fmt::format("gloo/{}/", name), options.store);
+      mesh->connect(store, left);
+      greet(*mesh, mac, options, left);
     }
     watches_.resize(static_cast<std::size_t>(options.size));
     for (int peer = 0; peer < options.size; ++peer) {
@@ -245,17 +269,8 @@ class GlooTransport final : public Transport {
   bool blocks() const override { return true; }
   std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
 
-  // A wait that runs out closes every connection of a context and lets all go that wait for it.
   void hang_up(bool) override {
-    char none = 0;
-    const WithoutBrokenPipe guard;
-    for (const auto& mesh : {data_, results_}) {
-      try {
-        mesh->createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
-      } catch (const gloo::Exception&) {
-        // As it should be.
-      }
-    }
+    for (const auto& mesh : {data_, results_}) mesh->abort();
   }
 
  private:
@@ -291,7 +306,7 @@ class GlooTransport final : public Transport {
 
   // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
   // proof cannot be shown again elsewhere.
-  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) const {
+  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) {
     const auto own_nonces = exchange(mesh, kNonceChannel, options, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
       const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
@@ -313,35 +328,46 @@ class GlooTransport final : public Transport {
     std::vector<Digest> sent, received;
   };
   Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options, const TimeLeft& left,
-                   const std::function<Digest(int)>& digest_for) const {
+                   const std::function<Digest(int)>& digest_for) {
     const auto size = static_cast<std::size_t>(options.size);
     Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
-    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sends, receives;
+    std::vector<GlooParcel> parcels;
+    const auto post = [&](int peer, bool sending, Digest& digest) {
+      auto buffer = mesh.createUnboundBuffer(&digest, kDigestBytes);
+      sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
+              : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+      parcels.emplace_back(peer, sending, std::move(buffer));
+    };
     for (int peer = 0; peer < options.size; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
       digests.sent[r] = digest_for(peer);
-      receives.push_back(mesh.createUnboundBuffer(&digests.received[r], kDigestBytes));
-      receives.back()->recv(peer, static_cast<std::uint64_t>(channel));
-      sends.push_back(mesh.createUnboundBuffer(&digests.sent[r], kDigestBytes));
-      sends.back()->send(peer, static_cast<std::uint64_t>(channel));
+      post(peer, false, digests.received[r]);
+      post(peer, true, digests.sent[r]);
     }
-    for (std::size_t i = 0; i < receives.size(); ++i) {
-      try {
-        receives[i]->waitRecv(nullptr, left());
-        sends[i]->waitSend(nullptr, left());
-      } catch (const gloo::Exception& error) {
-        const int peer = static_cast<int>(i) + (static_cast<int>(i) >= rank_ ? 1 : 0);
-        throw CommError(
-            fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", peer, error.what()));
-      }
-    }
+    for (GlooParcel& parcel : parcels) finish_proof(parcel, left, options.watch);
     return digests;
+  }
+
+  // gloo forgets a send whose connection ends meanwhile, so this looks around.
+  void finish_proof(GlooParcel& parcel, const TimeLeft& left, FormationWatch* watch) {
+    const auto fail = [&](const std::string& why) {
+      return fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", parcel.peer(), why);
+    };
+    Deadline deadline(left());
+    try {
+      while (!finish(parcel, &deadline)) {
+        if (watch) watch->check();
+        if (deadline.passed()) throw CommTimeout(fail("it does not answer in time"));
+      }
+    } catch (const PeerLost& lost) {
+      throw CommError(fail(lost.why));
+    }
   }
 
   int rank_;
   // gloo does not send and receive on a connection at the same time, so results have connections apart from what is summed.
-  std::shared_ptr<gloo::rendezvous::Context> data_, results_, news_;
+  std::shared_ptr<Mesh> data_, results_, news_;
   Alarm alarm_;
   char never_ = 0;
   std::mutex watches_mutex_;

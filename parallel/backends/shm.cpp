@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "lockstep/parallel/backends/shared_group.h"
+#include "lockstep/parallel/formation_watch_internal.h"
 #include "lockstep/parallel/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -80,13 +81,14 @@ void send_message(int socket, const Message& message, int fd) {
   if (sent != sizeof(message)) throw_system("cannot send to a rank");
 }
 
-// Waits until `fd` can be read; false once the deadline has passed.
-bool wait_readable(int fd, Deadline& deadline) {
+// Waits until `fd` can be read; false once the deadline has passed. With a `watch`: while the group can still be made.
+bool wait_readable(int fd, Deadline& deadline, FormationWatch* watch) {
   while (!deadline.passed()) {
     pollfd entry{fd, POLLIN, 0};
     const int ready = poll(&entry, 1, static_cast<int>(deadline.slice().count()));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) throw_system("poll");
+    if (watch) watch->check();
   }
   return false;
 }
@@ -184,7 +186,7 @@ class ProcessMemory final : public SharedMemory {
         processes_(static_cast<std::size_t>(options.size), 0), alive_(static_cast<std::size_t>(options.size)) {
     Deadline deadline(options.timeout);
     if (rank_ == 0)
-      accept_all(*options.store, deadline);
+      accept_all(*options.store, deadline, options.watch);
     else
       connect_to_first(*options.store);
     share_processes(*options.store);
@@ -192,13 +194,13 @@ class ProcessMemory final : public SharedMemory {
 
   std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline& deadline) override {
     const auto blocks = static_cast<std::size_t>(size_);
-    return map_memory(share_memory(block_bytes * blocks, true, deadline).get(), block_bytes, blocks);
+    return map_memory(share_memory(block_bytes * blocks, true, deadline, nullptr).get(), block_bytes, blocks);
   }
 
-  std::shared_ptr<Segment> allocate_control(std::size_t bytes, Deadline& deadline) {
-    const std::shared_ptr<Segment> control = map_memory(share_memory(bytes, true, deadline).get(), bytes, 1);
+  std::shared_ptr<Segment> allocate_control(std::size_t bytes, Deadline& deadline, FormationWatch* watch) {
+    const std::shared_ptr<Segment> control = map_memory(share_memory(bytes, true, deadline, watch).get(), bytes, 1);
     const auto blocks = static_cast<std::size_t>(size_);
-    arena_file_ = share_memory(kArenaBytes * blocks, false, deadline);
+    arena_file_ = share_memory(kArenaBytes * blocks, false, deadline, watch);
     arena_ = map_memory(arena_file_.get(), kArenaBytes, blocks);
     return control;
   }
@@ -227,7 +229,7 @@ class ProcessMemory final : public SharedMemory {
   }
 
   // A new memfd, from rank 0 for everybody.
-  FileDescriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline) {
+  FileDescriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline, FormationWatch* watch) {
     Message message{.rank = rank_, .number = allocations_++, .bytes = bytes};
     FileDescriptor fd;
     if (rank_ == 0) {
@@ -235,7 +237,7 @@ class ProcessMemory final : public SharedMemory {
       send_to_all(message, fd.get());
     } else {
       const Message expected = message;
-      if (!wait_readable(peer(0), deadline))
+      if (!wait_readable(peer(0), deadline, watch))
         throw CommTimeout(fmt::format("shm: rank 0 did not share {} bytes of memory in time", message.bytes));
       if (!receive_message(peer(0), &message, &fd) || message.number != expected.number ||
           (message.status == 0 && fd.get() < 0)) {
@@ -291,7 +293,7 @@ class ProcessMemory final : public SharedMemory {
 
   int peer(int rank) const { return peers_[static_cast<std::size_t>(rank)].get(); }
 
-  void accept_all(Store& store, Deadline& deadline) {
+  void accept_all(Store& store, Deadline& deadline, FormationWatch* watch) {
     std::uint64_t random[2];
     if (getrandom(random, sizeof(random), 0) != sizeof(random)) throw_system("getrandom");
     const std::string name = fmt::format("lockstep-shm-{:016x}{:016x}", random[0], random[1]);
@@ -303,7 +305,7 @@ class ProcessMemory final : public SharedMemory {
       throw_system("cannot listen");
     store.set("shm/address", name);
     for (int missing = size_ - 1; missing > 0;) {
-      if (!wait_readable(listener.get(), deadline)) throw_missing();
+      if (!wait_readable(listener.get(), deadline, watch)) throw_missing();
       FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (socket.get() < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -313,7 +315,7 @@ class ProcessMemory final : public SharedMemory {
       Message message;
       FileDescriptor none;
       const pid_t process = peer_process(socket.get());
-      if (process == 0 || !wait_readable(socket.get(), hello) || !receive_message(socket.get(), &message, &none))
+      if (process == 0 || !wait_readable(socket.get(), hello, watch) || !receive_message(socket.get(), &message, &none))
         continue;
       if (message.rank < 1 || message.rank >= size_ || peer(static_cast<int>(message.rank)) >= 0) continue;
       processes_[static_cast<std::size_t>(message.rank)] = process;
@@ -343,15 +345,21 @@ class ProcessMemory final : public SharedMemory {
       for (int r = 0; r < size_; ++r)
         store.set(fmt::format("shm/process/{}", r), std::to_string(processes_[static_cast<std::size_t>(r)]));
     }
-    for (int r = 0; r < size_; ++r) {
+    int ended = -1;
+    for (int k = 1; k <= size_; ++k) {
+      const int r = k % size_;
       if (r == rank_) continue;
       pid_t& process = processes_[static_cast<std::size_t>(r)];
       if (process == 0) process = parse_process(store.get(fmt::format("shm/process/{}", r)));
       alive_[static_cast<std::size_t>(r)] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-      if (alive_[static_cast<std::size_t>(r)].get() < 0 && errno == ESRCH) throw_ended(r);
-      if (alive_[static_cast<std::size_t>(r)].get() < 0)
+      if (alive_[static_cast<std::size_t>(r)].get() >= 0) continue;
+      if (errno != ESRCH)
         throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, reason(errno)));
+      if (ended < 0) ended = r;
     }
+    if (ended < 0) return;
+    if (ended == 0) throw_if_ended();  // another one may have been the reason
+    throw_ended(ended);
   }
 
   static pid_t parse_process(const std::string& text) {
@@ -397,7 +405,7 @@ std::unique_ptr<Backend> make_shm(const BackendOptions& options) {
   auto memory = std::make_unique<ProcessMemory>(options);
   Deadline deadline(options.timeout);
   const std::size_t bytes = (Control::bytes(options.size) + kPage - 1) / kPage * kPage;
-  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline);
+  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, options.watch);
   return std::make_unique<SharedGroup>("shm", options, std::move(memory), control);
 }
 

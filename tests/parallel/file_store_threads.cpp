@@ -101,6 +101,26 @@ TEST_CASE("a user that was killed does not keep the file") {
   CHECK_FALSE(exists(path));
 }
 
+TEST_CASE(
+    "the last will of a process that was killed is carried out once, though its parent has not yet asked how it "
+    "ended") {
+  const Path path;
+  par::FileStore store(path);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    par::FileStore own(path);
+    const auto will = own.leave_last_will({"unknown", "known"}, "lost");
+    own.set("known", "alive");
+    raise(SIGKILL);
+  }
+  CHECK(store.get("unknown") == "lost");
+  CHECK(store.get("known") == "alive");
+  store.delete_key("unknown");
+  CHECK_THROWS_AS(store.get("unknown", milliseconds(1)), ls::CommTimeout);
+  CHECK(waitpid(child, nullptr, 0) == child);
+}
+
 TEST_CASE("links, other kinds of files, other modes and other contents are refused, untouched") {
   const Path target, path;
   const auto error_for = [&](const char* part) {

@@ -165,16 +165,20 @@ TEST_CASE("prefixes keep two users of one store apart") {
   CHECK_THROWS_AS(par::PrefixStore("p", nullptr), ls::InvalidArgument);
 }
 
-TEST_CASE("a will is carried out when its connection closes, for the keys that are not there") {
-  const auto options = fresh_store();
-  const auto server = serve(options);
-  const auto dying = client_of(options), other = client_of(options);
-  other->set("known", "alive");
-  par::Descriptor will = dying->leave_will({"known", "unknown"}, "lost");
-  CHECK_THROWS_AS(other->get("unknown", milliseconds(1)), ls::CommTimeout);
-  will.reset();
-  CHECK(other->get("unknown") == "lost");
-  CHECK(other->get("known") == "alive");
+TEST_CASE("a last will sets the keys that are not there when it is destroyed, unless it was cancelled") {
+  with_each_store([](const auto& open) {
+    const auto dying = open(), other = open();
+    other->set("known", "alive");
+    auto will = dying->leave_last_will({"known", "unknown"}, "lost");
+    auto cancelled = dying->leave_last_will({"cancelled"}, "lost");
+    CHECK_THROWS_AS(other->get("unknown", milliseconds(1)), ls::CommTimeout);
+    cancelled->cancel();
+    cancelled.reset();
+    will.reset();
+    CHECK(other->get("unknown") == "lost");
+    CHECK(other->get("known") == "alive");
+    CHECK_THROWS_AS(other->get("cancelled", milliseconds(1)), ls::CommTimeout);
+  });
 }
 
 TEST_CASE("the end of the server ends a wait at once, and names rank 0") {

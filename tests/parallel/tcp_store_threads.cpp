@@ -160,16 +160,6 @@ TEST_CASE("a short token is used, with a warning that does not show it") {
   CHECK(warning.find("guess me") == std::string::npos);
 }
 
-TEST_CASE("the will of a client over TCP is carried out when its connection closes") {
-  const auto server = tcp_server(), dying = tcp_client(*server), other = tcp_client(*server);
-  other->set("known", "alive");
-  par::Descriptor will = par::TcpMeeting::leave_will(*dying, {"known", "unknown"}, "lost");
-  CHECK_THROWS_AS(other->get("unknown", milliseconds(1)), ls::CommTimeout);
-  will.reset();
-  CHECK(other->get("unknown") == "lost");
-  CHECK(other->get("known") == "alive");
-}
-
 TEST_CASE("a TcpStore can be made of its steps") {
   std::string error;
   par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
