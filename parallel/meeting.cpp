@@ -192,7 +192,7 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
     will_ = call_store_->leave_last_will(keys, call_->will());
   }
   if (!call_->enter()) {
-    if (serves) let_others_hear();
+    if (serves) let_others_hear(call_->entered());
     throw CommError(call_->error());
   }
   call_->arrive();

@@ -30,8 +30,13 @@ struct alignas(64) ControlHeader {
 struct alignas(64) RankState {
   std::atomic<std::uint64_t> busy;         // 1 + the operation it works on right now, or 0
   std::atomic<std::uint64_t> inline_done;  // small operations it has finished: their copies may be overwritten
-  std::atomic<std::uint32_t> left;         // it has destroyed its group
+  std::atomic<std::uint32_t> left;         // whether it has destroyed its group: Departure
+  // While it waits for other ranks: one of them + 1, and a count that grows with every look at it.
+  std::atomic<std::uint32_t> waits_for, looks;
 };
+
+// How a rank has left its group.
+enum class Departure : std::uint32_t { kNone, kInOrder, kByError };
 
 // One rank's arrival at the operation of one slot.
 struct alignas(64) Arrival {

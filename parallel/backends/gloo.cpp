@@ -219,6 +219,7 @@ class GlooTransport final : public Transport {
     watches_.resize(static_cast<std::size_t>(options.size));
     for (int peer = 0; peer < options.size; ++peer) {
       if (peer == rank_) continue;
+      others_.push_back(peer);
       auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
       buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
       watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
@@ -278,8 +279,11 @@ class GlooTransport final : public Transport {
     const WithoutBrokenPipe guard;
     try {
       auto buffer = mesh_of(channel).createUnboundBuffer(data, bytes);
-      sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
-              : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+      if (peer == kAnyRank)
+        buffer->recv(others_, static_cast<std::uint64_t>(channel), 0, bytes);
+      else
+        sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
+                : buffer->recv(peer, static_cast<std::uint64_t>(channel));
       return std::make_unique<GlooParcel>(peer, sending, std::move(buffer));
     } catch (const gloo::Exception&) {
       throw PeerLost{peer, kClosed, false};
@@ -287,7 +291,8 @@ class GlooTransport final : public Transport {
   }
 
   gloo::Context& mesh_of(Channel channel) const {
-    return channel == Channel::kFailures ? *news_ : channel == Channel::kResults ? *results_ : *data_;
+    if (channel == Channel::kFailures || channel == Channel::kQuestions) return *news_;
+    return channel == Channel::kResults ? *results_ : *data_;
   }
 
   // The secret that rank 0 drew for this group: the key of the hellos.
@@ -366,6 +371,7 @@ class GlooTransport final : public Transport {
   }
 
   int rank_;
+  std::vector<int> others_;  // all ranks but this one
   // gloo does not send and receive on a connection at the same time, so results have connections apart from what is summed.
   std::shared_ptr<Mesh> data_, results_, news_;
   Alarm alarm_;

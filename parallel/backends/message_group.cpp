@@ -32,8 +32,10 @@ MessageGroup::MessageGroup(std::string name, const BackendOptions& options, std:
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
       transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),
       heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
-      news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)) {
+      news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
+      answers_(static_cast<std::size_t>(size_), kNoAnswer) {
   try {
+    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Head));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
@@ -69,7 +71,7 @@ MessageGroup::~MessageGroup() {
   stopping_ = true;
   lock.unlock();
   if (leaves) {
-    tell_others(Poison::kLeft, rank_);
+    tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, rank_);
     transport_->hang_up(std::uncaught_exceptions() > 0);
   }
   const auto join = [](Lane& lane) {
@@ -219,6 +221,7 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
   } catch (const std::exception& error) {
     fail({Poison::kLost, rank_, fmt::format("{}: {}", work->call.describe(), error.what())});
   }
+  lane.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();
   lane.is_driven = false;
   if (complete) {

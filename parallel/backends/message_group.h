@@ -78,6 +78,7 @@ class MessageGroup final : public Backend {
  private:
   friend class MessageWork;
 
+  static constexpr int kNobody = -1, kNoAnswer = -2;
   // Operations that are done one after another: all collectives; all transfers with one peer in one direction.
   struct Lane {
     std::deque<std::shared_ptr<MessageWork>> queue;
@@ -86,6 +87,7 @@ class MessageGroup final : public Backend {
     std::thread thread;
     std::condition_variable thread_wanted;
     bool wants_thread = false;
+    std::atomic<int> waits_for{kNobody};  // a rank, while somebody waits for it
   };
   // Receives that were posted for the next heads from one peer.
   struct Mailbox {
@@ -147,8 +149,14 @@ class MessageGroup final : public Backend {
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
-  void fail_late(const MessageWork& work);
   Failure explain(const MessageWork& work, const PeerLost& lost);
+  Failure explain_departure(const MessageWork& work, const Failure& departure);
+  Failure explain_delay(const MessageWork& work, int waited_for);
+  bool hear_from_any(const MessageWork& work, Failure* failure);
+  void answer_questions();
+  std::vector<int> unanswered(const std::vector<int>& asked);
+  std::vector<int> find_silent(const std::vector<int>& late);
+  void send_sign(std::uint8_t kind, int to, int waits_for);
   bool hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure);
   void tell_others(Poison reason, int culprit);
   void end_lanes();
@@ -173,6 +181,15 @@ class MessageGroup final : public Backend {
   std::mutex news_mutex_;                        // of the receives of news: several lanes may fail at once
   std::vector<Head> news_;                       // of failures, by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
+  // Who waits for whom, which ranks ask each other when their time is over. Under news_mutex_, too.
+  struct Sign {
+    Head head;
+    std::unique_ptr<Parcel> parcel;
+  };
+  Head question_;  // the next one from any rank, or an answer
+  std::unique_ptr<Parcel> question_parcel_;
+  std::deque<Sign> own_signs_;
+  std::vector<int> answers_;  // by peer: for whom it waits, or kNoAnswer
 };
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -149,8 +149,9 @@ class MpiTransport final : public Transport {
   }
   std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
     auto parcel = std::make_unique<MpiParcel>(from, true);
+    const int source = from == kAnyRank ? MPI_ANY_SOURCE : from;
     lost_if(
-        MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, static_cast<int>(channel), comm_, &parcel->request),
+        MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, static_cast<int>(channel), comm_, &parcel->request),
         from);
     return parcel;
   }

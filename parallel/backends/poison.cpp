@@ -9,6 +9,7 @@ std::string poison_text(Poison reason, int culprit, const std::string& lost) {
     case Poison::kLost:
       return fmt::format("rank {} is gone{}{}", culprit, lost.empty() ? "" : ": ", lost);
     case Poison::kLeft:
+    case Poison::kLeftByError:
       return fmt::format("rank {} has left the group", culprit);
     case Poison::kLate:
       return fmt::format("rank {} did not arrive in time, another rank says", culprit);

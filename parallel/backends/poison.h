@@ -9,7 +9,7 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // Why a group failed, as one rank tells the others.
-enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed };
+enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError };
 
 // "rank 2 has left the group"; `lost` says what became of a lost rank, if that is known. Any number may come as a reason.
 std::string poison_text(Poison reason, int culprit, const std::string& lost);

@@ -68,7 +68,8 @@ SharedGroup::~SharedGroup() {
     }
   }
   finish_transfers();
-  control_.rank(rank_).left.store(1);
+  const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
+  control_.rank(rank_).left.store(static_cast<std::uint32_t>(departure));
   try {
     wake(size_);
   } catch (const Error&) {
@@ -92,9 +93,7 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
   try {
     return memory_->allocate(round_up(bytes, kPage), deadline);
   } catch (const CommError& error) {  // unlike too little memory, which all ranks are told of
-    int culprit = 0;                  // who hands memory over; another rank's end may have kept it from that
-    for (int r = 1; r < size_; ++r) culprit = gone(r) ? r : culprit;
-    fail(Poison::kLost, culprit, fmt::format("{}: {}", call.describe(), error.what()));
+    fail_broken(call, error.what());
   }
 }
 

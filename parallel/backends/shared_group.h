@@ -99,8 +99,13 @@ class SharedGroup final : public Backend {
   void wake(int count);
   void look_around(const Call& call, std::uint64_t sequence, Deadline* deadline);
   [[noreturn]] void fail(Poison reason, int culprit, const std::string& message, bool timeout = false);
+  Departure departure(int rank) const;
   bool gone(int rank);
   void fail_if_gone(const Call& call, int rank);
+  void fail_if_poisoned(const Call& call);
+  [[noreturn]] void fail_broken(const Call& call, const std::string& why);
+  std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
+  void say_waits_for(int rank);
   [[noreturn]] void give_up(const std::string& message, bool timeout);
   void check_usable(const Call& call) const;
   std::string poison_text(std::uint64_t poison);
@@ -122,6 +127,7 @@ class SharedGroup final : public Backend {
   std::string failed_;  // what made the group unusable
   bool failed_by_timeout_ = false;
 
+  Deadline::Clock::time_point departed_{};  // when this rank first saw that another one it needs has left by an error
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
   std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
   std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // of each slot's counters, by this rank's history

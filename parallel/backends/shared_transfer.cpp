@@ -125,6 +125,7 @@ void SharedGroup::wait(Transfer& transfer) {
     if (!progress_transfers()) pause(i);
   }
   Deadline deadline(timeout_);
+  const WaitingSign sign(control_.rank(rank_));
   while (transfer.group_) {
     {
       Sleeper sleeper(control_.header());
@@ -158,11 +159,12 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
     if (std::ranges::none_of(transfers_, [&](const auto& t) { return &t->call() == &call; })) return;
     fail_if_gone(call, peer);
   }
-  if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire))
-    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), false);
-  if (deadline.passed())
-    fail(Poison::kLate, peer,
-         fmt::format("{}: rank {} did not answer within {} ms", call.describe(), peer, timeout_.count()), true);
+  fail_if_poisoned(call);
+  say_waits_for(peer);
+  if (!deadline.passed()) return;
+  const std::vector<int> silent = find_silent(call, {peer});
+  fail(Poison::kLate, silent.front(),
+       fmt::format("{}: rank {} did not answer within {} ms", call.describe(), silent.front(), timeout_.count()), true);
 }
 
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

@@ -1,5 +1,6 @@
 // Waiting, which is where the work of a SharedGroup is done, and noticing that it will not be.
 #include <algorithm>
+#include <iterator>
 
 #include "lockstep/parallel/backends/futex.h"
 #include "lockstep/parallel/backends/shared_group.h"
@@ -9,6 +10,9 @@
 
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
+
+constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around many times in it
+constexpr std::chrono::milliseconds kUntilEnded{100};   // from the end of a process's connections to its own
 
 std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
   const Announcement called{.kind = what & 0xff,
@@ -61,6 +65,7 @@ void SharedGroup::wait(Operation& op) {
     pause(i);
   }
   Deadline deadline(timeout_);
+  const WaitingSign sign(control_.rank(rank_));
   while (!advance_to(op)) {
     {
       Sleeper sleeper(control_.header());
@@ -205,41 +210,116 @@ void SharedGroup::wake(int count) {
 // Called once a slice while waiting: is there still hope? Without a deadline: of somebody who only asks.
 void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
   const std::size_t slot = sequence % kSlots;
-  std::string late;
-  int culprit = -1;
+  const auto has_arrived = [&](int r) {
+    return control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
+  };
+  const auto is_busy = [&](int r) { return control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1; };
+  std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const bool arrived = control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
-    const bool busy = control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1;
-    if (arrived && !busy) continue;
+    if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
     if (gone(r)) {  // look again: it may have done its part before it went
-      const bool came = control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
-      if (came && control_.rank(r).busy.load(std::memory_order_acquire) != sequence + 1) continue;
+      if (has_arrived(r) && !is_busy(r)) continue;
       fail_if_gone(call, r);
     }
-    if (culprit < 0) culprit = r;
-    late += fmt::format("{}rank {} {}", late.empty() ? "" : ", ", r,
-                        arrived ? "does not finish its part" : "has not arrived");
+    late.push_back(r);
   }
-  if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire)) {
-    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
+  fail_if_poisoned(call);
+  if (!deadline) return;
+  if (!late.empty()) say_waits_for(late.front());
+  if (!deadline->passed()) return;
+  const std::vector<int> silent = find_silent(call, late);
+  if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // it came meanwhile
+  std::string text;
+  for (const int r : silent) {
+    const bool is_late = std::ranges::find(late, r) != late.end();
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", r,
+                        !is_late         ? "does not answer"
+                        : has_arrived(r) ? "does not finish its part"
+                                         : "has not arrived");
   }
-  if (!deadline || !deadline->passed()) return;
-  fail(Poison::kLate, culprit < 0 ? rank_ : culprit,
+  fail(Poison::kLate, silent.empty() ? rank_ : silent.front(),
        fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout_.count(),
-                   late.empty() ? "all ranks have arrived, and none works on it" : late),
+                   text.empty() ? "all ranks have arrived, and none works on it" : text),
        true);
 }
 
-bool SharedGroup::gone(int rank) {
-  return control_.rank(rank).left.load(std::memory_order_acquire) != 0 || !memory_->lost(rank).empty();
+void SharedGroup::say_waits_for(int rank) {
+  RankState& own = control_.rank(rank_);
+  own.waits_for.store(static_cast<std::uint32_t>(rank + 1), std::memory_order_relaxed);
+  own.looks.fetch_add(1, std::memory_order_release);
 }
 
+// When the time is over: those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the
+// end of the chain of waiting. A rank that waits looks around again and again, one that is stopped or works does not.
+std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
+  std::vector<std::uint32_t> looks;
+  const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
+  for (int r = 0; r < size_; ++r) looks.push_back(looks_of(r));
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
+    {
+      Sleeper sleeper(control_.header());
+      sleeper.doze(patience.slice());
+    }
+    fail_if_poisoned(call);  // another rank has found out
+    if (!late.empty()) say_waits_for(late.front());
+  }
+  const auto is_silent = [&](int r) { return looks_of(r) == looks[static_cast<std::size_t>(r)]; };
+  std::vector<int> silent;
+  std::ranges::copy_if(late, std::back_inserter(silent), is_silent);
+  if (!silent.empty() || late.empty()) return silent;
+  int last = late.front();
+  for (int step = 0; step < size_ && !is_silent(last); ++step) {
+    const auto next = static_cast<int>(control_.rank(last).waits_for.load(std::memory_order_acquire)) - 1;
+    if (next < 0 || next >= size_ || next == rank_) return late;
+    last = next;
+  }
+  return is_silent(last) ? std::vector<int>{last} : late;
+}
+
+Departure SharedGroup::departure(int rank) const {
+  return static_cast<Departure>(control_.rank(rank).left.load(std::memory_order_acquire));
+}
+
+bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone || !memory_->lost(rank).empty(); }
+
+// For a rank that is needed. Another one may have been the first: a rank that fails says why before it leaves or ends, and one that
+// left may have done so because of a rank that has ended without leaving.
 void SharedGroup::fail_if_gone(const Call& call, int rank) {
-  if (control_.rank(rank).left.load(std::memory_order_acquire) != 0)
-    fail(Poison::kLeft, rank, fmt::format("{}: rank {} has left the group", call.describe(), rank));
-  if (const std::string lost = memory_->lost(rank); !lost.empty())
-    fail(Poison::kLost, rank, fmt::format("{}: rank {} is gone: {}", call.describe(), rank, lost));
+  if (!gone(rank)) return;
+  fail_if_poisoned(call);  // what it said before
+  const Departure how = departure(rank);
+  const auto fail_if_ended = [&](int r) {
+    const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
+    if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: rank {} is gone: {}", call.describe(), r, lost));
+  };
+  fail_if_ended(rank);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) fail_if_ended(r);
+  }
+  if (how == Departure::kByError) {
+    const auto now = Deadline::Clock::now();
+    if (departed_ == Deadline::Clock::time_point()) departed_ = now;
+    if (now - departed_ < kUntilEnded) return;
+  }
+  fail(Poison::kLeft, rank, fmt::format("{}: rank {} has left the group", call.describe(), rank));
+}
+
+void SharedGroup::fail_if_poisoned(const Call& call) {
+  if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire))
+    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
+}
+
+// After a connection to another rank has broken: a rank has ended, or ends right now (its sockets close first).
+void SharedGroup::fail_broken(const Call& call, const std::string& why) {
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
+    fail_if_poisoned(call);
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_) fail_if_gone(call, r);
+    }
+    Sleeper sleeper(control_.header());
+    sleeper.doze(patience.slice());
+  }
+  fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
 }
 
 // Tells the others, makes the group unusable here, and throws.

@@ -39,4 +39,16 @@ class Sleeper {
   std::uint32_t seen_;
 };
 
+// While it lives, this rank may say for whom it waits.
+class WaitingSign {
+ public:
+  explicit WaitingSign(RankState& own) : own_(own) {}
+  ~WaitingSign() { own_.waits_for.store(0, std::memory_order_relaxed); }
+  WaitingSign(const WaitingSign&) = delete;
+  WaitingSign& operator=(const WaitingSign&) = delete;
+
+ private:
+  RankState& own_;
+};
+
 }  // namespace lockstep::inline LOCKSTEP_ABI::parallel

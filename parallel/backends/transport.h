@@ -11,8 +11,9 @@
 namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 // Messages from one rank to another on one channel arrive in the order in which they were sent.
-enum class Channel : int { kHeads, kParts, kResults, kTransferHeads, kTransfers, kFailures };
-inline constexpr int kChannels = 6;
+enum class Channel : int { kHeads, kParts, kResults, kTransferHeads, kTransfers, kFailures, kQuestions };
+inline constexpr int kChannels = 7;
+inline constexpr int kAnyRank = -1;  // from which a message on kQuestions may come; they say so themselves
 
 // A send or a receive that was posted. Destroying one that is under way gives it up, for good.
 class Parcel {

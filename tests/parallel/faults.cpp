@@ -217,6 +217,10 @@ TEST_CASE("a rank that is stopped runs into the timeout of the others, who name 
   CHECK(ended[1].signal == SIGKILL);
 }
 
+TEST_CASE("a rank that is stopped is named by a rank that waits for another one, which waits for it") {
+  check_stopped_rank("shm");
+}
+
 TEST_CASE("after a failure the group can be made again in the processes that are left") {
   const std::string again = fresh_group();
   const auto ended = ranks_of(3, [&](const Group& first) {

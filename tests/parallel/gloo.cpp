@@ -124,6 +124,10 @@ TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
   });
 }
 
+TEST_CASE("gloo: a rank that is stopped is named by a rank that waits for another one, which waits for it") {
+  check_stopped_rank("gloo");
+}
+
 TEST_CASE("gloo: messages between some ranks leave the collectives of all as they are") {
   for (const int size : {3, 4}) with_group("gloo", size, check_point_to_point);
   with_group("gloo", 3, check_other_tag);

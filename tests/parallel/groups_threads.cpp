@@ -195,6 +195,26 @@ TEST_CASE("a rank that does not come is named, by barrier and collectives, as a 
              {.timeout = std::chrono::seconds(3)});
 }
 
+TEST_CASE("where each rank waits for the next one, all name the last one, which waits for nobody") {
+  with_group("local", 4,
+             [](const Group& group) {
+               static std::barrier meeting(4);
+               const int rank = group->rank();
+               const ls::Tensor t = ls::zeros({100'000});
+               if (rank < 3) {
+                 // Rank 0 waits for 1 to join the sum, which waits for 2 to send, which waits for 3.
+                 const std::string error = error_of<ls::CommTimeout>(
+                     [&] { (rank == 0 ? group->all_reduce(t) : group->recv(t, rank + 1))->wait(); });
+                 const std::string blame = error.substr(error.find("): "));
+                 CHECK_MESSAGE(contains(blame, "rank 3 "), error);
+                 for (int other = 0; other < 3; ++other)
+                   CHECK_MESSAGE(!contains(blame, "rank " + std::to_string(other)), error);
+               }
+               meeting.arrive_and_wait();
+             },
+             {.timeout = std::chrono::seconds(1)});
+}
+
 TEST_CASE("a rank that leaves is named at once") {
   with_group("local", 3, [](const Group& group) {
     if (group->rank() == 2) return;  // and with its last handle goes its place in the group

@@ -192,3 +192,59 @@ TEST_CASE("messages: a rank that is gone when its heads have come, and others se
     });
   }
 }
+
+namespace {
+
+std::shared_ptr<par::Work> message(par::Backend& group, par::Kind kind, int peer, std::int64_t count) {
+  const ls::Tensor t = ls::zeros({count});
+  par::Call call{.kind = kind, .count = count, .dtype = t.dtype(), .root = peer, .rank = group.rank()};
+  (kind == par::Kind::kSend ? call.in : call.out) = t;
+  return group.start(call);
+}
+
+}  // namespace
+
+TEST_CASE("messages: where each rank waits for the next one, all name the last one, which waits for nobody") {
+  for (const bool waits : {false, true}) {
+    for (const std::int64_t count : {10, 100'000}) {
+      CAPTURE(waits);
+      CAPTURE(count);
+      std::atomic<int> gave_up{0};
+      const auto check = [&](par::Backend& group) {
+        const int rank = group.rank();
+        if (rank < 3) {
+          const std::string error = error_of<ls::CommTimeout>([&] {
+            const ls::Tensor t = ls::zeros({count});
+            // Rank 0 waits for 1 to join the sum, which waits for 2 to send, which waits for 3.
+            (rank == 0 ? start(group, par::Kind::kAllReduce, t, t) : message(group, par::Kind::kRecv, rank + 1, count))
+                ->wait();
+          });
+          CHECK_MESSAGE(contains(error, "rank 3 "), error);
+          const std::string blame = error.substr(error.find("): "));
+          for (int other = 0; other < 3; ++other)
+            CHECK_MESSAGE(!contains(blame, "rank " + std::to_string(other)), error);
+          ++gave_up;
+        }
+        while (gave_up < 3) std::this_thread::yield();
+      };
+      with_message_group(4, waits, check, std::chrono::seconds(1));
+    }
+  }
+}
+
+TEST_CASE(
+    "messages: where all ranks wait for each other, each names the one that it waits for, or what another said first") {
+  for (const bool waits : {false, true}) {
+    CAPTURE(waits);
+    with_message_group(
+        3, waits,
+        [&](par::Backend& group) {
+          const int rank = group.rank(), next = (rank + 1) % 3;
+          const std::string error =
+              error_of<ls::CommTimeout>([&] { message(group, par::Kind::kRecv, next, 10)->wait(); });
+          const bool is_named = contains(error, "rank " + std::to_string(next) + " did not answer");
+          CHECK_MESSAGE((is_named || contains(error, "another rank says")), error);
+        },
+        std::chrono::seconds(1));
+  }
+}

@@ -35,6 +35,28 @@ inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const
 // The mean over n equal gradients has their bits where 1 / n is a power of two.
 inline bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
 
+// Rank 2 of three is stopped; rank 1 waits for a message from it, and rank 0 for rank 1. Both have to name rank 2 alone.
+inline void check_stopped_rank(const char* backend) {
+  const auto ended = ranks_of(
+      3,
+      [&](const Group& group) {
+        const ls::Tensor pids = ls::zeros({3}, {.dtype = ls::kInt64}), t = ls::zeros({100'000});
+        group->all_gather(pids, ls::full({1}, getpid(), {.dtype = ls::kInt64}))->wait();
+        if (group->rank() == 2) raise(SIGSTOP);
+        const std::string error =
+            error_of<ls::CommTimeout>([&] { (group->rank() == 0 ? group->all_reduce(t) : group->recv(t, 2))->wait(); });
+        const std::string blame = error.substr(error.find("): "));
+        CHECK_MESSAGE(contains(blame, "rank 2"), error);
+        for (const char* innocent : {"rank 0", "rank 1"}) CHECK_MESSAGE(!contains(blame, innocent), error);
+        kill(static_cast<pid_t>(pids[2].item<std::int64_t>()), SIGKILL);
+      },
+      std::chrono::milliseconds(2000), backend);
+  for (const int survivor : {0, 1})
+    CHECK_MESSAGE(ended[static_cast<std::size_t>(survivor)].ok(),
+                  ended[static_cast<std::size_t>(survivor)].to_string());
+  CHECK(ended[2].signal == SIGKILL);
+}
+
 // Trains until `victim` does something at its step `moment`; the others must get a CommError that names it, with
 // their parameters as a run without the fault leaves them after as many steps.
 inline void train_until(const Group& group, int victim, int moment, const std::function<void()>& fault) {

@@ -27,11 +27,11 @@ class Post {
     std::vector<std::byte> data;
   };
 
-  void put(const Line& line, const void* data, std::size_t bytes) {
+  void put(const Line& line, int rank, const void* data, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto* const first = static_cast<const std::byte*>(data);
     lines_[line].push_back({put_[line]++, {first, first + bytes}});
-    sent[static_cast<std::size_t>(std::get<0>(line))][static_cast<std::size_t>(std::get<2>(line))] +=
+    sent[static_cast<std::size_t>(rank)][static_cast<std::size_t>(std::get<2>(line))] +=
         static_cast<std::int64_t>(bytes);
     changed_.notify_all();
   }
@@ -46,7 +46,9 @@ class Post {
     auto& queue = lines_[line];
     const auto is_it = [&](const Message& message) { return message.number == number; };
     const auto is_over = [&] {
-      return std::ranges::any_of(queue, is_it) || closed_[static_cast<std::size_t>(std::get<0>(line))] ||
+      const int from = std::get<0>(line);
+      return std::ranges::any_of(queue, is_it) ||
+             (from != ls::parallel::kAnyRank && closed_[static_cast<std::size_t>(from)]) ||
              closed_[static_cast<std::size_t>(std::get<1>(line))];
     };
     if (!changed_.wait_for(lock, patience, is_over)) return Found::kNotYet;
@@ -85,7 +87,8 @@ class PostTransport final : public ls::parallel::Transport {
   std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
                                              std::size_t bytes) override {
     const bool is_lost = post_->is_closed(to);  // gloo does not say so: it never finishes
-    if (!is_lost) post_->put({rank_, to, channel}, data, bytes);
+    const bool is_question = channel == ls::parallel::Channel::kQuestions;
+    if (!is_lost) post_->put({is_question ? ls::parallel::kAnyRank : rank_, to, channel}, rank_, data, bytes);
     return std::make_unique<Sent>(to, is_lost);
   }
   std::unique_ptr<ls::parallel::Parcel> receive(int from, ls::parallel::Channel channel, void* data,
