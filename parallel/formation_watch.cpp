@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/parallel/deadline.h"
+#include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -11,12 +12,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kFailure = "failure";
+constexpr const char *kFailure = "failure", *kQuestion = "question";
 constexpr milliseconds kWaitSlice{100};      // of a wait for a key, between looks for a failure
 constexpr milliseconds kBetweenLooks{25};    // at least
 constexpr milliseconds kUntilNoticed{1000};  // for the store, that a process has ended whose end a rank has noticed
 constexpr milliseconds kUntilHeard{1000};    // for the ranks, to receive the reason before the store ends
 
+std::string here_key(int rank) { return fmt::format("here/{}", rank); }
 std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
 
 // As the outcome of a rendezvous: a letter for the kind, then the text.
@@ -90,11 +92,22 @@ std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> w
   return std::make_shared<WatchedStore>(std::move(watch), std::move(store));
 }
 
+// What the key holds; nobody sets the value that this expects, so nothing changes.
+std::string FormationWatch::peek(const std::string& key) { return store_->compare_set(key, std::string(1, '\0'), ""); }
+
 std::string FormationWatch::failure() {
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
   if (!failure_.empty() || is_finished() || now - looked_ < kBetweenLooks) return failure_;
-  failure_ = store_->compare_set(kFailure, std::string(1, '\0'), "");  // nobody sets that value: it only reads
+  try {
+    failure_ = peek(kFailure);
+    if (failure_.empty() && !is_asked_ && !peek(kQuestion).empty()) {
+      store_->set(here_key(rank_), "1");
+      is_asked_ = true;
+    }
+  } catch (const CommTimeout& error) {  // the rank that holds the store is stopped
+    failure_ = kLate + std::string(error.what());
+  }
   looked_ = std::chrono::steady_clock::now();
   return failure_;
 }
@@ -105,15 +118,49 @@ void FormationWatch::check() {
 
 // Connections to this rank may break before the store notices the end of the process that broke them.
 std::string FormationWatch::find_first(const Error& error) {
-  const bool follows = dynamic_cast<const CommError*>(&error) != nullptr;
-  if (follows) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return failure_;
+  }
+  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+  if (dynamic_cast<const CommError*>(&error)) {
     try {
-      return store_->get(kFailure, kUntilNoticed);
+      return store_->get(kFailure, late ? kBetweenLooks : kUntilNoticed);
     } catch (const CommTimeout&) {
       // Then this rank is the first one that says so.
     }
   }
-  return record(error);
+  const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
+  if (silent.empty()) return record(error);
+  return store_->compare_set(
+      kFailure, "",
+      fmt::format("{}init_process_group: the group is not made: {} {} not answer: stopped, or busy?", kLate,
+                  list_ranks(silent), silent.size() == 1 ? "does" : "do"));
+}
+
+// When the time of this rank is over: those that do not answer. A rank that waits for others does, and so does one whose time is
+// over as well.
+std::vector<int> FormationWatch::silent_ranks() {
+  store_->set(here_key(rank_), "1");
+  store_->set(kQuestion, "1");
+  try {
+    store_->wait(keys_of_others(here_key), kUntilNoticed);
+    return {};
+  } catch (const CommTimeout&) {
+    std::vector<int> silent;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (peek(here_key(rank)).empty()) silent.push_back(rank);
+    }
+    return silent;
+  }
+}
+
+std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank)) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) keys.push_back(key(rank));
+  }
+  return keys;
 }
 
 std::string FormationWatch::record(const Error& error) {
@@ -126,12 +173,8 @@ std::string FormationWatch::record(const Error& error) {
 
 void FormationWatch::let_others_hear() {
   if (!holds_store_) return store_->set(heard_key(rank_), "");
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank != rank_) keys.push_back(heard_key(rank));
-  }
   try {
-    store_->wait(keys, kUntilHeard);
+    store_->wait(keys_of_others(heard_key), kUntilHeard);
   } catch (const CommTimeout&) {
     // A rank that works on something else does not wait for this one.
   }

@@ -45,7 +45,10 @@ class FormationWatch {
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
+  std::string peek(const std::string& key);
   std::string find_first(const Error& error);
+  std::vector<int> silent_ranks();
+  std::vector<std::string> keys_of_others(std::string (*key)(int rank)) const;
   std::string record(const Error& error);
   void let_others_hear();
 
@@ -56,6 +59,7 @@ class FormationWatch {
   std::atomic<bool> finished_{false};
   std::mutex mutex_;  // of what follows
   std::string failure_;
+  bool is_asked_ = false;  // whether this rank waits, by one whose time is over; it has answered
   std::chrono::steady_clock::time_point looked_;
 };
 

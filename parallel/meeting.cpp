@@ -82,14 +82,20 @@ class Meeting {
       if (place_.rank == 0) let_others_hear(all_ranks());
       throw;
     }
-    see_off();
     const bool holds_store = place_.rank == 0;
+    const auto watch =
+        std::make_shared<FormationWatch>(call_store_, std::move(will_), place_.rank, place_.size, holds_store);
+    try {
+      see_off();
+    } catch (const CommTimeout& error) {
+      watch->pass_on(error);
+      throw;
+    }
     return {.rank = place_.rank,
             .size = place_.size,
             .store = std::move(store_),
             .address = meeting_place_->own_address(),
-            .watch =
-                std::make_shared<FormationWatch>(call_store_, std::move(will_), place_.rank, place_.size, holds_store)};
+            .watch = watch};
   }
 
  private:

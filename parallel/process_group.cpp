@@ -150,11 +150,16 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
              : name == "shm"   ? make_shm(wanted)
              : name == "local" ? make_local(wanted)
                                : backend_module(name).make(wanted);
-  if (scratch) {
-    barrier();  // from here on no rank reads what led the ranks to each other
-    scratch->clear();
+  try {
+    if (scratch) {
+      barrier();  // from here on no rank reads what led the ranks to each other
+      scratch->clear();
+    }
+    barrier();                          // nobody leaves, and takes its store along, before all have come
+  } catch (const CommTimeout& error) {  // of which the ranks have found the reason between them
+    if (watch) watch->pass_on(error);
+    throw;
   }
-  barrier();  // nobody leaves, and takes its store along, before all have come
 }
 
 ProcessGroup::~ProcessGroup() {

@@ -96,7 +96,7 @@ StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeou
 
 // The address can be that of the next group by now, whose table is not this one.
 void StoreClient::make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout) {
-  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), what, timeout);
+  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), what, timeout, /*waits=*/false);
   if (static_cast<StoreStatus>(answer.code) != StoreStatus::kDone || answer.fields.size() != 1)
     throw CommError(fmt::format("store: {}: {} does not say which store it is", what, address_));
   const std::lock_guard lock(mutex_);
@@ -115,8 +115,15 @@ void StoreClient::raise_late(const std::string& what, milliseconds timeout) cons
       fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
 }
 
-StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what,
-                                   milliseconds timeout) const {
+// To what the server answers at once.
+void StoreClient::raise_silent(const std::string& what, milliseconds timeout) const {
+  throw CommTimeout(
+      fmt::format("store: {}: {}, which holds the store at {}, does not answer within {} ms: is it stopped?", what,
+                  holder_, address_, timeout.count()));
+}
+
+StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout,
+                                   bool waits) const {
   Deadline deadline(timeout);
   if (link.guard) link.guard->seal(request);
   Outcome outcome = send_all(link.socket, request, deadline);
@@ -132,14 +139,15 @@ StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const s
     throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
   }
   if (outcome == Outcome::kClosed) raise_lost(what);
-  raise_late(what, timeout);
+  waits ? raise_late(what, timeout) : raise_silent(what, timeout);
 }
 
 // A connection goes back only after a whole exchange; closing it ends the wait on the server.
 std::vector<std::string> StoreClient::ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
                                           milliseconds timeout) {
   StoreLink link = take_link(what, timeout);
-  StoreMessage answer = exchange(link, frame(op, fields), what, timeout);
+  const bool waits = op == StoreOp::kGet || op == StoreOp::kWait;
+  StoreMessage answer = exchange(link, frame(op, fields), what, timeout, waits);
   const auto status = static_cast<StoreStatus>(answer.code);
   const bool has_text = !answer.fields.empty();
   if (status != StoreStatus::kDone && status != StoreStatus::kInvalid)
@@ -242,7 +250,7 @@ std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::st
   fields.insert(fields.end(), keys.begin(), keys.end());
   const std::string what = "leave a last will";
   StoreLink link = take_link(what, timeout);
-  exchange(link, frame(StoreOp::kWill, fields), what, timeout);
+  exchange(link, frame(StoreOp::kWill, fields), what, timeout, /*waits=*/false);
   return std::make_unique<LinkWill>(std::move(link));
 }
 

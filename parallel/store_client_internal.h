@@ -81,13 +81,16 @@ class StoreClient {
   // Asks and waits for the answer; `what` is for messages: `get "key"`.
   std::vector<std::string> ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
                                milliseconds timeout);
-  StoreMessage exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout) const;
+  // `waits`: the answer may wait for a key.
+  StoreMessage exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout,
+                        bool waits) const;
   StoreLink take_link(const std::string& what, milliseconds timeout);
   std::optional<StoreLink> take_idle_link(const std::string& what);
   StoreLink connect_anew(const std::string& what, milliseconds timeout);
   void make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout);
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
   [[noreturn]] void raise_late(const std::string& what, milliseconds timeout) const;
+  [[noreturn]] void raise_silent(const std::string& what, milliseconds timeout) const;
 
   std::string address_, holder_;
   Connect connect_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "lockstep/parallel/socket_internal.h"
 
@@ -16,10 +17,10 @@ class WatchedProcess {
   explicit WatchedProcess(pid_t pid) : pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {
     REQUIRE((pidfd_ || errno == ESRCH));  // it has ended already
   }
-  // Waits for the end, twenty seconds at most.
-  bool ends() const {
+  // Waits for the end.
+  bool ends(std::chrono::milliseconds at_most = std::chrono::seconds(20)) const {
     pollfd ended{pidfd_.get(), POLLIN, 0};
-    return !pidfd_ || poll(&ended, 1, 20000) == 1;
+    return !pidfd_ || poll(&ended, 1, static_cast<int>(at_most.count())) == 1;
   }
 
  private:

@@ -1,0 +1,38 @@
+// Named places at which a process ends or stops: its calls of the system that other processes can notice, in the order in which
+// it makes them. tests/parallel/kills.cpp stands before these functions of the C library.
+#pragma once
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+inline std::int64_t monotonic_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+struct KillPoints {
+  std::atomic<bool> armed{false};
+  std::atomic<int> passed{0};
+  int last = 0;  // the call before which the process ends; 0: none
+  std::atomic<std::int64_t>* killed_at = nullptr;
+
+  int signal = SIGKILL;
+
+  void arm(int at, int with, std::atomic<std::int64_t>* moment) {
+    last = at;
+    signal = with;
+    killed_at = moment;
+    passed = 0;
+    armed = true;
+  }
+  void pass() {
+    if (!armed || ++passed != last) return;
+    *killed_at = monotonic_us();
+    kill(getpid(), signal);
+  }
+};
+inline KillPoints kill_points;

@@ -1,0 +1,254 @@
+// One rank of a job is killed, and every survivor has to say so. What counts:
+//
+// - The job: 3 or 4 processes of one host make a group, reduce a tensor, split the group, wrap a model in
+//   DistributedDataParallel, train for some steps and destroy everything. They begin together.
+// - The kill: SIGKILL for one of them, either before its n-th call of the system (KillPoints) or at a random moment of a random
+//   phase of the job. A trial whose victim has ended before is void.
+// - A survivor is any other rank. It has *finished* where its job ended without an error: it needed nothing more of the victim.
+//   It has *named* the victim where it got a CommError whose text blames the victim and no other rank. Anything else is
+//   *wrong*. The text blames the ranks that it mentions, but for the one on which the operation ran ("on rank 2") and those of
+//   which it says that they are there ("ranks 0 and 1 are here").
+// - A survivor is *late* where its error came more than two seconds after the kill. A victim that had not yet entered the
+//   rendezvous cannot be missed before the time-out, as no other rank knows whether it was ever started: there the error says
+//   "did not arrive", and is not late.
+// - A trial may stop its victim instead (SIGSTOP): then the time-out is the only sign, and a survivor is late after three of them.
+// - After its error a survivor either destroys what it has, or ends at once without doing so, as a program that does not catch.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <regex>
+#include <set>
+
+#include "tests/support/chaos.h"
+#include "tests/support/kill_points.h"
+#include "tests/support/ports.h"
+#include "tests/support/watched_process.h"
+
+enum class JobPhase : int { kStart, kInit, kCollective, kSplit, kModel, kSteps, kEnd, kDone };
+inline const char* name(JobPhase phase) {
+  constexpr const char* kNames[] = {"start", "init", "collective", "split", "model", "steps", "end", "done"};
+  return kNames[static_cast<int>(phase)];
+}
+
+struct KillTrial {
+  std::string backend = "shm", method = "env";  // env, tcp or file: whose store the ranks meet at
+  int size = 3, victim = 0;
+  int point = 0;                      // the call before which the victim ends; 0: at a random moment
+  JobPhase phase = JobPhase::kStart;  // that moment: so long ...
+  std::int64_t delay_us = -1;         // ... after the beginning of this phase of the victim; negative: never
+  bool stops = false;                 // the victim, instead of killing it
+  bool unwinds = true;                // a survivor destroys what it has
+  std::chrono::milliseconds timeout = std::chrono::seconds(5);
+};
+
+// What the ranks of a trial leave in memory that they share with the test.
+struct TrialBoard {
+  std::atomic<int> ready{0}, go{0}, points{0};
+  std::atomic<std::int64_t> killed_at{0};
+  struct Rank {
+    std::atomic<int> phase{0};
+    std::atomic<std::int64_t> entered_at[8] = {};  // of each phase
+    std::atomic<std::int64_t> ended_at{0};
+    std::atomic<bool> failed{false};
+    char text[3000] = {};
+  } ranks[4];
+};
+
+struct KillTally {
+  int trials = 0, voids = 0, finished = 0, named = 0, wrong = 0, late = 0;
+  std::map<std::string, int> by_phase;        // in which the victim was killed
+  std::vector<std::string> failures = {};     // of survivors that are wrong or late
+  std::int64_t slowest_us = 0;                // from the kill to an error that is not exempt
+  int job_points = 0;                         // calls that the victim has passed in the last trial
+  std::array<std::int64_t, 8> phase_us = {};  // how long its phases took
+
+  std::string to_string() const {
+    std::string text = std::to_string(trials) + " kills (" + std::to_string(voids) +
+                       " void): " + std::to_string(named) + " survivors named the victim, " + std::to_string(finished) +
+                       " had finished, " + std::to_string(wrong) + " wrong, " + std::to_string(late) +
+                       " late; the slowest after " + std::to_string(slowest_us / 1000) + " ms;";
+    for (const auto& [phase, count] : by_phase) text += " " + phase + " " + std::to_string(count);
+    return text;
+  }
+};
+
+// The ranks that an error blames.
+inline std::set<int> blamed_ranks(std::string text) {
+  text = std::regex_replace(text, std::regex("on rank \\d+"), "");
+  text = std::regex_replace(text, std::regex("; ranks? [0-9, and]+ (is|are) here"), "");
+  std::set<int> blamed;
+  const std::regex list("ranks? (\\d+(?:(?:, | and )\\d+)*)"), number("\\d+");
+  for (std::sregex_iterator at(text.begin(), text.end(), list), end; at != end; ++at) {
+    const std::string numbers = (*at)[1];
+    for (std::sregex_iterator each(numbers.begin(), numbers.end(), number); each != end; ++each)
+      blamed.insert(std::stoi(each->str()));
+  }
+  return blamed;
+}
+
+inline std::string store_path() { return (std::filesystem::current_path() / "kill_trial.store").string(); }
+
+inline ls::parallel::InitOptions options_of(const KillTrial& trial, int rank, const std::string& group, int port) {
+  ls::parallel::InitOptions options{
+      .backend = trial.backend, .timeout = trial.timeout, .world_size = trial.size, .rank = rank, .group_name = group};
+  options.authenticate = false;
+  if (trial.method == "tcp") options.init_method = "tcp://127.0.0.1:" + std::to_string(port);
+  if (trial.method == "file") options.init_method = "file://" + store_path();
+  return options;
+}
+
+// The job of one rank.
+inline void run_job(const ls::parallel::InitOptions& options, bool unwinds, TrialBoard::Rank& own) {
+  const auto enter = [&](JobPhase phase) {
+    own.entered_at[static_cast<int>(phase)] = monotonic_us();
+    own.phase = static_cast<int>(phase);
+  };
+  Group group, part;
+  TwoLayers model;
+  std::unique_ptr<ls::parallel::DistributedDataParallel> ddp;
+  try {
+    enter(JobPhase::kInit);
+    group = ls::parallel::init_process_group(options);
+    enter(JobPhase::kCollective);
+    group->all_reduce(ls::ones({50'000}))->wait();
+    enter(JobPhase::kSplit);
+    part = group->split(0);
+    part->all_reduce(ls::ones({10}))->wait();
+    enter(JobPhase::kModel);
+    ddp = std::make_unique<ls::parallel::DistributedDataParallel>(
+        model, group, ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005});
+    enter(JobPhase::kSteps);
+    ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+    const ls::Tensor x = numbers({8, 4}, {}, 8), y = numbers({8, 2}, {}, 9);
+    for (int step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      ls::nn::mse_loss((*ddp)(x), y).backward();
+      optimizer.step();
+    }
+    enter(JobPhase::kEnd);
+    ddp.reset();
+    part.reset();
+    group.reset();
+    enter(JobPhase::kDone);
+  } catch (const ls::Error& error) {
+    own.ended_at = monotonic_us();
+    std::strncpy(own.text, error.what(), sizeof(own.text) - 1);
+    own.failed = true;
+    if (!unwinds) _exit(0);
+    throw;
+  }
+}
+
+inline void run_trial_rank(const KillTrial& trial, int rank, const std::string& group, int port, TrialBoard& board) {
+  set_master(group);
+  const ls::parallel::InitOptions options = options_of(trial, rank, group, port);
+  TrialBoard::Rank& own = board.ranks[rank];
+  if (rank == trial.victim) kill_points.arm(trial.point, trial.stops ? SIGSTOP : SIGKILL, &board.killed_at);
+  ++board.ready;
+  while (board.go == 0) sched_yield();
+  try {
+    run_job(options, trial.unwinds, own);
+  } catch (const ls::Error&) {
+    return;
+  }
+  if (rank == trial.victim) board.points = kill_points.passed.load();
+}
+
+// Waits for a process, and kills it where it has not ended by then. Returns whether it ended by itself.
+inline bool reap(pid_t process, std::int64_t until_us) {
+  const WatchedProcess watched(process);
+  const bool ended =
+      watched.ends(std::chrono::milliseconds(std::max<std::int64_t>(until_us - monotonic_us(), 0) / 1000));
+  if (!ended) kill(process, SIGKILL);
+  while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return ended;
+}
+
+inline void judge(const KillTrial& trial, const TrialBoard& board, int rank, bool hung, KillTally& tally) {
+  const TrialBoard::Rank& own = board.ranks[rank];
+  const std::string text = own.text;
+  if (!own.failed && !hung) {
+    ++tally.finished;
+    return;
+  }
+  const std::int64_t took = own.ended_at - board.killed_at;
+  const bool is_named = !hung && blamed_ranks(text) == std::set<int>{trial.victim},
+             is_exempt = contains(text, "did not arrive");
+  const std::int64_t most = trial.stops ? 3000 * trial.timeout.count() : 2'000'000;
+  const bool is_late = is_named && !is_exempt && took > most;
+  is_named ? ++tally.named : ++tally.wrong;
+  tally.late += is_late ? 1 : 0;
+  if (is_named && !is_exempt) tally.slowest_us = std::max(tally.slowest_us, took);
+  if (is_named && !is_late) return;
+  tally.failures.push_back(trial.backend + " " + trial.method + " size " + std::to_string(trial.size) + " victim " +
+                           std::to_string(trial.victim) + " point " + std::to_string(trial.point) + " delay " +
+                           std::to_string(trial.delay_us) + " in " + name(trial.phase) +
+                           (trial.unwinds ? " unwinds" : " exits") + (trial.stops ? ", stopped in " : ", killed in ") +
+                           name(static_cast<JobPhase>(board.ranks[trial.victim].phase.load())) + ": rank " +
+                           std::to_string(rank) + " in " + name(static_cast<JobPhase>(own.phase.load())) +
+                           (hung ? " hung" : " after " + std::to_string(took / 1000) + " ms: ") + text);
+}
+
+// Runs one trial and adds what became of it.
+inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
+  void* const memory = mmap(nullptr, sizeof(TrialBoard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  TrialBoard& board = *new (memory) TrialBoard;
+  const std::string group = fresh_group();
+  const int port = trial.method == "tcp" ? free_port() : 0;
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < trial.size; ++rank) {
+    std::fflush(nullptr);
+    processes.push_back(fork());
+    REQUIRE(processes.back() >= 0);
+    if (processes.back() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    run_trial_rank(trial, rank, group, port, board);
+    _exit(0);
+  }
+  while (board.ready < trial.size) sched_yield();
+  const std::int64_t begin = monotonic_us();
+  board.go = 1;
+  const pid_t victim = processes[static_cast<std::size_t>(trial.victim)];
+  if (trial.point == 0 && trial.delay_us >= 0) {
+    while (board.ranks[trial.victim].phase < static_cast<int>(trial.phase)) sched_yield();
+    const timespec pause{trial.delay_us / 1'000'000, trial.delay_us % 1'000'000 * 1000};
+    nanosleep(&pause, nullptr);  // the moment of the kill, at random
+    board.killed_at = monotonic_us();
+    kill(victim, trial.stops ? SIGSTOP : SIGKILL);
+  }
+  const std::int64_t until = begin + 1000 * (3 * trial.timeout.count() + 20'000);
+  std::vector<bool> hung(processes.size());
+  for (std::size_t k = 1; k <= processes.size(); ++k) {  // the victim last: it may be stopped
+    const std::size_t rank = (static_cast<std::size_t>(trial.victim) + k) % processes.size();
+    if (k == processes.size() && trial.stops && board.killed_at != 0) kill(victim, SIGKILL);
+    hung[rank] = !reap(processes[rank], until);
+  }
+  const TrialBoard::Rank& dead = board.ranks[trial.victim];
+  const auto phase = static_cast<JobPhase>(dead.phase.load());
+  tally.job_points = board.points;
+  for (std::size_t i = 1; i < tally.phase_us.size(); ++i)
+    tally.phase_us[i - 1] = dead.entered_at[i] - (i == 1 ? begin : dead.entered_at[i - 1].load());
+  ++tally.trials;
+  ++tally.by_phase[name(phase)];
+  const bool is_void = phase == JobPhase::kDone || dead.failed || board.killed_at == 0;
+  tally.voids += is_void ? 1 : 0;
+  for (int rank = 0; rank < trial.size && !is_void; ++rank) {
+    if (rank != trial.victim) judge(trial, board, rank, hung[static_cast<std::size_t>(rank)], tally);
+  }
+  if (trial.method == "file") std::filesystem::remove(store_path());
+  board.~TrialBoard();
+  munmap(memory, sizeof(TrialBoard));
+}
