@@ -73,8 +73,8 @@ std::string UnixPlace::describe(const Greeting& greeting) const {
   const bool is_busy = greeting.welcome == Welcome::kBusy;
   if (is_busy || is_squatted_)
     return fmt::format(
-        "another program has the address and {}: socket @{}\n"
-        "End it (ss -xap names its process), or choose another MASTER_PORT",
+        "a process has the address and {}: another program, or a rank 0 that was stopped as it began: socket @{}\n"
+        "End it (ss -xap names it), or choose another MASTER_PORT",
         is_busy ? "accepts nobody" : "does not listen", options_.socket);
   switch (greeting.welcome) {
     case Welcome::kOtherUser:

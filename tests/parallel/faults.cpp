@@ -130,7 +130,8 @@ void check_out_of_descriptors(int poor, const std::function<void(int rank, const
     const auto on_call = [&](const std::string& call, std::string&) {
       if (rank != poor) return;
       if (call == "set shm/process/2") set_limit(RLIMIT_NOFILE, room_for(2));  // rank 0 watches two ranks from here on
-      if (call == "get shm/process/2") set_limit(RLIMIT_NOFILE, room_for(1));  // rank 1 watches the last one
+      if (call == "get shm/process/2")
+        set_limit(RLIMIT_NOFILE, room_for(2));  // rank 1 watches both others from here on
     };
     const auto store = std::make_shared<Board>(entries, on_call);
     const std::string error = error_of<ls::Error>([&] {

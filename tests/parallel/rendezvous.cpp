@@ -345,7 +345,8 @@ TEST_CASE("an address that another program squats is an error before the time-ou
     set_torchrun(port, rank, 2);
     join(seconds(3600));
   });
-  check_all_fail(results, "another program has the address and " + why + ": socket @" + name);
+  check_all_fail(results, "a process has the address and " + why + ": another program, or ");
+  check_all_fail(results, ": socket @" + name);
   check_all_fail(results, "choose another MASTER_PORT");
   clear_environment();
 }
