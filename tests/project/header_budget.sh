@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# lockstep.h stays cheap: at most 60,000 preprocessed lines, and no third-party or heavy standard header in it or in what
-# it includes.
+# lockstep.h stays cheap: at most 28,000 preprocessed lines beyond <chrono>, which it needs and whose size the standard
+# library decides (31,000 lines with GCC 12, 63,000 with GCC 14), and no third-party or heavy standard header in it or in
+# what it includes.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
-limit=60000
+limit=28000
 heavy='functional|algorithm|future|thread|random|iostream|regex|filesystem'
 failed=0
 complain() { echo "$*"; failed=1; }
 
 echo '#include "lockstep/lockstep.h"' >umbrella.cpp
-lines=$("$CXX" -std=c++20 -I"$BUILD/include" -E -P umbrella.cpp | grep -c '[^[:space:]]')
-echo "lockstep.h: $lines preprocessed lines of $limit"
+echo '#include <chrono>' >chrono.cpp
+preprocessed_lines() { "$CXX" -std=c++20 -I"$BUILD/include" -E -P "$1" | grep -c '[^[:space:]]'; }
+lines=$(($(preprocessed_lines umbrella.cpp) - $(preprocessed_lines chrono.cpp)))
+echo "lockstep.h: $lines preprocessed lines beyond <chrono>, of $limit"
 [ "$lines" -le "$limit" ] || complain "lockstep.h is over its budget"
 
 "$CXX" -std=c++20 -I"$BUILD/include" -M umbrella.cpp | tr -s ' \\' '\n' >seen.txt
