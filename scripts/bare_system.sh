@@ -24,7 +24,7 @@ command -v debootstrap >/dev/null || { echo "bare_system.sh: debootstrap is miss
 
 unmount() {
   local folder
-  for folder in proc dev; do
+  for folder in proc sys dev ''; do
     ! mountpoint -q "$root/$folder" || umount --lazy "$root/$folder"
   done
 }
@@ -49,7 +49,9 @@ if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
   mkdir -p "$root/etc/ssl/certs"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 fi
+mount --bind "$root" "$root"  # as network namespaces need: / is a file system of its own
 mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
 mount --rbind /dev "$root/dev"
 mount --make-rslave "$root/dev"
 

@@ -99,13 +99,13 @@ connected() { [ -n "$(on "$1" ss -Htn state established "dst 10.77.$2.2" 2>/dev/
 # Only the store's port is open between the hosts.
 firewall() {
   hosts 2
-  ip rule add ipproto tcp dport $port lookup main pref 5
-  ip rule add ipproto tcp sport $port lookup main pref 5
+  ip rule add ipproto 6 dport $port lookup main pref 5
+  ip rule add ipproto 6 sport $port lookup main pref 5
   ip rule add from all iif cable0 blackhole pref 10
   ip rule add from all iif cable1 blackhole pref 10
   train 2 $timeout
-  fails 0 $bound 'no connection with rank 1.*must be open'
-  fails 1 $bound 'no connection with rank 0.*must be open'
+  fails 0 $bound 'no connection with rank [01].*must be open'
+  fails 1 $bound 'no connection with rank [01].*must be open'
 }
 
 # The store's host does not answer at all.

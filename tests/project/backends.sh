@@ -10,7 +10,7 @@ done
 want=$(./06_same_bits shards 4 | cut -d" " -f3)
 for backend in "$@"; do
   case $backend in
-    mpi) start=("${MPIRUN:?}" --allow-run-as-root --oversubscribe -quiet) method=mpi:// count=-np ;;
+    mpi) start=("${MPIRUN:?}" --allow-run-as-root --oversubscribe) method=mpi:// count=-np ;;
     *) start=("$BUILD/tools/lockstep-run" --no-prefix) method=env:// count=--nproc-per-node ;;
   esac
   "${start[@]}" $count 2 ./03_ddp "$backend" $method | grep -c 'of 2 done' | grep -qx 2
