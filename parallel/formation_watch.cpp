@@ -84,8 +84,8 @@ class WatchedStore final : public Store {
 std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailure, heard_key(rank)}; }
 
 FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
-                               bool holds_store)
-    : store_(std::move(store)), will_(std::move(will)), rank_(rank), size_(size), holds_store_(holds_store),
+                               bool waits_for_others)
+    : store_(std::move(store)), will_(std::move(will)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
       looked_(std::chrono::steady_clock::now()) {}
 
 std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store) {
@@ -172,7 +172,8 @@ std::string FormationWatch::record(const Error& error) {
 }
 
 void FormationWatch::let_others_hear() {
-  if (!holds_store_) return store_->set(heard_key(rank_), "");
+  store_->set(heard_key(rank_), "");
+  if (!waits_for_others_) return;
   try {
     store_->wait(keys_of_others(heard_key), kUntilHeard);
   } catch (const CommTimeout&) {

@@ -24,9 +24,10 @@ class FormationWatch {
   // The keys that the last will of `rank` has to set, besides those of the caller's.
   static std::vector<std::string> keys_of(int rank);
 
-  // `store` is for this formation alone. `will` has the keys of this rank in it; null where the store takes none. The rank that
-  // holds the store stays, after a failure, until the others have received the reason.
-  FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size, bool holds_store);
+  // `store` is for this formation alone. `will` has the keys of this rank in it; null where the store takes none. A rank that
+  // `waits_for_others` stays, after a failure, until they have received the reason: where it holds the store, or where a store
+  // that nobody uses any more is taken for that of an earlier run.
+  FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size, bool waits_for_others);
 
   // `store` as it is, but that waits end with the reason when the formation has failed. After finish() it is `store` alone.
   static std::shared_ptr<Store> watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store);
@@ -55,7 +56,7 @@ class FormationWatch {
   std::shared_ptr<Store> store_;
   std::unique_ptr<LastWill> will_;
   int rank_, size_;
-  bool holds_store_;
+  bool waits_for_others_;
   std::atomic<bool> finished_{false};
   std::mutex mutex_;  // of what follows
   std::string failure_;

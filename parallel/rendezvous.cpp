@@ -39,13 +39,20 @@ Rendezvous meet_on_store(const InitOptions& options) {
     keys.push_back(RollCall::kOutcome);
     auto will = call.is_taken() ? nullptr : calls->leave_last_will(keys, call.will());
     if (!call.enter()) throw CommError(call.error());
+    const auto watch = std::make_shared<FormationWatch>(calls, std::move(will), options.rank, options.world_size, true);
     call.arrive();
-    call.wait_for_all(options.timeout, options.timeout);
+    try {
+      call.wait_for_all(options.timeout, options.timeout);
+    } catch (const CommTimeout&) {
+      throw;
+    } catch (const CommError& error) {
+      watch->pass_on(error);
+      throw;
+    }
     return {.rank = options.rank,
             .size = options.world_size,
             .store = std::make_shared<PrefixStore>(prefix, options.store),
-            .watch = std::make_shared<FormationWatch>(calls, std::move(will), options.rank, options.world_size,
-                                                      options.rank == 0)};
+            .watch = watch};
   }
 }
 
