@@ -27,7 +27,8 @@ class FormationWatch {
   // `store` is for this formation alone. `will` has the keys of this rank in it; null where the store takes none. A rank that
   // `waits_for_others` stays, after a failure, until they have received the reason: where it holds the store, or where a store
   // that nobody uses any more is taken for that of an earlier run.
-  FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size, bool waits_for_others);
+  FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
+                 bool waits_for_others);
 
   // `store` as it is, but that waits end with the reason when the formation has failed. After finish() it is `store` alone.
   static std::shared_ptr<Store> watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store);
