@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Random faults, as many as asked for: scripts/chaos.sh [trials, 200] [first seed, 1]. A failure prints its seed.
-# Ranks that die, stop or leave; connections that delay, split, alter or break; 100,000 intruders; hosts that are cut off.
+# Ranks that die, stop or leave, at any moment and at every call of the system; connections that delay, split, alter or break; 100,000 intruders; hosts that are cut off.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null
 cmake --build --preset release --target test_parallel test_parallel_threads network_job network_intruder | tail -1
 export LOCKSTEP_CHAOS_TRIALS=${1:-200} LOCKSTEP_CHAOS_SEED=${2:-1} LOCKSTEP_INTRUDERS=100000
+export LOCKSTEP_KILL_TRIALS=$LOCKSTEP_CHAOS_TRIALS LOCKSTEP_KILL_STRIDE=1 LOCKSTEP_STOP_STRIDE=5
 build/release/tests/test_parallel --source-file='*chaos.cpp'
+build/release/tests/test_parallel --success --source-file='*kills.cpp' | grep -v '^ *$'
 build/release/tests/test_parallel_threads --source-file='*/store_proxy_threads.cpp'
 ctest --preset release -L network
 (cd build/release/tests/network && JOB=./network_job bash ../../../../tests/network/faults.sh dead_host)

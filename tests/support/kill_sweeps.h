@@ -1,5 +1,6 @@
-// Trials of kill_trials.h in a row. LOCKSTEP_KILL_TRIALS asks for more at random moments, LOCKSTEP_KILL_STRIDE for more places
-// (1: all of them, at every kind of store), LOCKSTEP_CHAOS_SEED for other moments; scripts/chaos.sh sets them.
+// Trials of kill_trials.h in a row. LOCKSTEP_KILL_TRIALS asks for more at random moments, LOCKSTEP_KILL_STRIDE and
+// LOCKSTEP_STOP_STRIDE for more places (1: all of them, at every kind of store), LOCKSTEP_CHAOS_SEED for other moments;
+// scripts/chaos.sh sets them.
 #pragma once
 
 #include "tests/support/chaos_trials.h"
