@@ -12,23 +12,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char *kFailure = "failure", *kQuestion = "question";
-constexpr milliseconds kWaitSlice{100};      // of a wait for a key, between looks for a failure
-constexpr milliseconds kBetweenLooks{25};    // at least
-constexpr milliseconds kUntilNoticed{1000};  // for the store, that a process has ended whose end a rank has noticed
-constexpr milliseconds kUntilHeard{1000};    // for the ranks, to receive the reason before the store ends
+constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
+constexpr milliseconds kWaitSlice{100};        // of a wait for a key, between looks for a failure
+constexpr milliseconds kBetweenQuestions{25};  // at least
+constexpr milliseconds kUntilNoticed{1000};    // for the store, that a process has ended whose end a rank has noticed
+constexpr milliseconds kUntilHeard{1000};      // for the ranks, to receive the reason before the store ends
 
 std::string here_key(int rank) { return fmt::format("here/{}", rank); }
 std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
-
-// As the outcome of a rendezvous: a letter for the kind, then the text.
-constexpr char kLost = 'L', kLate = 'T';
-
-[[noreturn]] void raise(const std::string& failure) {
-  const std::string text = failure.substr(1);
-  if (failure[0] == kLate) throw CommTimeout(text);
-  throw CommError(text);
-}
 
 class WatchedStore final : public Store {
  public:
@@ -81,7 +72,7 @@ class WatchedStore final : public Store {
 
 // --- the watch ----------------------------------------------------------------------------------------------------------
 
-std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailure, heard_key(rank)}; }
+std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailureKey, heard_key(rank)}; }
 
 FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
                                bool waits_for_others)
@@ -98,10 +89,10 @@ std::string FormationWatch::peek(const std::string& key) { return store_->compar
 std::string FormationWatch::failure() {
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
-  if (!failure_.empty() || is_finished() || now - looked_ < kBetweenLooks) return failure_;
+  if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
   try {
-    failure_ = peek(kFailure);
-    if (failure_.empty() && !is_asked_ && !peek(kQuestion).empty()) {
+    failure_ = peek(kFailureKey);
+    if (failure_.empty() && !is_asked_ && !peek(kQuestionKey).empty()) {
       store_->set(here_key(rank_), "1");
       is_asked_ = true;
     }
@@ -113,7 +104,7 @@ std::string FormationWatch::failure() {
 }
 
 void FormationWatch::check() {
-  if (const std::string first = failure(); !first.empty()) raise(first);
+  if (const std::string first = failure(); !first.empty()) raise_outcome(first);
 }
 
 // Connections to this rank may break before the store notices the end of the process that broke them.
@@ -125,7 +116,7 @@ std::string FormationWatch::find_first(const Error& error) {
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
   if (dynamic_cast<const CommError*>(&error)) {
     try {
-      return store_->get(kFailure, late ? kBetweenLooks : kUntilNoticed);
+      return store_->get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
     } catch (const CommTimeout&) {
       // Then this rank is the first one that says so.
     }
@@ -133,7 +124,7 @@ std::string FormationWatch::find_first(const Error& error) {
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
   if (silent.empty()) return record(error);
   return store_->compare_set(
-      kFailure, "",
+      kFailureKey, "",
       fmt::format("{}init_process_group: the group is not made: {} {} not answer: stopped, or busy?", kLate,
                   list_ranks(silent), silent.size() == 1 ? "does" : "do"));
 }
@@ -142,7 +133,7 @@ std::string FormationWatch::find_first(const Error& error) {
 // over as well.
 std::vector<int> FormationWatch::silent_ranks() {
   store_->set(here_key(rank_), "1");
-  store_->set(kQuestion, "1");
+  store_->set(kQuestionKey, "1");
   try {
     store_->wait(keys_of_others(here_key), kUntilNoticed);
     return {};
@@ -167,7 +158,7 @@ std::string FormationWatch::record(const Error& error) {
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr,
              is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // which names them
   return store_->compare_set(
-      kFailure, "",
+      kFailureKey, "",
       fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
 }
 
@@ -193,7 +184,7 @@ void FormationWatch::explain(const Error& error) {
     return;
   }
   const bool is_own = first.find(error.what()) != std::string::npos;
-  if (follows && !first.empty() && !is_own) raise(first);
+  if (follows && !first.empty() && !is_own) raise_outcome(first);
 }
 
 void FormationWatch::pass_on(const Error& error) {
@@ -231,7 +222,7 @@ FormationAlarm::~FormationAlarm() {
 void FormationAlarm::run() {
   std::unique_lock lock(mutex_);
   for (bool failed = false; !failed;) {
-    if (stop_.wait_for(lock, 2 * kBetweenLooks, [this] { return stopping_; })) return;
+    if (stop_.wait_for(lock, 2 * kBetweenQuestions, [this] { return stopping_; })) return;
     lock.unlock();
     try {
       failed = !watch_->failure().empty();

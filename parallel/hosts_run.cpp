@@ -13,7 +13,7 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 namespace {
 
 // What launchers get on top of the grace of their ranks: to tell each other how it ended, and to end.
-constexpr std::chrono::seconds kFarewell{10};
+constexpr std::chrono::seconds kHostFarewell{10};
 constexpr int kOfSsh = 255;  // ssh's own failures
 
 class HostsJob {
@@ -77,7 +77,7 @@ void HostsJob::take(const Sessions::Ended& ended) {
     result_.exit_code = exit.code;
   }
   if (!exit.is_of_ranks()) return hang_up();
-  if (!until_hung_up_) until_hung_up_.emplace(options_.grace + kFarewell);
+  if (!until_hung_up_) until_hung_up_.emplace(options_.grace + kHostFarewell);
 }
 
 // The first host's launcher is where all meet.
@@ -92,14 +92,14 @@ void HostsJob::take_stop_request() {
   const int signal = take_request(stop_fd_);
   if (signal == 0) return;
   sessions_.tell(signal);
-  if (std::exchange(result_.was_asked_to_stop, true) && !until_kill_) until_kill_.emplace(kFarewell);
+  if (std::exchange(result_.was_asked_to_stop, true) && !until_kill_) until_kill_.emplace(kHostFarewell);
 }
 
 void HostsJob::hang_up() {
   until_hung_up_.reset();
   if (std::exchange(is_hung_up_, true)) return;
   sessions_.hang_up();
-  if (!until_kill_) until_kill_.emplace(options_.grace + kFarewell);
+  if (!until_kill_) until_kill_.emplace(options_.grace + kHostFarewell);
 }
 
 }  // namespace

@@ -54,6 +54,10 @@ Place place_from_url(const InitOptions& options, const Url& url);
 // The first host of SLURM's list: "node03" of "node[03-05,9],gpu1"; empty where there is none.
 std::string first_host(const std::string& list);
 
+// How an outcome that is an error begins; what follows is its text.
+inline constexpr char kLost = 'L', kLate = 'T';
+[[noreturn]] void raise_outcome(const std::string& outcome);
+
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);
 

@@ -13,19 +13,17 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 
 namespace {
 
-// How an outcome that is an error begins; what follows is its text.
-constexpr char kLost = 'L', kLate = 'T';
 constexpr const char* kTerms = "terms";  // the key of what the first rank that enters has
-
-[[noreturn]] void raise(const std::string& outcome) {
-  const std::string text = outcome.substr(1);
-  if (outcome[0] == kLate) throw CommTimeout(text);
-  throw CommError(text);
-}
 
 std::string process_mark() { return fmt::format("process {}", ::getpid()); }
 
 }  // namespace
+
+void raise_outcome(const std::string& outcome) {
+  const std::string text = outcome.substr(1);
+  if (outcome[0] == kLate) throw CommTimeout(text);
+  throw CommError(text);
+}
 
 std::string list_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kShown = 12;
@@ -132,7 +130,7 @@ void RollCall::wait_for_all(std::chrono::milliseconds timeout, std::chrono::mill
   } catch (const CommTimeout&) {
     outcome_ = settle_late(shown);
   }
-  if (has_failed()) raise(outcome_);
+  if (has_failed()) raise_outcome(outcome_);
 }
 
 // Late, unless the outcome came just now.

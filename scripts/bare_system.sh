@@ -24,9 +24,7 @@ command -v debootstrap >/dev/null || { echo "bare_system.sh: debootstrap is miss
 
 unmount() {
   local folder
-  for folder in proc sys dev ''; do
-    ! mountpoint -q "$root/$folder" || umount --lazy "$root/$folder"
-  done
+  while folder=$(findmnt -rno TARGET | grep -m1 -E "^$root(/|$)"); do umount --recursive --lazy "$folder"; done
 }
 trap unmount EXIT
 

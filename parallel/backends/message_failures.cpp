@@ -10,7 +10,7 @@ namespace {
 constexpr std::chrono::seconds kNewsPatience{1};        // a rank that fails tells why before it hangs up
 constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around, and answers, many times in it
 constexpr std::chrono::milliseconds kUntilSent{200};    // the news of a failure
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kBetweenAnswers{1};
 constexpr std::uint8_t kQuestion = 1, kAnswer = 2;
 
 bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }
@@ -111,7 +111,7 @@ MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, c
                    fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, peer, ""))};
       if (!has_left(failure.reason)) return failure;
     }
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenAnswers);
   }
   return departure;
 }
@@ -205,7 +205,7 @@ std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
   }
   std::vector<int> silent = asked;
   for (Deadline patience(kUntilSilent); !silent.empty() && !patience.passed();) {
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenAnswers);
     answer_questions();
     const std::lock_guard lock(news_mutex_);
     std::erase_if(silent, [&](int peer) { return answers_[static_cast<std::size_t>(peer)] != kNoAnswer; });
