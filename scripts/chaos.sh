@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null
 cmake --build --preset release --target test_parallel test_parallel_threads network_job network_intruder | tail -1
 export LOCKSTEP_CHAOS_TRIALS=${1:-200} LOCKSTEP_CHAOS_SEED=${2:-1} LOCKSTEP_INTRUDERS=100000
-export LOCKSTEP_KILL_TRIALS=$LOCKSTEP_CHAOS_TRIALS LOCKSTEP_KILL_STRIDE=1 LOCKSTEP_STOP_STRIDE=5
+export LOCKSTEP_KILL_TRIALS=$LOCKSTEP_CHAOS_TRIALS LOCKSTEP_KILL_STRIDE=1 LOCKSTEP_STOP_STRIDE=5 LOCKSTEP_KILL_QUIET=1
 build/release/tests/test_parallel --source-file='*chaos.cpp'
 build/release/tests/test_parallel --success --source-file='*kills.cpp' | grep -v '^ *$'
 build/release/tests/test_parallel_threads --source-file='*/store_proxy_threads.cpp'

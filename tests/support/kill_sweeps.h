@@ -1,6 +1,6 @@
 // Trials of kill_trials.h in a row. LOCKSTEP_KILL_TRIALS asks for more at random moments, LOCKSTEP_KILL_STRIDE and
-// LOCKSTEP_STOP_STRIDE for more places (1: all of them, at every kind of store), LOCKSTEP_CHAOS_SEED for other moments;
-// scripts/chaos.sh sets them.
+// LOCKSTEP_STOP_STRIDE for more places (1: all of them, at every kind of store), LOCKSTEP_CHAOS_SEED for other moments.
+// LOCKSTEP_KILL_QUIET says that nothing else runs here: then a late error is a failure. scripts/chaos.sh sets them.
 #pragma once
 
 #include "tests/support/chaos_trials.h"
@@ -9,6 +9,13 @@
 inline void check_tally(const KillTally& tally, const std::string& what) {
   MESSAGE(what << ": " << tally.to_string());
   for (const std::string& failure : tally.failures) FAIL_CHECK(failure);
+  const bool is_quiet = from_environment("LOCKSTEP_KILL_QUIET", 0) != 0;
+  for (const std::string& delay : tally.delays) {
+    if (is_quiet)
+      FAIL_CHECK(delay);
+    else
+      MESSAGE(delay);
+  }
 }
 
 // Every rank as the victim, at places that are so far apart.

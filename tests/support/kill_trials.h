@@ -68,7 +68,8 @@ struct TrialBoard {
 struct KillTally {
   int trials = 0, voids = 0, finished = 0, named = 0, wrong = 0, late = 0;
   std::map<std::string, int> by_phase;        // in which the victim was killed
-  std::vector<std::string> failures = {};     // of survivors that are wrong or late
+  std::vector<std::string> failures = {};     // of survivors that are wrong
+  std::vector<std::string> delays = {};       // of those that are late
   std::int64_t slowest_us = 0;                // from the kill to an error that is not exempt
   int job_points = 0;                         // calls that the victim has passed in the last trial
   std::array<std::int64_t, 8> phase_us = {};  // how long its phases took
@@ -192,13 +193,14 @@ inline void judge(const KillTrial& trial, const TrialBoard& board, int rank, boo
   tally.late += is_late ? 1 : 0;
   if (is_named && !is_exempt) tally.slowest_us = std::max(tally.slowest_us, took);
   if (is_named && !is_late) return;
-  tally.failures.push_back(trial.backend + " " + trial.method + " size " + std::to_string(trial.size) + " victim " +
-                           std::to_string(trial.victim) + " point " + std::to_string(trial.point) + " delay " +
-                           std::to_string(trial.delay_us) + " in " + name(trial.phase) +
-                           (trial.unwinds ? " unwinds" : " exits") + (trial.stops ? ", stopped in " : ", killed in ") +
-                           name(static_cast<JobPhase>(board.ranks[trial.victim].phase.load())) + ": rank " +
-                           std::to_string(rank) + " in " + name(static_cast<JobPhase>(own.phase.load())) +
-                           (hung ? " hung" : " after " + std::to_string(took / 1000) + " ms: ") + text);
+  (is_named ? tally.delays : tally.failures)
+      .push_back(trial.backend + " " + trial.method + " size " + std::to_string(trial.size) + " victim " +
+                 std::to_string(trial.victim) + " point " + std::to_string(trial.point) + " delay " +
+                 std::to_string(trial.delay_us) + " in " + name(trial.phase) + (trial.unwinds ? " unwinds" : " exits") +
+                 (trial.stops ? ", stopped in " : ", killed in ") +
+                 name(static_cast<JobPhase>(board.ranks[trial.victim].phase.load())) + ": rank " +
+                 std::to_string(rank) + " in " + name(static_cast<JobPhase>(own.phase.load())) +
+                 (hung ? " hung" : " after " + std::to_string(took / 1000) + " ms: ") + text);
 }
 
 // Runs one trial and adds what became of it.
