@@ -225,7 +225,8 @@ inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
   board.go = 1;
   const pid_t victim = processes[static_cast<std::size_t>(trial.victim)];
   if (trial.point == 0 && trial.delay_us >= 0) {
-    while (board.ranks[trial.victim].phase < static_cast<int>(trial.phase)) sched_yield();
+    const TrialBoard::Rank& own = board.ranks[trial.victim];
+    while (own.phase < static_cast<int>(trial.phase) && !own.failed) sched_yield();
     const timespec pause{trial.delay_us / 1'000'000, trial.delay_us % 1'000'000 * 1000};
     nanosleep(&pause, nullptr);  // the moment of the kill, at random
     board.killed_at = monotonic_us();
