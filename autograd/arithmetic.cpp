@@ -4,7 +4,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -156,4 +156,4 @@ LOCKSTEP_COMPARISON(>=, kGreaterEqual)
 bool equal(const Tensor& a, const Tensor& b) { return raw::equal(a, b); }
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) { return raw::allclose(a, b, rtol, atol); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

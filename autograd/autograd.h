@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 // What `grad` is asked for beside the gradients.
 struct GradOptions {
@@ -43,4 +43,4 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
 // The graph behind `t` in Graphviz' DOT language: operations, their edges, leaves with shape and dtype.
 std::string to_dot(const Tensor& t);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

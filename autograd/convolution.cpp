@@ -5,7 +5,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/windows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -63,4 +63,4 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const S
   return conv(x, weight, bias, {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 Tensor finish(Tensor out, const TensorOptions& options) {
@@ -76,4 +76,4 @@ Tensor from_memory(void* data, const Shape& shape, DType dtype, std::size_t byte
 Tensor load_npy(const std::string& path) { return raw::load_npy(path); }
 Tensor load_npz(const std::string& path, const std::string& name) { return raw::load_npz(path, name); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

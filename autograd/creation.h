@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 Tensor empty(const Shape& shape, const TensorOptions& options = {});  // uninitialised
 Tensor zeros(const Shape& shape, const TensorOptions& options = {});  // filled with 0
@@ -139,4 +139,4 @@ requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, co
 Tensor load_npy(const std::string& path);
 Tensor load_npz(const std::string& path, const std::string& name = "");  // of an .npz archive
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

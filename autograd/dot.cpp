@@ -4,7 +4,7 @@
 #include "lockstep/autograd/history.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 std::string to_dot(const Tensor& t) {
   std::string text = "digraph lockstep {\n  rankdir=BT;\n  node [shape=box, fontname=monospace];\n";
@@ -35,4 +35,4 @@ std::string to_dot(const Tensor& t) {
   return text + "}\n";
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

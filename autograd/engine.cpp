@@ -10,7 +10,7 @@
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 namespace {
 
@@ -373,4 +373,4 @@ Tensor Needs::home(std::size_t input) const {
 
 std::vector<Tensor> run_backward(const BackwardRequest& request) { return Backward(request).run(); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -6,7 +6,7 @@
 
 #include "lockstep/autograd/history.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 struct BackwardRequest {
   std::span<const Tensor> roots;      // run backward from these
@@ -20,4 +20,4 @@ struct BackwardRequest {
 // Returns the gradients of request.inputs, undefined where none arrived.
 std::vector<Tensor> run_backward(const BackwardRequest& request);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 void Context::save_for_backward(const std::vector<Tensor>& tensors) {
   entries_.clear();
@@ -94,4 +94,4 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
   return outputs;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

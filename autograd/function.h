@@ -19,7 +19,7 @@
 
 #include "lockstep/autograd/node.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 // What forward leaves for backward.
 class Context {
@@ -92,4 +92,4 @@ class Function {
   }
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -14,7 +14,7 @@
 #include "lockstep/tensor/size2d.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // --- arithmetic: out = a op b, elementwise --------------------------------------------------------------------------------
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a + alpha b
@@ -177,4 +177,4 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

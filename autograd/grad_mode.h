@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace autograd {
 bool grad_mode();             // on by default
@@ -34,4 +34,4 @@ class EnableGradGuard {
   bool previous_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

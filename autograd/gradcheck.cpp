@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 namespace {
 
@@ -99,4 +99,4 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
   return check(gradient, all, options, "second");
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

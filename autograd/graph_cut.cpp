@@ -6,7 +6,7 @@
 #include "lockstep/autograd/history.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 namespace {
 
 // Has a shape, a dtype and a device, but only one element.
@@ -54,4 +54,4 @@ CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const T
   return graph;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

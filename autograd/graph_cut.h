@@ -7,7 +7,7 @@
 
 #include "lockstep/autograd/node.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 struct Cut {
   Edge outside;   // where gradients would have gone
@@ -25,4 +25,4 @@ struct CutGraph {
 // Roots and fresh leaves keep no elements.
 CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

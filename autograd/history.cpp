@@ -9,7 +9,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::ensure_history;
 using autograd::history;
@@ -187,4 +187,4 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 }  // namespace autograd
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 
 #include "lockstep/autograd/node.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 // A running backward, as leaf hooks see it.
 class Run {
@@ -57,4 +57,4 @@ std::uint32_t gradient_copies(const Tensor& leaf);
 // Calls `hook` in each backward that reaches the leaf, when its gradient is complete.
 HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -4,7 +4,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/node.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The operation written to `home` and returned as it, where `home` is defined; otherwise the recorded operation.
 Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home);
@@ -14,4 +14,4 @@ Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for input `input`, written where its gradient lives if anything is summed.
 Tensor sum_to(const Tensor& x, const Shape& shape, const autograd::Needs& needs, std::size_t input);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -152,4 +152,4 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   return {gather(x, dim, indices), indices};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

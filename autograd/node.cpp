@@ -8,7 +8,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 namespace {
 constinit thread_local bool recording = true;
@@ -130,4 +130,4 @@ void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_output
 
 }  // namespace detail
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

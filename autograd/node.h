@@ -16,7 +16,7 @@
 #include "lockstep/tensor/small_vector.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 class Node;
 struct History;
@@ -227,4 +227,4 @@ std::vector<Tensor> record_all(const char* name, std::vector<Tensor> outs, const
   return outs;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/windows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -128,4 +128,4 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   return add(mul(x, scale.reshape(shape)), shift.reshape(shape));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -87,4 +87,4 @@ Tensor pow(const Tensor& base, const Scalar& exponent) {
 
 Tensor operator-(const Tensor& a) { return neg(a); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -4,7 +4,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/windows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -63,4 +63,4 @@ Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, c
   return average(x, pooling(kernel, stride, padding, 1, ceil_mode), count_include_pad);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -4,7 +4,7 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -71,4 +71,4 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                 });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

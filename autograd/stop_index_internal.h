@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::autograd {
+namespace lockstep::autograd {
 
 class StopIndex {
  public:
@@ -59,4 +59,4 @@ class StopIndex {
   std::size_t used_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::autograd
+}  // namespace lockstep::autograd

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 using autograd::Gradients;
 using autograd::Needs;
@@ -269,4 +269,4 @@ std::string Tensor::to_string() const {
 
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor) { return stream << tensor.to_string(); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

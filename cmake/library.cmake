@@ -5,8 +5,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/parallel)
 endif()
 
 # Headers are included as "lockstep/tensor/tensor.h": links in the build folder give the tree that shape.
-set(version_id ${PROJECT_VERSION_MAJOR}_${PROJECT_VERSION_MINOR})
-set(version_guard_id ${version_id}_${PROJECT_VERSION_PATCH})
+string(REPLACE . _ version_guard_id ${PROJECT_VERSION})
 configure_file(cmake/version.h.in include/lockstep/version.h @ONLY)
 foreach(entry IN ITEMS lockstep.h ${LOCKSTEP_MODULES})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${entry} ${PROJECT_BINARY_DIR}/include/lockstep/${entry} SYMBOLIC)

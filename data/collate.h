@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // One row of a data set, or a batch of them. `const auto& [inputs, targets] = example;` takes it apart.
 struct Example {
@@ -130,4 +130,4 @@ requires kStackable<E> E stack_examples(const std::vector<E>& examples) {
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/file.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 namespace {
 
 // The text is read up to four times (count and mean, deviation, values) rather than kept as f64: a digit and a comma in
@@ -198,4 +198,4 @@ CsvDataset CsvDataset::parse(std::span<const std::byte> text, const std::string&
   return CsvDataset(detail::read_csv(text, name, options));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // Reads numbers row by row. It keeps a view of the text. Every error is an IoError "file:line:column: ...", both counted
 // from 1, the column in bytes.
@@ -60,4 +60,4 @@ class CsvReader {
   std::int64_t line_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
@@ -167,4 +167,4 @@ void CsvReader::fail(const Cursor& cursor, std::size_t position, const std::stri
   throw IoError(fmt::format("{}:{}:{}: {}", file_, cursor.line, position - cursor.line_start + 1, message));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data::detail {
+namespace lockstep::data::detail {
 namespace {
 
 constexpr std::int64_t kMaxWorkers = 1024, kMaxPrefetch = 1 << 20;
@@ -70,4 +70,4 @@ void check_skip(std::int64_t batches) {
   LOCKSTEP_CHECK(batches >= 0, "DataLoader: skip({}): the number of batches must be at least 0", batches);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data::detail
+}  // namespace lockstep::data::detail

@@ -19,7 +19,7 @@
 #include "lockstep/data/samplers.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // What a loader does; DataLoaderOptions for data sets of Example.
 template <class E>
@@ -189,4 +189,4 @@ void DataLoader<E>::skip(std::int64_t batches) {
   skip_ = batches;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

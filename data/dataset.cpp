@@ -4,7 +4,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 Tensor stack_rows(std::span<const Tensor> rows) {
   LOCKSTEP_CHECK(!rows.empty(), "collate: a batch without examples");
   std::size_t defined = 0;
@@ -90,4 +90,4 @@ std::vector<std::vector<std::int64_t>> detail::split_indices(std::int64_t size,
   return parts;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

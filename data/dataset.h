@@ -10,7 +10,7 @@
 #include "lockstep/data/collate.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 namespace detail {
 [[noreturn]] void throw_no_collate();
@@ -121,4 +121,4 @@ auto random_split(const std::shared_ptr<D>& dataset, const std::vector<std::int6
   return parts;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/inflate_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDims;
@@ -230,4 +230,4 @@ Example IdxDataset::get_batch(std::span<const std::int64_t> rows) const {
   return {pixels, raw::index_select(labels_, 0, index)};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

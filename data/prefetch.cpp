@@ -11,7 +11,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 struct Prefetcher::State {
   struct Result {
@@ -101,4 +101,4 @@ std::shared_ptr<void> Prefetcher::next() {
   return std::move(result.value);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // One thread at a time consumes. Destroying it midway waits only for the jobs that are running.
 class Prefetcher {
@@ -29,4 +29,4 @@ class Prefetcher {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -12,7 +12,7 @@
 
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // How a CSV file is read.
 struct CsvOptions {
@@ -90,4 +90,4 @@ class IdxDataset : public Dataset {
   Tensor full_scale_, mean_, deviation_;  // 0-d; the last two undefined where there is nothing to normalise
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 namespace {
 
 void check_size(const char* who, std::int64_t n) { LOCKSTEP_CHECK(n >= 0, "{}: the number of examples is {}", who, n); }
@@ -155,4 +155,4 @@ BatchPlan ShardedBatchSampler::batches(std::int64_t epoch) const {
   return plan;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

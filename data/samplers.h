@@ -11,7 +11,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::data {
+namespace lockstep::data {
 
 // 0..n-1 shuffled, exactly torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
 std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed);
@@ -151,4 +151,4 @@ class ShardedBatchSampler : public BatchSampler {
   std::vector<DistributedSampler> shards_;  // those held, first to first + count - 1
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::data
+}  // namespace lockstep::data

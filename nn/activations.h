@@ -6,7 +6,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/module.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // relu(x)
 class ReLU : public Module {
@@ -73,4 +73,4 @@ class LogSoftmax : public Module {
   std::int64_t dim_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/random_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // U(-1/sqrt(in), 1/sqrt(in)): what kaiming_uniform_ with a = sqrt(5) gives for a weight of fan-in `in`.
 inline Tensor uniform_by_fan_in(const Shape& shape, std::int64_t in) {
@@ -13,4 +13,4 @@ inline Tensor uniform_by_fan_in(const Shape& shape, std::int64_t in) {
   return raw::uniform(shape, -bound, bound, random::Stream::kInit);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

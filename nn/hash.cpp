@@ -4,7 +4,7 @@
 
 #include "xxhash.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 Hash::Hash() : state_(XXH3_createState()) {
   if (!state_) throw std::bad_alloc();
@@ -19,4 +19,4 @@ void Hash::update(std::span<const std::byte> bytes) {
 
 std::uint64_t Hash::digest() const { return XXH3_64bits_digest(static_cast<XXH3_state_t*>(state_)); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 class Hash {
  public:
@@ -29,4 +29,4 @@ inline std::span<std::byte> bytes_of(const Tensor& tensor) {
           static_cast<std::size_t>(tensor.numel()) * item_size(tensor.dtype())};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 Shape weight_shape(std::int64_t in, std::int64_t out, const Size2d& kernel, std::int64_t groups) {
@@ -60,4 +60,4 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
   return y;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -7,7 +7,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/tensor/size2d.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 struct Conv2dOptions {
   Size2d stride = 1;        // steps between windows
@@ -94,4 +94,4 @@ class BatchNorm2d : public Module {
   BatchNorm2dOptions options_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn::init {
+namespace lockstep::nn::init {
 namespace {
 
 struct Fans {
@@ -68,4 +68,4 @@ const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options) {
   return normal_(x, 0.0, kaiming_std("kaiming_normal_", x, options));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn::init
+}  // namespace lockstep::nn::init

@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn::init {
+namespace lockstep::nn::init {
 
 const Tensor& zeros_(const Tensor& x);                                         // all 0
 const Tensor& ones_(const Tensor& x);                                          // all 1
@@ -33,4 +33,4 @@ struct KaimingOptions {
 const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options = {});
 const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});  // the normal form
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn::init
+}  // namespace lockstep::nn::init

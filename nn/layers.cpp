@@ -6,7 +6,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 Shape check_linear(std::int64_t in, std::int64_t out) {
@@ -62,4 +62,4 @@ Tensor Embedding::forward(const Tensor& index) const {
   return index.dim() == 1 ? rows : rows.reshape(shape);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -11,7 +11,7 @@
 
 #include "lockstep/nn/module.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 struct LinearOptions {
   bool bias = true;  // y = x weight^T alone without it
@@ -116,4 +116,4 @@ class Embedding : public Module {
   Parameter& weight;  // (n, dim)
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 using autograd::Gradients, autograd::Needs, autograd::Saved, autograd::record;
@@ -249,4 +249,4 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const NLLLossOptions& opt
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 using raw::Reduction;
 
@@ -90,4 +90,4 @@ using L1Loss = Loss<L1LossOptions, l1_loss>;                            // of l1
 using CrossEntropyLoss = Loss<CrossEntropyLossOptions, cross_entropy>;  // of cross_entropy
 using NLLLoss = Loss<NLLLossOptions, nll_loss>;                         // of nll_loss
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 // Appends those of `module` that are defined and not listed yet.
@@ -159,4 +159,4 @@ void Module::zero_grad() {
   for (const Parameter& parameter : parameters()) parameter.master().set_grad(Tensor());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -21,7 +21,7 @@
 #include "lockstep/nn/state_dict.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // How Module::load_state_dict treats names.
 struct LoadStateDictOptions {
@@ -133,4 +133,4 @@ class Module {
   std::optional<Shape>* traced_output_ = nullptr;  // where summary() wants the shape of the next output
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -5,7 +5,7 @@
 
 #include "lockstep/nn/module.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 inline std::string join(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
@@ -18,4 +18,4 @@ void Module::visit(const std::string& path, const Visit& visitor) const {
   for (const auto& child : children_) child->visit(join(path, child->name_), visitor);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

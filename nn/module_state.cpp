@@ -9,7 +9,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 // Lets a parameter's tensor hold the elements of `fresh`. The tensor stays the same object: hooks, their handles and the
@@ -124,4 +124,4 @@ LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadSta
   return names;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

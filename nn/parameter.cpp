@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/thread_context.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 // The view is the thread's replica context, which autograd restores when it runs a node backward.
 const ReplicaView* current_replica_view() { return static_cast<const ReplicaView*>(autograd::replica_context()); }
 
@@ -23,4 +23,4 @@ Parameter::Parameter(Tensor tensor) : TensorHandle(tensor.defined() ? tensor.det
   if (master().defined()) master().requires_grad_();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -12,7 +12,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // The state behind the handles of one parameter or buffer. Its address is its identity.
 struct TensorSlot {
@@ -89,4 +89,4 @@ using lockstep::operator-;
 using lockstep::operator*;
 using lockstep::operator/;
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -2,7 +2,7 @@
 #include "lockstep/nn/utilities.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 void add(Hash& hash, const Tensor& tensor) {
@@ -21,4 +21,4 @@ std::uint64_t parameter_hash(const Module& module) {
   return hash.digest();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

@@ -11,7 +11,7 @@
 #include "lockstep/nn/safetensors_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors {
+namespace lockstep::nn::safetensors {
 namespace {
 
 // Element types of the format that Lockstep does not have.
@@ -282,4 +282,4 @@ Header read_header(const ByteSource& source, std::uint64_t file_bytes) {
   return header;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors
+}  // namespace lockstep::nn::safetensors

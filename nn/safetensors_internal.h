@@ -14,7 +14,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/file.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors {
+namespace lockstep::nn::safetensors {
 
 inline constexpr std::uint64_t kTextOffset = 8;  // of the JSON, behind its length
 inline constexpr std::string_view kMetadataKey = "__metadata__";
@@ -51,4 +51,4 @@ void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file);
 
 std::string checksum_text(std::uint64_t hash);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn::safetensors
+}  // namespace lockstep::nn::safetensors

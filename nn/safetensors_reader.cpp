@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
@@ -69,4 +69,4 @@ StateDict parse_safetensors(std::span<const std::byte> bytes, const std::string&
   return nn::safetensors::read(MemorySource(bytes, name), metadata);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

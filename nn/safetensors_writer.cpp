@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
@@ -97,4 +97,4 @@ void save(const StateDict& dict, const std::string& path, const Metadata& metada
   file.commit();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

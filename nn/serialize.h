@@ -8,7 +8,7 @@
 
 #include "lockstep/nn/state_dict.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // What a file says about itself: free text by key.
 using Metadata = std::map<std::string, std::string>;
@@ -30,4 +30,4 @@ StateDict load(const std::string& path, Metadata* metadata = nullptr);
 // The same from memory; `name` stands for the file in messages.
 StateDict parse_safetensors(std::span<const std::byte> bytes, const std::string& name, Metadata* metadata = nullptr);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

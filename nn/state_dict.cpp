@@ -4,7 +4,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 // The entry that was probably meant; null where nothing is near.
@@ -43,4 +43,4 @@ void StateDict::insert(std::string name, Tensor tensor) {
   entries_.emplace_back(std::move(name), std::move(tensor));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

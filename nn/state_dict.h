@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // An ordered map from name to tensor. Copying it copies handles: the tensors share their storage.
 class StateDict {
@@ -37,4 +37,4 @@ class StateDict {
   std::map<std::string, std::size_t> index_;  // position in entries_
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

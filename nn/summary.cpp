@@ -7,7 +7,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 namespace {
 
 using Cells = std::array<std::string, 5>;
@@ -98,4 +98,4 @@ std::string Module::summary(const Shape& input_shape, const SummaryOptions& opti
   return table(rows);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

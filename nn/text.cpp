@@ -5,7 +5,7 @@
 
 #include "lockstep/nn/text_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -26,4 +26,4 @@ std::string shape_and_dtype(const Tensor& tensor) {
   return fmt::format("{} {}", tensor.shape().to_string(), name(tensor.dtype()));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

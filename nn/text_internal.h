@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // Number of insertions, deletions and substitutions that turn one name into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
@@ -14,4 +14,4 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 // "(2, 3) f32": what matters of a tensor in a message about names and shapes.
 std::string shape_and_dtype(const Tensor& tensor);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

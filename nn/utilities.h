@@ -6,7 +6,7 @@
 
 #include "lockstep/nn/module.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::nn {
+namespace lockstep::nn {
 
 // Scales the gradients in place so that their Euclidean norm, taken over all of them together, is at most `max_norm`:
 // by min(1, max_norm / (norm + 1e-6)), as PyTorch. Parameters without gradient are skipped. Returns the norm before.
@@ -17,4 +17,4 @@ double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm
 // are the same bit for bit, whatever their names and devices.
 std::uint64_t parameter_hash(const Module& module);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::nn
+}  // namespace lockstep::nn

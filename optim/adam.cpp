@@ -7,7 +7,7 @@
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 namespace {
 
 void check(const char* name, const AdamOptions& o) {
@@ -111,4 +111,4 @@ Adam::Adam(const Groups<AdamGroup>& params, const AdamOptions& options) : AdamBa
 AdamW::AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options)
     : AdamBase("AdamW", true, params, from(options)) {}
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -7,7 +7,7 @@
 
 #include "lockstep/optim/optimizer.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 struct AdamOptions {
   double lr = 1e-3;         // learning rate
@@ -71,4 +71,4 @@ class AdamW : public AdamBase {
   explicit AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options = {});
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 constexpr const char* kFormatKey = "lockstep_checkpoint";
@@ -92,4 +92,4 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   if (parts.metadata) *parts.metadata = std::move(metadata);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedulers.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // What to save or to load; null stands for nothing. A load ignores what the file has besides.
 struct CheckpointParts {
@@ -29,4 +29,4 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 // InvalidArgument, with file and key, for a part that the file lacks or that does not fit; nothing is changed then.
 void load_checkpoint(const std::string& path, const CheckpointParts& parts);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

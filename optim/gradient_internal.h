@@ -3,7 +3,7 @@
 
 #include "lockstep/autograd/history.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 // Null where there is none.
 inline const Tensor* gradient(const Tensor& parameter) {
@@ -11,4 +11,4 @@ inline const Tensor* gradient(const Tensor& parameter) {
   return history && history->grad.defined() ? &history->grad : nullptr;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

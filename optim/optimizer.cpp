@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 void detail::require_option(const char* optimizer, const char* option, double value, double below) {
   LOCKSTEP_CHECK(is_option(value, below), "{}: {} is {}, expected {}", optimizer, option, value,
@@ -69,4 +69,4 @@ void Optimizer::set_lr(double lr) {
   for (std::size_t group = 0; group < group_count(); ++group) set_lr(group, lr);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

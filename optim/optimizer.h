@@ -13,7 +13,7 @@
 #include "lockstep/nn/state_dict.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 // What an optimizer changes: parameters, or groups of them with options of their own. Made from either by conversion, so
 // that an optimizer has one constructor, and the compiler's message for a misspelt option stays short.
@@ -116,4 +116,4 @@ inline bool is_option(double value, double below = 1e300) { return value >= 0 &&
 void require_option(const char* optimizer, const char* option, double value, double below = 1e300);
 }  // namespace detail
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

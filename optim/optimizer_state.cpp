@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 // A checked copy of a state dict, in the form of Slot and Option.
 struct Optimizer::Loaded {
@@ -119,4 +119,4 @@ Callback<void()> Optimizer::prepare_load(const StateDict& state) {
   };
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -7,7 +7,7 @@
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(optimizer) {
   for (std::size_t group = 0; group < optimizer.group_count(); ++group) base_.push_back(optimizer.lr(group));
@@ -86,4 +86,4 @@ double LinearWarmup::rate(double base, std::int64_t t) const {
   return t + 1 >= options_.steps ? base : base * static_cast<double>(t + 1) / static_cast<double>(options_.steps);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -9,7 +9,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 // Sets the learning rate of every group of an optimizer: at construction to that of t = 0, then once per step(). The
 // optimizer has to outlive it. A rate set by hand in between lasts until the next step().
@@ -97,4 +97,4 @@ class LinearWarmup : public Scheduler {
   LinearWarmupOptions options_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 namespace {
 
 void check(const SGDOptions& o) {
@@ -101,4 +101,4 @@ std::span<const char* const> SGD::buffer_names() const {
   return kNames;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

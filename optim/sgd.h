@@ -7,7 +7,7 @@
 
 #include "lockstep/optim/optimizer.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 struct SGDOptions {
   double lr = 1e-3;         // learning rate
@@ -50,4 +50,4 @@ class SGD : public Optimizer {
   std::vector<SGDOptions> options_;  // one for each group
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

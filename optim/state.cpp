@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 Tensor to_tensor(double value) { return raw::from_bytes(&value, {}, kFloat64); }
 Tensor to_tensor(bool value) { return raw::from_bytes(&value, {}, kBool); }
@@ -70,4 +70,4 @@ StateDict with_prefix_removed(const StateDict& dict, const std::string& prefix) 
   return result;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

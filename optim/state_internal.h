@@ -9,7 +9,7 @@
 #include "lockstep/nn/state_dict.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 Tensor to_tensor(double value);        // f64, 0-d
 Tensor to_tensor(bool value);          // bool, 0-d
@@ -39,4 +39,4 @@ class StateReader {
 // The entries whose names begin with `prefix`, without it.
 StateDict with_prefix_removed(const StateDict& dict, const std::string& prefix);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/optim_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::optim {
+namespace lockstep::optim {
 
 class StepList {
  public:
@@ -27,4 +27,4 @@ class StepList {
   std::size_t size_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::optim
+}  // namespace lockstep::optim

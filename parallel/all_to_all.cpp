@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 // Between `tensor`, whose parts have `splits` rows, and `parts`, where each has `longest`.
@@ -83,4 +83,4 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const T
                    [to, out, out_splits, longest] { move_parts(to, out, out_splits, longest, false); }));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 const char* name(Kind kind) {
   constexpr const char* kNames[] = {"broadcast",      "all_reduce", "reduce",  "all_gather", "gather", "scatter",
@@ -42,4 +42,4 @@ std::string Call::describe() const {
   return fmt::format("{} ({}, {} elements)", start, lockstep::name(dtype), count);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tensor/combine.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 enum class Kind : std::uint8_t {
   kBroadcast,
@@ -103,4 +103,4 @@ bool is_by_hops(const InitOptions& options);
 std::unique_ptr<Backend> make_hops(const BackendOptions& options);
 std::unique_ptr<Backend> make_shm(const BackendOptions& options);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -2,7 +2,7 @@
 
 #include "lockstep/parallel/shard_rows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
@@ -43,4 +43,4 @@ std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& paramet
   return buckets;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

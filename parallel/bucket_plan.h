@@ -6,7 +6,7 @@
 
 #include "lockstep/nn/parameter.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements. Those of f16 and
 // bf16 parameters stand in it as f32.
@@ -26,4 +26,4 @@ enum Tail : std::int64_t { kTailShards, kTailRows, kTailLoss, kTailStop, kTailJo
 std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& parameters, std::int64_t first_bytes,
                                        std::int64_t bytes);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

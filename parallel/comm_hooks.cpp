@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 class AllReduceHook final : public CommHook {
@@ -34,4 +34,4 @@ std::shared_ptr<CommHook> allreduce_hook() { return std::make_shared<AllReduceHo
 std::shared_ptr<CommHook> fp16_compress_hook() { return std::make_shared<CastHook>(kFloat16); }
 std::shared_ptr<CommHook> bf16_compress_hook() { return std::make_shared<CastHook>(kBFloat16); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

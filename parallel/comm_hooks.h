@@ -14,7 +14,7 @@
 
 #include "lockstep/parallel/process_group.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // A bucket on its way through a hook.
 struct GradBucket {
@@ -75,4 +75,4 @@ class PowerSgdHook final : public CommHook {
   std::vector<std::shared_ptr<Bucket>> buckets_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

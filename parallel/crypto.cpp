@@ -11,7 +11,7 @@
 #include "lockstep/parallel/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -125,4 +125,4 @@ Digest Mac::operator()(std::initializer_list<std::string_view> parts) {
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

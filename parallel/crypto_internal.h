@@ -12,7 +12,7 @@
 
 struct evp_mac_ctx_st;
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 inline constexpr std::size_t kDigestBytes = 32;
 using Digest = std::array<char, kDigestBytes>;
@@ -40,4 +40,4 @@ class Mac {
   std::unique_ptr<evp_mac_ctx_st, Free> context_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

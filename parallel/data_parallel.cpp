@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct DataParallel::State {
   State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
@@ -159,4 +159,4 @@ void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& 
   if (step.requires_grad()) step.backward();  // unless all have been frozen since the forward
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 #include "lockstep/parallel/step.h"
 #include "lockstep/parallel/traffic.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Where results go, and how replicas count.
 struct DataParallelOptions {
@@ -52,4 +52,4 @@ class DataParallel : public ShardedStep<DataParallel> {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 inline constexpr std::chrono::milliseconds kSlice{25};     // the longest wait before looking around for lost ranks
 inline constexpr std::chrono::milliseconds kAttempt{100};  // what a single attempt gets even where time is almost up
@@ -42,4 +42,4 @@ class Deadline {
   Clock::time_point end_, looked_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class DeviceBooks {
  public:
@@ -38,4 +38,4 @@ class DeviceBooks {
   TrafficBook book_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 Reducer::Named trained(const nn::Module& module) {
@@ -213,4 +213,4 @@ DistributedDataParallelStats DistributedDataParallel::stats() const {
 
 std::vector<std::string> DistributedDataParallel::unused_parameters() const { return state_->reducer->unused(); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

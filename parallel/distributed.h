@@ -20,7 +20,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/step.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // How DistributedDataParallel reduces.
 struct DistributedDataParallelOptions {
@@ -149,4 +149,4 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

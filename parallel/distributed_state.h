@@ -10,7 +10,7 @@
 #include "lockstep/parallel/shard_buffers.h"
 #include "lockstep/parallel/shard_rows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct DistributedDataParallel::State {
   State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
@@ -49,4 +49,4 @@ struct DistributedDataParallel::State {
   bool reduced = false;  // the gradients that stand are means over all ranks
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

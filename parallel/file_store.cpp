@@ -17,7 +17,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -207,4 +207,4 @@ std::unique_ptr<LastWill> FileStore::leave_last_will(const std::vector<std::stri
   return std::make_unique<Will>(*state_, name);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

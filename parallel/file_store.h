@@ -13,7 +13,7 @@
 
 #include "lockstep/parallel/store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct FileStoreOptions {
   int world_size =
@@ -44,4 +44,4 @@ class FileStore final : public Store {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 using std::chrono::milliseconds;
@@ -234,4 +234,4 @@ void FormationAlarm::run() {
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class FormationWatch {
  public:
@@ -85,4 +85,4 @@ class FormationAlarm {
   std::thread thread_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 class ForwardNode final : public autograd::Node {
@@ -142,4 +142,4 @@ autograd::Gradients ForwardPass::backward(const Tensor& grad, const autograd::Ne
   return gradients;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include "lockstep/parallel/replicas.h"
 #include "lockstep/parallel/shard_rows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class ForwardPass {
  public:
@@ -56,4 +56,4 @@ class ForwardPass {
   Device target_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

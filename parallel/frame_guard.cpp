@@ -7,7 +7,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -48,4 +48,4 @@ std::optional<std::string_view> first_opened(std::optional<FrameGuard>& guard, s
   return guard->open(bytes.substr(0, kFrameHeader + content->size()));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

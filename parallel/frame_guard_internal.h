@@ -10,7 +10,7 @@
 #include "lockstep/parallel/crypto_internal.h"
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // The two directions of one connection. A guarded frame is a frame whose length also counts a trailer: the number of the
 // frame in its direction (u64, from 0) and the first 16 bytes of the MAC of all before them (128 bits: HMAC may be cut,
@@ -41,4 +41,4 @@ class FrameGuard {
 std::optional<std::string_view> first_opened(std::optional<FrameGuard>& guard, std::string_view bytes,
                                              std::size_t most);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

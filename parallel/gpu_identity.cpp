@@ -4,7 +4,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kLongestIdentity = 256;  // of an identity in the store
@@ -50,4 +50,4 @@ bool check_shared_gpu(const std::vector<GpuIdentity>& ranks, bool allow_shared) 
   return false;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

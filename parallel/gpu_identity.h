@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct GpuIdentity {
   std::string host;  // its boot number
@@ -22,4 +22,4 @@ std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const G
 // Whether two ranks are on one GPU. Throws InvalidArgument, naming both, unless that is allowed.
 bool check_shared_gpu(const std::vector<GpuIdentity>& ranks, bool allow_shared);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

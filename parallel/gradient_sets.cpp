@@ -6,7 +6,7 @@
 #include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 // Whether backward gives this parameter gradients in another dtype than they are added up in.
@@ -88,4 +88,4 @@ Tensor GradientSets::finish(std::size_t p) {
   return sum;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 
 #include "lockstep/nn/parameter.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class GradientSets {
  public:
@@ -36,4 +36,4 @@ class GradientSets {
   std::vector<Tensor> half_;  // of the set that an odd shard completes, where that does not stand in grad()
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

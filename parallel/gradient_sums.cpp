@@ -5,7 +5,7 @@
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::int64_t kShare = 1 << 14;  // elements that are worth waking another thread
@@ -90,4 +90,4 @@ void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 #include "lockstep/parallel/replica_workers.h"
 #include "lockstep/parallel/shard_rows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class GradientSums {
  public:
@@ -40,4 +40,4 @@ class GradientSums {
   std::vector<std::int64_t> sent_;  // bytes, by replica
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
@@ -173,4 +173,4 @@ double HopPlan::ideal_sent() const {
   return 2.0 * (n - 1) / n * p + (n < ranks_ ? p : 0);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -20,7 +20,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 const char* name(Algorithm algorithm);  // "ring"
 
@@ -84,4 +84,4 @@ class HopObserver {
   virtual void on_hop(const HopEvent& event) = 0;  // a hop was carried out
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

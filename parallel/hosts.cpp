@@ -10,7 +10,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::string shell_quoted(const std::string& word) {
   return out + "'";
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

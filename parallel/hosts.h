@@ -9,7 +9,7 @@
 
 #include "lockstep/parallel/launcher.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct Host {
   std::string name;  // as ssh takes it: a host, its address, or user@host
@@ -120,4 +120,4 @@ class Leash {
 using ProbeCallback = Callback<void(const std::string& line)>;
 void probe_host(const NodeOptions& nodes, const std::string& program, ProbeCallback on_line);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -9,7 +9,7 @@
 #include "lockstep/parallel/hosts.h"
 #include "lockstep/parallel/launcher_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 void check_hosts_options(const HostsOptions& options);
 // What lockstep-run on host `node` is told: `flags` and the options about hosts before the program.
@@ -71,4 +71,4 @@ class Sessions {
   bool is_stop_requested_ = false;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 #include "lockstep/parallel/hosts_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -140,4 +140,4 @@ std::string to_table(const std::vector<HostReport>& reports) {
   return out + links;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -16,7 +16,7 @@
 #include "lockstep/tensor/file.h"
 #include "lockstep/version.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -236,4 +236,4 @@ void probe_host(const NodeOptions& nodes, const std::string& program, ProbeCallb
   LinkProbe(nodes, identity).run(on_line);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

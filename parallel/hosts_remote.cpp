@@ -12,7 +12,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -141,4 +141,4 @@ bool Leash::State::must_quit_within(std::chrono::milliseconds time) {
 Leash::Leash(int fd, std::chrono::milliseconds grace) : state_(std::make_unique<State>(fd, grace)) {}
 Leash::~Leash() = default;
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

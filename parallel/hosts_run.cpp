@@ -8,7 +8,7 @@
 #include "lockstep/parallel/hosts_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -146,4 +146,4 @@ HostsResult launch_on_hosts(const HostsOptions& options, HostOutputCallback on_l
   return HostsJob(options, assignments, on_line).run();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

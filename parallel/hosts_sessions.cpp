@@ -8,7 +8,7 @@
 #include "lockstep/parallel/hosts_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -127,4 +127,4 @@ void Sessions::kill() {
   for (const auto& session : sessions_) session->process->signal(SIGKILL);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 // One number of each rank.
@@ -91,4 +91,4 @@ void DistributedDataParallel::State::end_join() {
   if (*fewest < *most) share_state(static_cast<int>(std::ranges::max_element(steps) - steps.begin()));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -140,4 +140,4 @@ StopSignals::~StopSignals() {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // This host among those of the job.
 struct NodeOptions {
@@ -126,4 +126,4 @@ std::string new_job_token();
 // Cores this process can really use: its affinity, and its cgroup's quota rounded up.
 int usable_cores();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -205,4 +205,4 @@ void Attempt::emit(const Worker& worker, bool is_stderr, std::vector<std::string
 
 LaunchResult run_attempt(const AttemptContext& context) { return Attempt(context).run(); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

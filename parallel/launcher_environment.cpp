@@ -13,7 +13,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -163,4 +163,4 @@ std::string find_program(const std::string& program) {
   throw IoError(fmt::format("launch: no program \"{}\" in PATH\nOne in this folder is \"./{}\"", program, program));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

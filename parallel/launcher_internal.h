@@ -11,7 +11,7 @@
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/socket_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // What all ranks of one run share.
 struct RunIdentity {
@@ -194,4 +194,4 @@ std::string message_in(const std::string& json);
 // The JSON of that form for a message.
 std::string error_json(const std::string& message);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/launcher_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -85,4 +85,4 @@ void RankLogs::write_error(int local_rank, const std::string& error) {
   write_all(create(path), error_json(error), path);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -17,7 +17,7 @@
 #include "lockstep/parallel/tcp_store_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -362,4 +362,4 @@ std::optional<Placement> NodeLink::meet(int attempt) { return state_->meet(attem
 int NodeLink::failed_elsewhere() const { return state_->over(); }
 void NodeLink::end(LaunchResult& result) { state_->end(result); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

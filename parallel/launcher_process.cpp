@@ -12,7 +12,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 WorkerProcess::WorkerProcess(const WorkerSpec& spec, Watchdog& watchdog)
     : watchdog_(watchdog), pid_(start_worker(spec)), pidfd_(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))) {
@@ -89,4 +89,4 @@ std::vector<std::string> LineReader::finish() {
   return lines;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -14,7 +14,7 @@
 
 // Between fork and exec, and in the watchdog, only async-signal-safe calls are allowed: another thread may have held any
 // lock, that of malloc too, when the process was copied. All memory is made ready before.
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -192,4 +192,4 @@ pid_t start_worker(const WorkerSpec& spec) {
   throw IoError(fmt::format("launch: {}: cannot be run: {}", spec.program, reason(error)));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Of a store.
 inline constexpr std::size_t kMaxStoreKey = 4 << 10;
@@ -46,4 +46,4 @@ inline constexpr std::size_t kMaxErrorFile = 512 << 10;  // as JSON in memory 80
 inline constexpr std::size_t kMaxErrorText = 4 << 10;    // of the error kept from it
 inline constexpr std::size_t kMaxOutputLine = 64 << 10;  // longer lines are handed on in pieces
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -262,4 +262,4 @@ void Meeting::let_others_hear(const std::vector<int>& ranks) {
 
 Rendezvous meet(const Place& place, milliseconds timeout) { return Meeting(place, timeout).run(); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/parallel/rendezvous_internal.h"
 #include "lockstep/parallel/store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class MeetingPlace {
  public:
@@ -39,4 +39,4 @@ std::unique_ptr<MeetingPlace> make_tcp_place(const Place& place);
 // twice.
 Rendezvous meet(const Place& place, std::chrono::milliseconds timeout);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -112,4 +112,4 @@ std::string TcpPlace::own_address() {
 
 std::unique_ptr<MeetingPlace> make_tcp_place(const Place& place) { return std::make_unique<TcpPlace>(place); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 struct Entry {
@@ -109,4 +109,4 @@ void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

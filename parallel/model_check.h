@@ -6,7 +6,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/process_group.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Compares the lists of parameters and buffers: names, shapes, dtypes, the order of devices (not their names), and
 // `options`. Throws CommError, on all ranks, naming the first rank that differs from rank 0, and where.
@@ -18,4 +18,4 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
 // Compares the values of all parameters, and of buffers where asked for. Throws CommError, on all ranks, naming the first that differs.
 void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

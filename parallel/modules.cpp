@@ -15,7 +15,7 @@
 #undef LOCKSTEP_BACKEND_MODULE
 #undef LOCKSTEP_LINKED_BACKEND
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 struct Known {
@@ -77,4 +77,4 @@ const BackendModule& backend_module(std::string_view name) {
   return *(module = offered);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

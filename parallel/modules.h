@@ -7,7 +7,7 @@
 
 #include "lockstep/parallel/backend.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // What a module offers. It returns this from `lockstep_backend_<name>`.
 struct BackendModule {
@@ -25,4 +25,4 @@ bool is_backend_module(std::string_view name);
 // Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
 const BackendModule& backend_module(std::string_view name);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 
 #include "lockstep/parallel/distributed.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 using Interval = std::pair<double, double>;  // begin and end
@@ -40,4 +40,4 @@ CommunicationOverlap communication_overlap(const std::vector<BucketStats>& bucke
   return overlap;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

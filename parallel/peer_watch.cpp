@@ -13,7 +13,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr const char* kFailure = "watch/failure";
@@ -204,4 +204,4 @@ void PeerWatch::look_at_next() {
     fail(fmt::format("rank {} is gone: nothing was heard of it for {} ms", next_, options_.silence.count()));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

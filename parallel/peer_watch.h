@@ -14,7 +14,7 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct PeerWatchOptions {
   int rank = 0;
@@ -78,4 +78,4 @@ class PeerWatch {
   std::thread thread_;  // last: it uses all the rest
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

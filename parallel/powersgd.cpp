@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 // A gradient that is compressed, and where its factors stand.
@@ -268,4 +268,4 @@ std::string PowerSgdHook::describe() const {
                      options_.seed);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -19,7 +19,7 @@
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 class Done final : public Work {
@@ -465,4 +465,4 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   return std::make_shared<ProcessGroup>(rendezvous(options), options);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

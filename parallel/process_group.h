@@ -25,7 +25,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class Backend;
 class HopObserver;
@@ -206,4 +206,4 @@ class PhaseGuard {
 // CommError or CommTimeout where ranks are missing or there twice, NotBuilt for a backend this build lacks.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 void share_random_state(ProcessGroup& group) {
   const std::vector<std::uint64_t> own = random::state();  // the seed, then shard, stream and counter
@@ -39,4 +39,4 @@ void share_random_state(ProcessGroup& group) {
   random::set_state(merged);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

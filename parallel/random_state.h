@@ -3,10 +3,10 @@
 
 #include "lockstep/parallel/process_group.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Gives every rank the counters of all ranks' shards, so that a checkpoint that one of them writes goes on bit for bit
 // with any number of ranks. All ranks call it, before they save. Throws InvalidArgument where their seeds differ.
 void share_random_state(ProcessGroup& group);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

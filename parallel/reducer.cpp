@@ -9,7 +9,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::int64_t kFirstBucketBytes = 1 << 20;
@@ -374,4 +374,4 @@ std::vector<std::string> Reducer::unused() const {
   return names;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -15,7 +15,7 @@
 #include "lockstep/parallel/standing_gradients.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class Reducer {
  public:
@@ -144,4 +144,4 @@ class Reducer {
   std::int64_t steps_ = 0, copies_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 void Reducer::set_hook(std::shared_ptr<CommHook> hook) {
   hook_ = std::move(hook);
@@ -71,4 +71,4 @@ bool Reducer::shadow_step() {
   return true;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

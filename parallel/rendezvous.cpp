@@ -14,7 +14,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -154,4 +154,4 @@ Rendezvous rendezvous(const InitOptions& options) {
   return result;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/store_frames_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // This process's place in its job.
 struct Place {
@@ -118,4 +118,4 @@ class RollCall {
   std::string backend_, where_, mark_, holder_, outcome_, error_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

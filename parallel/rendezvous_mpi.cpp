@@ -17,7 +17,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -88,4 +88,4 @@ Place place_from_mpi(const InitOptions& options) {
   return place;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -4,7 +4,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

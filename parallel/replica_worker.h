@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class ReplicaWorker {
  public:
@@ -68,4 +68,4 @@ class ReplicaWorker {
   std::thread thread_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -3,7 +3,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 [[noreturn]] void rethrow(const std::exception_ptr& what, std::size_t replica, Device device) {
@@ -56,4 +56,4 @@ void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, Func
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/device.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class ReplicaWorkers {
  public:
@@ -29,4 +29,4 @@ class ReplicaWorkers {
 // thread. Rethrows the first replica's exception, naming the replica and its device.
 void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, FunctionRef<void(int replica)> body);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

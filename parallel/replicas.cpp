@@ -5,7 +5,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 Replicas::Replicas(const nn::Module& module, std::vector<Device> devices)
     : devices_(std::move(devices)), parameters_(module.parameters()) {
@@ -73,4 +73,4 @@ void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(i
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/replica_workers.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class Replicas {
  public:
@@ -52,4 +52,4 @@ class Replicas {
   std::shared_ptr<ReplicaWorkers> workers_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -162,4 +162,4 @@ std::string RollCall::describe_missing(std::chrono::milliseconds shown) {
                      shown.count(), list_ranks(here), here.size() == 1 ? "is" : "are");
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

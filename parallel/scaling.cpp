@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 double latest(const std::vector<double>& times) { return *std::ranges::max_element(times); }
@@ -91,4 +91,4 @@ StepPrediction predict_step(const StepProfile& profile, const ScalingOptions& op
   return step;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/simulation.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // One step of one device on its own batch, in seconds and bytes.
 struct StepProfile {
@@ -45,4 +45,4 @@ struct StepPrediction {
 // Throws InvalidArgument for less than one rank, or a profile without buckets or with values below 0.
 StepPrediction predict_step(const StepProfile& profile, const ScalingOptions& options, int ranks);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

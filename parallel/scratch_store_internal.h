@@ -10,7 +10,7 @@
 
 #include "lockstep/parallel/store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Another store, and the keys that were set through this one, so that they can be deleted together.
 class ScratchStore final : public Store {
@@ -51,4 +51,4 @@ class ScratchStore final : public Store {
   std::set<std::string> keys_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

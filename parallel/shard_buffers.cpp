@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 void ShardBuffers::begin_step(bool several) {
   start_.clear();
@@ -21,4 +21,4 @@ std::int64_t ShardBuffers::enter(nn::ReplicaView& view, std::optional<Device> de
   return bytes;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

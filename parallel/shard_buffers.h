@@ -7,7 +7,7 @@
 
 #include "lockstep/nn/module.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class ShardBuffers {
  public:
@@ -25,4 +25,4 @@ class ShardBuffers {
   std::vector<Tensor> start_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 std::int64_t rows_of(const char* op, const Batch& batch) {
   LOCKSTEP_CHECK(!batch.empty(), "{}: the batch has no tensors", op);
@@ -107,4 +107,4 @@ bool TrainedParameters::changed() {
   return true;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

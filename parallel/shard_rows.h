@@ -7,7 +7,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/step.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(item_size(t.dtype())); }
 
@@ -64,4 +64,4 @@ class TrainedParameters {
   std::vector<nn::Parameter> all_, trained_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct Shards::State {
   State(nn::Module& module, const ShardsOptions& options)
@@ -67,4 +67,4 @@ Tensor Shards::run(const Batch& batch, ShardLoss loss_fn) {
   return combine_losses(losses, scale);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

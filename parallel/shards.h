@@ -10,7 +10,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/step.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Into how many shards, and how they count.
 struct ShardsOptions {
@@ -39,4 +39,4 @@ class Shards : public ShardedStep<Shards> {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

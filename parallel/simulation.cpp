@@ -7,7 +7,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kLargestFile = 64 * 1024;
@@ -81,4 +81,4 @@ void Simulation::compute(double seconds) {
   seconds_ += seconds;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -15,7 +15,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // The two numbers of a link (alpha and 1 / beta in the literature).
 struct Link {
@@ -62,4 +62,4 @@ class Simulation {
   double seconds_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

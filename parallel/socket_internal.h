@@ -12,7 +12,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Owns a file descriptor; -1 is none.
 class Descriptor {
@@ -74,4 +74,4 @@ Transmission receive_some(const Descriptor& socket, std::string& into, std::size
 // Sends `data` from `offset` on, as much as goes, and moves `offset`.
 Transmission send_some(const Descriptor& socket, const std::string& data, std::size_t& offset);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

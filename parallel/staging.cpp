@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kPinnedPage = 4096;  // no two pieces on one page: each is pinned by itself
@@ -107,4 +107,4 @@ std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device home) {
   return receives ? keep(then(std::move(work), [copy, result, out] { copy(result, out); })) : work;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

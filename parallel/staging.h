@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class Staging {
  public:
@@ -26,4 +26,4 @@ class Staging {
   std::vector<Ref<Storage>> blocks_;  // pinned; those that nobody else holds are free
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

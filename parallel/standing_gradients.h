@@ -10,7 +10,7 @@
 #include "lockstep/parallel/shard_rows.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class StandingGradients {
  public:
@@ -52,4 +52,4 @@ class StandingGradients {
   std::vector<Tensor> grads_;  // empty where none stood
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -15,7 +15,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 using Batch = std::vector<Tensor>;                          // tensors with one row for each example
 using ShardLoss = FunctionRef<Tensor(const Batch& shard)>;  // the loss of one shard
@@ -52,4 +52,4 @@ class ShardedStep {
   Mode& self() { return static_cast<Mode&>(*this); }
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

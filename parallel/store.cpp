@@ -12,7 +12,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // --- the table ----------------------------------------------------------------------------------------------------------
 
@@ -246,4 +246,4 @@ std::unique_ptr<LastWill> PrefixStore::leave_last_will(const std::vector<std::st
   return store_->leave_last_will(prefixed(keys), value);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

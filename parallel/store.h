@@ -13,7 +13,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // An entry that a store makes when the process that left it ends, or when this object is destroyed, which has to be before the
 // store is.
@@ -94,4 +94,4 @@ class PrefixStore final : public Store {
   std::shared_ptr<Store> store_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

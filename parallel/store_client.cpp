@@ -11,7 +11,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // --- bytes over a socket ------------------------------------------------------------------------------------------------
 
@@ -254,4 +254,4 @@ std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::st
   return std::make_unique<LinkWill>(std::move(link));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

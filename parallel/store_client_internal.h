@@ -16,7 +16,7 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/parallel/store_frames_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // How a server, or what stands in its place, took a hello.
 enum class Welcome {
@@ -99,4 +99,4 @@ class StoreClient {
   std::string server_;  // its name, once it has said so
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -14,7 +14,7 @@
 #include "lockstep/parallel/socket_internal.h"
 #include "lockstep/parallel/store_table_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // A process, told from a later one with the same number by its start time (clock ticks after boot).
 struct ProcessMark {
@@ -92,4 +92,4 @@ class StoreFile {
   int joined_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -80,4 +80,4 @@ std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t 
   return bytes.substr(kFrameHeader, size);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

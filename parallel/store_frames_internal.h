@@ -12,7 +12,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 enum class StoreOp : std::uint8_t {
   kSet = 1,     // key, value
@@ -75,4 +75,4 @@ StoreMessage read_message(std::string_view content);
 std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t most);
 inline constexpr std::size_t kFrameHeader = 4;
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

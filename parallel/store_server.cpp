@@ -25,7 +25,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -388,4 +388,4 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -11,7 +11,7 @@
 #include "lockstep/parallel/frame_guard_internal.h"
 #include "lockstep/parallel/socket_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // What a connection says before its frames count.
 class Handshake {
@@ -58,4 +58,4 @@ class StoreServer {
   std::thread thread_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

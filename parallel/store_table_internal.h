@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Throw InvalidArgument for what is past the limits of a store.
 void check_store_key(const std::string& key);
@@ -38,4 +38,4 @@ class StoreTable {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -92,4 +92,4 @@ Handshake::Step TcpClientHandshake::take(std::string& in) {
   return {State::kKnown, {}, make_guard()};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -16,7 +16,7 @@
 
 #include "lockstep/parallel/store_server_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Which job a side belongs to, and how it shows that.
 struct TcpIdentity {
@@ -72,4 +72,4 @@ class TcpClientHandshake final : public TcpHandshake {
   Step take(std::string& in) override;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

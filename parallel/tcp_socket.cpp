@@ -17,7 +17,7 @@
 #include "lockstep/tensor/byte_reader.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -187,4 +187,4 @@ void tune_tcp(const Descriptor& socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

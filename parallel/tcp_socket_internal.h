@@ -9,7 +9,7 @@
 #include "lockstep/parallel/deadline.h"
 #include "lockstep/parallel/socket_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct TcpAddress {
   sockaddr_storage storage{};
@@ -51,4 +51,4 @@ std::string address_on_network();
 // For both ends: small frames go out at once, and a host that has vanished is noticed within half a minute.
 void tune_tcp(const Descriptor& socket);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -246,4 +246,4 @@ std::unique_ptr<LastWill> TcpStore::leave_last_will(const std::vector<std::strin
   return state_->client->leave_last_will(keys, value, timeout());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -13,7 +13,7 @@
 
 #include "lockstep/parallel/store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct TcpStoreOptions {
   bool is_server = false;    // holds the table as well; it ends with this store
@@ -52,4 +52,4 @@ class TcpStore final : public Store {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include "lockstep/parallel/tcp_socket_internal.h"
 #include "lockstep/parallel/tcp_store.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // The identity that `options` and the environment give. Throws InvalidArgument without a token to authenticate with.
 TcpIdentity identity_of(const TcpStoreOptions& options);
@@ -49,4 +49,4 @@ struct TcpMeeting {
                                         std::unique_ptr<StoreServer> server = nullptr);
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr int kMessages = 32;                  // there and back, with each rank
@@ -145,4 +145,4 @@ std::vector<Trace> gather_traces(ProcessGroup& group, const Trace& trace) {
   return traces;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

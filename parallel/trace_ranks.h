@@ -6,7 +6,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Brings the ranks' traces to rank 0, which gets them in the order of ranks, their times as its own clock has them; the
 // others get none. All ranks call it, after stop_trace. Each rank's clock is compared with rank 0's by messages there and
@@ -14,4 +14,4 @@ namespace lockstep::inline LOCKSTEP_ABI::parallel {
 // Phase::kOther. Throws CommError.
 std::vector<Trace> gather_traces(ProcessGroup& group, const Trace& trace);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class TracedWork final : public Work {
  public:
@@ -42,4 +42,4 @@ class TracedWork final : public Work {
   TraceLabels labels_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 const char* name(Phase phase) {
   constexpr const char* kNames[kPhaseCount] = {"other",         "inputs",    "parameters", "outputs",
@@ -57,4 +57,4 @@ std::int64_t TrafficBook::bytes_to(int end) const {
   return sum_where(links_, [end](const LinkTraffic& link) { return link.to == end; });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // What a transfer was for: the phases of a data-parallel step.
 enum class Phase : std::uint8_t { kOther, kInputs, kParameters, kOutputs, kLossGradient, kGradients, kBuffers };
@@ -45,4 +45,4 @@ class TrafficBook {
   std::int64_t steps_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include "lockstep/parallel/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -122,4 +122,4 @@ Transmission send_some(const Descriptor& socket, const std::string& data, std::s
   return Transmission::kDone;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 #include "lockstep/parallel/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 namespace {
 
@@ -134,4 +134,4 @@ std::unique_ptr<LastWill> UnixStore::leave_last_will(const std::vector<std::stri
   return client_.leave_last_will(keys, value, timeout());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

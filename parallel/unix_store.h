@@ -16,7 +16,7 @@
 #include "lockstep/parallel/store_frames_internal.h"
 #include "lockstep/parallel/store_server_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // The server over a Unix socket. `listener` as from listen_abstract. Throws CommError where thread or descriptors cannot
 // be had.
@@ -57,4 +57,4 @@ class UnixStore final : public Store {
   StoreClient client_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda();
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 // The one place where a device that this build lacks is noticed.
@@ -75,4 +75,4 @@ Accelerator* opened_accelerator() { return in_use.load(std::memory_order_acquire
 
 void set_accelerator(Accelerator* instead) { in_use.store(instead); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/storage.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Where kernels get memory for their own use while a graph is captured. What is given back may be handed out again at once:
 // launches run in turn.
@@ -95,4 +95,4 @@ Accelerator* opened_accelerator();  // null where none was asked for yet
 // Takes `instead` for CUDA's from now on, or the module again (null): for tests on machines without a GPU.
 void set_accelerator(Accelerator* instead);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

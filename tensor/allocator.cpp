@@ -9,7 +9,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_blocks.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cpu {
+namespace lockstep::cpu {
 
 namespace {
 
@@ -127,4 +127,4 @@ void empty_cache() {
   cache().bytes = 0;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cpu
+}  // namespace lockstep::cpu

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/storage.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cpu {
+namespace lockstep::cpu {
 
 // At least `bytes`, not aligned beyond malloc's own. Throws DeviceError, naming both sizes, where there is none.
 void* allocate(std::size_t bytes, int device_index);
@@ -17,4 +17,4 @@ AllocatorStats stats(int device_index);
 void reset_peak(int device_index);
 void empty_cache();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cpu
+}  // namespace lockstep::cpu

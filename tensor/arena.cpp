@@ -4,7 +4,7 @@
 #include "lockstep/tensor/arena_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 constexpr std::size_t kGrain = 512;              // as cudaMalloc aligns
@@ -80,4 +80,4 @@ Arena::Blocks::iterator Arena::join_neighbours(Blocks::iterator block) {
   return before;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

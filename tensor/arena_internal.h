@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/accelerator_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 class Arena final : public CaptureMemory {
  public:
@@ -36,4 +36,4 @@ class Arena final : public CaptureMemory {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

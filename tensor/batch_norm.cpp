@@ -2,7 +2,7 @@
 #include "lockstep/tensor/windows.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -67,4 +67,4 @@ Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& we
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 40;
@@ -51,4 +51,4 @@ void MemorySource::read_at(std::uint64_t offset, std::span<std::byte> out) const
   if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -14,7 +14,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // What readers accept at most. A file past a limit is an IoError that names the limit. The limits keep a
 // reader's memory, besides the tensors that it returns, below the file's size and 64 MiB.
@@ -124,4 +124,4 @@ class MemorySource final : public ByteSource {
   std::string name_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 template <class Signature>
 class Callback;
@@ -63,4 +63,4 @@ class FunctionRef<R(Args...)> {
   R (*call_)(void*, Args...);
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

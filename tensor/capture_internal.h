@@ -11,7 +11,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/storage.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::capture {
+namespace lockstep::capture {
 
 // Whether the calling thread captures on the device.
 bool is_active(Device device);
@@ -38,4 +38,4 @@ void keep_moving(Numbers& numbers, Device device, Next next) {
       place(&numbers, sizeof(Numbers), [next = std::move(next)](void* at) mutable { ::new (at) Numbers(next()); }));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::capture
+}  // namespace lockstep::capture

@@ -3,7 +3,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 void combine(const Combine& combine, std::int64_t first, std::int64_t count, Device device) {
   LOCKSTEP_CHECK(combine.dtype != kBool, "combine: bool cannot be added; use to(kUInt8)");
@@ -14,4 +14,4 @@ void combine(const Combine& combine, std::int64_t first, std::int64_t count, Dev
   kernels(device).combine(combine, first, count);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

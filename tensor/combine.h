@@ -11,7 +11,7 @@
 #include "lockstep/tensor/device.h"
 #include "lockstep/tensor/dtype.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 enum class CombineOp : std::uint8_t { kSum, kMin, kMax, kProduct };
 inline constexpr int kMaxCombined = 1024;  // inputs
@@ -30,4 +30,4 @@ struct Combine {
 // Combines elements [first, first + count). Throws InvalidArgument for bool, without inputs, or beyond kMaxCombined.
 void combine(const Combine& combine, std::int64_t first, std::int64_t count, Device device = {});
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -1,7 +1,7 @@
 // Convolution: checks and allocation around the kernels of tensor/cpu/kernels_convolution.cpp.
 #include "lockstep/tensor/windows_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -95,4 +95,4 @@ void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& o
       .conv2d_backward_weight(c, g->raw_data(), input->raw_data(), out.raw_data(), data_of(room), grad.dtype());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

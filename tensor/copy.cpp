@@ -7,7 +7,7 @@
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -117,4 +117,4 @@ Tensor clone(const Tensor& x) {
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 Tensor empty(const Shape& shape, const TensorOptions& options) {
   const DType dtype = options.dtype.value_or(kFloat32);
@@ -85,4 +85,4 @@ Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device, s
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, numel, dtype)));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -13,7 +13,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 // Numbers that change from replay to replay: as the host has them, and their place in the device's memory, which one launch
@@ -223,4 +223,4 @@ std::int64_t CudaGraph::memory_bytes() const {
   return static_cast<std::int64_t>(recorded_->arena->bytes() + pages);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/device.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 struct RecordedStep;
 
@@ -55,4 +55,4 @@ class CudaGraph {
   std::unique_ptr<RecordedStep> recorded_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

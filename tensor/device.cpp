@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 void check_index(DeviceType type, int index) {
@@ -38,4 +38,4 @@ std::string Device::to_string() const {
   return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index_);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

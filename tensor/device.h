@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The kinds of devices.
 enum class DeviceType : std::uint8_t { kCpu, kCuda };
@@ -42,4 +42,4 @@ class Device {
 // How many devices of a kind there are; 0 for CUDA where the build or the machine has none.
 int device_count(DeviceType type);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/scalar.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 const char* name(DType dtype) {
   constexpr const char* kNames[kDTypeCount] = {"bool", "u8", "i32", "i64", "f16", "bf16", "f32", "f64"};
@@ -21,4 +21,4 @@ DType promote(DType tensor, const Scalar& number) {
   return tensor == kBool ? kInt64 : tensor;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The dtypes; kFloat32 and the like below are short for DType::kFloat32.
 enum class DType : std::uint8_t { kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64 };
@@ -76,4 +76,4 @@ struct DTypeOf<double> : std::integral_constant<DType, DType::kFloat64> {};
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 template <class T>
 struct Dual {
@@ -136,4 +136,4 @@ HOST_DEVICE Dual<T> pow(Dual<T> x, T p) {
 }
 
 }  // namespace math
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

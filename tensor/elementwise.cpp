@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -223,4 +223,4 @@ void div_(const Tensor& a, const Tensor& b) {
   if (a.numel() > 0) kernels(a.device()).div(make_loop<3>(a.shape(), {&a, &a, &operand}), a.dtype());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

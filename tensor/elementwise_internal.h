@@ -8,7 +8,7 @@
 #include "lockstep/tensor/half.h"
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 template <class T>
 T scalar_value(const Scalar& value) {
@@ -157,4 +157,4 @@ struct Convert {
   }
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

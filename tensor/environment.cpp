@@ -5,7 +5,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 std::optional<std::string> environment(const char* name) {
   const char* const text = std::getenv(name);
@@ -28,4 +28,4 @@ int parse_number(const std::string& what, const std::string& text, int low, int 
   return value;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The value of a variable. An empty one counts as unset.
 std::optional<std::string> environment(const char* name);
@@ -19,4 +19,4 @@ std::optional<int> environment_number(const char* name, int low, int high);
 // `fix` ends the message.
 int parse_number(const std::string& what, const std::string& text, int low, int high, const char* fix = "");
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

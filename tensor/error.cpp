@@ -1,6 +1,6 @@
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 void Error::add_module(const std::string& name) {
   message_ = name + (has_module_ ? "." : ": ") + message_;
@@ -12,4 +12,4 @@ void Error::add_context(const std::string& where) {
   has_module_ = false;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

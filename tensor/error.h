@@ -6,7 +6,7 @@
 
 #include "lockstep/version.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Base of every exception that Lockstep throws.
 class Error : public std::runtime_error {
@@ -55,4 +55,4 @@ struct CommTimeout : CommError {
   using CommError::CommError;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -16,7 +16,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 // strerror's text, without its shared buffer.
@@ -278,4 +278,4 @@ void AtomicFile::fail(const char* operation, int error) const {
   throw IoError(fmt::format("{}: {}: {}", path_, operation, reason(error)));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

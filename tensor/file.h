@@ -12,7 +12,7 @@
 
 #include "lockstep/tensor/byte_reader.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // An open regular file. Devices, pipes and directories are refused, and opening one never blocks.
 class InputFile final : public ByteSource {
@@ -97,4 +97,4 @@ class AtomicFile {
   int descriptor_ = -1;  // of the temporary file, which exists as long
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

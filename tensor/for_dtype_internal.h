@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 // Calls function(T{}) with the C++ type of a dtype.
 template <class F>
@@ -57,4 +57,4 @@ void for_any(DType dtype, F function) {
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/dtype.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 [[gnu::always_inline]] constexpr float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
@@ -41,4 +41,4 @@ namespace lockstep::inline LOCKSTEP_ABI {
   return {static_cast<std::uint16_t>(sign | (magnitude >> 13))};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -182,4 +182,4 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim
   return select_sorted("topk", x, dim, k, largest);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 constexpr int kGzipWindow = 15 + 16;  // zlib's codes: 32 KiB of history, plus 16 for the gzip wrapper
@@ -78,4 +78,4 @@ void Inflater::fail(const char* what) const {
   throw IoError(fmt::format("{}: damaged compressed data: {}", name_, what));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

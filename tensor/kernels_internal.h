@@ -19,7 +19,7 @@
 #include "lockstep/tensor/shape.h"
 #include "lockstep/tensor/windows.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // A loop nest over N operands of one (already broadcast) shape. Operand 0 is the output. Strides are in elements; a
 // stride of 0 repeats. Dimensions are merged where all operands allow it.
@@ -76,4 +76,4 @@ const char* cpu_level();
 // The level and the library of products, by version: "native, oneDNN 2.6.3". Ranks that compare bits must agree on it.
 std::string cpu_description();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

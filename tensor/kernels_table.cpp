@@ -1,7 +1,7 @@
 // The table of one level or device. A kernel that ops.def names and nobody wrote is a link error here.
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 const KernelTable kTable = {
 #define KERNEL(name, signature) .name = &LOCKSTEP_KERNELS::name,
@@ -14,4 +14,4 @@ const KernelTable kTable = {
 #undef POINTWISE
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

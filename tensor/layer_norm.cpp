@@ -1,7 +1,7 @@
 // Layer normalisation: checks and allocation around the kernels of tensor/cpu/kernels_rows.cpp.
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -69,4 +69,4 @@ void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tenso
                                   x.dtype());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

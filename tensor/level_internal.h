@@ -12,7 +12,7 @@
 #define HOST_DEVICE
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 #define KERNEL(name, signature) void name signature;
 #include "lockstep/tensor/ops.def"
@@ -26,4 +26,4 @@ namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
 
 extern const KernelTable kTable;
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

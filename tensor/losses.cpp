@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 namespace {
 
 // An undefined weight stays undefined.
@@ -129,4 +129,4 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& x, const Tensor&
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 enum class Reduction : std::uint8_t { kMean, kSum, kNone };
 
@@ -60,4 +60,4 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight
 Tensor cross_entropy_backward(const Tensor& grad, const Tensor& x, const Tensor& target, const Tensor& weight,
                               const NllOptions& options, const CrossEntropyState& state);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -1,7 +1,7 @@
 // Matrix products. Operands are read through their strides, so transposed views cost nothing.
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -166,4 +166,4 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 // The folder of the file that this code was loaded from.
@@ -36,4 +36,4 @@ void* open_module(const std::string& name, const std::string& entry, std::string
   return nullptr;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The file of a module as messages name it: <folder>/lockstep/liblockstep_<name>.so.
 std::string module_file(const std::string& name);
@@ -14,4 +14,4 @@ std::string module_file(const std::string& name);
 // says what is wrong with it.
 void* open_module(const std::string& name, const std::string& entry, std::string& why);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

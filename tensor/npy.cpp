@@ -11,7 +11,7 @@
 #include "lockstep/tensor/file.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -319,4 +319,4 @@ Tensor parse_npy(const ByteSource& source) {
 
 Tensor load_npy(const std::string& path) { return parse_npy(InputFile(path)); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

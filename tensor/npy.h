@@ -9,7 +9,7 @@
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 // The array of an .npy file: bool, f16, f32, f64, and integers, which come as u8, i32 (from i8, i16, u16) or i64 (from
 // u32, and u64 where the values fit). Big-endian and Fortran-ordered files too; pickled objects never.
@@ -33,4 +33,4 @@ Tensor read_npy(const ByteStream& stream);
 Tensor load_npz(const std::string& path, const std::string& name = "");
 Tensor parse_npz(const ByteSource& source, const std::string& name = "");
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/inflate_internal.h"
 #include "lockstep/tensor/npy.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 namespace {
 
 constexpr std::uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
@@ -242,4 +242,4 @@ Tensor parse_npz(const ByteSource& source, const std::string& name) {
 
 Tensor load_npz(const std::string& path, const std::string& name) { return parse_npz(InputFile(path), name); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

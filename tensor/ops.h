@@ -12,7 +12,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 // --- creation (creation.cpp) --------------------------------------------------------------------------------------------
 Tensor empty(const Shape& shape, const TensorOptions& options = {});
@@ -140,4 +140,4 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending);  // stable
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -4,7 +4,7 @@
 #include "lockstep/tensor/level_internal.h"
 #include "lockstep/tensor/optim_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 template <class T>
 struct SgdNumbers {
@@ -24,4 +24,4 @@ struct AdamNumbers {
   T beta1, beta2, rest1, rest2, eps, rate, root, decay, shrink;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 namespace {
 
 bool fits(const TensorImpl& a, const TensorImpl& b) {
@@ -94,4 +94,4 @@ void adam_step(std::span<const Stepped> list, const AdamStep& step) {
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

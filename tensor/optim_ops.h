@@ -11,7 +11,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 // A parameter, its gradient and what the optimizer remembers about it; state that a step has no use for is null.
 struct Stepped {
@@ -65,4 +65,4 @@ struct AdamStep {
 // Weight Decay Regularization", 2019. The state is mean and square.
 void adam_step(std::span<const Stepped> list, const AdamStep& step);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/level_internal.h"
 #include "lockstep/tensor/random.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 struct PhiloxBlock {
   std::uint32_t words[4];
@@ -66,4 +66,4 @@ HOST_DEVICE inline void normals_of(const PhiloxBlock& block, double* out) {
   box_muller(uniform53(block.words[0], block.words[1]), uniform53(block.words[2], block.words[3]), &out[0], &out[1]);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

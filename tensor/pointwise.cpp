@@ -1,7 +1,7 @@
 // The wrappers of pointwise.def.
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -56,4 +56,4 @@ Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const P
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/dual_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Neg {
   static constexpr bool kIntegers = true;  // also for integer tensors, which keep their dtype
@@ -320,4 +320,4 @@ HOST_DEVICE T bend_of(const F& f, T x) {
   return slope.slope;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

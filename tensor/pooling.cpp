@@ -1,7 +1,7 @@
 // Pooling: checks and allocation around the kernels of tensor/cpu/kernels_pooling.cpp.
 #include "lockstep/tensor/windows_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -81,4 +81,4 @@ Tensor avg_pool2d_backward(const Tensor& grad, const Shape& shape, const Pooling
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 
@@ -161,4 +161,4 @@ std::string raw::to_string(const Tensor& x, const std::string& suffix) {
   return "tensor(" + body + facts + suffix + ")";
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "lockstep/tensor/random_ops.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace random {
 
@@ -152,4 +152,4 @@ Tensor randperm(std::int64_t n, const TensorOptions& options) {
 }
 
 }  // namespace raw
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

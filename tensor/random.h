@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Sets the seed and starts every stream again.
 void manual_seed(std::uint64_t seed);
@@ -54,4 +54,4 @@ class ShardGuard {
 };
 
 }  // namespace random
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

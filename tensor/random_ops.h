@@ -4,7 +4,7 @@
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 Tensor uniform(const Shape& shape, double low, double high, random::Stream stream, const TensorOptions& options = {});
 Tensor normal(const Shape& shape, random::Stream stream, const TensorOptions& options = {});
@@ -13,4 +13,4 @@ Tensor randperm(std::int64_t n, const TensorOptions& options = {});
 // 1 / keep with probability `keep`, otherwise 0.
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options = {});
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

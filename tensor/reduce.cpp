@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -231,4 +231,4 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
   return min(maximum(mul(close, finite), same)).item().to_double() != 0;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

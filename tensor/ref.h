@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Base of objects held by Ref. T::destroy(const T*) is called when the last Ref goes.
 template <class T>
@@ -77,4 +77,4 @@ class Ref {
   T* object_ = nullptr;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/dtype.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // A number as an argument: bool, integer or float, whose kind takes part in promotion.
 class Scalar {
@@ -43,4 +43,4 @@ class Scalar {
 // The dtype of `tensor op number`: the number counts only where its category is the higher one.
 DType promote(DType tensor, const Scalar& number);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

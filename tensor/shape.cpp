@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 Shape::Shape(const std::int64_t* sizes, std::size_t count) {
   LOCKSTEP_CHECK(count <= kMaxDims, "shape: {} dimensions, at most {} are supported", count, kMaxDims);
@@ -87,4 +87,4 @@ Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
   return out;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

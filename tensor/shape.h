@@ -10,7 +10,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 inline constexpr int kMaxDims = 8;  // dimensions of a tensor at most
 
@@ -87,4 +87,4 @@ bool try_broadcast(const Shape& a, const Shape& b, Shape* out);
 // The same; throws InvalidArgument naming `op` where they do not fit.
 Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include "lockstep/version.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // A height and a width. One number stands for both, as in `.padding = 1`; two are written in braces, `.padding = {1, 2}`.
 struct Size2d {
@@ -17,4 +17,4 @@ struct Size2d {
   std::int64_t height, width;  // in pixels
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

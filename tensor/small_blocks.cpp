@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-namespace lockstep::inline LOCKSTEP_ABI::small_blocks {
+namespace lockstep::small_blocks {
 
 namespace {
 
@@ -80,4 +80,4 @@ void deallocate(void* memory, std::size_t bytes) noexcept {
   list.first = new (memory) Block{list.first};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::small_blocks
+}  // namespace lockstep::small_blocks

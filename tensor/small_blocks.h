@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace small_blocks {
 // Memory aligned as malloc aligns it, null where there is none. Beyond 1 KiB this is malloc.
@@ -27,4 +27,4 @@ struct SmallObject {
   static void operator delete(void* block, std::size_t bytes) noexcept { small_blocks::deallocate(block, bytes); }
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

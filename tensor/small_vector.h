@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 template <class T, std::size_t N>
 class SmallVector {
@@ -105,4 +105,4 @@ class SmallVector {
   T* data_ = inside();
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_blocks.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 
@@ -92,4 +92,4 @@ void empty_cache() {
   if (Accelerator* const opened = opened_accelerator()) opened->empty_cache();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/device.h"
 #include "lockstep/tensor/ref.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 inline constexpr std::size_t kAlignment = 64;  // every storage starts on this many bytes
 
@@ -57,4 +57,4 @@ void reset_peak_bytes(Device device = {});
 // Gives cached memory back to the operating system.
 void empty_cache();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

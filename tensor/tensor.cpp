@@ -5,7 +5,7 @@
 #include "lockstep/tensor/half.h"
 #include "lockstep/tensor/ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 bool has_contiguous_strides(const Shape& shape, const Strides& strides) {
@@ -96,4 +96,4 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("{} {} {}", tensor.shape().to_string(), name(tensor.dtype()), tensor.device().to_string());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -25,7 +25,7 @@
 #include "lockstep/tensor/small_blocks.h"
 #include "lockstep/tensor/storage.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 class Tensor;
 
@@ -283,4 +283,4 @@ std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 // "(2, 3) f32 cpu": how messages describe an operand.
 std::string describe(const Tensor& tensor);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 constinit std::atomic<bool> allowed{false};
@@ -12,4 +12,4 @@ constinit std::atomic<bool> allowed{false};
 void allow_tf32(bool allow) { allowed.store(allow, std::memory_order_relaxed); }
 bool tf32_allowed() { return allowed.load(std::memory_order_relaxed); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -5,10 +5,10 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // For all products of f32 on cuda devices that are started from now on, by any thread. Others, and CPUs, are not affected.
 void allow_tf32(bool allow);
 bool tf32_allowed();  // what was said last; false at first
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -14,7 +14,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 
@@ -140,4 +140,4 @@ void parallel_for(std::int64_t chunks, void (*body)(void*, std::int64_t), void* 
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) body(context, chunk);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

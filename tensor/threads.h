@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Threads that one operation may use, the caller's included. At first: LOCKSTEP_NUM_THREADS, or else the
 // cores this process may run on. Throws InvalidArgument where LOCKSTEP_NUM_THREADS is no number from 1 to
@@ -18,4 +18,4 @@ void set_num_threads(int count);
 // Runs in turn on the calling thread where the pool is busy, or inside another parallel_for. `body` must not throw.
 void parallel_for(std::int64_t chunks, void (*body)(void* context, std::int64_t chunk), void* context);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

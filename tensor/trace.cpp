@@ -12,7 +12,7 @@
 #include <cpuid.h>
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace detail {
 constinit std::atomic<int> trace_level{0};
@@ -256,4 +256,4 @@ Trace stop_trace() {
   return trace;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -18,7 +18,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // What kind of work an event is.
 enum class TraceKind : std::uint8_t {
@@ -131,4 +131,4 @@ class TraceSpan {
   std::string_view name_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/file.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 using Text = fmt::memory_buffer;
@@ -146,4 +146,4 @@ void write_chrome_trace(const std::string& path, const std::vector<Trace>& trace
   file.commit();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

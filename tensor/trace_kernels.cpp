@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 namespace {
 
 template <auto kKernel, const char* kName>
@@ -40,4 +40,4 @@ constexpr KernelTable kTracedTable = {
 
 const KernelTable& traced_cpu_kernels() { return kTracedTable; }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

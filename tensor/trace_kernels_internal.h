@@ -3,11 +3,11 @@
 
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // The kernels of CPU devices ...
 const KernelTable& cpu_kernels();
 // ... and the same with an event around each.
 const KernelTable& traced_cpu_kernels();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

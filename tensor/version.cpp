@@ -2,8 +2,8 @@
 
 extern "C" const char LOCKSTEP_LINK_GUARD = 0;
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 const char* version() { return LOCKSTEP_VERSION; }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 namespace {
 
@@ -194,4 +194,4 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t
   return make_view(x, shape, strides, offset);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

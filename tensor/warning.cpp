@@ -5,7 +5,7 @@
 #include <mutex>
 #include <set>
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 namespace {
 struct Warnings {
@@ -42,4 +42,4 @@ void warn(const char* place, const std::string& message, std::size_t limit) {
   handler ? handler(text) : print(text);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

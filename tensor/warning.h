@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 // Sets the handler that receives all warnings, and forgets which ones were issued. An empty handler restores
 // the default: the message goes to stderr, after "warning: ". The handler runs on the thread that warns, one
@@ -18,4 +18,4 @@ void on_warning(Callback<void(const std::string& message)> handler);
 // shapes may differ in every step. The last one says that further ones are not shown.
 void warn(const char* place, const std::string& message, std::size_t limit = 8);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

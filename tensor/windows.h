@@ -7,7 +7,7 @@
 #include "lockstep/tensor/size2d.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 // A window of `kernel` elements, `dilation` apart, that stands at `output` places, `stride` apart, of pictures of `input`
 // elements and `padding` more on each side.
@@ -66,4 +66,4 @@ BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
 Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
                            const Tensor& grad_weight, const Tensor& grad_bias);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

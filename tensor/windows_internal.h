@@ -4,7 +4,7 @@
 #include "lockstep/tensor/windows.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 inline std::string text(const Size2d& size) { return fmt::format("{} x {}", size.height, size.width); }
 
@@ -52,4 +52,4 @@ inline Windows windows_over(const char* op, const Tensor& x, const Size2d& kerne
           .dilation = dilation};
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::raw {
+namespace lockstep::raw {
 
 inline std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
 // Of an operand that may be absent.
@@ -142,4 +142,4 @@ inline Rows rows_along(const Tensor& x, int dim) {
   return rows;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::raw
+}  // namespace lockstep::raw

@@ -31,7 +31,6 @@ FNR == 1 {
   sub(/\/.*/, "", module)
 }
 {
-  sub(/::inline LOCKSTEP_ABI/, "")
   sub(/ *\/\/ NOLINT.*/, "")
 }
 

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 CollectiveHops::CollectiveHops(Kind kind, int ranks, std::int64_t count, int root)
     : kind_(kind), ranks_(ranks), count_(kind == Kind::kBarrier ? 0 : count), root_(root),
@@ -66,4 +66,4 @@ std::vector<Hop> CollectiveHops::step(int number) const {
   return hops;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

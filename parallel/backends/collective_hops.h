@@ -7,7 +7,7 @@
 #include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/hops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class CollectiveHops {
  public:
@@ -25,4 +25,4 @@ class CollectiveHops {
   int root_, levels_, steps_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

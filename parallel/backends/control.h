@@ -11,7 +11,7 @@
 
 #include "lockstep/parallel/backend.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 inline constexpr int kSlots = kInFlight;             // operations in flight
 inline constexpr int kInlineSlots = kSmallInFlight;  // small operations in flight, see kInlineBytes
@@ -107,4 +107,4 @@ class Control {
   std::size_t size_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

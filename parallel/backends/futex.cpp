@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -26,4 +26,4 @@ void futex_wake(std::atomic<std::uint32_t>& word, int count) {
     throw DeviceError(std::string("futex: ") + std::strerror(errno));
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -24,7 +24,7 @@
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
@@ -393,7 +393,7 @@ std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {
 constexpr BackendModule kGlooModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
 
 }  // namespace
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel
 
 extern "C" const lockstep::parallel::BackendModule* lockstep_backend_gloo();
 const lockstep::parallel::BackendModule* lockstep_backend_gloo() { return &lockstep::parallel::kGlooModule; }

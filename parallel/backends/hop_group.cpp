@@ -10,7 +10,7 @@
 #include "lockstep/tensor/ops.h"
 #include "lockstep/tensor/small_vector.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 struct HopGroup::Head {
   std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0;
@@ -336,4 +336,4 @@ void HopGroup::add_arrived(const HopWork& work) {
                0, first.end - first.begin);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -16,7 +16,7 @@
 #include "lockstep/parallel/simulation.h"
 #include "lockstep/tensor/trace.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class HopGroup;
 
@@ -84,4 +84,4 @@ class HopGroup final : public Backend {
   bool failed_late_ = false;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

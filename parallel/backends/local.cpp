@@ -11,7 +11,7 @@
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 std::shared_ptr<Segment> map_segment(std::size_t block_bytes, std::size_t blocks) {
@@ -100,4 +100,4 @@ std::unique_ptr<Backend> make_local(const BackendOptions& options) {
       "local", options, std::make_unique<LocalMemory>(meeting, options.rank, options.size), meeting->control);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

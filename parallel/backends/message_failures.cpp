@@ -4,7 +4,7 @@
 #include "lockstep/parallel/backends/message_group.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::seconds kNewsPatience{1};        // a rank that fails tells why before it hangs up
@@ -297,4 +297,4 @@ void MessageGroup::end_lanes() {
   changed_.notify_all();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kHeadsAhead = 4;                 // receives posted before anybody asks
@@ -291,4 +291,4 @@ bool MessageGroup::poll(MessageWork& work) {
   return work.over;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -22,7 +22,7 @@
 #include "lockstep/parallel/backends/poison.h"
 #include "lockstep/parallel/backends/transport.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class MessageGroup;
 using Parcels = std::vector<std::unique_ptr<Parcel>>;
@@ -192,4 +192,4 @@ class MessageGroup final : public Backend {
   std::vector<int> answers_;  // by peer: for whom it waits, or kNoAnswer
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_vector.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kPieceBytes = 1 << 20;    // of a reduction: what is received while the one before is added
@@ -310,4 +310,4 @@ void MessageGroup::finish_piece(MessageWork& work, std::int64_t piece) {
     receive_piece(work.steps[static_cast<std::size_t>(next)].needs, call, next);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

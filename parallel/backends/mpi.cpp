@@ -16,7 +16,7 @@
 #include "lockstep/parallel/modules.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 void check(int code, const char* what) {
@@ -230,7 +230,7 @@ void gather_by_mpi(const void* own, void* all, std::size_t bytes) {
 constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, gather_by_mpi};
 
 }  // namespace
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel
 
 extern "C" const lockstep::parallel::BackendModule* lockstep_backend_mpi();
 const lockstep::parallel::BackendModule* lockstep_backend_mpi() { return &lockstep::parallel::kMpiModule; }

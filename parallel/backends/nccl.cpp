@@ -21,7 +21,7 @@
 #include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/half.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
+namespace lockstep::parallel::nccl {
 namespace {
 
 constexpr int kSpins = 5000;
@@ -396,7 +396,7 @@ std::unique_ptr<Backend> make_nccl(const BackendOptions& options) {
 constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr};
 
 }  // namespace
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl
+}  // namespace lockstep::parallel::nccl
 
 extern "C" const lockstep::parallel::BackendModule* lockstep_backend_nccl();
 const lockstep::parallel::BackendModule* lockstep_backend_nccl() { return &lockstep::parallel::nccl::kModule; }

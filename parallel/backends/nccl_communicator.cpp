@@ -7,7 +7,7 @@
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
+namespace lockstep::parallel::nccl {
 namespace {
 
 constexpr std::chrono::microseconds kBetweenLooks{50};
@@ -179,4 +179,4 @@ Ref<Storage> Communicator::allocate(const std::shared_ptr<Communicator>& communi
   return Storage::wrap(memory->data, bytes, communicator->device(), memory);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl
+}  // namespace lockstep::parallel::nccl

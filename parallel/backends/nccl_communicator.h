@@ -11,7 +11,7 @@
 #include "lockstep/parallel/peer_watch.h"
 #include "lockstep/tensor/callback.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl {
+namespace lockstep::parallel::nccl {
 
 // Throw DeviceError, CommError with the library's own text unless `status` is success.
 void check(cudaError_t status, const char* call);
@@ -54,4 +54,4 @@ class Communicator {
   std::unique_ptr<PeerWatch> watch_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel::nccl
+}  // namespace lockstep::parallel::nccl

@@ -2,7 +2,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 std::string poison_text(Poison reason, int culprit, const std::string& lost) {
   switch (reason) {
@@ -36,4 +36,4 @@ std::string Announcement::text() const {
   return text;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

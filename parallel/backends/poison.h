@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/backend.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Why a group failed, as one rank tells the others.
 enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError };
@@ -21,4 +21,4 @@ struct Announcement {
   std::string text() const;  // "all_reduce of 10 f32 (sum)"
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

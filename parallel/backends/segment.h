@@ -10,7 +10,7 @@
 
 #include "lockstep/parallel/deadline.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kArenaBytes = 16 << 20;
@@ -44,4 +44,4 @@ class SharedMemory {
   virtual std::string lost(int rank) = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "lockstep/parallel/backends/sleep.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kArenaStep = 256 * 1024;  // memory is reserved in steps of this
@@ -277,4 +277,4 @@ void SharedGroup::exchange(const Call& call) {
   wait(*op);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -15,7 +15,7 @@
 #include "lockstep/parallel/backends/poison.h"
 #include "lockstep/parallel/backends/segment.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 class SharedGroup;
 class Transfer;
@@ -146,4 +146,4 @@ void plan_tasks(Operation& op, int size);
 void run_task(const Operation& op, int owner, std::uint64_t task, int size);
 void run_inline(const Operation& op, const void* const* inputs, int rank);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

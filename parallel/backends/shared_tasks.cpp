@@ -10,7 +10,7 @@
 #include "lockstep/tensor/combine.h"
 #include "lockstep/tensor/small_vector.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::int64_t kTaskBytes = 128 * 1024;  // of one task: long against a claim, short against the cache
@@ -231,4 +231,4 @@ void run_inline(const Operation& op, const void* const* inputs, int rank) {
                0, op.count);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

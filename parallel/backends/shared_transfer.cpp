@@ -8,7 +8,7 @@
 #include "lockstep/parallel/backends/sleep.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 // Copies between a ring (from its byte `at` on) and plain memory.
@@ -167,4 +167,4 @@ void SharedGroup::look_for(const Call& call, Deadline& deadline) {
        fmt::format("{}: rank {} did not answer within {} ms", call.describe(), silent.front(), timeout_.count()), true);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

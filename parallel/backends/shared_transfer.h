@@ -5,7 +5,7 @@
 
 #include "lockstep/parallel/backends/shared_group.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // A send or recv on its way. Messages between two ranks arrive in the order they were sent.
 class Transfer final : public Work {
@@ -37,4 +37,4 @@ class Transfer final : public Work {
   std::string disagreement_, error_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

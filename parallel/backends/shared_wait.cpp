@@ -8,7 +8,7 @@
 #include "lockstep/parallel/backends/sleep.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around many times in it
@@ -354,4 +354,4 @@ std::string SharedGroup::poison_text(std::uint64_t poison) {
   return lockstep::parallel::poison_text(reason, culprit, reason == Poison::kLost ? memory_->lost(culprit) : "");
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -25,7 +25,7 @@
 #include "lockstep/parallel/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
@@ -409,4 +409,4 @@ std::unique_ptr<Backend> make_shm(const BackendOptions& options) {
   return std::make_unique<SharedGroup>("shm", options, std::move(memory), control);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -8,7 +8,7 @@
 #include "lockstep/parallel/backends/control.h"
 #include "lockstep/parallel/backends/futex.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // After a while it lets others run: the rank that is waited for may need this core.
 inline void pause(int turn) {
@@ -51,4 +51,4 @@ class WaitingSign {
   RankState& own_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

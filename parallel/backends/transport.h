@@ -8,7 +8,7 @@
 #include "lockstep/parallel/backend.h"
 #include "lockstep/parallel/deadline.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::parallel {
+namespace lockstep::parallel {
 
 // Messages from one rank to another on one channel arrive in the order in which they were sent.
 enum class Channel : int { kHeads, kParts, kResults, kTransferHeads, kTransfers, kFailures, kQuestions };
@@ -53,4 +53,4 @@ class Transport {
   virtual void hang_up(bool failed) = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::parallel
+}  // namespace lockstep::parallel

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/trace.h"
 #include "lockstep/tensor/trace_kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI {
+namespace lockstep {
 
 #if LOCKSTEP_HAVE_LEVELS_ALL
 #define LOCKSTEP_LEVELS(X) X(v4, "x86-64-v4") X(v3, "x86-64-v3") X(v2, "x86-64-v2")
@@ -86,4 +86,4 @@ const KernelTable& cpu_kernels() { return *chosen().table; }
 const char* cpu_level() { return chosen().name; }
 std::string cpu_description() { return fmt::format("{}, {}", cpu_level(), cpu::onednn_version()); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI
+}  // namespace lockstep

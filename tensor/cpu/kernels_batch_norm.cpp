@@ -6,7 +6,7 @@
 #include "lockstep/tensor/cpu/packets.h"
 #include "lockstep/tensor/cpu/planes.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -121,4 +121,4 @@ void batch_norm_backward(const void* grad, const void* x, const void* weight, co
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/wide_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 constexpr std::int64_t kBlock = 256;                                      // elements
@@ -157,4 +157,4 @@ void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   }
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/cpu/planes.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -254,4 +254,4 @@ void conv2d_backward_weight(const Convolution& c, const void* grad, const void* 
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

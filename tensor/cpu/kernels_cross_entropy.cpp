@@ -11,7 +11,7 @@
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 constexpr std::int64_t kFewClasses = 64;
@@ -226,4 +226,4 @@ void cross_entropy_backward(const void* grad, const void* x, const std::int64_t*
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

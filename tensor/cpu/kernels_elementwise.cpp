@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/cpu/loops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -84,4 +84,4 @@ void cast(const Loop<2>& loop, DType from, DType to) {
           [&]<class From>(From) { for_any(to, [&]<class To>(To) { unary<To, From>(loop, Convert<From, To>{}); }); });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

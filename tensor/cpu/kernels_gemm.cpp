@@ -6,7 +6,7 @@
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/cpu/onednn.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -122,4 +122,4 @@ void gemm(const Gemm& gemm, DType dtype) {
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

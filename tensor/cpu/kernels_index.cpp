@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/cpu/loops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lowest, std::int64_t* highest) {
   std::int64_t low = index[0], high = index[0];
@@ -82,4 +82,4 @@ void scatter_add(void* out, const std::int64_t* index, const void* source, const
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

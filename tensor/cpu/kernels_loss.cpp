@@ -6,7 +6,7 @@
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 // A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative by x.
@@ -224,4 +224,4 @@ void nll_loss_backward(const void* grad, const std::int64_t* target, const void*
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/optim_numbers_internal.h"
 #include "lockstep/tensor/optim_ops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 // Calls loop(first, count) for all elements: at once where there are few, else cut among the pool's threads.
@@ -105,4 +105,4 @@ void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const r
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/cpu/packets.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -68,4 +68,4 @@ void run_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/cpu/planes.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -144,4 +144,4 @@ void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

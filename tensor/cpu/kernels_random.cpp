@@ -4,7 +4,7 @@
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/philox_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -65,4 +65,4 @@ void dropout_mask(void* out, std::int64_t count, DType dtype, const random::Posi
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -5,7 +5,7 @@
 #include "lockstep/tensor/cpu/loops.h"
 #include "lockstep/tensor/cpu/packets.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -188,4 +188,4 @@ void argmin(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
   for_number(dtype, [&]<class T>(T) { position(static_cast<const T*>(in), out, rows, kLess); });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/cpu/packets.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -328,4 +328,4 @@ void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t 
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -12,7 +12,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/threads.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr std::int64_t kTile = 256;              // elements
 inline constexpr std::int64_t kParallelFrom = 1 << 16;  // elements an operation needs to be worth sharing
@@ -133,4 +133,4 @@ void run_loop(const Loop<N>& loop, F body) {
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

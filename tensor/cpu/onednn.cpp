@@ -11,7 +11,7 @@ void omp_set_num_threads(int);
 }
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::cpu {
+namespace lockstep::cpu {
 
 #if LOCKSTEP_HAS_ONEDNN
 
@@ -61,4 +61,4 @@ void onednn_sgemm(bool, bool, std::int64_t, std::int64_t, std::int64_t, const fl
 
 #endif
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cpu
+}  // namespace lockstep::cpu

@@ -6,7 +6,7 @@
 
 #include "lockstep/version.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cpu {
+namespace lockstep::cpu {
 
 // True where this build has oneDNN.
 bool has_onednn();
@@ -18,4 +18,4 @@ std::string onednn_version();
 void onednn_sgemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
                   std::int64_t lda, const float* b, std::int64_t ldb, float* out, std::int64_t ldc);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cpu
+}  // namespace lockstep::cpu

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr int kPacketBytes = EIGEN_MAX_STATIC_ALIGN_BYTES > 16 ? EIGEN_MAX_STATIC_ALIGN_BYTES : 16;
 template <class T>
@@ -108,4 +108,4 @@ double sum_packets(const T* x, std::int64_t count, F f) {
   return total;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/cpu/loops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 // Calls body(plane) for `count` planes of `work` elements each, shared between threads where that is worth it.
 template <class F>
@@ -37,4 +37,4 @@ inline std::int64_t first_seen(std::int64_t start, std::int64_t dilation) {
   return start >= 0 ? start : start + (dilation - 1 - start) / dilation * dilation;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 
 #include "lockstep/version.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // Of one thread. A program whose sizes never repeat starts over after `kMost` of them.
 template <class Key, class Algorithm>
@@ -28,4 +28,4 @@ class AlgorithmCache {
   std::map<Key, Algorithm> known_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

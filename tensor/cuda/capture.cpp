@@ -3,7 +3,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/cuda/runtime.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 namespace {
 
 class Graph final : public RecordedWork {
@@ -113,4 +113,4 @@ std::unique_ptr<DeviceEvent> record_event() {
   return event;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/accelerator_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // On the current device, as in Accelerator.
 void begin_capture(CaptureMemory& memory);
@@ -13,4 +13,4 @@ std::unique_ptr<RecordedWork> end_capture();
 void* allocate_apart(std::size_t bytes);
 std::unique_ptr<DeviceEvent> record_event();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

@@ -10,7 +10,7 @@
 #include "lockstep/tensor/cuda/handles.h"
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 #if LOCKSTEP_HAS_CUDNN
 
@@ -234,4 +234,4 @@ void convolve(const raw::Convolution&, raw::ConvolutionPass, const void*, const 
 
 #endif
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

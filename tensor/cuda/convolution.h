@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // One pass of a convolution without its bias, on the current device's stream; dtype is f32 or f64. The operands, in the order
 // of the kernels: x and weight; grad and weight; grad and x. Algorithms are those that repeat their bits, without TF32.
@@ -11,4 +11,4 @@ namespace lockstep::inline LOCKSTEP_ABI::cuda {
 void convolve(const raw::Convolution& convolution, raw::ConvolutionPass pass, const void* a, const void* b, void* out,
               DType dtype);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

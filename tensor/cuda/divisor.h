@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/level_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Quotient {
   std::int64_t whole, rest;
@@ -43,4 +43,4 @@ class Divisor {
   int shift_ = 0;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 std::string describe(const Fault& fault, int device) {
   const auto what = [&]() -> std::string {
@@ -21,4 +21,4 @@ std::string describe(const Fault& fault, int device) {
                      what());
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

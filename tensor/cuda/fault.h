@@ -6,7 +6,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // What a kernel met that its caller could not know: written once, by the first to come, and told when the device is
 // synchronised.
@@ -21,4 +21,4 @@ struct Fault {
 // "cuda:0: an index is 7, expected 0 to 4 (number 3 of them), in an operation before this one ...".
 std::string describe(const Fault& fault, int device);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

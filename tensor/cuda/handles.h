@@ -14,7 +14,7 @@
 
 struct cudnnContext;
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // Throws DeviceError with cuBLAS's own text unless `status` is success.
 void check_blas(cublasStatus_t status, const char* call);
@@ -57,4 +57,4 @@ auto with_memory(Create create) {
   return create();
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

@@ -3,7 +3,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -148,4 +148,4 @@ void batch_norm_backward(const void* grad, const void* x, const void* weight, co
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -288,4 +288,4 @@ void cross_entropy_backward(const void* grad, const void* x, const std::int64_t*
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

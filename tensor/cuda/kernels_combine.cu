@@ -6,7 +6,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/wide_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -79,4 +79,4 @@ void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

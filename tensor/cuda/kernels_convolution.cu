@@ -7,7 +7,7 @@
 #include "lockstep/tensor/cuda/convolution.h"
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -100,4 +100,4 @@ void conv2d_backward_weight(const Convolution& c, const void* grad, const void* 
   run(c, ConvolutionPass::kBackwardWeight, grad, x, out, dtype);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -2,7 +2,7 @@
 #include "lockstep/tensor/cuda/loops.h"
 #include "lockstep/tensor/elementwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -169,4 +169,4 @@ void cast(const Loop<2>& loop, DType from, DType to) {
   launch_elements("cast", loop.numel, AnyCast{loop.data[1], loop.data[0], detail::Places<2>(loop), from, to});
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -8,7 +8,7 @@
 #include "lockstep/tensor/cuda/products.h"
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -86,4 +86,4 @@ void gemm(const Gemm& g, DType dtype) {
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -3,7 +3,7 @@
 #include "lockstep/tensor/cuda/reduce.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -164,4 +164,4 @@ void scatter_add(void* out, const std::int64_t* index, const void* source, const
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -3,7 +3,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -159,4 +159,4 @@ void pointwise_loss_backward(raw::PointwiseLoss loss, const void* grad, const vo
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/cuda/loops.h"
 #include "lockstep/tensor/optim_numbers_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -132,4 +132,4 @@ void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const r
   for_float(dtype, [&]<class T>(T) { run_step<T>("adam_step", tensors, Adam<T>{step}); });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -2,7 +2,7 @@
 #include "lockstep/tensor/cuda/loops.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -67,4 +67,4 @@ void run_bend(const char* op, const Loop<3>& loop, DType dtype, const PointwiseP
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

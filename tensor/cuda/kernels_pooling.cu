@@ -6,7 +6,7 @@
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -185,4 +185,4 @@ void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

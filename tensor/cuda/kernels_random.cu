@@ -3,7 +3,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/philox_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -80,4 +80,4 @@ void dropout_mask(void* out, std::int64_t count, DType dtype, const random::Posi
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

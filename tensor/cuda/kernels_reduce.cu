@@ -4,7 +4,7 @@
 #include "lockstep/tensor/cuda/reduce.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -121,4 +121,4 @@ void argmin(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
   extreme<Least>("argmin", in, nullptr, out, rows, dtype);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

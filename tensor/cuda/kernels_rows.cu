@@ -7,7 +7,7 @@
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -348,4 +348,4 @@ void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool rever
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

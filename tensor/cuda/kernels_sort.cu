@@ -18,7 +18,7 @@
 #include <vector>
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
@@ -111,4 +111,4 @@ void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t 
   });
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

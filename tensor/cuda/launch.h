@@ -20,7 +20,7 @@
 #define ONE_BY_ONE
 #endif
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr int kThreads = 256;  // of a block
 inline constexpr int kWarp = 32;
@@ -229,7 +229,7 @@ class Scratch {
   void* data_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS
 
 #ifdef __CUDACC__
 #include "lockstep/tensor/cuda/launch_device.h"

@@ -6,7 +6,7 @@
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/cuda/runtime.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace detail {
 
@@ -67,4 +67,4 @@ inline void Scratch::read(void* to, std::size_t bytes) const {
   cuda::check(cudaStreamSynchronize(cuda::stream()), "cudaStreamSynchronize");
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -5,7 +5,7 @@
 
 #include "lockstep/tensor/cuda/launch.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 // Of the device that these kernels are run for: tests/cuda/host_accelerator.cpp has them.
 bool is_recording();
@@ -34,4 +34,4 @@ inline Scratch::Scratch(std::int64_t bytes)
 inline Scratch::~Scratch() { deallocate_scratch(data_); }
 inline void Scratch::read(void* to, std::size_t bytes) const { std::memcpy(to, data_, bytes); }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -9,7 +9,7 @@
 #include "lockstep/tensor/cuda/launch.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 // Several elements that are loaded or stored at once.
 template <class T, int N>
@@ -149,4 +149,4 @@ void run_loop(const char* op, const Loop<N>& loop, const F& f) {
   launch_elements(op, body.calls(), body);
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

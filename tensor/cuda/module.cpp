@@ -4,7 +4,7 @@
 #include "lockstep/tensor/cuda/fault.h"
 #include "lockstep/tensor/cuda/runtime.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 namespace device {
 extern const KernelTable kTable;
@@ -148,7 +148,7 @@ class CudaAccelerator final : public Accelerator {
 };
 
 }  // namespace
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda
 
 extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda() {
   static constexpr lockstep::AcceleratorModule module{LOCKSTEP_VERSION, []() -> lockstep::Accelerator* {

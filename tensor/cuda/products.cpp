@@ -7,7 +7,7 @@
 #include "lockstep/tensor/cuda/handles.h"
 #include "lockstep/tensor/tf32.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 namespace {
 
 // cuBLAS counts columns first: a row-major matrix is its own transpose there.
@@ -181,4 +181,4 @@ bool product_with_bias(const Gemm& g, DType dtype) {
   return true;
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

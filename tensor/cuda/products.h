@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/kernels_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // The product without its bias. `out` has column stride 1; f16 and bf16 are added up in f32, f32 with TF32 where that is
 // allowed (tf32.h).
@@ -11,4 +11,4 @@ void product(const Gemm& gemm, DType dtype);
 // The product and its bias in one kernel. False where there is none for it, and nothing was started.
 bool product_with_bias(const Gemm& gemm, DType dtype);
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

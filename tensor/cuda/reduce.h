@@ -9,7 +9,7 @@
 #include "lockstep/tensor/cuda/divisor.h"
 #include "lockstep/tensor/cuda/launch.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace detail {
 
@@ -177,4 +177,4 @@ void launch_reduce(const char* op, const Rows& rows, const R& reduction) {
       detail::ReduceBlock<Second>{Second{reduction, partials.as<Sum>()}, detail::Outputs(over), whole, nullptr});
 }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

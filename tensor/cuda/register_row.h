@@ -3,7 +3,7 @@
 
 #include "lockstep/tensor/cuda/loops.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 
 // A row that a block of threads reads once and keeps in registers. How it is dealt to the threads, and so the order of sums,
 // follows from its length alone: from an address that is no multiple of 16 elements are read one by one.
@@ -98,4 +98,4 @@ class RegisterRow {
   PerThread<Share> share_;
 };
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 namespace {
 
 struct PerDevice {
@@ -242,4 +242,4 @@ void forbid_in_capture(const char* op) {
 
 void* fault_memory() { return here().fault; }
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

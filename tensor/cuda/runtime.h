@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/accelerator_internal.h"
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda {
+namespace lockstep::cuda {
 
 // Throws DeviceError with CUDA's own text unless `status` is success. `call` is what failed.
 void check(cudaError_t status, const char* call);
@@ -58,4 +58,4 @@ void forbid_in_capture(const char* op);
 inline constexpr std::size_t kFaultBytes = 64;
 void* fault_memory();
 
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda
+}  // namespace lockstep::cuda

@@ -150,7 +150,7 @@ bool has_real_devices() {
 
 }  // namespace
 
-namespace lockstep::inline LOCKSTEP_ABI::cuda::host {
+namespace lockstep::cuda::host {
 Fault* fault_record() { return &fault; }
 bool is_recording() { return recorder != nullptr; }
 void record(std::function<void()> launch) { recorder->push_back(std::move(launch)); }
@@ -163,7 +163,7 @@ void* allocate_scratch(std::size_t bytes) {
 void deallocate_scratch(void* data) noexcept {
   capture_memory ? capture_memory->deallocate(data) : ::operator delete(data);
 }
-}  // namespace lockstep::inline LOCKSTEP_ABI::cuda::host
+}  // namespace lockstep::cuda::host
 
 struct TestDevices::State {
   bool are_real = has_real_devices();

@@ -57,10 +57,10 @@ grep -qE 'test cases: +[1-9]' gradchecks.log || { echo "no gradient check ran"; 
 cat >flip_for_gpus.cpp <<'END'
 #include "lockstep/tensor/cuda/kernels_flip.cu"
 
-namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS {
+namespace lockstep::LOCKSTEP_KERNELS {
 bool is_recording() { return false; }
 void record(std::function<void()>) {}
-}  // namespace lockstep::inline LOCKSTEP_ABI::LOCKSTEP_KERNELS
+}  // namespace lockstep::LOCKSTEP_KERNELS
 
 int main() {
   const float in[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, expected[12] = {4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7};

@@ -6,7 +6,7 @@ list=$SOURCE/tests/project/process_state.txt
 
 # objdump -tC prints, per object, lines of address, seven flags, section, size, name. State is what stands in .data, .bss,
 # .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
-# routine, section names. Names lose the version and the instruction-set level. Of .cu files what nvcc adds to every kernel
+# routine, section names. Names lose the instruction-set level. Of .cu files what nvcc adds to every kernel
 # does not count, nor what CUB keeps for itself: only names of ours, but for the stubs that start kernels.
 xargs -d "\n" objdump -tC <"$OBJECTS" | sed -E '
   s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
@@ -16,7 +16,7 @@ xargs -d "\n" objdump -tC <"$OBJECTS" | sed -E '
   d
   : names
   /^[a-z]+ (\.|DW\.ref\.|__tls_guard$|guard variable for |vtable |typeinfo |VTT )/ d
-  s/v[0-9]+_[0-9]+:://g; s/\[abi:cxx11\]//g; s/cpu::(native|v[234])::/cpu::/g; s/Eigen_(native|v[234])::/Eigen::/g
+  s/\[abi:cxx11\]//g; s/cpu::(native|v[234])::/cpu::/g; s/Eigen_(native|v[234])::/Eigen::/g
   : keep' |
   awk '$1 == "file" {file = $2; next} file ~ /\.cu$/ && !/^[a-z]+ lockstep::/ {next} {kind = $1; sub(/^[a-z]+ /, ""); print kind, file, $0}' | sort -u >found
 
