@@ -1,8 +1,8 @@
 // Arithmetic and comparisons: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 // Convolution: forward and gradients side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
-#include "lockstep/tensor/ops.h"
-#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/image_ops_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 #include "lockstep/autograd/creation.h"
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/npy.h"
-#include "lockstep/tensor/ops.h"
-#include "lockstep/tensor/random_ops.h"
+#include "lockstep/tensor/npy_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random_ops_internal.h"
 
 namespace lockstep {
 

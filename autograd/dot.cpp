@@ -1,7 +1,7 @@
 #include <map>
 
 #include "lockstep/autograd/autograd.h"
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::autograd {

@@ -1,12 +1,12 @@
-#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/engine_internal.h"
 
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/stop_index_internal.h"
-#include "lockstep/autograd/thread_context.h"
+#include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/trace.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::autograd {
 

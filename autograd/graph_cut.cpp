@@ -1,10 +1,10 @@
-#include "lockstep/autograd/graph_cut.h"
+#include "lockstep/autograd/graph_cut_internal.h"
 
 #include <algorithm>
 #include <unordered_set>
 
-#include "lockstep/autograd/history.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/autograd/history_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::autograd {
 namespace {

@@ -1,12 +1,12 @@
 // The autograd members of Tensor, and what history.h offers for leaves.
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 
 #include <algorithm>
 
 #include "lockstep/autograd/autograd.h"
-#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/engine_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/warning.h"
 
 namespace lockstep {

@@ -2,10 +2,10 @@
 
 #include <atomic>
 
-#include "lockstep/autograd/history.h"
-#include "lockstep/autograd/thread_context.h"
+#include "lockstep/autograd/history_internal.h"
+#include "lockstep/autograd/thread_context_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random.h"
 
 namespace lockstep::autograd {

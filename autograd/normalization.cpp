@@ -1,10 +1,10 @@
 // Layer and batch normalisation: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
-#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/image_ops_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

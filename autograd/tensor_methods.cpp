@@ -2,10 +2,10 @@
 #include <ostream>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/history.h"
-#include "lockstep/autograd/homes.h"
+#include "lockstep/autograd/history_internal.h"
+#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

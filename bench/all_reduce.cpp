@@ -36,8 +36,8 @@ double ours(int size, std::size_t bytes) {
                             const auto count = static_cast<std::int64_t>(bytes / 4);
                             const ls::Tensor t = group->empty({count}, ls::kFloat32);
                             t.fill_(0);
-                            shared.results[group->rank()][0] = time_calls(bytes, size > ls::parallel::usable_cores(),
-                                                                          [&] { group->all_reduce(t)->wait(); });
+                            shared.results[group->rank()][0] =
+                                time_calls(bytes, size > ls::usable_cores(), [&] { group->all_reduce(t)->wait(); });
                           })
       ->results[0][0];
 }

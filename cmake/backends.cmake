@@ -1,5 +1,5 @@
 # Process-group backends with heavy dependencies are modules, liblockstep_<name>.so, that the library opens on first use;
-# a static library links them in. A backend is parallel/backends/<name>.cpp and one call of this function.
+# a static library links them in. A backend is parallel/comm/backends/<name>.cpp and one call of this function.
 set(LOCKSTEP_BACKENDS_BUILT "")
 set(LOCKSTEP_BACKEND_MODULES "")
 set(backend_lines "")
@@ -26,7 +26,7 @@ function(lockstep_backend name package header library)
     lockstep_report("backend ${name}" off "not found (${package})")
     return()
   endif()
-  set(source ${PROJECT_SOURCE_DIR}/parallel/backends/${name}.cpp)
+  set(source ${PROJECT_SOURCE_DIR}/parallel/comm/backends/${name}.cpp)
   if(BUILD_SHARED_LIBS)
     set(target lockstep_${name})
     add_library(${target} MODULE ${source})
@@ -55,4 +55,4 @@ lockstep_backend(mpi libopenmpi-dev mpi.h mpi)
 # nccl needs CUDA: cmake/nccl.cmake builds it.
 string(APPEND backend_lines
   "LOCKSTEP_BACKEND_MODULE(nccl, \"libnccl-dev, or the wheel nvidia-nccl-cu13\", \"LOCKSTEP_WITH_NCCL\")\n")
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/include/lockstep/backend_modules.def CONTENT "${backend_lines}" @ONLY)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/backend_modules.def CONTENT "${backend_lines}" @ONLY)

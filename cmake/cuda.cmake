@@ -53,7 +53,7 @@ add_library(lockstep_cuda MODULE ${cuda_kernels} ${cuda_sources} tensor/kernels_
 target_compile_features(lockstep_cuda PUBLIC cxx_std_20)
 set_target_properties(lockstep_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/.." CUDA_VISIBILITY_PRESET hidden)
-target_include_directories(lockstep_cuda PRIVATE ${PROJECT_BINARY_DIR}/include)
+target_include_directories(lockstep_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include)
 target_compile_definitions(lockstep_cuda PRIVATE LOCKSTEP_KERNELS=cuda::device)
 # 186: comparing unsigned numbers with 0 is pointless, and what a template for all numbers does.
 target_compile_options(lockstep_cuda PRIVATE

@@ -47,7 +47,7 @@ function(lockstep_library_flags target)
   lockstep_flags(${target})
   target_compile_options(${target} PRIVATE
     -fvisibility-inlines-hidden -fno-semantic-interposition -ftls-model=initial-exec -fno-plt)
-  target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   if(LOCKSTEP_HAS_ONEDNN)
     target_compile_definitions(${target} PRIVATE LOCKSTEP_HAS_ONEDNN=1)
   endif()

@@ -1,25 +1,19 @@
 # The library. Sources are found by folder, so a new file needs no edit here.
-set(LOCKSTEP_MODULES tensor autograd nn optim data)
-if(EXISTS ${PROJECT_SOURCE_DIR}/parallel)
-  list(APPEND LOCKSTEP_MODULES parallel)
-endif()
-
-# Headers are included as "lockstep/tensor/tensor.h": links in the build folder give the tree that shape.
-string(REPLACE . _ version_guard_id ${PROJECT_VERSION})
-configure_file(cmake/version.h.in include/lockstep/version.h @ONLY)
-foreach(entry IN ITEMS lockstep.h ${LOCKSTEP_MODULES})
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${entry} ${PROJECT_BINARY_DIR}/include/lockstep/${entry} SYMBOLIC)
+set(LOCKSTEP_MODULES tensor autograd nn optim data parallel)
+set(folders tensor tensor/cpu autograd nn optim data)
+foreach(folder IN ITEMS rendezvous comm comm/backends replicated simulate launch)
+  list(APPEND folders parallel/${folder})
 endforeach()
 
 set(sources "")
-foreach(folder IN ITEMS ${LOCKSTEP_MODULES} tensor/cpu parallel/backends)
+foreach(folder IN LISTS folders)
   file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sources ${found})
 endforeach()
-list(FILTER sources EXCLUDE REGEX "/parallel/backends/nccl_[^/]*\\.cpp$")
+list(FILTER sources EXCLUDE REGEX "/parallel/comm/backends/nccl_[^/]*\\.cpp$")
 list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels_table)\\.cpp$")
 foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
-  if(source MATCHES "/parallel/backends/")
+  if(source MATCHES "/parallel/comm/backends/")
     file(STRINGS ${source} entry REGEX "^extern \"C\" .* lockstep_backend_" LIMIT_COUNT 1)
     if(entry)
       list(REMOVE_ITEM sources ${source})
@@ -56,7 +50,8 @@ lockstep_library_flags(lockstep)
 target_compile_features(lockstep PUBLIC cxx_std_20)
 target_compile_definitions(lockstep PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
 target_include_directories(lockstep INTERFACE
-  $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_include_directories(lockstep PRIVATE ${PROJECT_BINARY_DIR}/generated)  # what cmake/backends.cmake writes
 target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
 target_include_directories(lockstep SYSTEM PRIVATE ${OPENSSL_INCLUDE_DIR})  # libcrypto is opened on first use
 target_compile_definitions(lockstep PRIVATE XXH_INLINE_ALL=)  # xxHash as a header: one library less to load at start

@@ -29,7 +29,7 @@ if(nccl_code LESS 21900)
   return()
 endif()
 
-file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/parallel/backends/nccl*.cpp)
+file(GLOB nccl_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/parallel/comm/backends/nccl*.cpp)
 add_library(lockstep_nccl MODULE ${nccl_sources})
 lockstep_library_flags(lockstep_nccl)
 target_compile_features(lockstep_nccl PUBLIC cxx_std_20)

@@ -3,10 +3,10 @@
 
 #include "lockstep/data/csv_internal.h"
 #include "lockstep/data/readers.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/file_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::data {
 namespace {

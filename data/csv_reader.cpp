@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/data/csv_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::data {

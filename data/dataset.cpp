@@ -2,7 +2,7 @@
 
 #include "lockstep/data/samplers.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::data {
 Tensor stack_rows(std::span<const Tensor> rows) {

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "lockstep/data/readers.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/inflate_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::data {
 namespace {

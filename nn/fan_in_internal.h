@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "lockstep/tensor/random_ops.h"
+#include "lockstep/tensor/random_ops_internal.h"
 
 namespace lockstep::nn {
 

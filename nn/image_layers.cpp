@@ -3,7 +3,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/fan_in_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {

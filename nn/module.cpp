@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "lockstep/nn/module_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"
 

@@ -3,10 +3,10 @@
 #include <unordered_set>
 
 #include "lockstep/autograd/grad_mode.h"
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/text_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::nn {

@@ -1,6 +1,6 @@
 #include "lockstep/nn/parameter.h"
 
-#include "lockstep/autograd/thread_context.h"
+#include "lockstep/autograd/thread_context_internal.h"
 
 namespace lockstep::nn {
 // The view is the thread's replica context, which autograd restores when it runs a node backward.

@@ -1,6 +1,6 @@
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/utilities.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {

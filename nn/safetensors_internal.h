@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/nn/serialize.h"
-#include "lockstep/tensor/byte_reader.h"
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::nn::safetensors {
 

@@ -7,7 +7,7 @@
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/safetensors_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 namespace nn::safetensors {

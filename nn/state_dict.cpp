@@ -1,7 +1,7 @@
 #include "lockstep/nn/state_dict.h"
 
 #include "lockstep/nn/text_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep {

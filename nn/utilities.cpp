@@ -4,7 +4,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::nn {
 

@@ -1,7 +1,7 @@
 // A parameter's gradient where it stands, without counting a reference. Not installed.
 #pragma once
 
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 
 namespace lockstep::optim {
 

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::optim {
 

@@ -7,7 +7,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::optim {
 

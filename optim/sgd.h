@@ -29,7 +29,7 @@ struct SGDGroup {
   std::optional<bool> maximize = std::nullopt;        // see SGDOptions
 };
 
-// The update of raw::sgd_step (tensor/optim_ops.h): PyTorch's, in which the first momentum buffer is the gradient itself
+// The update of raw::sgd_step (tensor/optim_ops_internal.h): PyTorch's, in which the first momentum buffer is the gradient itself
 // and lr stands outside of it (unlike Sutskever et al., 2013).
 //
 // Throws InvalidArgument for a negative or infinite lr, momentum or weight_decay, for nesterov without momentum or with

@@ -1,9 +1,9 @@
 #include <string>
 
 #include "lockstep/optim/state_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::optim {
 

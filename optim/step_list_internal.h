@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/optim_ops_internal.h"
 
 namespace lockstep::optim {
 

@@ -20,7 +20,7 @@ mkdir -p "$out"
 rm -rf "$out/html"
 {
   cat docs/Doxyfile
-  echo "INPUT = docs/api/index.dox $public parallel/scaling.h"
+  echo "INPUT = docs/api/index.dox $public parallel/simulate/scaling.h"
   echo "OUTPUT_DIRECTORY = \"$out\""
 } | doxygen -
 echo "The API reference: $out/html/index.html"

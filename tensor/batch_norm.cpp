@@ -1,5 +1,5 @@
 // Batch normalisation: checks and allocation around the kernels of tensor/cpu/kernels_batch_norm.cpp.
-#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::raw {

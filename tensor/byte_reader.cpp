@@ -1,4 +1,4 @@
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 
 #include <algorithm>
 

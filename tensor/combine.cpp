@@ -1,4 +1,4 @@
-#include "lockstep/tensor/combine.h"
+#include "lockstep/tensor/combine_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"

@@ -42,4 +42,7 @@ class Device {
 // How many devices of a kind there are; 0 for CUDA where the build or the machine has none.
 int device_count(DeviceType type);
 
+// Cores that this process can really use: its affinity, and its cgroup's quota rounded up.
+int usable_cores();
+
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/half_internal.h"
 #include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

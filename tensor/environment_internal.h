@@ -19,4 +19,7 @@ std::optional<int> environment_number(const char* name, int low, int high);
 // `fix` ends the message.
 int parse_number(const std::string& what, const std::string& text, int low, int high, const char* fix = "");
 
+// The cores of a cgroup's quota, rounded up: 2 for "150000 100000". 0 where `text` sets no limit.
+int cores_of_quota(const std::string& text);
+
 }  // namespace lockstep

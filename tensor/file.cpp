@@ -1,4 +1,4 @@
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 
 #include <dirent.h>
 #include <fcntl.h>

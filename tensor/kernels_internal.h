@@ -8,16 +8,16 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/combine.h"
+#include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/device.h"
 #include "lockstep/tensor/dtype.h"
+#include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/losses.h"
-#include "lockstep/tensor/ops.h"
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/optim_ops_internal.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
-#include "lockstep/tensor/windows.h"
 
 namespace lockstep {
 

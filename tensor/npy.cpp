@@ -1,5 +1,5 @@
 // The .npy format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-#include "lockstep/tensor/npy.h"
+#include "lockstep/tensor/npy_internal.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/file_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::raw {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/inflate_internal.h"
-#include "lockstep/tensor/npy.h"
+#include "lockstep/tensor/npy_internal.h"
 
 namespace lockstep::raw {
 namespace {

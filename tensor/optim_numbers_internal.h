@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/tensor/level_internal.h"
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/optim_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,11 +1,11 @@
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/optim_ops_internal.h"
 
 #include <array>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::raw {
 namespace {

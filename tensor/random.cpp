@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/random_ops.h"
+#include "lockstep/tensor/random_ops_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep {

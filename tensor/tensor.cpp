@@ -2,8 +2,8 @@
 
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/half.h"
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/half_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 //   write_chrome_trace("trace.json", {trace});  // for chrome://tracing and ui.perfetto.dev
 //
 // While no trace runs a span costs one relaxed load. While one runs every thread writes to a ring of its own, without locks;
-// a full ring loses its oldest events, and says how many. Ranks: parallel/trace_ranks.h brings their traces together.
+// a full ring loses its oldest events, and says how many. Ranks: parallel/comm/trace_ranks.h brings their traces together.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ enum class TraceKind : std::uint8_t {
   kBucketReady,     // moments; id: the bucket
   kBucketLaunched,  // ... the wait that ends at kBucketDone may be for this bucket or an earlier one
   kBucketDone,
-  kHops,  // one step of a collective that goes by hops (parallel/hops.h); id: the step; from: the rank; bytes: that it sends
+  kHops,  // one step of a collective that goes by hops (parallel/simulate/hops.h); id: the step; from: the rank; bytes: that it sends
 };
 inline constexpr int kTraceKindCount = 14;  // how many there are
 const char* name(TraceKind kind);           // "forward"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 // How windows stand over pictures: what convolution and pooling check alike.
 #pragma once
 
-#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::raw {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/hops.h"
+#include "lockstep/parallel/simulate/hops.h"
 
 // --- all_reduce -----------------------------------------------------------------------------------------------------------
 

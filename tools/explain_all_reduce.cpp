@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "lockstep/lockstep.h"
-#include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/comm/backend_internal.h"
 #include "tools/explain.h"
 
 namespace ls = lockstep;

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/lockstep.h"
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "tools/explain_scaling.h"
 
 namespace ls = lockstep;

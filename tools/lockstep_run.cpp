@@ -15,8 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/hosts.h"
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/launch/hosts_options_internal.h"
+#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/tensor/device.h"
 #include "tools/lockstep_run_hosts.h"
 
 namespace par = lockstep::parallel;
@@ -127,7 +128,7 @@ std::optional<int> to_number(const std::string& text) {
 }
 
 int number_of_ranks(const std::string& text) {
-  if (text == "auto" || text == "cpu") return par::usable_cores();
+  if (text == "auto" || text == "cpu") return lockstep::usable_cores();
   const auto count = to_number(text);
   if (!count || *count < 1)
     throw CLI::ValidationError("--nproc-per-node", "is \"" + text + "\", expected a number from 1, or auto");

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/hosts.h"
+#include "lockstep/parallel/launch/hosts_options_internal.h"
 
 struct HostsArguments {
   std::string list, file, ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15", remote_path;

@@ -56,7 +56,7 @@ inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn, 
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   auto* const shared = new (memory) Shared;
-  const int cores = ls::parallel::usable_cores();
+  const int cores = ls::usable_cores();
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     std::fflush(stdout);

@@ -25,7 +25,7 @@ function declarators(code, comment,    parts, count, i, type, first, out) {
 }
 
 FNR == 1 {
-  match(FILENAME, /[^\/]*\/[^\/]*$/)
+  match(FILENAME, /(parallel\/)?[^\/]*\/[^\/]*$/)
   file = substr(FILENAME, RSTART)
   module = file
   sub(/\/.*/, "", module)

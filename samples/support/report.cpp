@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "support/json.h"
 #include "support/lanes.h"
 

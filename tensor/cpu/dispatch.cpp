@@ -2,9 +2,9 @@
 #include <string_view>
 
 #include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cpu/onednn.h"
+#include "lockstep/tensor/cpu/onednn_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/threads.h"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "lockstep/tensor/cpu/packets.h"
-#include "lockstep/tensor/cpu/planes.h"
+#include "lockstep/tensor/cpu/packets_internal.h"
+#include "lockstep/tensor/cpu/planes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/tensor/combine.h"
-#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/combine_internal.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/wide_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lockstep/tensor/cpu/planes.h"
+#include "lockstep/tensor/cpu/planes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

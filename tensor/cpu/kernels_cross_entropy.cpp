@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/cpu/packets.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -3,8 +3,8 @@
 
 #include <Eigen/Core>
 
-#include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/cpu/onednn.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/onednn_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

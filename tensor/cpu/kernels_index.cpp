@@ -1,7 +1,7 @@
 // Indexing kernels. Indices were checked by index_range before; additions run in order of the index position.
 #include "lockstep/tensor/level_internal.h"
 
-#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,8 +1,8 @@
 // Losses: one pass for the value, one for the gradient. Sums are taken in an order that follows from the shape alone.
 #include "lockstep/tensor/level_internal.h"
 
-#include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/cpu/packets.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

@@ -2,9 +2,9 @@
 // exactly (no contraction, sqrt and division included), so an element has the same bits in a vector and in a tail.
 #include <cmath>
 
-#include "lockstep/tensor/cpu/loops.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/optim_numbers_internal.h"
-#include "lockstep/tensor/optim_ops.h"
+#include "lockstep/tensor/optim_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {

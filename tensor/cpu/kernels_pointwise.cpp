@@ -1,8 +1,8 @@
 // Unary pointwise kernels, generated from pointwise.def.
 #include "lockstep/tensor/level_internal.h"
 
-#include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/cpu/packets.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

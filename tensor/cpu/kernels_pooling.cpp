@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/tensor/cpu/planes.h"
+#include "lockstep/tensor/cpu/planes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -2,8 +2,8 @@
 // alone: neither from the number of threads nor from addresses.
 #include "lockstep/tensor/level_internal.h"
 
-#include "lockstep/tensor/cpu/loops.h"
-#include "lockstep/tensor/cpu/packets.h"
+#include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/cpu/packets_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,4 +1,4 @@
-#include "lockstep/tensor/cpu/onednn.h"
+#include "lockstep/tensor/cpu/onednn_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
 

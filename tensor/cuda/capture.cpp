@@ -1,7 +1,7 @@
-#include "lockstep/tensor/cuda/capture.h"
+#include "lockstep/tensor/cuda/capture_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cuda/runtime.h"
+#include "lockstep/tensor/cuda/runtime_internal.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/tensor/cuda/convolution.h"
+#include "lockstep/tensor/cuda/convolution_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
 
@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "lockstep/tensor/cuda/handles.h"
+#include "lockstep/tensor/cuda/handles_internal.h"
 #endif
 
 namespace lockstep::cuda {

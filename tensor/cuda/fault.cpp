@@ -1,4 +1,4 @@
-#include "lockstep/tensor/cuda/fault.h"
+#include "lockstep/tensor/cuda/fault_internal.h"
 
 #include <fmt/format.h>
 

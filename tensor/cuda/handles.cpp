@@ -1,4 +1,4 @@
-#include "lockstep/tensor/cuda/handles.h"
+#include "lockstep/tensor/cuda/handles_internal.h"
 
 #include <map>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cuda/capture.h"
+#include "lockstep/tensor/cuda/capture_internal.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Batch normalisation of (outer, channels, inner): reductions over all elements of a channel, then a thread for each.
-#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

@@ -2,7 +2,7 @@
 // one of outer * inner.
 #include <limits>
 
-#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

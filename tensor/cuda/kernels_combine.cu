@@ -2,7 +2,7 @@
 // of inputs comes out in pairs, then pairs of pairs.
 #include <bit>
 
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/wide_internal.h"
 

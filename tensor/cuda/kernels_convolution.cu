@@ -1,10 +1,10 @@
 // Convolution: cuDNN, then the bias. On the host, for tests, plain sums instead.
-#include "lockstep/tensor/cuda/divisor.h"
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/divisor_internal.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 #ifdef __CUDACC__
-#include "lockstep/tensor/cuda/convolution.h"
+#include "lockstep/tensor/cuda/convolution_internal.h"
 #endif
 
 namespace lockstep::LOCKSTEP_KERNELS {

@@ -1,5 +1,5 @@
 // Elementwise kernels with several operands, casts and fills.
-#include "lockstep/tensor/cuda/loops.h"
+#include "lockstep/tensor/cuda/loops_internal.h"
 #include "lockstep/tensor/elementwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

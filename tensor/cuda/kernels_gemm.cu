@@ -1,11 +1,11 @@
 // Products of matrices: small ones here, the others by cuBLAS, then the bias where it has not added that as well.
-#include "lockstep/tensor/cuda/divisor.h"
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/divisor_internal.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/wide_internal.h"
 
 #ifdef __CUDACC__
-#include "lockstep/tensor/cuda/products.h"
+#include "lockstep/tensor/cuda/products_internal.h"
 #endif
 
 namespace lockstep::LOCKSTEP_KERNELS {

@@ -1,6 +1,6 @@
 // Indexing. Every index is looked at where it is used; one outside its range is reported and stands for 0, so that nothing
 // is read or written elsewhere.
-#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

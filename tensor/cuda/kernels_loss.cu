@@ -1,5 +1,5 @@
 // Losses of single elements.
-#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

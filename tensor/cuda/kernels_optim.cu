@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/tensor/cuda/loops.h"
+#include "lockstep/tensor/cuda/loops_internal.h"
 #include "lockstep/tensor/optim_numbers_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

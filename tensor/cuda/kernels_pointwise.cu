@@ -1,5 +1,5 @@
 // Unary pointwise kernels, generated from pointwise.def.
-#include "lockstep/tensor/cuda/loops.h"
+#include "lockstep/tensor/cuda/loops_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

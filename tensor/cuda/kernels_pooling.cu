@@ -2,8 +2,8 @@
 // GPU repeats its own bits.
 #include <limits>
 
-#include "lockstep/tensor/cuda/divisor.h"
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/divisor_internal.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

@@ -1,5 +1,5 @@
 // Random numbers: element i depends on the position and i alone, and is what the CPU draws.
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/philox_internal.h"
 

@@ -1,7 +1,7 @@
 // Sums and extremes.
 #include <type_traits>
 
-#include "lockstep/tensor/cuda/reduce.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

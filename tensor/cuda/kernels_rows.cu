@@ -2,8 +2,8 @@
 // each column.
 #include <limits>
 
-#include "lockstep/tensor/cuda/reduce.h"
-#include "lockstep/tensor/cuda/register_row.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
+#include "lockstep/tensor/cuda/register_row_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 

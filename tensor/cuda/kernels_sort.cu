@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 #ifdef __CUDACC__

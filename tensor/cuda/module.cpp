@@ -1,8 +1,8 @@
 // The module liblockstep_cuda: CUDA devices for the library.
 #include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/cuda/capture.h"
-#include "lockstep/tensor/cuda/fault.h"
-#include "lockstep/tensor/cuda/runtime.h"
+#include "lockstep/tensor/cuda/capture_internal.h"
+#include "lockstep/tensor/cuda/fault_internal.h"
+#include "lockstep/tensor/cuda/runtime_internal.h"
 
 namespace lockstep::cuda {
 

@@ -1,10 +1,10 @@
-#include "lockstep/tensor/cuda/products.h"
+#include "lockstep/tensor/cuda/products_internal.h"
 
 #include <algorithm>
 #include <memory>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cuda/handles.h"
+#include "lockstep/tensor/cuda/handles_internal.h"
 #include "lockstep/tensor/tf32.h"
 
 namespace lockstep::cuda {

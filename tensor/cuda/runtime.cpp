@@ -1,4 +1,4 @@
-#include "lockstep/tensor/cuda/runtime.h"
+#include "lockstep/tensor/cuda/runtime_internal.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-#include "lockstep/autograd/graph_cut.h"
+#include "lockstep/autograd/graph_cut_internal.h"
 
-#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/engine_internal.h"
 #include "tests/support/testing.h"
 
 namespace ag = ls::autograd;

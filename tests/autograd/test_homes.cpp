@@ -1,5 +1,5 @@
 // Homes of gradients: where a bucket keeps them, kernels write them.
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
 using ls::autograd::gradient_copies, ls::autograd::set_gradient_home;

@@ -1,5 +1,5 @@
 // Hooks on tensors, on leaves, and at the end of backward.
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
 namespace {

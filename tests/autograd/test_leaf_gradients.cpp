@@ -1,7 +1,7 @@
 // Gradients of leaves: memory of their own, create_graph, set_grad, and leaves frozen after the forward.
 #include <functional>
 
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // Contributions to one gradient are added in the order (shard, newest first), whatever the order of recording or arrival.
 #include <algorithm>
 
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/tensor/random.h"
 #include "tests/support/testing.h"
 

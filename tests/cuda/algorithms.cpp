@@ -1,5 +1,5 @@
 // What is remembered of the algorithms that NVIDIA's libraries choose.
-#include "lockstep/tensor/cuda/algorithm_cache.h"
+#include "lockstep/tensor/cuda/algorithm_cache_internal.h"
 #include "tests/support/testing.h"
 
 TEST_CASE("a library is asked once for each size, and a program of endless sizes keeps few of them") {

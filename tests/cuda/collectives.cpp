@@ -1,6 +1,6 @@
 // Collectives of tensors on GPUs over the backends of hosts, which stage them.
 #include "tests/parallel/collectives.h"
-#include "lockstep/parallel/modules.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/cuda/host_accelerator.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Division by a product is division.
-#include "lockstep/tensor/cuda/divisor.h"
+#include "lockstep/tensor/cuda/divisor_internal.h"
 
 #include <algorithm>
 #include <cstdint>

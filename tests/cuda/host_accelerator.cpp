@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/cuda/launch.h"
+#include "lockstep/tensor/cuda/launch_internal.h"
 
 #if LOCKSTEP_HAVE_ASAN
 #include <sanitizer/asan_interface.h>

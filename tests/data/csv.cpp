@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/tensor/byte_reader.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 
 #include "../support/peak_memory.h"
 #include "support.h"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/launcher_internal.h"
-#include "lockstep/parallel/limits_internal.h"
+#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace par = lockstep::parallel;

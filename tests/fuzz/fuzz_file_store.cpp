@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/store_file_internal.h"
-#include "lockstep/parallel/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_file_internal.h"
+#include "lockstep/parallel/rendezvous/store_frames_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

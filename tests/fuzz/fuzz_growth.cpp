@@ -17,10 +17,10 @@
 
 #include "lockstep/data/readers.h"
 #include "lockstep/nn/serialize.h"
-#include "lockstep/parallel/launcher_internal.h"
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/simulation.h"
-#include "lockstep/tensor/npy.h"
+#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/tensor/npy_internal.h"
 #include "tests/support/peak_memory.h"
 
 namespace ls = lockstep;

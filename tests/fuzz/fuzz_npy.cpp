@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/npy.h"
+#include "lockstep/tensor/npy_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/store_frames_internal.h"
-#include "lockstep/parallel/tcp_handshake_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_handshake_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

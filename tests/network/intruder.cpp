@@ -18,10 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/rendezvous_internal.h"
-#include "lockstep/parallel/tcp_store.h"
-#include "lockstep/parallel/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
 
 namespace par = lockstep::parallel;
 using std::chrono::seconds;

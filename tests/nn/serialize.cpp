@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "lockstep/nn/safetensors_internal.h"
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
-#include "lockstep/parallel/deadline.h"
-#include "lockstep/parallel/tcp_socket_internal.h"
+#include "lockstep/parallel/rendezvous/deadline_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 
 namespace par = lockstep::parallel;
 using std::chrono::hours;

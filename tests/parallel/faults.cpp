@@ -11,7 +11,7 @@
 #include <atomic>
 #include <filesystem>
 
-#include "lockstep/parallel/backend.h"
+#include "lockstep/parallel/comm/backend_internal.h"
 #include "tests/parallel/collectives.h"
 #include "tests/support/chaos.h"
 

@@ -1,5 +1,5 @@
 // all_reduce hop by hop: what each algorithm leaves, what it sends, and what an observer sees.
-#include "lockstep/parallel/hops.h"
+#include "lockstep/parallel/simulate/hops.h"
 
 #include <map>
 #include <mutex>

@@ -1,12 +1,12 @@
 // Lists of hosts, what each host is told, and what comes back.
-#include "lockstep/parallel/hosts.h"
+#include "lockstep/parallel/launch/hosts_options_internal.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <fstream>
 
-#include "lockstep/parallel/hosts_internal.h"
+#include "lockstep/parallel/launch/hosts_internal.h"
 #include "tests/support/ranks.h"
 #include "tests/support/testing.h"
 

@@ -10,9 +10,11 @@
 #include <fstream>
 #include <map>
 
-#include "lockstep/parallel/launcher_internal.h"
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/environment_internal.h"
 #include "tests/support/ranks.h"
 #include "tests/support/watched_process.h"
 
@@ -73,7 +75,7 @@ TEST_CASE("every rank gets what torchrun sets, and its share of the cores") {
     CHECK(lines[rank][0] == r + " " + r + " " + r + " 3 3 0 127.0.0.1 0 x=y");
     CHECK(lines[rank][1] == lines[0][1]);
     CHECK(lines[rank][1].size() == 5 + 1 + 64 + 1 + 16);
-    CHECK(lines[rank][2] == std::to_string(std::max(par::usable_cores() / 3, 1)));
+    CHECK(lines[rank][2] == std::to_string(std::max(lockstep::usable_cores() / 3, 1)));
   }
   Lines next;
   options.environment = {"LOCKSTEP_NUM_THREADS=9"};
@@ -331,12 +333,12 @@ TEST_CASE("what cannot be started says why, and leaves nothing") {
 }
 
 TEST_CASE("a quota of cores is rounded up") {
-  CHECK(par::cores_of_quota("max 100000") == 0);
-  CHECK(par::cores_of_quota("150000 100000") == 2);
-  CHECK(par::cores_of_quota("200000 100000") == 2);
-  CHECK(par::cores_of_quota("1000 100000") == 1);
-  CHECK(par::cores_of_quota("-1 100000") == 0);
-  CHECK(par::cores_of_quota("") == 0);
-  CHECK(par::cores_of_quota("1 0") == 0);
-  CHECK(par::usable_cores() >= 1);
+  CHECK(lockstep::cores_of_quota("max 100000") == 0);
+  CHECK(lockstep::cores_of_quota("150000 100000") == 2);
+  CHECK(lockstep::cores_of_quota("200000 100000") == 2);
+  CHECK(lockstep::cores_of_quota("1000 100000") == 1);
+  CHECK(lockstep::cores_of_quota("-1 100000") == 0);
+  CHECK(lockstep::cores_of_quota("") == 0);
+  CHECK(lockstep::cores_of_quota("1 0") == 0);
+  CHECK(lockstep::usable_cores() >= 1);
 }

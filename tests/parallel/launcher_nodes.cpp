@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "lockstep/parallel/launcher.h"
-#include "lockstep/parallel/rendezvous.h"
-#include "lockstep/parallel/tcp_store.h"
+#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/parallel/rendezvous/tcp_store.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"

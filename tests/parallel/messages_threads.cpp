@@ -1,6 +1,6 @@
 // The engine that gloo and mpi share, over a transport that counts: how many bytes each operation sends, which bits it
 // leaves, and what both sides see of a disagreement and of a rank that does not come. Ranks are threads.
-#include "lockstep/parallel/backends/message_group.h"
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
 
 #include <atomic>
 #include <thread>

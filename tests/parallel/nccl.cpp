@@ -1,6 +1,6 @@
 // What can be said about nccl without a GPU: who may share one, and what is missing.
-#include "lockstep/parallel/gpu_identity.h"
-#include "lockstep/parallel/modules.h"
+#include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/support/groups.h"
 
 namespace {

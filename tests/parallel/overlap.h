@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "lockstep/autograd/history.h"
+#include "lockstep/autograd/history_internal.h"
 #include "tests/support/groups.h"
 
 namespace overlap_test {

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <thread>
 
-#include "lockstep/parallel/file_store.h"
-#include "lockstep/parallel/peer_watch.h"
+#include "lockstep/parallel/comm/peer_watch_internal.h"
+#include "lockstep/parallel/rendezvous/file_store.h"
 #include "tests/support/testing.h"
 
 namespace {

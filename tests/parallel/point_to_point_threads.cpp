@@ -1,7 +1,7 @@
 // Messages between some ranks and collectives of all, on the backends whose ranks are threads.
 #include "tests/parallel/point_to_point.h"
 
-#include "lockstep/parallel/simulation.h"
+#include "lockstep/parallel/simulate/simulation.h"
 
 namespace par = ls::parallel;
 

@@ -12,9 +12,9 @@
 #include <memory>
 #include <optional>
 
-#include "lockstep/parallel/rendezvous.h"
-#include "lockstep/parallel/socket_internal.h"
-#include "lockstep/parallel/unix_store.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/unix_store_internal.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"
 

@@ -1,7 +1,7 @@
 // What is said about an environment that does not fit.
 #include <doctest/doctest.h>
 
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "tests/parallel/rendezvous_support.h"
 
 namespace ls = lockstep;
@@ -11,7 +11,7 @@ namespace {
 
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
-par::Place place(const Variables& variables, const par::InitOptions& options = {}) {
+par::Place place(const Variables& variables, const par::RendezvousOptions& options = {}) {
   clear_environment();
   for (const auto& [name, value] : variables) set_variable(name, value);
   return par::place_from_environment(options);
@@ -19,7 +19,7 @@ par::Place place(const Variables& variables, const par::InitOptions& options = {
 
 template <class E>
 void check_error(const Variables& variables, const std::vector<std::string>& parts,
-                 const par::InitOptions& options = {}) {
+                 const par::RendezvousOptions& options = {}) {
   const std::string text = error_of<E>([&] { place(variables, options); });
   for (const std::string& part : parts) CHECK_MESSAGE(text.find(part) != std::string::npos, part << " | " << text);
 }
@@ -175,7 +175,9 @@ TEST_CASE("the address follows from user, port, host and group, the job from tok
 TEST_CASE("options that do not fit") {
   using E = ls::InvalidArgument;
   const auto store = std::make_shared<par::InProcessStore>();
-  const auto text = [](const par::InitOptions& options) { return error_of<E>([&] { par::rendezvous(options); }); };
+  const auto text = [](const par::RendezvousOptions& options) {
+    return error_of<E>([&] { par::rendezvous(options); });
+  };
   CHECK(text({.store = store}).find("with .store, .rank and .world_size must be given") != std::string::npos);
   CHECK(text({.world_size = 2, .rank = 2, .store = store}).find("the rank is 2, expected 0 to 1") != std::string::npos);
   CHECK(text({.world_size = 0, .rank = 0, .store = store}).find("the world size is 0") != std::string::npos);

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/rendezvous_internal.h"
-#include "lockstep/parallel/unix_store.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/unix_store_internal.h"
 #include "tests/support/ports.h"
 #include "tests/support/testing.h"
 

@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/parallel/rendezvous.h"
-#include "lockstep/parallel/socket_internal.h"
-#include "lockstep/parallel/tcp_store.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_store.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"
@@ -87,7 +87,7 @@ TEST_CASE("tcp:// and file:// with rank and world size") {
   check_processes(3, [&](int rank) {
     clear_environment();
     const std::string query = rank == 2 ? "?rank=2&world_size=3" : "";
-    par::InitOptions options{.init_method = method + query, .timeout = seconds(30)};
+    par::RendezvousOptions options{.init_method = method + query, .timeout = seconds(30)};
     if (rank != 2) {
       options.world_size = 3;
       options.rank = rank;

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"
 
@@ -48,7 +48,7 @@ TEST_CASE("of a rank that is there twice both hear, with all others") {
 
 TEST_CASE("who comes too late hears why the call failed, and the next one is for all") {
   const auto store = std::make_shared<par::InProcessStore>();
-  const par::InitOptions alone{.timeout = milliseconds(5), .world_size = 3, .rank = 1, .store = store};
+  const par::RendezvousOptions alone{.timeout = milliseconds(5), .world_size = 3, .rank = 1, .store = store};
   const std::string text = error_of<ls::CommTimeout>([&] { par::rendezvous(alone); });
   CHECK_MESSAGE(text == "rendezvous: ranks 0 and 2 of 3 did not arrive within 5 ms; rank 1 is here", text);
   for (int late : {0, 2}) {

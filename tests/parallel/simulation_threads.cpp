@@ -1,10 +1,10 @@
 // The backend sim: the data of local, and clocks that follow the model.
-#include "lockstep/parallel/simulation.h"
+#include "lockstep/parallel/simulate/simulation.h"
 
 #include <cmath>
 #include <fstream>
 
-#include "lockstep/parallel/scaling.h"
+#include "lockstep/parallel/simulate/scaling.h"
 #include "tests/parallel/collectives.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <string>
 
-#include "lockstep/parallel/socket_internal.h"
-#include "lockstep/parallel/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/store_frames_internal.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;

@@ -12,8 +12,8 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ranks.h"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/parallel/file_store.h"
-#include "lockstep/parallel/tcp_store.h"
-#include "lockstep/parallel/unix_store.h"
+#include "lockstep/parallel/rendezvous/file_store.h"
+#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/unix_store_internal.h"
 
 namespace par = lockstep::parallel;
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <thread>
 
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ranks.h"
 

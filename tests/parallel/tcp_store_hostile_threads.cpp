@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/limits_internal.h"
-#include "lockstep/parallel/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 

@@ -5,7 +5,7 @@ rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 library=$1
 shift
 for name in 03_ddp 06_same_bits; do
-  "$CXX" -std=c++20 -O1 -I"$BUILD/include" "$SOURCE/tests/contract/$name.cpp" "$library" -Wl,-rpath,"$(dirname "$library")" -o "$name"
+  "$CXX" -std=c++20 -O1 -I"$SOURCE/include" "$SOURCE/tests/contract/$name.cpp" "$library" -Wl,-rpath,"$(dirname "$library")" -o "$name"
 done
 want=$(./06_same_bits shards 4 | cut -d" " -f3)
 for backend in "$@"; do

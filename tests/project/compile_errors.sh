@@ -16,7 +16,7 @@ mistake() {
   local name=$1 lines word
   shift
   cat >"$name.cpp"
-  if LC_ALL=C "$CXX" -std=c++20 -Wall -Wextra -I"$BUILD/include" -fsyntax-only "$name.cpp" 2>"$name.txt"; then
+  if LC_ALL=C "$CXX" -std=c++20 -Wall -Wextra -I"$SOURCE/include" -fsyntax-only "$name.cpp" 2>"$name.txt"; then
     echo "$name: compiles"; failed=1
     return
   fi
@@ -65,7 +65,7 @@ CODE
 
 # A program in C++17 gets one error, which says what to do.
 echo '#include "lockstep/lockstep.h"' >cxx17.cpp
-if LC_ALL=C "$CXX" -std=c++17 -Wall -Wextra -I"$BUILD/include" -fsyntax-only cxx17.cpp 2>cxx17.txt; then
+if LC_ALL=C "$CXX" -std=c++17 -Wall -Wextra -I"$SOURCE/include" -fsyntax-only cxx17.cpp 2>cxx17.txt; then
   echo "cxx17: compiles"; failed=1
 elif [ "$(grep -cE '(error|warning):' cxx17.txt)" != 1 ] || ! grep -q 'error:.*-std=c++20' cxx17.txt; then
   echo "cxx17: expected one error that names -std=c++20"; cat cxx17.txt; failed=1

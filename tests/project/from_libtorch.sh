@@ -10,8 +10,8 @@ complain() { echo "$*"; failed=1; }
 awk -v column=2 -v header=lockstep/lockstep.h -f "$SOURCE/tests/project/from_libtorch_rows.awk" "$page" >"$SCRATCH/rows.cpp"
 rows=$(grep -c '^void row_' "$SCRATCH/rows.cpp")
 [ "$rows" -ge 60 ] || complain "$rows rows"
-"$CXX" -std=c++20 -w -I"$BUILD/include" -fsyntax-only "$SCRATCH/rows.cpp" || complain "a row does not compile"
-"$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -I"$BUILD/include" -fsyntax-only lockstep.cpp || complain "lockstep.cpp"
+"$CXX" -std=c++20 -w -I"$SOURCE/include" -fsyntax-only "$SCRATCH/rows.cpp" || complain "a row does not compile"
+"$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -I"$SOURCE/include" -fsyntax-only lockstep.cpp || complain "lockstep.cpp"
 
 theirs=$(wc -l <libtorch.cpp) ours=$(wc -l <lockstep.cpp)
 diff libtorch.cpp lockstep.cpp >"$SCRATCH/changes" || true

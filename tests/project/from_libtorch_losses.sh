@@ -19,7 +19,7 @@ awk -v column=1 -v header=torch/torch.h -f "$SOURCE/tests/project/from_libtorch_
 "$CXX" "${torch[@]}" -fsyntax-only rows.cpp
 "$CXX" "${torch[@]}" "$docs/from_libtorch/libtorch.cpp" -L"$prefix/lib" -Wl,-rpath,"$prefix/lib" -ltorch -ltorch_cpu -lc10 \
   -o libtorch
-"$CXX" -std=c++20 -O2 -I"$BUILD/include" "$docs/from_libtorch/lockstep.cpp" "$library" \
+"$CXX" -std=c++20 -O2 -I"$SOURCE/include" "$docs/from_libtorch/lockstep.cpp" "$library" \
   -Wl,-rpath,"$(dirname "$library")" -o lockstep
 
 # LibTorch's MNIST takes 60,000 and 10,000 pictures and nothing else. These are the digits of 1, 2, 3, ... as shades of grey.

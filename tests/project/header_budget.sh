@@ -11,12 +11,12 @@ complain() { echo "$*"; failed=1; }
 
 echo '#include "lockstep/lockstep.h"' >umbrella.cpp
 echo '#include <chrono>' >chrono.cpp
-preprocessed_lines() { "$CXX" -std=c++20 -I"$BUILD/include" -E -P "$1" | grep -c '[^[:space:]]'; }
+preprocessed_lines() { "$CXX" -std=c++20 -I"$SOURCE/include" -E -P "$1" | grep -c '[^[:space:]]'; }
 lines=$(($(preprocessed_lines umbrella.cpp) - $(preprocessed_lines chrono.cpp)))
 echo "lockstep.h: $lines preprocessed lines beyond <chrono>, of $limit"
 [ "$lines" -le "$limit" ] || complain "lockstep.h is over its budget"
 
-"$CXX" -std=c++20 -I"$BUILD/include" -M umbrella.cpp | tr -s ' \\' '\n' >seen.txt
+"$CXX" -std=c++20 -I"$SOURCE/include" -M umbrella.cpp | tr -s ' \\' '\n' >seen.txt
 foreign=$(grep -E '/(Eigen|nlohmann|fmt|CLI|oneapi)/|dnnl|/(iostream|regex|filesystem)$' seen.txt || true)
 [ -z "$foreign" ] || complain "behind lockstep.h stand:"$'\n'"$foreign"
 

@@ -9,7 +9,7 @@ cat >program.cpp <<'CODE'
 int main() {}
 CODE
 
-sed -E "s/(${guard}_)[0-9_]+/\19_9_9/" "$BUILD/include/lockstep/version.h" >lockstep/version.h
+sed -E "s/(#define LOCKSTEP_VERSION_[A-Z]+) .*/\1 9/" "$SOURCE/include/lockstep/version.h" >lockstep/version.h
 for flags in -O0 -O2 "-O2 -Wl,--gc-sections -ffunction-sections -fdata-sections"; do
   if "$CXX" -std=c++20 -Wall -Wextra -Werror $flags -I. program.cpp "$library" -o program 2>message; then
     echo "headers 9.9.9 linked with library $VERSION ($flags)"; exit 1
@@ -17,5 +17,5 @@ for flags in -O0 -O2 "-O2 -Wl,--gc-sections -ffunction-sections -fdata-sections"
   grep -q "${guard}_9_9_9" message || { echo "the message does not name the guard ($flags):"; cat message; exit 1; }
 done
 rm -r lockstep
-"$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -O2 -I"$BUILD/include" -c program.cpp -o program.o
+"$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -O2 -I"$SOURCE/include" -c program.cpp -o program.o
 [ "${library##*.}" = a ] || "$CXX" program.o "$library" -o program

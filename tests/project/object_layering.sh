@@ -3,20 +3,20 @@
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 layers=$SOURCE/tests/project/layers.txt
-modules=$(sed -n 's/^\([a-z]*\):.*/\1/p' "$layers")
+modules=$(sed -n 's/^\([a-z/]*\):.*/\1/p' "$layers")
 failed=0
 
 objects() { grep -E "\.dir/(\./)?$1/" "$OBJECTS" || true; }
 for module in $modules; do
-  objects "$module" | xargs -rd "\n" nm --undefined-only | awk '$1 == "U" {print $2}' | sort -u >"$module.needs"
-  objects "$module" | xargs -rd "\n" nm --defined-only | awk '$2 ~ /^[TDBR]$/ {print $3}' | sort -u >"$module.defines"
+  objects "$module" | xargs -rd "\n" nm --undefined-only | awk '$1 == "U" {print $2}' | sort -u >"${module//\//_}.needs"
+  objects "$module" | xargs -rd "\n" nm --defined-only | awk '$2 ~ /^[TDBR]$/ {print $3}' | sort -u >"${module//\//_}.defines"
 done
 [ -s tensor.needs ] || { echo "no object files of tensor/ in $OBJECTS"; exit 1; }
 for module in $modules; do
-  allowed=$(sed -n "s/^$module: *//p" "$layers")
+  allowed=$(sed -n "s|^$module: *||p" "$layers")
   for other in $modules; do
     [[ " $allowed " == *" $other "* ]] && continue
-    crossing=$(comm -12 "$module.needs" "$other.defines" | c++filt)
+    crossing=$(comm -12 "${module//\//_}.needs" "${other//\//_}.defines" | c++filt)
     [ -z "$crossing" ] || { printf '%s refers to symbols of %s:\n%s\n' "$module" "$other" "$crossing"; failed=1; }
   done
 done

@@ -3,7 +3,7 @@
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 library=$1
-"$CXX" -std=c++20 -O1 -I"$BUILD/include" "$SOURCE/tests/contract/06_same_bits.cpp" "$library" \
+"$CXX" -std=c++20 -O1 -I"$SOURCE/include" "$SOURCE/tests/contract/06_same_bits.cpp" "$library" \
   -Wl,-rpath,"$(dirname "$library")" -o 06_same_bits
 want=$(./06_same_bits shards 4 | cut -d" " -f3)
 # Without these two options torchrun 1.13 fails under Python 3.11 by itself.

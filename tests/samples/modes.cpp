@@ -1,5 +1,5 @@
 // The modes of the trainers: the same bits from shards, DataParallel and DistributedDataParallel, and what compare shows.
-#include "lockstep/parallel/modules.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/tensor/device.h"
 #include "tests/samples/support.h"
 

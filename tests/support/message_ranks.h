@@ -12,7 +12,7 @@
 #include <thread>
 #include <tuple>
 
-#include "lockstep/parallel/backends/message_group.h"
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
 #include "tests/support/groups.h"
 
 using SentBytes = std::array<std::int64_t, ls::parallel::kChannels>;  // by channel

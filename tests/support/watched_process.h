@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <chrono>
 
-#include "lockstep/parallel/socket_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 
 class WatchedProcess {
  public:

@@ -2,7 +2,7 @@
 #include <array>
 #include <limits>
 
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/half_internal.h"
 #include "tests/support/testing.h"
 
 using ls::kBool, ls::kFloat16, ls::kFloat32, ls::kFloat64, ls::kInt32, ls::kInt64, ls::kUInt8;

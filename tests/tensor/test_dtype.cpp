@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/half_internal.h"
 #include "tests/support/testing.h"
 
 namespace {

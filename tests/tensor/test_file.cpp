@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/tensor/file.h"
+#include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/inflate_internal.h"
 
 #include "../support/testing.h"

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <limits>
 
-#include "lockstep/tensor/npy.h"
+#include "lockstep/tensor/npy_internal.h"
 
 #include "../support/peak_memory.h"
 #include "../support/testing.h"

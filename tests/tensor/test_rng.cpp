@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/random_ops.h"
+#include "lockstep/tensor/random_ops_internal.h"
 #include "tests/support/testing.h"
 
 namespace {

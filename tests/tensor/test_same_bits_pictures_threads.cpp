@@ -1,6 +1,6 @@
 // The same bits for operations on pictures: wherever their operands start, and with any number of threads.
-#include "lockstep/tensor/ops.h"
-#include "lockstep/tensor/windows.h"
+#include "lockstep/tensor/image_ops_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {

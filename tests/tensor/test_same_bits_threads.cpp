@@ -2,7 +2,7 @@
 //
 // The table below has every operation of ops.h and functions.h (those on pictures have a file of their own); pointwise ones
 // come from pointwise.def by themselves. Sizes end in every kind of tail, or are large enough to be shared.
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/tensor/ops.h"
+#include "lockstep/tensor/ops_internal.h"
 
 using namespace lockstep;
 

@@ -1,0 +1,399 @@
+// gloo: ranks on any hosts, over TCP. Its pairs move the bytes, by unbound buffers alone; the collectives are ours
+// (message_group.h), as gloo's own cannot tell that ranks disagree and take more messages for small tensors.
+//
+// Ranks learn each other's addresses from the store, and on each connection both ends prove by a MAC that they know a
+// secret from there: whoever connects to a rank's port by chance, or by guess, is not taken for a peer. That checks
+// identity and protects nothing: bytes travel in the clear, and unsigned. A message that is larger than what was asked
+// for makes gloo end the process.
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+#include "lockstep/parallel/rendezvous/crypto_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
+
+// gloo writes to sockets that peers may have closed. While this lives, that is an error code in this thread, not the
+// signal that ends the process.
+class WithoutBrokenPipe {
+ public:
+  WithoutBrokenPipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    was_pending_ = sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutBrokenPipe() {
+    const timespec now{};
+    if (!was_pending_) static_cast<void>(sigtimedwait(&pipe_, nullptr, &now));
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutBrokenPipe(const WithoutBrokenPipe&) = delete;
+  WithoutBrokenPipe& operator=(const WithoutBrokenPipe&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+  bool was_pending_ = false;
+};
+
+// One time-out for all that making a group takes.
+class TimeLeft {
+ public:
+  explicit TimeLeft(std::chrono::milliseconds timeout) : end_(Deadline::Clock::now() + timeout) {}
+  std::chrono::milliseconds operator()() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Deadline::Clock::now());
+    return std::max(left, std::chrono::milliseconds(1));
+  }
+
+ private:
+  Deadline::Clock::time_point end_;
+};
+
+// Connections with all other ranks. As a gloo::rendezvous::Context, but that `abort` ends the waits for them, too.
+class Mesh final : public gloo::Context {
+ public:
+  Mesh(int rank, int size, const std::shared_ptr<gloo::transport::Device>& device, const TimeLeft& left)
+      : gloo::Context(rank, size) {
+    device_ = device;
+    transportContext_ = device_->createContext(rank, size);
+    // gloo waits five times this long for a connection.
+    transportContext_->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::vector<char> address = transportContext_->createPair(peer)->address().bytes();
+      addresses_.append(address.begin(), address.end());
+    }
+  }
+
+  // Ranks learn each other's addresses from `store`: each has one for every other rank, all of one length.
+  void connect(Store& store, const TimeLeft& left) {
+    store.set(std::to_string(rank), addresses_);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::string theirs = store.get(std::to_string(peer), left());
+      const std::size_t length = theirs.size() / static_cast<std::size_t>(size - 1);
+      const auto at = theirs.begin() + static_cast<std::ptrdiff_t>(length) * (rank < peer ? rank : rank - 1);
+      try {
+        getPair(peer)->connect({at, at + static_cast<std::ptrdiff_t>(length)});
+      } catch (const gloo::Exception& error) {
+        throw CommError(fmt::format(
+            "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
+            "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
+            rank, peer, error.what()));
+      }
+    }
+  }
+
+  // A wait that runs out closes every connection of a context and ends all waits for them.
+  void abort() {
+    char none = 0;
+    const WithoutBrokenPipe guard;
+    try {
+      createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
+    } catch (const gloo::Exception&) {
+      // As it should be.
+    }
+  }
+
+ private:
+  std::string addresses_;  // of this rank: where each other rank connects with it
+};
+
+constexpr std::chrono::hours kForever{24 * 365};
+
+class GlooParcel final : public Parcel {
+ public:
+  GlooParcel(int peer, bool sending, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
+      : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
+  gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
+
+  // Waits until it is done or `abort` was called, before or meanwhile.
+  bool finish() {
+    if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, kForever) : buffer_->waitRecv(nullptr, kForever);
+    return done_;
+  }
+  void abort() { sending_ ? buffer_->abortWaitSend() : buffer_->abortWaitRecv(); }
+
+ private:
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  bool sending_, done_ = false;
+};
+
+// Ends waits after a slice. A wait that is aborted loses nothing; one that runs out closes all connections.
+class Alarm {
+ public:
+  Alarm() : thread_([this] { run(); }) {}
+  ~Alarm() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  void set(GlooParcel& parcel, std::chrono::milliseconds after) {
+    const std::lock_guard lock(mutex_);
+    const auto at = Deadline::Clock::now() + after;
+    waits_.push_back({&parcel, at});
+    if (at < next_) changed_.notify_one();
+  }
+  void clear(GlooParcel& parcel) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.parcel == &parcel; });
+  }
+
+ private:
+  struct Wait {
+    GlooParcel* parcel;
+    Deadline::Clock::time_point at;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const auto now = Deadline::Clock::now();
+      std::erase_if(waits_, [&](const Wait& wait) {
+        if (wait.at <= now) wait.parcel->abort();
+        return wait.at <= now;
+      });
+      next_ = now + kForever;
+      for (const Wait& wait : waits_) next_ = std::min(next_, wait.at);
+      changed_.wait_until(lock, next_);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Wait> waits_;
+  Deadline::Clock::time_point next_;  // when the thread wakes up by itself
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+constexpr const char* kClosed = "its connection is closed";
+
+class GlooTransport final : public Transport {
+ public:
+  explicit GlooTransport(const BackendOptions& options) : rank_(options.rank) {
+    const WithoutBrokenPipe guard;  // gloo's thread inherits it
+    gloo::transport::tcp::attr address(options.address.empty() ? "127.0.0.1" : options.address.c_str());
+    auto device = gloo::transport::tcp::CreateDevice(address);
+    auto second_device =
+        gloo::transport::tcp::CreateDevice(address);  // a thread of its own: results pass while parts come
+    Digest secret = shared_secret(options);
+    Mac mac(view(secret));
+    wipe(secret);
+    const TimeLeft left(options.timeout);
+    const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(options.rank, options.size, on, left); };
+    data_ = make_mesh(device);
+    results_ = make_mesh(second_device);
+    news_ = make_mesh(device);
+    const FormationAlarm alarm(options.watch, [this] {
+      for (const auto& mesh : {data_, results_, news_}) mesh->abort();
+    });
+    for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
+      PrefixStore store(fmt::format("gloo/{}/", name), options.store);
+      mesh->connect(store, left);
+      greet(*mesh, mac, options, left);
+    }
+    watches_.resize(static_cast<std::size_t>(options.size));
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      others_.push_back(peer);
+      auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
+      buffer->recv(peer, static_cast<std::uint64_t>(kWatchChannel));
+      watches_[static_cast<std::size_t>(peer)] = std::make_unique<GlooParcel>(peer, false, std::move(buffer));
+    }
+  }
+  ~GlooTransport() override {
+    const WithoutBrokenPipe guard;
+    watches_.clear();
+    data_.reset();
+    results_.reset();
+    news_.reset();
+  }
+
+  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+    return post(to, channel, const_cast<void*>(data), bytes, true);
+  }
+  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+    return post(from, channel, data, bytes, false);
+  }
+
+  bool finish(Parcel& parcel, Deadline* deadline) override {
+    auto& waited = static_cast<GlooParcel&>(parcel);
+    alarm_.set(waited, deadline ? deadline->slice() : std::chrono::milliseconds(1));
+    bool done = false, closed = false;
+    try {
+      done = waited.finish();
+    } catch (const gloo::Exception&) {
+      closed = true;
+    }
+    alarm_.clear(waited);
+    if (closed) throw PeerLost{parcel.peer(), kClosed, false};
+    return done;
+  }
+
+  // A receive of what never comes tells, when it is waited for, of nothing but the connection's end.
+  bool is_closed(int peer) override {
+    GlooParcel& watch = *watches_[static_cast<std::size_t>(peer)];
+    const std::lock_guard lock(watches_mutex_);
+    watch.abort();
+    try {
+      watch.finish();
+      return false;
+    } catch (const gloo::Exception&) {
+      return true;
+    }
+  }
+
+  bool blocks() const override { return true; }
+  std::unique_ptr<Parcel> start_native(const Call&) override { return nullptr; }
+
+  void hang_up(bool) override {
+    for (const auto& mesh : {data_, results_}) mesh->abort();
+  }
+
+ private:
+  std::unique_ptr<Parcel> post(int peer, Channel channel, void* data, std::size_t bytes, bool sending) {
+    const WithoutBrokenPipe guard;
+    try {
+      auto buffer = mesh_of(channel).createUnboundBuffer(data, bytes);
+      if (peer == kAnyRank)
+        buffer->recv(others_, static_cast<std::uint64_t>(channel), 0, bytes);
+      else
+        sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
+                : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+      return std::make_unique<GlooParcel>(peer, sending, std::move(buffer));
+    } catch (const gloo::Exception&) {
+      throw PeerLost{peer, kClosed, false};
+    }
+  }
+
+  gloo::Context& mesh_of(Channel channel) const {
+    if (channel == Channel::kFailures || channel == Channel::kQuestions) return *news_;
+    return channel == Channel::kResults ? *results_ : *data_;
+  }
+
+  // The secret that rank 0 drew for this group: the key of the hellos.
+  Digest shared_secret(const BackendOptions& options) const {
+    Digest secret;
+    if (rank_ == 0) {
+      secret = random_digest();
+      options.store->set("gloo/secret", std::string(view(secret)));
+      return secret;
+    }
+    const std::string given = options.store->get("gloo/secret");
+    if (given.size() != secret.size()) throw CommError("gloo: rank 0 left no secret in the store");
+    given.copy(secret.data(), secret.size());
+    return secret;
+  }
+
+  // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
+  // proof cannot be shown again elsewhere.
+  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) {
+    const auto own_nonces = exchange(mesh, kNonceChannel, options, left, [](int) { return random_digest(); });
+    const auto proof = [&](int prover, int verifier, const Digest& nonce) {
+      const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
+      const std::int32_t ends[3] = {prover, verifier, number};
+      return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
+    };
+    const auto proofs = exchange(mesh, kProofChannel, options, left, [&](int peer) {
+      return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
+    });
+    for (int peer = 0; peer < options.size; ++peer) {
+      const auto r = static_cast<std::size_t>(peer);
+      if (peer != rank_ && !same_secret(view(proofs.received[r]), view(proof(peer, rank_, own_nonces.sent[r]))))
+        throw CommError(fmt::format("init_process_group: gloo: a stranger answered for rank {}", peer));
+    }
+  }
+
+  // A digest for every peer, and one from each.
+  struct Digests {
+    std::vector<Digest> sent, received;
+  };
+  Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options, const TimeLeft& left,
+                   const std::function<Digest(int)>& digest_for) {
+    const auto size = static_cast<std::size_t>(options.size);
+    Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
+    std::vector<GlooParcel> parcels;
+    const auto post = [&](int peer, bool sending, Digest& digest) {
+      auto buffer = mesh.createUnboundBuffer(&digest, kDigestBytes);
+      sending ? buffer->send(peer, static_cast<std::uint64_t>(channel))
+              : buffer->recv(peer, static_cast<std::uint64_t>(channel));
+      parcels.emplace_back(peer, sending, std::move(buffer));
+    };
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == rank_) continue;
+      const auto r = static_cast<std::size_t>(peer);
+      digests.sent[r] = digest_for(peer);
+      post(peer, false, digests.received[r]);
+      post(peer, true, digests.sent[r]);
+    }
+    for (GlooParcel& parcel : parcels) finish_proof(parcel, left, options.watch);
+    return digests;
+  }
+
+  // gloo forgets a send whose connection ends meanwhile, so this looks around.
+  void finish_proof(GlooParcel& parcel, const TimeLeft& left, FormationWatch* watch) {
+    const auto fail = [&](const std::string& why) {
+      return fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", parcel.peer(), why);
+    };
+    Deadline deadline(left());
+    try {
+      while (!finish(parcel, &deadline)) {
+        if (watch) watch->check();
+        if (deadline.passed()) throw CommTimeout(fail("it does not answer in time"));
+      }
+    } catch (const PeerLost& lost) {
+      throw CommError(fail(lost.why));
+    }
+  }
+
+  int rank_;
+  std::vector<int> others_;  // all ranks but this one
+  // gloo does not send and receive on a connection at the same time, so results have connections apart from what is summed.
+  std::shared_ptr<Mesh> data_, results_, news_;
+  Alarm alarm_;
+  char never_ = 0;
+  std::mutex watches_mutex_;
+  std::vector<std::unique_ptr<GlooParcel>> watches_;  // by peer
+};
+
+std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {
+  LOCKSTEP_CHECK(options.store, "init_process_group: the backend gloo needs a store; use env://");
+  try {
+    return std::make_unique<MessageGroup>("gloo", options, std::make_unique<GlooTransport>(options));
+  } catch (const gloo::Exception& error) {
+    throw CommError(fmt::format("init_process_group: gloo could not connect rank {} with the others: {}", options.rank,
+                                error.what()));
+  }
+}
+
+constexpr BackendModule kGlooModule{LOCKSTEP_VERSION, make_gloo, nullptr, nullptr};
+
+}  // namespace
+}  // namespace lockstep::parallel
+
+extern "C" const lockstep::parallel::BackendModule* lockstep_backend_gloo();
+const lockstep::parallel::BackendModule* lockstep_backend_gloo() { return &lockstep::parallel::kGlooModule; }

@@ -1,0 +1,300 @@
+// How a MessageGroup notices that a rank is lost or late, says so to the others, and ends.
+#include <algorithm>
+
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::chrono::seconds kNewsPatience{1};        // a rank that fails tells why before it hangs up
+constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around, and answers, many times in it
+constexpr std::chrono::milliseconds kUntilSent{200};    // the news of a failure
+constexpr std::chrono::milliseconds kBetweenAnswers{1};
+constexpr std::uint8_t kQuestion = 1, kAnswer = 2;
+
+bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }
+
+}  // namespace
+
+// Whether an operation cannot be complete without more from or to `peer`; what is here already, but has not been looked
+// at, is not missed.
+bool MessageGroup::is_needed(const MessageWork& work, int peer) {
+  const auto is_missed = [&](const auto& parcel) {
+    return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
+  };
+  if (!work.begun) {
+    if (peer < work.heard || work.call.kind == Kind::kSend || (work.call.kind == Kind::kRecv && peer != work.call.root))
+      return false;
+    const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
+    return !slot.parcel || is_missed(slot.parcel);
+  }
+  return std::ranges::any_of(work.last, is_missed) ||
+         std::any_of(work.steps.begin() + static_cast<std::ptrdiff_t>(work.next_step), work.steps.end(),
+                     [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
+}
+
+// After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
+void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
+  lane_of(work.call).waits_for.store(waited_for, std::memory_order_relaxed);
+  answer_questions();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
+    Deadline patience(kNewsPatience);
+    Failure failure;
+    const bool told = hear_of_failure(work, peer, &patience, &failure);
+    if (told ? !has_left(failure.reason) : is_needed(work, peer))
+      throw PeerLost{peer, "its connection is closed", false};
+  }
+  if (deadline.passed()) throw PeerLost{waited_for, "", true};
+}
+
+// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
+void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
+  const std::shared_ptr<MessageWork> front = lane.queue.front();
+  lane.is_driven = true;
+  lock.unlock();
+  try {
+    Failure failure;
+    int needed = kNobody;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const bool told = hear_of_failure(*front, peer, nullptr, &failure);
+      const bool is_missed = is_needed(*front, peer);  // afterwards: what it sent before is here then
+      if (is_missed && needed == kNobody) needed = peer;
+      if (!told || (has_left(failure.reason) && !is_missed)) continue;  // it has done its part
+      fail(failure);
+      break;
+    }
+    lane.waits_for.store(needed, std::memory_order_relaxed);
+    answer_questions();
+    if (deadline.passed()) fail(explain_delay(*front, needed == kNobody ? front->call.root : needed));
+  } catch (const PeerLost& lost) {
+    fail(explain(*front, lost));
+  }
+  lane.waits_for.store(kNobody, std::memory_order_relaxed);
+  lock.lock();
+  lane.is_driven = false;
+  if (!failed_.empty()) end_lanes();
+}
+
+// Makes the group unusable; the operations end when their lanes are looked at next.
+void MessageGroup::fail(const Failure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_.empty()) return;
+    failed_ = failure.message;
+    failed_late_ = failure.reason == Poison::kLate;
+  }
+  tell_others(failure.reason, failure.culprit);
+  transport_->hang_up(true);
+}
+
+MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
+  if (lost.late) return explain_delay(work, std::max(lost.peer, 0));
+  Failure failure{Poison::kLost, lost.peer, ""};
+  Deadline patience(kNewsPatience);
+  if (lost.peer >= 0 && hear_of_failure(work, lost.peer, &patience, &failure))
+    return failure.reason == Poison::kLeftByError ? explain_departure(work, failure) : failure;
+  failure.message = fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, lost.peer, lost.why));
+  return failure;
+}
+
+// A rank that an error made leave: the end of a third one may have been the error, in another group, and shows here, too.
+MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, const Failure& departure) {
+  for (Deadline patience(kUntilSilent); transport_->blocks() && !patience.passed();) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_ || peer == departure.culprit || !transport_->is_closed(peer)) continue;
+      Failure failure;
+      if (!hear_of_failure(work, peer, &patience, &failure))
+        failure = {Poison::kLost, peer,
+                   fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, peer, ""))};
+      if (!has_left(failure.reason)) return failure;
+    }
+    std::this_thread::sleep_for(kBetweenAnswers);
+  }
+  return departure;
+}
+
+// When the time is over. Another rank may have found out before, and told.
+MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int waited_for) {
+  const bool transfer = work.call.is_message();
+  std::vector<int> late;
+  for (int peer = work.heard; peer < size_ && !transfer && !work.begun; ++peer) {
+    if (peer == rank_) continue;
+    try {
+      const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
+      if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
+    } catch (const PeerLost&) {
+      // What had not come before the time was up never will.
+    }
+    late.push_back(peer);
+  }
+  const bool has_begun = late.empty();
+  if (has_begun) late.push_back(waited_for);
+  const std::vector<int> silent = find_silent(late);
+  Failure failure{Poison::kLate, silent.front(), ""};
+  if (hear_from_any(work, &failure)) return failure;
+  std::string text;
+  for (const int peer : silent) {
+    const bool is_late = std::ranges::find(late, peer) != late.end();
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", peer,
+                        !is_late     ? "does not answer"
+                        : !has_begun ? "has not arrived"
+                        : transfer   ? "did not answer"
+                                     : "does not finish its part");
+  }
+  failure.message = fmt::format("{}: not complete after {} ms: {}", work.call.describe(), timeout_.count(), text);
+  return failure;
+}
+
+// --- who waits for whom ---------------------------------------------------------------------------------------------------
+
+void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
+  while (!own_signs_.empty()) {
+    try {
+      if (!transport_->finish(*own_signs_.front().parcel, nullptr)) break;
+    } catch (const PeerLost&) {
+      // It needs no answer any more.
+    }
+    own_signs_.pop_front();
+  }
+  Sign& sign = own_signs_.emplace_back();
+  sign.head.kind = kind;
+  sign.head.root = rank_;
+  sign.head.tag = waits_for;
+  try {
+    sign.parcel = transport_->send(to, Channel::kQuestions, &sign.head, sizeof(Head));
+  } catch (const PeerLost&) {
+    own_signs_.pop_back();
+  }
+}
+
+// While this rank waits, whichever of its threads does.
+void MessageGroup::answer_questions() {
+  const std::lock_guard lock(news_mutex_);
+  try {
+    while (transport_->finish(*question_parcel_, nullptr)) {
+      const Head got = question_;
+      question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Head));
+      if (got.root < 0 || got.root >= size_ || got.root == rank_) continue;
+      if (got.kind == kAnswer) {
+        answers_[static_cast<std::size_t>(got.root)] = std::clamp(got.tag, kNobody, size_ - 1);
+        continue;
+      }
+      int waits_for = collectives_.waits_for.load(std::memory_order_relaxed);
+      for (const Lane& lane : transfers_) {
+        const int other = lane.waits_for.load(std::memory_order_relaxed);
+        if (other != kNobody && (waits_for == kNobody || waits_for == got.root)) waits_for = other;
+      }
+      send_sign(kAnswer, got.root, waits_for);
+    }
+  } catch (const PeerLost&) {
+    // The library has ended.
+  }
+}
+
+// Asks these ranks for whom they wait. Returns those that have not answered after a while: they are stopped, or do not wait.
+std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
+  {
+    const std::lock_guard lock(news_mutex_);
+    for (const int peer : asked) {
+      answers_[static_cast<std::size_t>(peer)] = kNoAnswer;
+      send_sign(kQuestion, peer, kNobody);
+    }
+  }
+  std::vector<int> silent = asked;
+  for (Deadline patience(kUntilSilent); !silent.empty() && !patience.passed();) {
+    std::this_thread::sleep_for(kBetweenAnswers);
+    answer_questions();
+    const std::lock_guard lock(news_mutex_);
+    std::erase_if(silent, [&](int peer) { return answers_[static_cast<std::size_t>(peer)] != kNoAnswer; });
+  }
+  return silent;
+}
+
+// Those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the end of the chain.
+std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
+  std::vector<int> silent = unanswered(late);
+  int last = late.front();
+  for (int step = 0; step < size_ && silent.empty(); ++step) {
+    {
+      const std::lock_guard lock(news_mutex_);
+      last = answers_[static_cast<std::size_t>(last)];
+    }
+    if (last < 0 || last == rank_ || std::ranges::find(late, last) != late.end()) return late;
+    silent = unanswered({last});
+  }
+  return silent.empty() ? late : silent;
+}
+
+// The news of a failure, from whichever rank has some.
+bool MessageGroup::hear_from_any(const MessageWork& work, Failure* failure) {
+  for (int peer = 0; peer < size_; ++peer) {
+    Failure heard;
+    if (peer == rank_ || !hear_of_failure(work, peer, nullptr, &heard) || has_left(heard.reason)) continue;
+    *failure = heard;
+    return true;
+  }
+  return false;
+}
+
+// --- news -----------------------------------------------------------------------------------------------------------------
+
+bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
+  const auto r = static_cast<std::size_t>(peer);
+  const std::lock_guard lock(news_mutex_);
+  try {
+    while (!transport_->finish(*news_parcels_[r], deadline)) {
+      if (!deadline || deadline->passed()) return false;
+    }
+  } catch (const PeerLost&) {
+    return false;
+  }
+  failure->reason = static_cast<Poison>(news_[r].kind);
+  failure->culprit = std::clamp(news_[r].root, 0, size_ - 1);
+  failure->message = fmt::format("{}: {}", work.call.describe(), poison_text(failure->reason, failure->culprit, ""));
+  return true;
+}
+
+void MessageGroup::tell_others(Poison reason, int culprit) {
+  Head& own = news_.back();
+  own.kind = static_cast<std::uint8_t>(reason);
+  own.root = culprit;
+  for (int k = 1; k < size_; ++k) {
+    try {
+      own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
+    } catch (const PeerLost&) {
+      // It is the one, or knows by itself.
+    }
+  }
+  if (reason == Poison::kLeft) return;
+  // This process may end at once, and what it has not sent by then with it.
+  Deadline patience(kUntilSent);
+  for (const auto& parcel : own_news_) {
+    try {
+      while (!transport_->finish(*parcel, &patience) && !transport_->is_closed(parcel->peer()) && !patience.passed()) {
+      }
+    } catch (const PeerLost&) {
+      // Likewise.
+    }
+  }
+}
+
+// After a failure, with the lock held: all operations are over but those that somebody still works on.
+void MessageGroup::end_lanes() {
+  const auto end_lane = [&](Lane& lane) {
+    if (lane.is_driven) return;
+    for (const auto& work : lane.queue) {
+      work->error = stopping_ ? work->call.describe() + ": " + failed_ : failed_;
+      work->late = failed_late_;
+      work->over.store(true, std::memory_order_release);
+    }
+    lane.queue.clear();
+  };
+  end_lane(collectives_);
+  for (Lane& lane : transfers_) end_lane(lane);
+  changed_.notify_all();
+}
+
+}  // namespace lockstep::parallel

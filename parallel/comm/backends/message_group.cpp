@@ -1,0 +1,294 @@
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::size_t kHeadsAhead = 4;                 // receives posted before anybody asks
+constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
+constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
+constexpr int kPollsBetweenClocks = 16;                // while waiting: is it time to look around?
+constexpr std::chrono::milliseconds kBetweenLooks{1};
+
+}  // namespace
+
+void MessageWork::wait() {
+  if (!over.load(std::memory_order_acquire)) group->wait(*this);
+  if (error.empty()) return;
+  if (late) throw CommTimeout(error);
+  throw CommError(error);
+}
+
+bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) || group->poll(*this); }
+
+MessageGroup::MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport)
+    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+      canonical_(options.reduction == Reduction::kCanonical),
+      small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
+      transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),
+      heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
+      news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
+      answers_(static_cast<std::size_t>(size_), kNoAnswer) {
+  try {
+    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Head));
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      const auto r = static_cast<std::size_t>(peer);
+      news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Head));
+      for (const auto& [boxes, channel] :
+           {std::pair{&heads_, Channel::kHeads}, {&transfer_heads_, Channel::kTransferHeads}}) {
+        Mailbox& box = (*boxes)[r];
+        box.peer = peer;
+        box.channel = channel;
+        for (std::size_t i = 0; i < kHeadsAhead; ++i)
+          post_slot(box, {std::vector<std::byte>(sizeof(Head) + small_bytes_), nullptr});
+      }
+    }
+  } catch (const PeerLost& lost) {
+    throw CommError(fmt::format("init_process_group: rank {} is gone: {}", lost.peer, lost.why));
+  }
+}
+
+MessageGroup::~MessageGroup() {
+  std::unique_lock lock(mutex_);
+  if (std::uncaught_exceptions() == 0) {  // else peers may never arrive
+    std::vector<std::shared_ptr<MessageWork>> dropped(collectives_.queue.begin(), collectives_.queue.end());
+    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)  // sends; nobody waits for what is received
+      dropped.insert(dropped.end(), transfers_[r].queue.begin(), transfers_[r].queue.end());
+    lock.unlock();
+    for (const auto& work : dropped) {
+      if (!work->over) wait(*work);
+    }
+    lock.lock();
+  }
+  const bool leaves = failed_.empty();
+  if (leaves) failed_ = "its group is gone";  // what fails from now on is no news
+  stopping_ = true;
+  lock.unlock();
+  if (leaves) {
+    tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, rank_);
+    transport_->hang_up(std::uncaught_exceptions() > 0);
+  }
+  const auto join = [](Lane& lane) {
+    lane.thread_wanted.notify_all();
+    if (lane.thread.joinable()) lane.thread.join();
+  };
+  join(collectives_);
+  for (Lane& lane : transfers_) join(lane);
+  lock.lock();
+  end_lanes();
+}
+
+Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device device) {
+  const std::lock_guard lock(mutex_);
+  check_usable(call);
+  return Storage::allocate(bytes, device);
+}
+
+// --- starting -------------------------------------------------------------------------------------------------------------
+
+MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
+  if (call.kind == Kind::kSend) return transfers_[static_cast<std::size_t>(call.root)];
+  if (call.kind == Kind::kRecv) return transfers_[static_cast<std::size_t>(size_ + call.root)];
+  return collectives_;
+}
+
+void MessageGroup::check_usable(const Call& call) const {
+  if (failed_.empty()) return;
+  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
+  if (failed_late_) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+std::shared_ptr<Work> MessageGroup::start(Call call) {
+  {
+    const std::lock_guard lock(mutex_);
+    check_usable(call);
+  }
+  const bool quick = is_small(call);
+  auto work = std::make_shared<MessageWork>(this, std::move(call));
+  try {
+    if (work->call.kind == Kind::kSend)
+      send_transfer(*work);
+    else if (work->call.kind != Kind::kRecv)
+      send_heads(*work);
+  } catch (const PeerLost& lost) {
+    fail(explain(*work, lost));  // its wait throws
+  }
+  const std::lock_guard lock(mutex_);
+  Lane& lane = lane_of(work->call);
+  lane.queue.push_back(work);
+  if (!failed_.empty()) end_lanes();
+  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // a send is with gloo
+  return work;
+}
+
+// --- driving --------------------------------------------------------------------------------------------------------------
+
+MessageGroup::Mailbox& MessageGroup::mailbox_of(const MessageWork& work, int peer) {
+  return (work.call.kind == Kind::kRecv ? transfer_heads_ : heads_)[static_cast<std::size_t>(peer)];
+}
+
+void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
+  box.slots.push_back(std::move(slot));
+  Mailbox::Slot& last = box.slots.back();
+  try {
+    last.parcel = transport_->receive(box.peer, box.channel, last.memory.data(), last.memory.size());
+  } catch (const PeerLost&) {
+    last.parcel = nullptr;  // it has left after all that was to be done; whoever listens here will hear so
+  }
+}
+
+// Whether a parcel is done; with a deadline, where the transport blocks, not before.
+bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
+  while (!transport_->finish(parcel, deadline)) {
+    if (!deadline) return false;
+    if (transport_->is_closed(parcel.peer())) {  // gloo forgets a send whose connection ends meanwhile
+      if (transport_->finish(parcel, nullptr)) return true;
+      throw PeerLost{parcel.peer(), "its connection is closed", false};
+    }
+    check_hope(work, parcel.peer(), *deadline);
+  }
+  return true;
+}
+
+// The heads of this operation from all that send one; false where one is not there yet.
+bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
+  const Call& call = work.call;
+  for (; call.kind != Kind::kSend && work.heard < size_; ++work.heard) {
+    if (work.heard == rank_ || (call.kind == Kind::kRecv && work.heard != call.root)) continue;
+    const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
+    if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
+    if (!finish(work, *slot.parcel, deadline)) return false;
+    Head head;
+    std::memcpy(&head, slot.memory.data(), sizeof(head));
+    check_head(call, work.heard, head);
+  }
+  return true;
+}
+
+// The front slots have been read: they take the heads of later operations.
+void MessageGroup::recycle_heads(MessageWork& work) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (work.call.kind == Kind::kSend || peer == rank_ || (work.call.kind == Kind::kRecv && peer != work.call.root))
+      continue;
+    Mailbox& box = mailbox_of(work, peer);
+    Mailbox::Slot slot = std::move(box.slots.front());
+    box.slots.pop_front();
+    post_slot(box, std::move(slot));
+  }
+}
+
+// As far as it goes: to the end with a deadline where the transport blocks. Returns whether it is complete.
+bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
+  const auto finish_all = [&](Parcels& parcels) {
+    for (; !parcels.empty(); parcels.pop_back()) {
+      if (!finish(work, *parcels.back(), deadline)) return false;
+    }
+    return true;
+  };
+  if (!work.begun) {
+    if (!listen(work, deadline)) return false;
+    work.begun = true;
+    begin(work);
+    recycle_heads(work);
+  }
+  for (; work.next_step < work.steps.size(); ++work.next_step) {
+    MessageWork::Step& step = work.steps[work.next_step];
+    if (!finish_all(step.needs)) return false;
+    if (step.then) step.then();
+  }
+  return finish_all(work.last);
+}
+
+// Works on the front of a lane that nobody else works on. Returns whether that is over, well or not.
+bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline) {
+  const std::shared_ptr<MessageWork> work = lane.queue.front();
+  lane.is_driven = true;
+  lock.unlock();
+  bool complete = false;
+  try {
+    complete = advance(*work, deadline);
+  } catch (const PeerLost& lost) {
+    fail(explain(*work, lost));
+  } catch (const CommError& error) {
+    fail({Poison::kDisagreed, work->heard < size_ ? work->heard : rank_, error.what()});
+  } catch (const std::exception& error) {
+    fail({Poison::kLost, rank_, fmt::format("{}: {}", work->call.describe(), error.what())});
+  }
+  lane.waits_for.store(kNobody, std::memory_order_relaxed);
+  lock.lock();
+  lane.is_driven = false;
+  if (complete) {
+    lane.queue.pop_front();
+    work->over.store(true, std::memory_order_release);
+  }
+  if (!failed_.empty()) end_lanes();
+  if (work->over) changed_.notify_all();
+  if (lane.wants_thread && !lane.queue.empty()) lane.thread_wanted.notify_one();
+  return work->over;
+}
+
+void MessageGroup::ask_thread(Lane& lane) {
+  lane.wants_thread = true;
+  if (!lane.thread.joinable()) lane.thread = std::thread([this, &lane] { run_thread(lane); });
+  lane.thread_wanted.notify_one();
+}
+
+void MessageGroup::run_thread(Lane& lane) {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (lane.queue.empty()) lane.wants_thread = false;
+    if (!lane.wants_thread || lane.is_driven) {
+      lane.thread_wanted.wait(lock);
+      continue;
+    }
+    Deadline deadline(timeout_);
+    run_front(lane, lock, &deadline);
+  }
+}
+
+// Where the transport does not block: as far as everything goes.
+void MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
+  const auto poll_lane = [&](Lane& lane) {
+    while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) continue;
+  };
+  poll_lane(collectives_);
+  for (Lane& lane : transfers_) poll_lane(lane);
+}
+
+void MessageGroup::wait(MessageWork& work) {
+  std::unique_lock lock(mutex_);
+  Lane& lane = lane_of(work.call);
+  Deadline deadline(timeout_);
+  Deadline::Clock::time_point looked = Deadline::Clock::now();
+  for (int polls = 1; !work.over; ++polls) {
+    if (transport_->blocks()) {
+      Deadline own(timeout_);
+      lane.is_driven ? changed_.wait(lock) : static_cast<void>(run_front(lane, lock, &own));
+      continue;
+    }
+    poll_lanes(lock);
+    if (work.over || polls % kPollsBetweenClocks != 0 || lane.is_driven) continue;
+    if (Deadline::Clock::now() - looked < kBetweenLooks) continue;
+    look_around(lane, lock, deadline);
+    looked = Deadline::Clock::now();
+  }
+}
+
+bool MessageGroup::poll(MessageWork& work) {
+  std::unique_lock lock(mutex_);
+  if (!transport_->blocks()) {
+    poll_lanes(lock);
+  } else if (!work.over) {
+    ask_thread(lane_of(work.call));
+  }
+  return work.over;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,195 @@
+// The engine of the backends whose ranks exchange messages, gloo and mpi: all collectives made of sends and receives.
+//
+// Every operation begins with a head from each rank to each other: what it is about to do, so that ranks which disagree
+// find out before any data moves. Small operations carry their data behind the head and are complete with it. In larger
+// reductions each element has an owner, which receives that element of all ranks, combines in canonical order and, where
+// all need the result, sends it to them: 2 (n-1) / n of the bytes per rank, and the same bits as on shm.
+//
+// Heads go out when an operation is started. What remains is done by whoever waits; where waiting blocks (gloo), larger
+// operations have a thread, so that they proceed while the caller computes and no receive waits behind another.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/backends/poison_internal.h"
+#include "lockstep/parallel/comm/backends/transport_internal.h"
+
+namespace lockstep::parallel {
+
+class MessageGroup;
+using Parcels = std::vector<std::unique_ptr<Parcel>>;
+
+// What goes before the data of an operation, or instead of an operation: the news of a failure.
+struct Head {
+  static constexpr std::uint32_t kMagic = 0x6c6b7374;
+  std::uint32_t magic = kMagic;
+  std::uint8_t kind = 0, dtype = 0, op = 0, unused = 0;
+  std::int32_t root = 0, tag = 0;
+  std::int64_t count = 0;
+  std::uint64_t number = 0, detail = 0;
+  std::byte padding[24] = {};  // data behind it starts on 64 bytes
+};
+static_assert(sizeof(Head) == 64);
+
+class MessageWork final : public Work {
+ public:
+  struct Step {
+    Parcels needs;               // when these are done ...
+    std::function<void()> then;  // ... this may be
+  };
+
+  MessageWork(MessageGroup* group, Call call) : group(group), call(std::move(call)) {}
+  void wait() override;
+  bool is_completed() override;
+  bool is_known_complete() override { return over.load(std::memory_order_acquire); }
+
+  MessageGroup* const group;
+  const Call call;
+  int heard = 0;       // the ranks before this one have said what they do
+  bool begun = false;  // all have
+  std::vector<Step> steps;
+  std::size_t next_step = 0;
+  Parcels last;                     // must be done when all steps are
+  std::vector<std::byte> outgoing;  // heads, with the data of small operations
+  std::string error;
+  bool late = false;
+  std::atomic<bool> over = false;  // complete or failed; `group` may be gone then
+};
+
+class MessageGroup final : public Backend {
+ public:
+  MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport);
+  ~MessageGroup() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+  Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
+  std::shared_ptr<Work> start(Call call) override;
+
+ private:
+  friend class MessageWork;
+
+  static constexpr int kNobody = -1, kNoAnswer = -2;
+  // Operations that are done one after another: all collectives; all transfers with one peer in one direction.
+  struct Lane {
+    std::deque<std::shared_ptr<MessageWork>> queue;
+    bool is_driven = false;  // somebody works on the front
+    // Where the transport blocks, made when first wanted: works on the lane until that is empty.
+    std::thread thread;
+    std::condition_variable thread_wanted;
+    bool wants_thread = false;
+    std::atomic<int> waits_for{kNobody};  // a rank, while somebody waits for it
+  };
+  // Receives that were posted for the next heads from one peer.
+  struct Mailbox {
+    struct Slot {
+      std::vector<std::byte> memory;
+      std::unique_ptr<Parcel> parcel;
+    };
+    int peer = 0;
+    Channel channel = Channel::kHeads;
+    std::deque<Slot> slots;
+  };
+  struct Range {
+    std::int64_t begin, end;  // elements
+  };
+
+  // --- what an operation sends and receives (message_plan.cpp) ---
+  bool is_small(const Call& call) const;
+  std::byte* data_for(const Call& call, int peer) const;    // null: nothing
+  std::byte* place_from(const Call& call, int peer) const;  // null: nothing
+  void keep_own_part(const Call& call) const;
+  void send_heads(MessageWork& work);
+  void send_transfer(MessageWork& work);
+  void begin(MessageWork& work);  // once all heads agree
+  void finish_small(MessageWork& work);
+  void begin_exchange(MessageWork& work);
+  void begin_reduction(MessageWork& work);
+  void receive_piece(Parcels& parcels, const Call& call, std::int64_t piece);
+  void finish_piece(MessageWork& work, std::int64_t piece);
+  std::byte* staged(const Call& call, int rank, std::int64_t piece);
+  Range owned(const Call& call, int rank) const;
+  std::int64_t piece_elements(std::size_t item) const;
+  std::int64_t pieces_ahead(std::size_t item) const;
+  void post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
+            std::size_t piece_bytes);
+
+  // --- driving (message_group.cpp) ---
+  Lane& lane_of(const Call& call);
+  Mailbox& mailbox_of(const MessageWork& work, int peer);
+  void post_slot(Mailbox& box, Mailbox::Slot slot);
+  void recycle_heads(MessageWork& work);
+  bool advance(MessageWork& work, Deadline* deadline);
+  bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
+  bool listen(MessageWork& work, Deadline* deadline);
+  void check_head(const Call& call, int peer, const Head& got);
+  bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
+  void poll_lanes(std::unique_lock<std::mutex>& lock);
+  void wait(MessageWork& work);
+  bool poll(MessageWork& work);
+  void ask_thread(Lane& lane);
+  void run_thread(Lane& lane);
+
+  // --- failing (message_failures.cpp) ---
+  struct Failure {
+    Poison reason;
+    int culprit;
+    std::string message;
+  };
+  bool is_needed(const MessageWork& work, int peer);
+  void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
+  void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
+  void fail(const Failure& failure);
+  Failure explain(const MessageWork& work, const PeerLost& lost);
+  Failure explain_departure(const MessageWork& work, const Failure& departure);
+  Failure explain_delay(const MessageWork& work, int waited_for);
+  bool hear_from_any(const MessageWork& work, Failure* failure);
+  void answer_questions();
+  std::vector<int> unanswered(const std::vector<int>& asked);
+  std::vector<int> find_silent(const std::vector<int>& late);
+  void send_sign(std::uint8_t kind, int to, int waits_for);
+  bool hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure);
+  void tell_others(Poison reason, int culprit);
+  void end_lanes();
+  void check_usable(const Call& call) const;
+
+  std::string name_;
+  int rank_, size_;
+  std::chrono::milliseconds timeout_;
+  bool canonical_;
+  std::size_t small_bytes_;  // of data behind a head
+  std::unique_ptr<Transport> transport_;
+
+  std::mutex mutex_;  // of what follows up to stopping_; the front of a lane belongs to who drives it
+  std::condition_variable changed_;
+  Lane collectives_;
+  std::vector<Lane> transfers_;  // by peer: sends, then receives
+  std::string failed_;           // what made the group unusable
+  bool failed_late_ = false, stopping_ = false;
+
+  std::vector<Mailbox> heads_, transfer_heads_;  // by peer
+  std::vector<std::byte> staging_;               // of reductions: pieces of the others' data
+  std::mutex news_mutex_;                        // of the receives of news: several lanes may fail at once
+  std::vector<Head> news_;                       // of failures, by peer; the last one is this rank's own
+  Parcels news_parcels_, own_news_;
+  // Who waits for whom, which ranks ask each other when their time is over. Under news_mutex_, too.
+  struct Sign {
+    Head head;
+    std::unique_ptr<Parcel> parcel;
+  };
+  Head question_;  // the next one from any rank, or an answer
+  std::unique_ptr<Parcel> question_parcel_;
+  std::deque<Sign> own_signs_;
+  std::vector<int> answers_;  // by peer: for whom it waits, or kNoAnswer
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,313 @@
+// What each kind of operation of a MessageGroup sends and receives.
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/small_vector.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::size_t kPieceBytes = 1 << 20;    // of a reduction: what is received while the one before is added
+constexpr std::int64_t kPiecesAhead = 16;       // at most, whose receives are posted, so that senders need not wait ...
+constexpr std::size_t kStagedBytes = 64 << 20;  // ... in about this much memory for all peers
+constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below what MPI counts
+
+std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }
+std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
+  return static_cast<std::byte*>(tensor.raw_data()) + offset;
+}
+
+bool is_reduction(Kind kind) {
+  return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
+}
+
+// Every peer gets other data.
+bool sends_parts(Kind kind) {
+  return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
+}
+
+Head head_of(const Call& call) {
+  Head head{.kind = static_cast<std::uint8_t>(call.kind),
+            .dtype = static_cast<std::uint8_t>(call.dtype),
+            .op = static_cast<std::uint8_t>(call.op),
+            .root = call.root,
+            .tag = call.tag,
+            .count = call.count,
+            .number = call.number,
+            .detail = call.detail};
+  if (call.is_message()) {  // their shapes may differ
+    head.kind = static_cast<std::uint8_t>(Kind::kSend);
+    head.root = 0;
+    head.number = head.detail = 0;
+  }
+  return head;
+}
+
+// outputs[i] = scale * (inputs[0][i] op inputs[1][i] op ...), for `count` elements.
+void combine_into(const Call& call, std::span<const void* const> inputs, void* out, std::int64_t count) {
+  raw::combine(
+      {.inputs = inputs, .outputs = {&out, 1}, .dtype = call.dtype, .op = combine_op(call.op), .scale = call.scale}, 0,
+      count);
+}
+
+}  // namespace
+
+// --- heads, with the data of small operations -----------------------------------------------------------------------------
+
+bool MessageGroup::is_small(const Call& call) const { return bytes_of(call) <= small_bytes_; }
+
+// What `peer` gets of this rank, where operations are one exchange.
+std::byte* MessageGroup::data_for(const Call& call, int peer) const {
+  switch (call.kind) {
+    case Kind::kAllReduce:
+    case Kind::kAllGather:
+      return bytes_at(call.in);
+    case Kind::kBroadcast:
+      return rank_ == call.root ? bytes_at(call.in) : nullptr;
+    case Kind::kReduce:
+    case Kind::kGather:
+      return peer == call.root ? bytes_at(call.in) : nullptr;
+    case Kind::kScatter:
+      if (rank_ != call.root) return nullptr;
+      [[fallthrough]];
+    case Kind::kReduceScatter:
+    case Kind::kAllToAll:
+      return bytes_at(call.in, static_cast<std::size_t>(peer) * bytes_of(call));
+    case Kind::kSend:
+      return bytes_at(call.in);
+    default:
+      return nullptr;
+  }
+}
+
+// Where what comes from `peer` belongs; reductions combine it instead.
+std::byte* MessageGroup::place_from(const Call& call, int peer) const {
+  switch (call.kind) {
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      return peer == call.root ? bytes_at(call.out) : nullptr;
+    case Kind::kGather:
+      if (rank_ != call.root) return nullptr;
+      [[fallthrough]];
+    case Kind::kAllGather:
+    case Kind::kAllToAll:
+      return bytes_at(call.out, static_cast<std::size_t>(peer) * bytes_of(call));
+    case Kind::kRecv:
+      return bytes_at(call.out);
+    default:
+      return nullptr;
+  }
+}
+
+void MessageGroup::keep_own_part(const Call& call) const {
+  const std::byte* const from = data_for(call, rank_);
+  std::byte* const to = place_from(call, rank_);
+  if (from && to && from != to) std::memcpy(to, from, bytes_of(call));
+}
+
+void MessageGroup::send_heads(MessageWork& work) {
+  const Call& call = work.call;
+  const Head head = head_of(call);
+  const std::size_t data = is_small(call) ? bytes_of(call) : 0;
+  const std::size_t block = (sizeof(Head) + data + 63) / 64 * 64;
+  const bool parts = sends_parts(call.kind) && data > 0;
+  work.outgoing.resize(parts ? block * static_cast<std::size_t>(size_) : block);
+  work.last.reserve(static_cast<std::size_t>(size_ - 1));
+  const std::byte* filled = nullptr;
+  for (int k = 1; k < size_; ++k) {
+    const int peer = (rank_ + k) % size_;
+    std::byte* const at = work.outgoing.data() + (parts ? block * static_cast<std::size_t>(peer) : 0);
+    const std::byte* const own = data > 0 ? data_for(call, peer) : nullptr;
+    if (parts || k == 1) std::memcpy(at, &head, sizeof(head));
+    if (own && own != filled) std::memcpy(at + sizeof(head), own, data);
+    if (own) filled = own;
+    work.last.push_back(transport_->send(peer, Channel::kHeads, at, sizeof(Head) + (own ? data : 0)));
+  }
+}
+
+void MessageGroup::send_transfer(MessageWork& work) {
+  const Call& call = work.call;
+  const Head head = head_of(call);
+  const bool small = is_small(call);
+  work.outgoing.resize(sizeof(Head) + (small ? bytes_of(call) : 0));
+  std::memcpy(work.outgoing.data(), &head, sizeof(head));
+  if (small && call.count > 0) std::memcpy(work.outgoing.data() + sizeof(head), bytes_at(call.in), bytes_of(call));
+  work.last.push_back(transport_->send(call.root, Channel::kTransferHeads, work.outgoing.data(), work.outgoing.size()));
+  if (!small) post(work.last, true, call.root, Channel::kTransfers, bytes_at(call.in), bytes_of(call), kMessageBytes);
+}
+
+void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
+  const Head own = head_of(call);
+  if (std::memcmp(&own, &got, sizeof(Head)) == 0) return;
+  const bool transfer = call.kind == Kind::kRecv;
+  const auto text = [&](const Head& head) {
+    if (head.magic != Head::kMagic) return std::string("something else");
+    const Announcement called{.kind = head.kind,
+                              .dtype = head.dtype,
+                              .op = head.op,
+                              .root = static_cast<std::uint64_t>(head.root),
+                              .count = static_cast<std::uint64_t>(head.count)};
+    return called.text() + (transfer ? fmt::format(" with tag {}", head.tag) : "");
+  };
+  const bool same_text = text(own) == text(got);
+  throw CommError(fmt::format("{}: ranks disagree: rank {} {} {}, rank {} {} {}{}", call.describe(), rank_,
+                              transfer ? "expects" : "called", text(own), peer, transfer ? "sent" : "called", text(got),
+                              !same_text                 ? ""
+                              : own.number != got.number ? fmt::format(" as its operation #{}", got.number)
+                                                         : ", of another shape or scale"));
+}
+
+// --- all heads are there and agree ----------------------------------------------------------------------------------------
+
+void MessageGroup::begin(MessageWork& work) {
+  const Call& call = work.call;
+  if (call.count == 0 || call.kind == Kind::kBarrier || call.kind == Kind::kSend) return;
+  if (is_small(call)) return finish_small(work);
+  if (call.kind == Kind::kRecv) {
+    work.steps.emplace_back();
+    return post(work.steps.back().needs, false, call.root, Channel::kTransfers, bytes_at(call.out), bytes_of(call),
+                kMessageBytes);
+  }
+  if (!canonical_) {
+    if (std::unique_ptr<Parcel> parcel = transport_->start_native(call)) {
+      return work.steps.emplace_back().needs.push_back(std::move(parcel));
+    }
+  }
+  is_reduction(call.kind) ? begin_reduction(work) : begin_exchange(work);
+}
+
+// The data came behind the heads, which are still in the mailboxes.
+void MessageGroup::finish_small(MessageWork& work) {
+  const Call& call = work.call;
+  const auto data_of = [&](int peer) { return mailbox_of(work, peer).slots.front().memory.data() + sizeof(Head); };
+  if (call.kind == Kind::kRecv) {
+    std::memcpy(place_from(call, call.root), data_of(call.root), bytes_of(call));
+  } else if (is_reduction(call.kind)) {
+    if (call.kind == Kind::kReduce && rank_ != call.root) return;
+    SmallVector<const void*, 8> inputs;
+    for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? data_for(call, r) : data_of(r));
+    combine_into(call, {inputs.begin(), inputs.size()}, call.out.raw_data(), call.count);
+  } else {
+    keep_own_part(call);
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_) continue;
+      if (std::byte* const place = place_from(call, r)) std::memcpy(place, data_of(r), bytes_of(call));
+    }
+  }
+}
+
+void MessageGroup::post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
+                        std::size_t piece_bytes) {
+  for (std::size_t at = 0; at < bytes; at += piece_bytes) {
+    const std::size_t count = std::min(piece_bytes, bytes - at);
+    parcels.push_back(sending ? transport_->send(peer, channel, data + at, count)
+                              : transport_->receive(peer, channel, data + at, count));
+  }
+}
+
+void MessageGroup::begin_exchange(MessageWork& work) {
+  const Call& call = work.call;
+  Parcels& needs = work.steps.emplace_back().needs;
+  for (int k = 1; k < size_; ++k) {
+    const int from = (rank_ + size_ - k) % size_;
+    if (std::byte* const place = place_from(call, from))
+      post(needs, false, from, Channel::kParts, place, bytes_of(call), kMessageBytes);
+  }
+  for (int k = 1; k < size_; ++k) {
+    const int to = (rank_ + k) % size_;
+    if (std::byte* const data = data_for(call, to))
+      post(needs, true, to, Channel::kParts, data, bytes_of(call), kMessageBytes);
+  }
+  keep_own_part(call);
+}
+
+// --- large reductions ---------------------------------------------------------------------------------------------------
+
+// The elements of `in` that a rank receives from all and combines.
+MessageGroup::Range MessageGroup::owned(const Call& call, int rank) const {
+  if (call.kind == Kind::kReduceScatter) return {rank * call.count, (rank + 1) * call.count};
+  if (call.kind == Kind::kReduce) return {0, rank == call.root ? call.count : 0};
+  const auto line = static_cast<std::int64_t>(64 / item_size(call.dtype));
+  const std::int64_t lines = (call.count + line - 1) / line;
+  return {std::min(call.count, lines * rank / size_ * line), std::min(call.count, lines * (rank + 1) / size_ * line)};
+}
+
+// With many ranks smaller ones: there is room for some of everybody's.
+std::int64_t MessageGroup::piece_elements(std::size_t item) const {
+  const std::size_t bytes =
+      std::max<std::size_t>(kPieceBytes / static_cast<std::size_t>(std::max(1, size_ / 4)), 65536);
+  return static_cast<std::int64_t>(bytes / item);
+}
+
+std::int64_t MessageGroup::pieces_ahead(std::size_t item) const {
+  const auto column = static_cast<std::size_t>(piece_elements(item) * size_) * item;
+  return std::clamp(static_cast<std::int64_t>(kStagedBytes / column), std::int64_t{4}, kPiecesAhead);
+}
+
+void MessageGroup::begin_reduction(MessageWork& work) {
+  const Call& call = work.call;
+  const std::size_t item = item_size(call.dtype), piece_bytes = static_cast<std::size_t>(piece_elements(item)) * item;
+  const auto range_bytes = [&](const Range& range) { return static_cast<std::size_t>(range.end - range.begin) * item; };
+  const Range own = owned(call, rank_);
+  const std::int64_t pieces = (own.end - own.begin + piece_elements(item) - 1) / piece_elements(item);
+  const std::int64_t ahead = pieces_ahead(item);
+  const std::size_t staged_bytes = static_cast<std::size_t>(std::min(pieces, ahead) * (size_ - 1)) * piece_bytes;
+  if (staging_.size() < staged_bytes) staging_.resize(staged_bytes);
+  work.steps.resize(static_cast<std::size_t>(pieces));
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    if (piece < ahead) receive_piece(work.steps[static_cast<std::size_t>(piece)].needs, call, piece);
+    work.steps[static_cast<std::size_t>(piece)].then = [this, &work, piece] { finish_piece(work, piece); };
+  }
+  for (int k = 1; k < size_; ++k) {
+    const int from = (rank_ + size_ - k) % size_, to = (rank_ + k) % size_;
+    const Range theirs = owned(call, from), wanted = owned(call, to);
+    if (call.kind == Kind::kAllReduce)
+      post(work.last, false, from, Channel::kResults, bytes_at(call.out, static_cast<std::size_t>(theirs.begin) * item),
+           range_bytes(theirs), piece_bytes);
+    post(work.last, true, to, Channel::kParts, bytes_at(call.in, static_cast<std::size_t>(wanted.begin) * item),
+         range_bytes(wanted), piece_bytes);
+  }
+}
+
+// All others' data of a piece of this rank's elements.
+void MessageGroup::receive_piece(Parcels& parcels, const Call& call, std::int64_t piece) {
+  const std::size_t item = item_size(call.dtype);
+  const Range own = owned(call, rank_);
+  const std::int64_t first = own.begin + piece * piece_elements(item);
+  const std::int64_t count = std::min(piece_elements(item), own.end - first);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || count <= 0) continue;
+    parcels.push_back(
+        transport_->receive(r, Channel::kParts, staged(call, r, piece), static_cast<std::size_t>(count) * item));
+  }
+}
+
+std::byte* MessageGroup::staged(const Call& call, int rank, std::int64_t piece) {
+  const std::size_t item = item_size(call.dtype), piece_bytes = static_cast<std::size_t>(piece_elements(item)) * item;
+  const std::int64_t column = rank < rank_ ? rank : rank - 1;
+  return staging_.data() + static_cast<std::size_t>(piece % pieces_ahead(item) * (size_ - 1) + column) * piece_bytes;
+}
+
+void MessageGroup::finish_piece(MessageWork& work, std::int64_t piece) {
+  const Call& call = work.call;
+  const std::size_t item = item_size(call.dtype);
+  const Range own = owned(call, rank_);
+  const std::int64_t first = own.begin + piece * piece_elements(item);
+  const std::int64_t count = std::min(piece_elements(item), own.end - first);
+  const std::int64_t target = call.kind == Kind::kReduceScatter ? first - own.begin : first;
+  std::byte* const out = bytes_at(call.out, static_cast<std::size_t>(target) * item);
+  SmallVector<const void*, 8> inputs;
+  for (int r = 0; r < size_; ++r)
+    inputs.push_back(r == rank_ ? bytes_at(call.in, static_cast<std::size_t>(first) * item) : staged(call, r, piece));
+  combine_into(call, {inputs.begin(), inputs.size()}, out, count);
+  for (int k = 1; k < size_ && call.kind == Kind::kAllReduce; ++k)
+    work.last.push_back(
+        transport_->send((rank_ + k) % size_, Channel::kResults, out, static_cast<std::size_t>(count) * item));
+  const std::int64_t next = piece + pieces_ahead(item);
+  if (next < static_cast<std::int64_t>(work.steps.size()))
+    receive_piece(work.steps[static_cast<std::size_t>(next)].needs, call, next);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,236 @@
+// mpi: ranks that mpirun started. Collectives are made of MPI's sends and receives (message_group.h), but for large
+// broadcasts, gathers to all and exchanges among all with Reduction::kNative, which are MPI's own.
+//
+// MPI is initialised once a process, on first use, unless the program has done so; then it is the program's to finalize.
+// All calls test: none blocks, so that waiting ends by the deadline. If MPI was initialised with less than
+// MPI_THREAD_MULTIPLE, one thread may use groups.
+#define OMPI_SKIP_MPICXX 1  // the C++ bindings that MPI has given up
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/parallel/comm/backends/message_group_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+void check(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  throw CommError(fmt::format("mpi: {}: {}", what, std::string(text, static_cast<std::size_t>(length))));
+}
+
+// A group's communicator after its end. MPI gives its number to a new one, which then gets what is still under way here:
+// so it is freed when every peer has said goodbye, after which nothing comes.
+struct Retired {
+  MPI_Comm comm;
+  std::vector<MPI_Request> goodbyes;  // sent and expected
+};
+
+// What this process did about MPI, for its end.
+struct Use {
+  std::mutex mutex;
+  std::vector<Retired> retired;
+  bool initialised_here = false;
+  bool poisoned = false;  // a group has failed: peers may be gone, and finalizing would wait for them
+};
+Use& use() {
+  static Use instance;
+  return instance;
+}
+
+// The program may have done so, or be at its end, where a group can outlive MPI.
+bool is_finalized() {
+  int finalized = 1;
+  return MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0;
+}
+
+void finalize_at_exit() {
+  if (use().initialised_here && !use().poisoned && !is_finalized()) MPI_Finalize();
+}
+
+void initialise() {
+  const std::lock_guard lock(use().mutex);
+  int is_initialised = 0;
+  if (is_finalized())
+    throw CommError("init_process_group: mpi: MPI is finalized in this process; it cannot start again");
+  check(MPI_Initialized(&is_initialised), "MPI_Initialized");
+  if (is_initialised) return;
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  use().initialised_here = true;
+  std::atexit(finalize_at_exit);
+}
+
+class MpiParcel final : public Parcel {
+ public:
+  MpiParcel(int peer, bool receiving) : Parcel(peer), receiving_(receiving) {}
+  ~MpiParcel() override {
+    if (request == MPI_REQUEST_NULL || is_finalized()) return;
+    if (receiving_ && MPI_Cancel(&request) == MPI_SUCCESS)
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+    else
+      MPI_Request_free(&request);
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+
+ private:
+  bool receiving_;
+};
+
+void free_retired() {
+  const std::lock_guard lock(use().mutex);
+  std::erase_if(use().retired, [](Retired& each) {
+    int done = 0;
+    const int code =
+        MPI_Testall(static_cast<int>(each.goodbyes.size()), each.goodbyes.data(), &done, MPI_STATUSES_IGNORE);
+    return code == MPI_SUCCESS && done && MPI_Comm_free(&each.comm) == MPI_SUCCESS;
+  });
+}
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(const BackendOptions& options) {
+    initialise();
+    free_retired();
+    int size = 0, rank = 0;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    const auto& members = options.members;
+    const int expected = members.empty() ? options.rank : members[static_cast<std::size_t>(options.rank)];
+    LOCKSTEP_CHECK(rank == expected && (!members.empty() || size == options.size),
+                   "init_process_group: mpi: this is rank {} of {}, but MPI says rank {} of {}\n"
+                   "Start the program with mpirun -np {}, and use init_method mpi://",
+                   expected, options.size, rank, size, options.size);
+    if (members.empty()) {
+      check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+    } else {
+      MPI_Group world, group;
+      check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+      check(MPI_Group_incl(world, options.size, members.data(), &group), "MPI_Group_incl");
+      const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &comm_);
+      MPI_Group_free(&group);
+      MPI_Group_free(&world);
+      check(code, "MPI_Comm_create_group");
+    }
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer != options.rank)
+        check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kGoodbye, comm_, &goodbyes_.emplace_back(MPI_REQUEST_NULL)),
+              "MPI_Irecv");
+    }
+    rank_ = options.rank;
+    size_ = options.size;
+  }
+  ~MpiTransport() override {
+    if (is_finalized() || failed_) return;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      MPI_Request& request = goodbyes_.emplace_back(MPI_REQUEST_NULL);
+      if (MPI_Isend(nullptr, 0, MPI_BYTE, peer, kGoodbye, comm_, &request) != MPI_SUCCESS) return;
+    }
+    const std::lock_guard lock(use().mutex);
+    use().retired.push_back({comm_, std::move(goodbyes_)});
+  }
+
+  std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) override {
+    if (is_finalized()) throw PeerLost{to, "MPI is finalized", false};
+    auto parcel = std::make_unique<MpiParcel>(to, false);
+    lost_if(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, static_cast<int>(channel), comm_, &parcel->request),
+            to);
+    return parcel;
+  }
+  std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) override {
+    auto parcel = std::make_unique<MpiParcel>(from, true);
+    const int source = from == kAnyRank ? MPI_ANY_SOURCE : from;
+    lost_if(
+        MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, source, static_cast<int>(channel), comm_, &parcel->request),
+        from);
+    return parcel;
+  }
+  bool finish(Parcel& parcel, Deadline*) override {
+    int done = 0;
+    lost_if(MPI_Test(&static_cast<MpiParcel&>(parcel).request, &done, MPI_STATUS_IGNORE), parcel.peer());
+    return done != 0;
+  }
+  bool is_closed(int) override { return false; }  // mpirun ends the job
+  bool blocks() const override { return false; }
+
+  // What every rank gets from others is MPI's to spread; sums are not: MPI_Iallreduce of OpenMPI 4.1 takes 2 to 4 times as
+  // long as the group's own, which keeps up with MPI_Allreduce, and that can only block.
+  std::unique_ptr<Parcel> start_native(const Call& call) override {
+    const std::int64_t bytes = call.count * static_cast<std::int64_t>(item_size(call.dtype));
+    if (bytes > 1 << 30) return nullptr;  // more than MPI counts
+    auto parcel = std::make_unique<MpiParcel>(-1, false);
+    const auto count = static_cast<int>(bytes);
+    void* const in = call.in.defined() ? call.in.raw_data() : nullptr;
+    void* const out = call.out.defined() ? call.out.raw_data() : nullptr;
+    switch (call.kind) {
+      case Kind::kBroadcast:
+        lost_if(MPI_Ibcast(out, count, MPI_BYTE, call.root, comm_, &parcel->request), -1);
+        return parcel;
+      case Kind::kAllGather:
+        lost_if(MPI_Iallgather(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &parcel->request), -1);
+        return parcel;
+      case Kind::kAllToAll:
+        lost_if(MPI_Ialltoall(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &parcel->request), -1);
+        return parcel;
+      default:
+        return nullptr;
+    }
+  }
+
+  // Messages are left to MPI; after a failure the communicator is never freed.
+  void hang_up(bool failed) override {
+    failed_ = failed;
+    if (!failed) return;
+    const std::lock_guard lock(use().mutex);
+    use().poisoned = true;
+  }
+
+ private:
+  static void lost_if(int code, int peer) {
+    if (code == MPI_SUCCESS) return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+    throw PeerLost{peer, std::string(text, static_cast<std::size_t>(length)), false};
+  }
+
+  static constexpr int kGoodbye = kChannels;
+
+  int rank_ = 0, size_ = 0;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<MPI_Request> goodbyes_;
+  bool failed_ = false;
+};
+
+std::unique_ptr<Backend> make_mpi(const BackendOptions& options) {
+  return std::make_unique<MessageGroup>("mpi", options, std::make_unique<MpiTransport>(options));
+}
+
+void place_of_mpi(int* rank, int* size) {
+  initialise();
+  check(MPI_Comm_rank(MPI_COMM_WORLD, rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, size), "MPI_Comm_size");
+}
+
+void gather_by_mpi(const void* own, void* all, std::size_t bytes) {
+  const auto count = static_cast<int>(bytes);
+  check(MPI_Allgather(own, count, MPI_BYTE, all, count, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
+}
+
+constexpr BackendModule kMpiModule{LOCKSTEP_VERSION, make_mpi, place_of_mpi, gather_by_mpi};
+
+}  // namespace
+}  // namespace lockstep::parallel
+
+extern "C" const lockstep::parallel::BackendModule* lockstep_backend_mpi();
+const lockstep::parallel::BackendModule* lockstep_backend_mpi() { return &lockstep::parallel::kMpiModule; }

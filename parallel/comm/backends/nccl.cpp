@@ -1,0 +1,402 @@
+// nccl: ranks with a GPU each. NCCL's kernels run on a stream of their own, after what the device was asked to compute
+// before; `wait` returns when they are done, so that whatever is started next comes later on any stream.
+//
+// NCCL cannot tell that ranks disagree about an operation: they wait for each other, up to the group's timeout, whose error
+// says how far each rank is. It adds in an order of its own, so canonical sums are refused.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <thread>
+
+#include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
+#include "lockstep/parallel/comm/backends/sleep_internal.h"
+#include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/capture_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
+#include "lockstep/tensor/half_internal.h"
+
+namespace lockstep::parallel::nccl {
+namespace {
+
+constexpr int kSpins = 5000;
+constexpr std::chrono::microseconds kBetweenLooks{50};
+constexpr std::uint64_t kLooksBetweenQuestions = 64;  // to NCCL, which takes a lock to answer
+constexpr int kSharedGpuPatience = 10;  // ranks on one GPU take turns: everything gets so many times the time
+
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }  // what waits for it goes on to
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class NcclGroup;
+
+class NcclWork final : public Work {
+ public:
+  NcclWork(NcclGroup* group, Call call) : group(group), call(std::move(call)) {}
+  void wait() override;
+  bool is_completed() override;
+
+  NcclGroup* group;  // null once it is over
+  Call call;         // keeps the tensors until then
+  Event done;
+  std::string error;
+  bool late = false;
+};
+
+// --- what NCCL calls things -----------------------------------------------------------------------------------------------
+
+ncclDataType_t type_of(const Call& call) {
+  switch (call.dtype) {
+    case kFloat32:
+      return ncclFloat32;
+    case kFloat64:
+      return ncclFloat64;
+    case kFloat16:
+      return ncclFloat16;
+    case kBFloat16:
+      return ncclBfloat16;
+    case kInt32:
+      return ncclInt32;
+    case kInt64:
+      return ncclInt64;
+    default:
+      return ncclUint8;
+  }
+}
+
+// A number in a floating-point type, as NCCL reads it: in that of the tensor.
+union Factor {
+  Factor(double value, DType dtype) {
+    if (dtype == kFloat64)
+      f64 = value;
+    else if (dtype == kFloat16)
+      f16 = to_half(static_cast<float>(value));
+    else if (dtype == kBFloat16)
+      bf16 = to_bfloat16(static_cast<float>(value));
+    else
+      f32 = static_cast<float>(value);
+  }
+  double f64;
+  float f32;
+  Half f16;
+  BFloat16 bf16;
+};
+
+// Of a reduction; one with a factor of its own lives as long as this.
+class Operator {
+ public:
+  Operator(const Call& call, ncclComm_t comm) : comm_(comm) {
+    if (call.op == ReduceOp::kAvg) {
+      op_ = ncclAvg;
+    } else if (call.scale != 1) {
+      Factor factor(call.scale, call.dtype);
+      status_ = ncclRedOpCreatePreMulSum(&op_, &factor, type_of(call), ncclScalarHostImmediate, comm);
+      made_ = status_ == ncclSuccess;
+    } else {
+      constexpr ncclRedOp_t kOps[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};
+      op_ = kOps[static_cast<std::size_t>(call.op)];
+    }
+  }
+  ~Operator() {
+    if (made_) static_cast<void>(ncclRedOpDestroy(op_, comm_));  // NCCL keeps what it has begun
+  }
+  Operator(const Operator&) = delete;
+  Operator& operator=(const Operator&) = delete;
+  ncclResult_t status() const { return status_; }
+  ncclRedOp_t get() const { return op_; }
+
+ private:
+  ncclComm_t comm_;
+  ncclRedOp_t op_ = ncclSum;
+  ncclResult_t status_ = ncclSuccess;
+  bool made_ = false;
+};
+
+// Sends and receives that make progress together. What NCCL says first that is not success is told at the end.
+class Exchange {
+ public:
+  Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream), status_(ncclGroupStart()) {}
+  void send(const std::byte* data, std::size_t bytes, int to) {
+    if (bytes > 0 && is_fine()) status_ = ncclSend(data, bytes, ncclUint8, to, comm_, stream_);
+  }
+  void receive(std::byte* data, std::size_t bytes, int from) {
+    if (bytes > 0 && is_fine()) status_ = ncclRecv(data, bytes, ncclUint8, from, comm_, stream_);
+  }
+  ncclResult_t end() {
+    const ncclResult_t ended = ncclGroupEnd();
+    return is_fine() ? ended : status_;
+  }
+
+ private:
+  bool is_fine() const { return status_ == ncclSuccess || status_ == ncclInProgress; }
+  ncclComm_t comm_;
+  cudaStream_t stream_;
+  ncclResult_t status_;
+};
+
+const std::byte* bytes_at(const Tensor& t, std::size_t offset = 0) {
+  return static_cast<const std::byte*>(t.raw_data()) + offset;
+}
+std::byte* place_at(const Tensor& t, std::size_t offset = 0) { return static_cast<std::byte*>(t.raw_data()) + offset; }
+
+// Parts of one tensor to or from each rank, the other side being one part.
+ncclResult_t exchange(const Call& call, ncclComm_t comm, cudaStream_t stream, int rank, int size) {
+  const std::size_t item = item_size(call.dtype), part = static_cast<std::size_t>(call.count) * item;
+  Exchange parts(comm, stream);
+  const auto bytes_of = [&](const std::vector<std::int64_t>& uneven, int r) {
+    return uneven.empty() ? part : static_cast<std::size_t>(uneven[static_cast<std::size_t>(r)]) * item;
+  };
+  switch (call.kind) {
+    case Kind::kGather:
+      parts.send(bytes_at(call.in), part, call.root);
+      for (int r = 0; r < size && rank == call.root; ++r)
+        parts.receive(place_at(call.out, static_cast<std::size_t>(r) * part), part, r);
+      break;
+    case Kind::kScatter:
+      for (int r = 0; r < size && rank == call.root; ++r)
+        parts.send(bytes_at(call.in, static_cast<std::size_t>(r) * part), part, r);
+      parts.receive(place_at(call.out), part, call.root);
+      break;
+    case Kind::kAllToAll: {
+      std::size_t from = 0, to = 0;
+      for (int r = 0; r < size; ++r) {
+        parts.send(bytes_at(call.in, from), bytes_of(call.in_parts, r), r);
+        parts.receive(place_at(call.out, to), bytes_of(call.out_parts, r), r);
+        from += bytes_of(call.in_parts, r);
+        to += bytes_of(call.out_parts, r);
+      }
+      break;
+    }
+    case Kind::kSend:
+      parts.send(bytes_at(call.in), part, call.root);
+      break;
+    default:
+      parts.receive(place_at(call.out), part, call.root);
+  }
+  return parts.end();
+}
+
+// Starts the call's kernel. `one` is a byte on the device, for barriers.
+ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int rank, int size, void* one) {
+  const auto count = static_cast<std::size_t>(call.count);
+  const std::size_t bytes = count * item_size(call.dtype);
+  const auto in = [&] { return call.in.raw_data(); };
+  const auto out = [&] { return call.out.raw_data(); };
+  switch (call.kind) {
+    case Kind::kBarrier:
+      return ncclAllReduce(one, one, 1, ncclUint8, ncclSum, comm, stream);
+    case Kind::kBroadcast:
+      return ncclBroadcast(in(), out(), bytes, ncclUint8, call.root, comm, stream);
+    case Kind::kAllGather:
+      return ncclAllGather(in(), out(), bytes, ncclUint8, comm, stream);
+    case Kind::kAllReduce:
+    case Kind::kReduce:
+    case Kind::kReduceScatter: {
+      const Operator op(call, comm);
+      if (op.status() != ncclSuccess) return op.status();
+      if (call.kind == Kind::kAllReduce)
+        return ncclAllReduce(in(), out(), count, type_of(call), op.get(), comm, stream);
+      if (call.kind == Kind::kReduceScatter)
+        return ncclReduceScatter(in(), out(), count, type_of(call), op.get(), comm, stream);
+      return ncclReduce(in(), rank == call.root ? out() : nullptr, count, type_of(call), op.get(), call.root, comm,
+                        stream);
+    }
+    default:
+      return exchange(call, comm, stream, rank, size);
+  }
+}
+
+// --- the group ------------------------------------------------------------------------------------------------------------
+
+class NcclGroup final : public Backend {
+ public:
+  NcclGroup(const BackendOptions& options, Device device, std::chrono::milliseconds timeout)
+      : rank_(options.rank), size_(options.size), timeout_(timeout),
+        communicator_(std::make_shared<Communicator>(options, device, timeout)), one_(Storage::allocate(1, device)) {}
+  ~NcclGroup() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+  Device home(Device) const override { return communicator_->device(); }
+  bool takes_uneven_parts() const override { return true; }
+  Ref<Storage> allocate(const Call&, std::size_t bytes, Device) override {
+    return Communicator::allocate(communicator_, bytes);
+  }
+  std::shared_ptr<Work> start(Call call) override;
+
+  void wait(NcclWork& work);
+  bool poll(NcclWork& work);
+
+ private:
+  void fail(NcclWork& work, const std::string& why, bool late);
+  bool look(NcclWork& work);
+
+  const std::string name_ = "nccl";
+  int rank_, size_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<Communicator> communicator_;
+  Ref<Storage> one_;
+  Event computed_;
+  std::deque<std::shared_ptr<NcclWork>> in_flight_;
+  std::uint64_t looks_ = 0;
+};
+
+void NcclWork::wait() {
+  if (group) group->wait(*this);
+  if (late) throw CommTimeout(error);
+  if (!error.empty()) throw CommError(error);
+}
+
+bool NcclWork::is_completed() { return !group || group->poll(*this); }
+
+NcclGroup::~NcclGroup() {
+  const std::deque<std::shared_ptr<NcclWork>> left = std::exchange(in_flight_, {});
+  for (const auto& work : left) {
+    try {
+      if (work->group && std::uncaught_exceptions() == 0) wait(*work);
+    } catch (const Error&) {
+      // The operation keeps the error; nobody waits for it.
+    }
+    if (!work->group) continue;
+    communicator_->abort();  // peers may never arrive
+    work->error = work->call.describe() + ": its group is gone";
+    work->group = nullptr;
+  }
+}
+
+std::shared_ptr<Work> NcclGroup::start(Call call) {
+  capture::forbid(call.describe().c_str(), communicator_->device());
+  while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
+  if (communicator_->watch().has_failed())
+    throw CommError(
+        fmt::format("{}: the group has failed before: {}", call.describe(), communicator_->watch().failure()));
+  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // what ranks have in common
+  const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
+  const auto work = std::make_shared<NcclWork>(this, std::move(call));
+  check(cudaEventRecord(computed_.get(), compute), "cudaEventRecord");
+  check(cudaStreamWaitEvent(own, computed_.get(), 0), "cudaStreamWaitEvent");
+  try {
+    if (work->call.kind == Kind::kBarrier || work->call.count > 0)
+      communicator_->run(parallel::name(work->call.kind),
+                         [&](ncclComm_t comm) { return launch(work->call, comm, own, rank_, size_, one_->data()); });
+    check(cudaEventRecord(work->done.get(), own), "cudaEventRecord");
+  } catch (Error& error) {
+    communicator_->watch().fail(fmt::format("rank {}: {}", rank_, error.what()));
+    error.add_context(work->call.describe());
+    throw;
+  }
+  in_flight_.push_back(work);
+  return work;
+}
+
+// Whether it is over, well or not.
+bool NcclGroup::look(NcclWork& work) {
+  const cudaError_t status = cudaEventQuery(work.done.get());
+  const bool failed = communicator_->watch().has_failed();  // then NCCL's kernels have been ended, which is no success
+  if (status == cudaSuccess && !failed) {
+    work.group = nullptr;
+    return true;
+  }
+  if (failed) {
+    fail(work, communicator_->watch().failure(), false);
+  } else if (status != cudaErrorNotReady) {
+    fail(work, fmt::format("rank {}: {}", rank_, cudaGetErrorString(status)), false);
+  } else if (++looks_ % kLooksBetweenQuestions == 0) {
+    if (const std::string error = communicator_->async_error(); !error.empty())
+      fail(work, fmt::format("rank {}: {}", rank_, error), false);
+  }
+  return !work.group;
+}
+
+void NcclGroup::fail(NcclWork& work, const std::string& why, bool late) {
+  static_cast<void>(cudaGetLastError());
+  communicator_->watch().fail(why);
+  work.error = fmt::format("{}: {}", work.call.describe(), communicator_->watch().failure());
+  work.late = late;
+  work.group = nullptr;
+}
+
+bool NcclGroup::poll(NcclWork& work) {
+  compute_stream(communicator_->device());
+  return look(work);
+}
+
+void NcclGroup::wait(NcclWork& work) {
+  compute_stream(communicator_->device());
+  Deadline deadline(timeout_);
+  for (int turn = 0; !look(work); ++turn) {
+    if (turn < kSpins) {
+      pause(turn);
+      continue;
+    }
+    if (communicator_->watch().is_orphaned())
+      return fail(work, "rank 0 is gone: its process has ended, and the store with it", false);
+    if (deadline.passed())
+      return fail(work,
+                  fmt::format("not complete after {} ms on rank {}: {}", timeout_.count(), rank_,
+                              communicator_->watch().progress()),
+                  true);
+    std::this_thread::sleep_for(kBetweenLooks);  // a stream that never ends cannot be waited for with a limit
+  }
+}
+
+// --- making one -----------------------------------------------------------------------------------------------------------
+
+Device device_for(const BackendOptions& options) {
+  if (options.device) {
+    LOCKSTEP_CHECK(options.device->is_cuda(),
+                   "init_process_group: nccl works on GPUs, and .device is {}; use gloo or shm",
+                   options.device->to_string());
+    return *options.device;
+  }
+  const int count = std::max(device_count(DeviceType::kCuda), 1);
+  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(options.rank) % count};
+}
+
+GpuIdentity identity_of(Device device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device.index()), "cudaGetDeviceProperties");
+  std::string uuid = "GPU-";
+  for (const char byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return {machine_mark(), uuid, device.to_string()};
+}
+
+// NCCL refuses two ranks on one GPU of one host, so each process says that it is a host.
+void pretend_to_be_a_host() {
+  if (setenv("NCCL_HOSTID", fmt::format("lockstep-{}", getpid()).c_str(), 0) != 0)
+    throw CommError("init_process_group: nccl: NCCL_HOSTID cannot be set");
+}
+
+std::unique_ptr<Backend> make_nccl(const BackendOptions& options) {
+  LOCKSTEP_CHECK(options.store, "init_process_group: the backend nccl needs a store; use env://");
+  LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
+                 "init_process_group: nccl adds in an order of its own; take Reduction::kNative, or another backend");
+  const Device device = device_for(options);
+  compute_stream(device);  // throws where there is no such GPU, before anything is shared
+  const std::vector<GpuIdentity> all = exchange_gpus(*options.store, options.rank, options.size, identity_of(device));
+  const bool shares = check_shared_gpu(all, options.allow_shared_gpu);
+  if (shares) pretend_to_be_a_host();
+  return std::make_unique<NcclGroup>(options, device, options.timeout * (shares ? kSharedGpuPatience : 1));
+}
+
+constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr};
+
+}  // namespace
+}  // namespace lockstep::parallel::nccl
+
+extern "C" const lockstep::parallel::BackendModule* lockstep_backend_nccl();
+const lockstep::parallel::BackendModule* lockstep_backend_nccl() { return &lockstep::parallel::nccl::kModule; }

@@ -1,0 +1,182 @@
+#include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel::nccl {
+namespace {
+
+constexpr std::chrono::microseconds kBetweenLooks{50};
+constexpr std::chrono::seconds kFarewell{5};  // for NCCL to end in order
+
+// Rank 0 draws it, and the others find it in the store.
+ncclUniqueId meet(const BackendOptions& options) {
+  ncclUniqueId id;
+  if (options.rank == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    options.store->set("nccl/id", std::string(id.internal, sizeof(id.internal)));
+    return id;
+  }
+  const std::string given = options.store->get("nccl/id");
+  if (given.size() != sizeof(id.internal)) throw CommError("nccl: rank 0 left no id in the store");
+  std::memcpy(id.internal, given.data(), sizeof(id.internal));
+  return id;
+}
+
+// Communication memory: its registration ends before it, and both before the communicator, if that lives.
+struct Memory {
+  std::weak_ptr<Communicator> communicator;
+  Device device;
+  void* data = nullptr;
+  void* handle = nullptr;
+  ~Memory() {
+    if (!data) return;
+    // After a failure, or at the end of the process, there is nobody to tell; the memory goes also without a communicator.
+    try {
+      check(cudaStreamSynchronize(compute_stream(device)), "cudaStreamSynchronize");
+      if (const auto owner = communicator.lock(); owner && handle)
+        owner->run("ncclCommDeregister", [&](ncclComm_t comm) { return ncclCommDeregister(comm, handle); });
+    } catch (const Error&) {
+    }
+    static_cast<void>(ncclMemFree(data));
+  }
+};
+
+}  // namespace
+
+void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  static_cast<void>(cudaGetLastError());  // an error that is not sticky is not told twice
+  throw DeviceError(fmt::format("nccl: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+void check(ncclResult_t status, const char* call) {
+  if (status != ncclSuccess) [[unlikely]]
+    throw CommError(fmt::format("nccl: {}: {} ({})", call, ncclGetErrorString(status), ncclGetLastError(nullptr)));
+}
+
+cudaStream_t compute_stream(Device device) {
+  const auto stream = static_cast<cudaStream_t>(accelerator(device).compute_stream(device.index()));
+  check(cudaSetDevice(device.index()), "cudaSetDevice");  // this module has a runtime of its own
+  return stream;
+}
+
+Communicator::Communicator(const BackendOptions& options, Device device, std::chrono::milliseconds timeout)
+    : device_(device), timeout_(timeout) {
+  compute_stream(device);
+  watch_ = std::make_unique<PeerWatch>(
+      PeerWatchOptions{.rank = options.rank, .size = options.size, .store = options.store}, [this] {
+        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL puts back the one it found: not GPU 0 of all ranks
+        abort();
+      });
+  try {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    const ncclUniqueId id = meet(options);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    Deadline deadline(timeout_);
+    ncclResult_t status;
+    {
+      const std::lock_guard lock(mutex_);
+      status = ncclCommInitRankConfig(&comm_, options.size, id, options.rank, &config);
+    }
+    settle("ncclCommInitRankConfig", status, deadline);
+    watch_->remember_holder();
+  } catch (const Error& error) {
+    watch_->fail(fmt::format("rank {}: {}", options.rank, error.what()));
+    if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
+    throw;
+  }
+}
+
+Communicator::~Communicator() {
+  try {
+    compute_stream(device_);
+    if (!watch_->has_failed()) finalize();
+  } catch (const Error&) {  // aborted below
+  }
+  abort();
+  watch_.reset();
+  if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+// In order, as far as the others still do.
+void Communicator::finalize() {
+  Deadline deadline(kFarewell);
+  ncclResult_t status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!comm_) return;
+    status = ncclCommFinalize(comm_);
+  }
+  settle("ncclCommFinalize", status, deadline);
+  const std::lock_guard lock(mutex_);
+  if (comm_) check(ncclCommDestroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
+}
+
+void Communicator::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (comm_) static_cast<void>(ncclCommAbort(std::exchange(comm_, nullptr)));
+}
+
+void Communicator::run(const char* what, FunctionRef<ncclResult_t(ncclComm_t comm)> body) {
+  Deadline deadline(timeout_);
+  ncclResult_t status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!comm_) throw CommError(fmt::format("nccl: {}: {}", what, watch_->failure()));
+    status = body(comm_);
+  }
+  settle(what, status, deadline);
+}
+
+// A communicator that does not block says "in progress", and is asked until it says something else.
+void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadline) {
+  if (status != ncclSuccess && status != ncclInProgress)
+    throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(nullptr)));
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!comm_) throw CommError(fmt::format("nccl: {}: {}", what, watch_->failure()));
+      check(ncclCommGetAsyncError(comm_, &status), "ncclCommGetAsyncError");
+      if (status == ncclSuccess) return;
+      if (status != ncclInProgress)
+        throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(comm_)));
+    }
+    if (deadline.passed())
+      throw CommTimeout(
+          fmt::format("nccl: {}: not all ranks came within {} ms: {}", what, timeout_.count(), watch_->progress()));
+    std::this_thread::sleep_for(kBetweenLooks);  // NCCL is asked; it has nothing to wait for
+  }
+}
+
+std::string Communicator::async_error() {
+  const std::lock_guard lock(mutex_);
+  if (!comm_) return watch_->failure();
+  ncclResult_t status = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &status);
+  if (asked != ncclSuccess) status = asked;
+  if (status == ncclSuccess || status == ncclInProgress) return {};
+  return fmt::format("{} ({})", ncclGetErrorString(status), ncclGetLastError(comm_));
+}
+
+Ref<Storage> Communicator::allocate(const std::shared_ptr<Communicator>& communicator, std::size_t bytes) {
+  compute_stream(communicator->device());
+  const auto memory = std::make_shared<Memory>();
+  memory->device = communicator->device();
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  check(ncclMemAlloc(&memory->data, size), "ncclMemAlloc");
+  memory->communicator = communicator;
+  communicator->run("ncclCommRegister", [&](ncclComm_t comm) {
+    const ncclResult_t status = ncclCommRegister(comm, memory->data, size, &memory->handle);
+    return status == ncclInvalidUsage ? ncclSuccess : status;  // this NCCL, or this machine, registers nothing
+  });
+  return Storage::wrap(memory->data, bytes, communicator->device(), memory);
+}
+
+}  // namespace lockstep::parallel::nccl

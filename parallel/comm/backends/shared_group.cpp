@@ -1,0 +1,280 @@
+#include "lockstep/parallel/comm/backends/shared_group_internal.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/parallel/comm/backends/sleep_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::size_t kArenaStep = 256 * 1024;  // memory is reserved in steps of this
+constexpr std::uint64_t kStagedPlace = ~std::uint64_t{0};
+constexpr int kSpins = 2000;  // about 20 us: a peer that is running arrives within that, one that is not may take long
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// The fingerprint: what all ranks must agree on, beside count and place.
+std::uint64_t fingerprint(const Call& call) {
+  return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
+         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
+         static_cast<std::uint64_t>(call.root) << 32;
+}
+
+// Several pieces as one Work.
+class Pieces final : public Work {
+ public:
+  explicit Pieces(std::vector<std::shared_ptr<Operation>> pieces) : pieces_(std::move(pieces)) {}
+  void wait() override {
+    for (const auto& piece : pieces_) piece->wait();
+  }
+  bool is_completed() override {
+    return std::ranges::all_of(pieces_, [](const auto& piece) { return piece->is_completed(); });
+  }
+  bool is_known_complete() override {
+    return std::ranges::all_of(pieces_, [](const auto& piece) { return piece->is_known_complete(); });
+  }
+
+ private:
+  std::vector<std::shared_ptr<Operation>> pieces_;
+};
+
+}  // namespace
+
+SharedGroup::SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
+                         std::shared_ptr<Segment> control)
+    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+      memory_(std::move(memory)),
+      // A rank that spins takes the core that the one it waits for needs, where there are more ranks than cores.
+      spins_(options.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
+      control_(control_segment_->base, options.size) {
+  arena_ = memory_->arena();
+  for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);
+}
+
+SharedGroup::~SharedGroup() {
+  for (auto& op : in_flight_) {
+    if (!op) continue;
+    try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
+      if (failed_.empty() && std::uncaught_exceptions() == 0) wait(*op);
+    } catch (const Error&) {
+      // The operation keeps the error; nobody waits for it.
+    }
+    if (op && op->group) {
+      op->error = op->call->describe() + ": its group is gone";
+      op->group = nullptr;
+    }
+  }
+  finish_transfers();
+  const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
+  control_.rank(rank_).left.store(static_cast<std::uint32_t>(departure));
+  try {
+    wake(size_);
+  } catch (const Error&) {
+    // They look around by themselves within a slice.
+  }
+}
+
+Ref<Storage> SharedGroup::allocate(const Call& call, std::size_t bytes, Device device) {
+  const std::uint64_t id = next_segment_;
+  const std::shared_ptr<Segment> segment = new_segment(call, std::max<std::size_t>(bytes, 1));
+  std::erase_if(communication_memory_, [](const CommunicationMemory& old) { return old.segment.expired(); });
+  communication_memory_.push_back({id, segment});
+  return Storage::wrap(segment->block(rank_), bytes, device, segment);
+}
+
+// All ranks arrive, agree on the call, and then get a segment together.
+std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t bytes) {
+  exchange(call);
+  ++next_segment_;
+  Deadline deadline(timeout_);
+  try {
+    return memory_->allocate(round_up(bytes, kPage), deadline);
+  } catch (const CommError& error) {  // unlike too little memory, which all ranks are told of
+    fail_broken(call, error.what());
+  }
+}
+
+std::shared_ptr<Work> SharedGroup::start(Call call) {
+  check_usable(call);
+  if (call.is_message()) return start_transfer(std::move(call));
+  const auto shared = std::make_shared<const Call>(std::move(call));
+  const std::size_t item = item_size(shared->dtype);
+  Operation whole(this, shared);
+  whole.count = shared->count;
+  const std::size_t bytes = region_bytes(whole, size_);
+  if (bytes <= kArenaBytes / 2 || find_direct(whole)) return launch(shared, 0, shared->count);
+  // Too much to stage at once. Pieces of half the arena: one is filled while the other is worked on.
+  const std::size_t each = bytes / (static_cast<std::size_t>(shared->count) * item);  // parts in the region
+  const auto piece = static_cast<std::int64_t>(kArenaBytes / 2 / (each * item) / 64 * 64);
+  LOCKSTEP_CHECK(piece > 0, "{}: {} ranks are too many for staging {} bytes", shared->describe(), size_, bytes);
+  std::vector<std::shared_ptr<Operation>> pieces;
+  for (std::int64_t first = 0; first < shared->count; first += piece)
+    pieces.push_back(launch(shared, first, std::min(piece, shared->count - first)));
+  return std::make_shared<Pieces>(std::move(pieces));
+}
+
+std::shared_ptr<Operation> SharedGroup::launch(const std::shared_ptr<const Call>& call, std::int64_t first,
+                                               std::int64_t count) {
+  auto op = std::make_shared<Operation>(this, call);
+  op->first = first;
+  op->count = count;
+  choose_path(*op);
+  arrive(op);
+  return op;
+}
+
+// The path follows from the call and the number of ranks alone, so all ranks choose the same. (That they pass
+// communication memory on all ranks or on none is part of the fingerprint.)
+void SharedGroup::choose_path(Operation& op) {
+  const Call& call = *op.call;
+  op.place = kStagedPlace;
+  if (call.kind == Kind::kBarrier || call.kind == Kind::kEmpty || op.count == 0) {
+    op.path = Operation::Path::kArrivalsOnly;
+    return;
+  }
+  const bool same_everywhere = call.kind == Kind::kAllReduce || call.kind == Kind::kBroadcast;
+  const std::size_t bytes = static_cast<std::size_t>(op.count) * item_size(call.dtype);
+  // In communication memory sharing the work moves half as much, and pays from fewer bytes on.
+  const bool direct = find_direct(op);
+  if (same_everywhere && size_ == 2 && bytes <= (direct ? kInlineBytes / 4 : kInlineBytes)) {
+    op.path = Operation::Path::kInline;
+    op.segment = nullptr;
+    op.place = kStagedPlace;
+    put_inline(op);
+  } else if (direct) {
+    op.path = Operation::Path::kDirect;
+    plan_tasks(op, size_);
+  } else {
+    op.path = Operation::Path::kStaged;
+    stage(op);
+    plan_tasks(op, size_);
+  }
+}
+
+// Finds the call's tensor in communication memory.
+bool SharedGroup::find_direct(Operation& op) const {
+  const Call& call = *op.call;
+  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast) return false;
+  if (call.in.raw_data() != call.out.raw_data()) return false;
+  const std::byte* const data = static_cast<const std::byte*>(call.in.raw_data());
+  const std::size_t bytes = static_cast<std::size_t>(call.count) * item_size(call.dtype);
+  for (const CommunicationMemory& each : communication_memory_) {
+    const std::shared_ptr<Segment> segment = each.segment.lock();
+    if (!segment) continue;
+    const std::byte* const block = segment->block(rank_);
+    if (data < block || data + bytes > block + segment->block_bytes) continue;
+    op.segment = segment;
+    op.offset = static_cast<std::size_t>(data - block);
+    op.place = each.id << 48 | op.offset;
+    return true;
+  }
+  return false;
+}
+
+void SharedGroup::stage(Operation& op) {
+  const std::size_t bytes = round_up(region_bytes(op, size_), 64);
+  reserve(op, bytes);
+  copy_in(op, rank_, size_);
+}
+
+void SharedGroup::release_staging() {
+  for (const auto& op : in_flight_) {
+    const std::shared_ptr<Operation> busy = op;
+    if (busy) wait(*busy);
+  }
+  memory_->release_arena(arena_reserved_);
+  arena_reserved_ = arena_head_ = 0;
+}
+
+// Takes the next `bytes` of the ring; waits for the operations whose data is there. Which place that is depends on
+// the order of launches alone.
+void SharedGroup::reserve(Operation& op, std::size_t bytes) {
+  // Small operations go around in a small part of it, so that little memory is touched.
+  if (arena_head_ + bytes > std::max(arena_reserved_, 2 * bytes)) arena_head_ = 0;
+  op.segment = arena_;
+  op.offset = arena_head_;
+  arena_head_ += bytes;
+  if (arena_head_ > arena_reserved_) {
+    const std::size_t wanted = std::min(kArenaBytes, round_up(arena_head_, kArenaStep));
+    memory_->reserve_arena(arena_reserved_, wanted);
+    arena_reserved_ = wanted;
+  }
+  for (const auto& old : in_flight_) {
+    if (!old || old->segment != op.segment) continue;
+    const std::size_t end = old->offset + round_up(region_bytes(*old, size_), 64);
+    if (old->offset < op.offset + bytes && op.offset < end) {
+      const std::shared_ptr<Operation> busy = old;
+      wait(*busy);
+    }
+  }
+}
+
+// Copies the data to where both ranks read it; first makes sure that both have read what was there.
+void SharedGroup::put_inline(Operation& op) {
+  op.inline_number = next_inline_++;
+  const std::uint64_t read = op.inline_number < kInlineSlots ? 0 : op.inline_number - kInlineSlots + 1;
+  const RankState& peer = control_.rank(1 - rank_);
+  const auto is_free = [&] {
+    if (inline_finished_ < read) advance_before(next_sequence_);
+    return inline_finished_ >= read && peer.inline_done.load(std::memory_order_seq_cst) >= read;
+  };
+  if (!is_free()) {
+    for (int i = 0; i < spins_ && !is_free(); ++i) pause(i);
+    Deadline deadline(timeout_);
+    while (!is_free()) {
+      {
+        Sleeper sleeper(control_.header());
+        if (is_free()) break;
+        sleeper.doze(deadline.slice());
+      }
+      if (!is_free()) fail_if_gone(*op.call, 1 - rank_);
+      look_around(*op.call, next_sequence_, &deadline);
+    }
+  }
+  const Call& call = *op.call;
+  if (call.kind == Kind::kBroadcast && rank_ != call.root) return;
+  std::memcpy(control_.inline_data(rank_, op.inline_number), call.in.raw_data(),
+              static_cast<std::size_t>(op.count) * item_size(call.dtype));
+}
+
+void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
+  const std::size_t slot = next_sequence_ % kSlots;
+  if (const std::shared_ptr<Operation> old = in_flight_[slot]) wait(*old);
+  op->sequence = next_sequence_++;
+  if (!op->tasks.empty()) op->claimed_from = claimed_so_far_[slot];
+  std::uint64_t total = 0;
+  for (std::size_t r = 0; r < op->tasks.size(); ++r) {
+    claimed_so_far_[slot][r] += op->tasks[r];
+    total += op->tasks[r];
+  }
+  op->done_at = done_so_far_[slot] += total;
+  in_flight_[slot] = op;
+
+  Arrival& own = control_.arrival(slot, rank_);
+  // First: past whatever the slot was used for before, so that nobody takes what follows for its fingerprint.
+  own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
+  own.what.store(fingerprint(*op->call), std::memory_order_relaxed);
+  own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
+  own.place.store(op->place, std::memory_order_relaxed);
+  own.detail.store(op->call->detail, std::memory_order_relaxed);
+  if (op->call->order == Reduction::kArrival) {
+    op->tickets_from = tickets_so_far_[slot];
+    tickets_so_far_[slot] += static_cast<std::uint64_t>(size_);
+    own.ticket.store(control_.tickets(slot).value.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  own.sequence.store(op->sequence + 1, std::memory_order_seq_cst);
+  // Whoever comes last wakes the others: there is work to do, or nothing more to wait for.
+  if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0 && all_arrived(*op)) wake(size_);
+}
+
+void SharedGroup::exchange(const Call& call) {
+  auto op = std::make_shared<Operation>(this, std::make_shared<const Call>(call));
+  op->place = kStagedPlace;
+  arrive(op);
+  wait(*op);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,149 @@
+// The engine of the backends whose ranks see the same memory, local (threads) and shm (processes): whoever waits, works.
+//
+// Launching an operation puts this rank's data where all ranks see it (communication memory stays where it is) and
+// arrives. Waiting spins briefly until all ranks have arrived, then claims pieces of the work, the rank's own share
+// first, until none is left; then it sleeps. So once all ranks have launched, one that waits can finish alone.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/backends/control_internal.h"
+#include "lockstep/parallel/comm/backends/poison_internal.h"
+#include "lockstep/parallel/comm/backends/segment_internal.h"
+
+namespace lockstep::parallel {
+
+class SharedGroup;
+class Transfer;
+
+// A piece of a call that is exchanged at once: the elements [first, first + count) of every rank's part.
+class Operation final : public Work {
+ public:
+  Operation(SharedGroup* group, std::shared_ptr<const Call> call) : group(group), call(std::move(call)) {}
+  void wait() override;
+  bool is_completed() override;
+  bool is_known_complete() override;
+
+  enum class Path : std::uint8_t { kArrivalsOnly, kInline, kDirect, kStaged };
+
+  SharedGroup* group;  // null once it is complete, has failed, or the group is gone
+  std::shared_ptr<const Call> call;
+  std::string error;       // why it failed; a complete one has none
+  bool timed_out = false;  // as far as this rank knows, because another one was late
+  Path path = Path::kArrivalsOnly;
+  std::int64_t first = 0, count = 0;
+  std::uint64_t sequence = 0;
+  std::uint64_t inline_number = 0;          // kInline: among the small operations
+  std::shared_ptr<Segment> segment;         // kDirect, kStaged: where every rank's data lies ...
+  std::size_t offset = 0;                   // ... in its block
+  std::uint64_t place = 0;                  // the same, as the fingerprint has it
+  bool single_task = false;                 // too little to share
+  std::int64_t chunk = 0;                   // elements of a task
+  std::vector<std::uint64_t> tasks;         // of each rank's share
+  std::vector<std::uint64_t> claimed_from;  // where the slot's counters stood before
+  std::uint64_t done_at = 0;                // where the slot's counter stands when all tasks are done
+  std::uint64_t tickets_from = 0;           // of kArrival: where the slot's tickets stood before ...
+  std::vector<int> order = {};              // ... and the ranks in the order of their arrival, once it is needed
+  unsigned polls = 0;                       // calls of is_completed so far
+  bool agreed = false;                      // all ranks have arrived, with the same fingerprint
+};
+
+class SharedGroup final : public Backend {
+ public:
+  SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
+              std::shared_ptr<Segment> control);
+  ~SharedGroup() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+  Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
+  std::shared_ptr<Work> start(Call call) override;
+  void release_staging() override;
+
+ private:
+  friend class Operation;
+  friend class Transfer;
+  struct CommunicationMemory {
+    std::uint64_t id;
+    std::weak_ptr<Segment> segment;
+  };
+
+  // --- launching (shared_group.cpp) ---
+  std::shared_ptr<Operation> launch(const std::shared_ptr<const Call>& call, std::int64_t first, std::int64_t count);
+  void choose_path(Operation& op);
+  bool find_direct(Operation& op) const;
+  void stage(Operation& op);
+  void reserve(Operation& op, std::size_t bytes);
+  void put_inline(Operation& op);
+  void arrive(const std::shared_ptr<Operation>& op);
+  void exchange(const Call& call);
+  std::shared_ptr<Segment> new_segment(const Call& call, std::size_t bytes);
+
+  // --- finishing (shared_wait.cpp) ---
+  void wait(Operation& op);
+  bool advance(Operation& op);
+  bool advance_to(Operation& op);
+  void advance_before(std::uint64_t end);
+  bool all_arrived(const Operation& op) const;
+  bool is_done_by_others(const Operation& op) const;
+  void compare_fingerprints(Operation& op);
+  void work(Operation& op);
+  void take_order(Operation& op);
+  bool claim(const Operation& op, int owner, std::uint64_t* task);
+  void finish(Operation& op);
+  void wake(int count);
+  void look_around(const Call& call, std::uint64_t sequence, Deadline* deadline);
+  [[noreturn]] void fail(Poison reason, int culprit, const std::string& message, bool timeout = false);
+  Departure departure(int rank) const;
+  bool gone(int rank);
+  void fail_if_gone(const Call& call, int rank);
+  void fail_if_poisoned(const Call& call);
+  [[noreturn]] void fail_broken(const Call& call, const std::string& why);
+  std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
+  void say_waits_for(int rank);
+  [[noreturn]] void give_up(const std::string& message, bool timeout);
+  void check_usable(const Call& call) const;
+  std::string poison_text(std::uint64_t poison);
+
+  // --- point to point (shared_transfer.cpp) ---
+  std::shared_ptr<Work> start_transfer(Call call);
+  bool progress_transfers();
+  void finish_transfers();
+  void wait(Transfer& transfer);
+  void look_for(const Call& call, Deadline& deadline);
+
+  std::string name_;
+  int rank_, size_;
+  std::chrono::milliseconds timeout_;
+  std::unique_ptr<SharedMemory> memory_;
+  int spins_;
+  std::shared_ptr<Segment> control_segment_;
+  Control control_;
+  std::string failed_;  // what made the group unusable
+  bool failed_by_timeout_ = false;
+
+  Deadline::Clock::time_point departed_{};  // when this rank first saw that another one it needs has left by an error
+  std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
+  std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
+  std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // of each slot's counters, by this rank's history
+  std::array<std::uint64_t, kSlots> done_so_far_{}, tickets_so_far_{};
+  std::vector<CommunicationMemory> communication_memory_;
+  std::shared_ptr<Segment> arena_;  // where staged data goes: a ring, as large as was needed so far
+  std::size_t arena_reserved_ = 0, arena_head_ = 0;
+  std::vector<std::shared_ptr<Transfer>> transfers_;
+};
+
+// --- what an operation does with memory (shared_tasks.cpp) ---
+std::size_t region_bytes(const Operation& op, int size);  // of each rank, for the whole piece
+void copy_in(const Operation& op, int rank, int size);
+void copy_out(const Operation& op, int rank, int size);
+void plan_tasks(Operation& op, int size);
+void run_task(const Operation& op, int owner, std::uint64_t task, int size);
+void run_inline(const Operation& op, const void* const* inputs, int rank);
+
+}  // namespace lockstep::parallel

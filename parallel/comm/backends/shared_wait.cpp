@@ -1,0 +1,357 @@
+// Waiting, which is where the work of a SharedGroup is done, and noticing that it will not be.
+#include <algorithm>
+#include <iterator>
+
+#include "lockstep/parallel/comm/backends/futex_internal.h"
+#include "lockstep/parallel/comm/backends/shared_group_internal.h"
+#include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/parallel/comm/backends/sleep_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around many times in it
+constexpr std::chrono::milliseconds kUntilEnded{100};   // from the end of a process's connections to its own
+
+std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
+  const Announcement called{.kind = what & 0xff,
+                            .dtype = what >> 8 & 0xff,
+                            .op = what >> 16 & 0xff,
+                            .root = what >> 32,
+                            .count = count,
+                            .order = static_cast<Reduction>(what >> 24 & 0xff)};
+  return called.text() + (place == ~std::uint64_t{0} || called.kind > static_cast<std::uint64_t>(Kind::kAllToAll)
+                              ? ""
+                              : " in communication memory");
+}
+
+bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
+
+}  // namespace
+
+void Operation::wait() {
+  if (group) group->wait(*this);
+  if (timed_out) throw CommTimeout(error);
+  if (!error.empty()) throw CommError(error);
+}
+
+bool Operation::is_completed() {
+  if (group && !group->advance_to(*this) && ++polls % 64 == 0) group->look_around(*call, sequence, nullptr);
+  return !group;
+}
+
+bool Operation::is_known_complete() { return !group || group->is_done_by_others(*this); }
+
+// Whether other ranks have done all tasks. On the other paths a part of the work is left for this rank
+// itself.
+bool SharedGroup::is_done_by_others(const Operation& op) const {
+  return op.path == Operation::Path::kDirect &&
+         control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) >= op.done_at;
+}
+
+void SharedGroup::check_usable(const Call& call) const {
+  if (failed_.empty()) return;
+  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
+  if (failed_by_timeout_) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+void SharedGroup::wait(Operation& op) {
+  if (!op.group) return;
+  check_usable(*op.call);
+  for (int i = 0; i < spins_; ++i) {
+    if (advance_to(op)) return;
+    pause(i);
+  }
+  Deadline deadline(timeout_);
+  const WaitingSign sign(control_.rank(rank_));
+  while (!advance_to(op)) {
+    {
+      Sleeper sleeper(control_.header());
+      if (advance_to(op)) return;
+      sleeper.doze(deadline.slice());
+    }
+    if (!advance_to(op)) look_around(*op.call, op.sequence, &deadline);
+  }
+}
+
+bool SharedGroup::advance_to(Operation& op) {
+  if (!op.group) return true;
+  advance_before(op.sequence);
+  if (!transfers_.empty()) progress_transfers();
+  return advance(op);
+}
+
+// Helps with whatever is in flight and older than operation `end`: a rank that was woken for one operation may be waiting
+// for another. Oldest first.
+void SharedGroup::advance_before(std::uint64_t end) {
+  for (std::uint64_t s = end < kSlots ? 0 : end - kSlots; s < end; ++s) {
+    const std::shared_ptr<Operation> op = in_flight_[s % kSlots];
+    if (op && op->sequence == s) advance(*op);
+  }
+}
+
+// One step without blocking. Returns whether the operation is complete.
+bool SharedGroup::advance(Operation& op) {
+  if (!op.group) return true;
+  if (!op.agreed) {
+    if (!all_arrived(op)) return false;
+    compare_fingerprints(op);
+    op.agreed = true;
+  }
+  if (op.path == Operation::Path::kInline) {
+    // inline_done says that all copies up to there have been read. Who has arrived here has arrived at older ones, too.
+    if (op.inline_number != inline_finished_) advance_before(op.sequence);
+    ++inline_finished_;
+    const void* const inputs[2] = {control_.inline_data(0, op.inline_number),
+                                   control_.inline_data(1, op.inline_number)};
+    run_inline(op, inputs, rank_);
+    control_.rank(rank_).inline_done.store(inline_finished_, std::memory_order_seq_cst);
+    if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+  } else if (op.path != Operation::Path::kArrivalsOnly) {
+    work(op);
+    if (control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) < op.done_at) return false;
+  }
+  finish(op);
+  return true;
+}
+
+bool SharedGroup::all_arrived(const Operation& op) const {
+  for (int r = 0; r < size_; ++r) {
+    if (control_.arrival(op.sequence % kSlots, r).sequence.load(std::memory_order_seq_cst) <= op.sequence) return false;
+  }
+  return true;
+}
+
+// A rank whose slot is further on has completed this operation, and so agreed.
+void SharedGroup::compare_fingerprints(Operation& op) {
+  const std::size_t slot = op.sequence % kSlots;
+  const Arrival& own = control_.arrival(slot, rank_);
+  const auto relaxed = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_relaxed); };
+  for (int r = 0; r < size_; ++r) {
+    const Arrival& peer = control_.arrival(slot, r);
+    const auto acquired = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
+    const std::uint64_t what = acquired(peer.what), count = acquired(peer.count), place = acquired(peer.place);
+    const bool same_detail = acquired(peer.detail) == relaxed(own.detail);
+    if (what == relaxed(own.what) && count == relaxed(own.count) && place == relaxed(own.place) && same_detail)
+      continue;
+    if (acquired(peer.sequence) != op.sequence + 1) continue;  // it is further on: this was another operation's
+    fail(Poison::kDisagreed, r,
+         fmt::format("{}: ranks disagree: rank {} called {}, rank {} {}{}", op.call->describe(), rank_,
+                     text_of(relaxed(own.what), relaxed(own.count), relaxed(own.place)), r, text_of(what, count, place),
+                     same_detail ? "" : ", of another shape or scale"));
+  }
+}
+
+// Runs tasks until none is left to claim: this rank's own share first.
+void SharedGroup::work(Operation& op) {
+  std::uint64_t finished = 0;
+  RankState& own = control_.rank(rank_);
+  for (int k = 0; k < size_; ++k) {
+    const int owner = (rank_ + k) % size_;
+    for (std::uint64_t task; claim(op, owner, &task); ++finished) {
+      if (op.call->order == Reduction::kArrival && op.order.empty()) take_order(op);
+      run_task(op, owner, task, size_);
+    }
+  }
+  if (finished == 0) return own.busy.store(0, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>& done = control_.done(op.sequence % kSlots).value;
+  const bool last = done.fetch_add(finished, std::memory_order_seq_cst) + finished == op.done_at;
+  own.busy.store(0, std::memory_order_relaxed);
+  if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+}
+
+// By the tickets that the ranks have drawn. Only with a task in hand: until it is done, nobody goes on to the slot's next
+// operation and another ticket.
+void SharedGroup::take_order(Operation& op) {
+  std::vector<int> order(static_cast<std::size_t>(size_), -1);
+  for (int r = 0; r < size_; ++r) {
+    const Arrival& arrival = control_.arrival(op.sequence % kSlots, r);
+    const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
+    if (place >= order.size() || order[place] >= 0)
+      fail(Poison::kDisagreed, r,
+           fmt::format("{}: ranks disagree: rank {} says that it arrived as number {} of {}", op.call->describe(), r,
+                       place, size_));
+    order[place] = r;
+  }
+  op.order = std::move(order);
+}
+
+bool SharedGroup::claim(const Operation& op, int owner, std::uint64_t* task) {
+  const std::uint64_t from = op.claimed_from[static_cast<std::size_t>(owner)];
+  const std::uint64_t to = from + op.tasks[static_cast<std::size_t>(owner)];
+  std::atomic<std::uint64_t>& claimed = control_.claimed(op.sequence % kSlots, owner).value;
+  std::uint64_t at = claimed.load(std::memory_order_relaxed);
+  while (at >= from && at < to) {
+    // Before the claim, so that a rank that dies in between is suspected, not forgotten.
+    control_.rank(rank_).busy.store(op.sequence + 1, std::memory_order_relaxed);
+    if (claimed.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      *task = at - from;
+      return true;
+    }
+  }
+  return false;
+}
+
+void SharedGroup::finish(Operation& op) {
+  if (op.path == Operation::Path::kStaged) copy_out(op, rank_, size_);
+  op.group = nullptr;
+  op.segment = nullptr;
+  std::shared_ptr<Operation>& slot = in_flight_[op.sequence % kSlots];
+  if (slot.get() == &op) slot = nullptr;  // last: it may have been the only owner
+}
+
+void SharedGroup::wake(int count) {
+  control_.header().events.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(control_.header().events, count);
+}
+
+// Called once a slice while waiting: is there still hope? Without a deadline: of somebody who only asks.
+void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
+  const std::size_t slot = sequence % kSlots;
+  const auto has_arrived = [&](int r) {
+    return control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
+  };
+  const auto is_busy = [&](int r) { return control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1; };
+  std::vector<int> late;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
+    if (gone(r)) {  // look again: it may have done its part before it went
+      if (has_arrived(r) && !is_busy(r)) continue;
+      fail_if_gone(call, r);
+    }
+    late.push_back(r);
+  }
+  fail_if_poisoned(call);
+  if (!deadline) return;
+  if (!late.empty()) say_waits_for(late.front());
+  if (!deadline->passed()) return;
+  const std::vector<int> silent = find_silent(call, late);
+  if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // it came meanwhile
+  std::string text;
+  for (const int r : silent) {
+    const bool is_late = std::ranges::find(late, r) != late.end();
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", r,
+                        !is_late         ? "does not answer"
+                        : has_arrived(r) ? "does not finish its part"
+                                         : "has not arrived");
+  }
+  fail(Poison::kLate, silent.empty() ? rank_ : silent.front(),
+       fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout_.count(),
+                   text.empty() ? "all ranks have arrived, and none works on it" : text),
+       true);
+}
+
+void SharedGroup::say_waits_for(int rank) {
+  RankState& own = control_.rank(rank_);
+  own.waits_for.store(static_cast<std::uint32_t>(rank + 1), std::memory_order_relaxed);
+  own.looks.fetch_add(1, std::memory_order_release);
+}
+
+// When the time is over: those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the
+// end of the chain of waiting. A rank that waits looks around again and again, one that is stopped or works does not.
+std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
+  std::vector<std::uint32_t> looks;
+  const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
+  for (int r = 0; r < size_; ++r) looks.push_back(looks_of(r));
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
+    {
+      Sleeper sleeper(control_.header());
+      sleeper.doze(patience.slice());
+    }
+    fail_if_poisoned(call);  // another rank has found out
+    if (!late.empty()) say_waits_for(late.front());
+  }
+  const auto is_silent = [&](int r) { return looks_of(r) == looks[static_cast<std::size_t>(r)]; };
+  std::vector<int> silent;
+  std::ranges::copy_if(late, std::back_inserter(silent), is_silent);
+  if (!silent.empty() || late.empty()) return silent;
+  int last = late.front();
+  for (int step = 0; step < size_ && !is_silent(last); ++step) {
+    const auto next = static_cast<int>(control_.rank(last).waits_for.load(std::memory_order_acquire)) - 1;
+    if (next < 0 || next >= size_ || next == rank_) return late;
+    last = next;
+  }
+  return is_silent(last) ? std::vector<int>{last} : late;
+}
+
+Departure SharedGroup::departure(int rank) const {
+  return static_cast<Departure>(control_.rank(rank).left.load(std::memory_order_acquire));
+}
+
+bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone || !memory_->lost(rank).empty(); }
+
+// For a rank that is needed. Another one may have been the first: a rank that fails says why before it leaves or ends, and one that
+// left may have done so because of a rank that has ended without leaving.
+void SharedGroup::fail_if_gone(const Call& call, int rank) {
+  if (!gone(rank)) return;
+  fail_if_poisoned(call);  // what it said before
+  const Departure how = departure(rank);
+  const auto fail_if_ended = [&](int r) {
+    const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
+    if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: rank {} is gone: {}", call.describe(), r, lost));
+  };
+  fail_if_ended(rank);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) fail_if_ended(r);
+  }
+  if (how == Departure::kByError) {
+    const auto now = Deadline::Clock::now();
+    if (departed_ == Deadline::Clock::time_point()) departed_ = now;
+    if (now - departed_ < kUntilEnded) return;
+  }
+  fail(Poison::kLeft, rank, fmt::format("{}: rank {} has left the group", call.describe(), rank));
+}
+
+void SharedGroup::fail_if_poisoned(const Call& call) {
+  if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire))
+    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
+}
+
+// After a connection to another rank has broken: a rank has ended, or ends right now (its sockets close first).
+void SharedGroup::fail_broken(const Call& call, const std::string& why) {
+  for (Deadline patience(kUntilSilent); !patience.passed();) {
+    fail_if_poisoned(call);
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_) fail_if_gone(call, r);
+    }
+    Sleeper sleeper(control_.header());
+    sleeper.doze(patience.slice());
+  }
+  fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
+}
+
+// Tells the others, makes the group unusable here, and throws.
+void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
+  std::uint64_t none = 0;
+  const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
+  control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_acq_rel);
+  wake(size_);
+  give_up(message, timeout);
+}
+
+void SharedGroup::give_up(const std::string& message, bool timeout) {
+  failed_ = message;
+  failed_by_timeout_ = timeout;
+  for (auto& slot : in_flight_) {
+    const std::shared_ptr<Operation> op = std::move(slot);
+    if (!op) continue;
+    op->error = failed_;
+    op->timed_out = timeout;
+    op->group = nullptr;
+  }
+  for (const auto& transfer : transfers_) transfer->abandon(failed_);
+  transfers_.clear();
+  if (timeout) throw CommTimeout(message);
+  throw CommError(message);
+}
+
+std::string SharedGroup::poison_text(std::uint64_t poison) {
+  const auto culprit = static_cast<int>((poison & 0xffffffff) - 1);
+  if (culprit < 0 || culprit >= size_) return "the group has failed";
+  const auto reason = static_cast<Poison>(poison >> 32);
+  return lockstep::parallel::poison_text(reason, culprit, reason == Poison::kLost ? memory_->lost(culprit) : "");
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,54 @@
+// Waiting for another rank: a turn of a spinning loop, and a sleep that cannot miss its wake-up.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+
+#include "lockstep/parallel/comm/backends/control_internal.h"
+#include "lockstep/parallel/comm/backends/futex_internal.h"
+
+namespace lockstep::parallel {
+
+// After a while it lets others run: the rank that is waited for may need this core.
+inline void pause(int turn) {
+  if (turn > 200 && turn % 50 == 0) sched_yield();
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// While it lives, whoever changes something counts an event and wakes this rank. What is waited for must be looked at
+// once more before `doze`: an event since construction makes it return at once.
+class Sleeper {
+ public:
+  explicit Sleeper(ControlHeader& header) : header_(header) {
+    header_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    seen_ = header_.events.load(std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // what is looked at next is looked at after that
+  }
+  ~Sleeper() { header_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  void doze(std::chrono::milliseconds longest) { futex_wait(header_.events, seen_, longest); }
+
+ private:
+  ControlHeader& header_;
+  std::uint32_t seen_;
+};
+
+// While it lives, this rank may say for whom it waits.
+class WaitingSign {
+ public:
+  explicit WaitingSign(RankState& own) : own_(own) {}
+  ~WaitingSign() { own_.waits_for.store(0, std::memory_order_relaxed); }
+  WaitingSign(const WaitingSign&) = delete;
+  WaitingSign& operator=(const WaitingSign&) = delete;
+
+ private:
+  RankState& own_;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,207 @@
+#include "lockstep/parallel/comm/peer_watch_internal.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr const char* kFailure = "watch/failure";
+constexpr const char* kLeftInOrder = "left";
+constexpr int kShownRanks = 8;
+
+std::string key_of(const char* what, int rank) { return fmt::format("watch/{}/{}", what, rank); }
+
+std::string process_space() {
+  char space[64] = {};
+  const ssize_t size = ::readlink("/proc/self/ns/pid", space, sizeof(space));
+  return machine_mark() + " " + std::string(space, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+}
+
+// Whether the process that left this mark is another one of this host, and has ended.
+bool has_ended(const std::string& mark) {
+  const std::size_t end = mark.find('/');
+  pid_t process = 0;
+  const std::string_view digits = std::string_view(mark).substr(0, end);
+  if (end == std::string::npos ||
+      std::from_chars(digits.data(), digits.data() + digits.size(), process).ec != std::errc() || process <= 0 ||
+      process == ::getpid() || mark.substr(end + 1) != process_space())
+    return false;
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd entry{fd, POLLIN, 0};
+  const bool ended = ::poll(&entry, 1, 0) > 0;
+  ::close(fd);
+  return ended;
+}
+
+}  // namespace
+
+// What a rank last said: "17 4", which are signs so far and collectives started, and "left" behind it at its end.
+struct PeerWatch::Sign {
+  std::string text;
+  bool has_left() const { return text.ends_with(kLeftInOrder); }
+  std::string collectives() const {
+    const std::size_t from = text.find(' ');
+    if (from == std::string::npos) return "no";
+    const std::string count = text.substr(from + 1, text.find(' ', from + 1) - from - 1);
+    const bool is_number = count.find_first_not_of("0123456789") == std::string::npos;
+    return is_number ? count : lockstep::in_quotes(count);
+  }
+};
+
+PeerWatch::PeerWatch(PeerWatchOptions options, Callback<void()> on_failure)
+    : options_(std::move(options)), on_failure_(std::move(on_failure)), next_((options_.rank + 1) % options_.size),
+      heard_at_(std::chrono::steady_clock::now()) {
+  options_.store->set(key_of("process", options_.rank), fmt::format("{}/{}", ::getpid(), process_space()));
+  give_sign();
+  thread_ = std::thread([this] { run(); });
+}
+
+PeerWatch::~PeerWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  thread_.join();
+  try {
+    if (has_failed() && options_.rank == 0) wait_for_hearers();
+    options_.store->set(key_of("sign", options_.rank),
+                        fmt::format("{} {} {}", beats_, collectives_.load(), kLeftInOrder));
+  } catch (const Error&) {  // the store is gone, and with it who would ask
+  }
+}
+
+void PeerWatch::wait_for_hearers() {
+  std::vector<std::string> keys;
+  for (int r = 1; r < options_.size; ++r) {
+    if (!has_ended(peek(key_of("process", r)))) keys.push_back(key_of("heard", r));
+  }
+  options_.store->wait(keys, 2 * options_.beat);
+}
+
+std::string PeerWatch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void PeerWatch::remember_holder() {
+  std::string mark = options_.store->get(key_of("process", 0));
+  const std::lock_guard lock(mutex_);
+  holder_ = std::move(mark);
+}
+
+void PeerWatch::take(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = why.empty() ? "the group has failed" : why;
+    failed_.store(true, std::memory_order_release);
+  }
+  on_failure_();
+  try {
+    options_.store->set(key_of("heard", options_.rank), "1");
+  } catch (const Error&) {  // nobody waits for that any more
+  }
+}
+
+void PeerWatch::fail(const std::string& why) {
+  std::string first = why;
+  try {
+    first = options_.store->compare_set(kFailure, "", why);
+  } catch (const Error&) {  // then each rank has its own text
+  }
+  take(first);
+}
+
+// What the key holds, without waiting and without a change; the expected value is one that nobody sets.
+std::string PeerWatch::peek(const std::string& key) {
+  return options_.store->compare_set(key, std::string(1, '\0'), "");
+}
+
+PeerWatch::Sign PeerWatch::sign_of(int rank) { return {peek(key_of("sign", rank)).substr(0, 64)}; }
+
+std::string PeerWatch::progress() {
+  std::string text;
+  try {
+    for (int r = 0; r < std::min(options_.size, kShownRanks); ++r) {
+      const Sign sign = sign_of(r);
+      const std::string count = r == options_.rank ? std::to_string(collectives_.load()) : sign.collectives();
+      text +=
+          fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
+    }
+  } catch (const Error& error) {
+    return fmt::format("the store does not say how far the others are: {}", error.what());
+  }
+  return text + " collectives";
+}
+
+void PeerWatch::give_sign() {
+  options_.store->set(key_of("sign", options_.rank), fmt::format("{} {}", ++beats_, collectives_.load()));
+}
+
+void PeerWatch::run() {
+  auto looked = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  while (!stopping_ && failure_.empty()) {
+    lock.unlock();
+    const auto now = std::chrono::steady_clock::now();
+    // This process was stopped: the others have had no chance to be heard.
+    if (now - looked > options_.beat + std::chrono::seconds(2)) heard_at_ = now;
+    looked = now;
+    try {
+      give_sign();
+      look_at_next();
+      beats_missed_ = 0;
+    } catch (const Error& error) {
+      miss_store(error.what());
+    }
+    lock.lock();
+    if (!stopping_ && failure_.empty()) stop_.wait_for(lock, options_.beat);
+  }
+}
+
+// Rank 0 may have left, and the store with it: that is no failure yet.
+void PeerWatch::miss_store(const std::string& why) {
+  const std::string holder = [&] {
+    const std::lock_guard lock(mutex_);
+    return holder_;
+  }();
+  if (++beats_missed_ >= 2 && has_ended(holder)) orphaned_.store(true, std::memory_order_release);
+  if (std::chrono::steady_clock::now() - heard_at_ > options_.silence)
+    take(fmt::format("the store does not answer: {}", why));
+}
+
+void PeerWatch::look_at_next() {
+  const auto now = std::chrono::steady_clock::now();
+  if (const std::string failure = peek(kFailure); !failure.empty()) return take(failure);
+  if (next_ == options_.rank) return;  // all others have left
+  const Sign sign = sign_of(next_);
+  if (sign.has_left()) {
+    next_ = (next_ + 1) % options_.size;
+    heard_.clear();
+    heard_at_ = now;
+    return;
+  }
+  if (sign.text != heard_) {
+    heard_ = sign.text;
+    heard_at_ = now;
+  }
+  if (has_ended(peek(key_of("process", next_))))
+    return fail(fmt::format("rank {} is gone: its process has ended", next_));
+  if (now - heard_at_ > options_.silence)
+    fail(fmt::format("rank {} is gone: nothing was heard of it for {} ms", next_, options_.silence.count()));
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,476 @@
+// The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
+#include "lockstep/parallel/comm/process_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/staging_internal.h"
+#include "lockstep/parallel/comm/traced_work_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+#include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/parallel/rendezvous/scratch_store_internal.h"
+#include "lockstep/parallel/simulate/hops.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/combine_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+class Done final : public Work {
+ public:
+  void wait() override {}
+  bool is_completed() override { return true; }
+};
+
+class Then final : public Work {
+ public:
+  Then(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  void wait() override {
+    work_->wait();
+    if (finish_) std::exchange(finish_, {})();
+  }
+  bool is_completed() override {
+    if (!work_->is_completed()) return false;
+    wait();
+    return true;
+  }
+  bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
+
+ private:
+  std::shared_ptr<Work> work_;
+  Callback<void()> finish_;
+};
+
+// A group of one: every operation is a copy, or a reduction of one value.
+void run_alone(const Call& call) {
+  if (call.count == 0 || call.kind == Kind::kBarrier) return;
+  const void* const in = call.in.raw_data();
+  void* const out = call.out.raw_data();
+  if (call.scale == 1 && in == out) return;
+  if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
+  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count,
+               call.out.device());
+}
+
+// True where both are the same elements in the same order.
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
+         a.dtype() == b.dtype();
+}
+
+void check_tensor(const char* op, const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.defined(), "{}: the tensor is undefined", op);
+}
+
+// What ranks must agree on beside kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
+// and the scale. (FNV-1a)
+std::uint64_t detail_of(const Call& call) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  mix(std::bit_cast<std::uint64_t>(call.scale));
+  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
+  for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
+  return hash;
+}
+
+bool is_floating_sum(const Call& call) {
+  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
+  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
+}
+
+void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
+  check_tensor(op, out);
+  check_tensor(op, in);
+  LOCKSTEP_CHECK(out.device() == in.device() || (out.device().is_cpu() && in.device().is_cpu()),
+                 "{}: out is {}, in is {}; expected both on one device", op, lockstep::describe(out),
+                 lockstep::describe(in));
+  LOCKSTEP_CHECK(out.dtype() == in.dtype() && out.numel() * in_parts == in.numel() * out_parts,
+                 "{}: out is {}, in is {}; expected one dtype, and out with {} / {} of in's elements", op,
+                 lockstep::describe(out), lockstep::describe(in), out_parts, in_parts);
+}
+
+void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
+  check_tensor(op, tensor);
+  LOCKSTEP_CHECK(tensor.dtype() != kBool, "{}: {} cannot be added; use to(kUInt8)", op, lockstep::describe(tensor));
+  LOCKSTEP_CHECK(reduce != ReduceOp::kAvg || tensor.is_floating_point(),
+                 "{}: the average of {} is not an integer; use kSum and divide", op, lockstep::describe(tensor));
+}
+
+}  // namespace
+
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) {
+  return std::make_shared<Then>(std::move(work), std::move(finish));
+}
+
+ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
+    : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
+      messages_(2 * static_cast<std::size_t>(size()), 0) {
+  const std::shared_ptr<FormationWatch> watch = std::exchange(place_.watch, nullptr);
+  try {
+    make_backend(watch);
+  } catch (const Error& error) {
+    if (watch) watch->explain(error);
+    throw;
+  }
+  if (watch) watch->finish();
+}
+
+void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
+  const std::string& name = options_.backend;
+  LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
+  const bool by_hops = is_by_hops(options_);
+  LOCKSTEP_CHECK(!*order_text(options_.reduction) || !is_backend_module(name),
+                 "init_process_group: sums {} are for the backends local and shm, not for '{}'",
+                 order_text(options_.reduction), name);
+  if (size() == 1) return;
+  // The ranks of nccl watch each other through the store as long as the group lives.
+  const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
+  const std::shared_ptr<Store> store = scratch ? scratch : place_.store;
+  const BackendOptions wanted{.rank = rank(),
+                              .size = size(),
+                              .store = watch ? FormationWatch::watched(watch, store) : store,
+                              .watch = watch.get(),
+                              .timeout = options_.timeout,
+                              .reduction = options_.reduction,
+                              .members = place_.members,
+                              .address = place_.address,
+                              .device = options_.device,
+                              .allow_shared_gpu = options_.allow_shared_gpu,
+                              .algorithm = options_.algorithm,
+                              .observer = options_.observer,
+                              .simulation = options_.simulation};
+  backend_ = by_hops           ? make_hops(wanted)
+             : name == "shm"   ? make_shm(wanted)
+             : name == "local" ? make_local(wanted)
+                               : backend_module(name).make(wanted);
+  try {
+    if (scratch) {
+      barrier();  // from here on no rank reads what led the ranks to each other
+      scratch->clear();
+    }
+    barrier();                          // nobody leaves, and takes its store along, before all have come
+  } catch (const CommTimeout& error) {  // of which the ranks have found the reason between them
+    if (watch) watch->pass_on(error);
+    throw;
+  }
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (std::uncaught_exceptions() > 0) return;  // peers may never arrive
+  try {
+    for (const auto& work : unfinished_) work->wait();
+  } catch (const Error&) {
+    // Nobody waited for it, so nobody wants to know.
+  }
+}
+
+void ProcessGroup::check_rank(const char* op, const char* role, int rank) const {
+  LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
+}
+
+// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
+std::uint64_t ProcessGroup::next_number(const Call& call) {
+  if (!call.is_message()) return calls_++;
+  return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
+}
+
+// Packs what is strided, books, and starts. `call` has everything but the tensors.
+std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
+  if (out.defined()) raw::require_writable(name(call.kind), out);
+  call.number = next_number(call);
+  call.rank = rank();
+  if (in.defined()) call.in = raw::contiguous(in);
+  if (out.defined()) {
+    if (out.is_contiguous())
+      call.out = out;
+    else  // a copy, in which what the operation leaves alone stays as it is
+      call.out = same_place(in, out) ? call.in : raw::clone(out);
+    out.impl().storage->bump_version();
+  }
+  if (call.in.defined()) call.dtype = call.in.dtype();
+  if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
+  call.detail = detail_of(call);
+  const TraceTime launched = TraceTime::now();
+  const std::int64_t booked = launched ? traffic_->bytes() : 0;
+  book(call);
+  const char* const kind = name(call.kind);
+  const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
+                           .from = rank(),
+                           .to = call.is_message() ? call.root : -1,
+                           .id = static_cast<std::int64_t>(call.number),
+                           .phase = static_cast<int>(phase_),
+                           .group = trace_group_};
+  const bool put_back = out.defined() && !out.is_contiguous();
+  const Tensor packed = put_back ? call.out : Tensor();
+  std::shared_ptr<Work> work;
+  if (backend_) {
+    const Tensor& any = call.in.defined() ? call.in : call.out;
+    const Device device = any.defined() ? any.device() : Device(),
+                 home = any.defined() ? backend_->home(device) : device;
+    work = home == device ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
+  } else {
+    run_alone(call);
+    work = std::make_shared<Done>();
+  }
+  if (launched) [[unlikely]]
+    work = std::make_shared<TracedWork>(std::move(work), kind, launched, labels);
+  if (!put_back) return work;
+  return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
+}
+
+// Remembers a Work that has something left to do, so that it is done though it may be dropped.
+std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
+  std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
+  unfinished_.push_back(work);
+  return work;
+}
+
+Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
+  const std::int64_t count = checked_numel("empty", shape);
+  if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
+  const std::size_t bytes = static_cast<std::size_t>(count) * item_size(dtype);
+  const Call call{.kind = Kind::kEmpty, .count = static_cast<std::int64_t>(bytes), .number = calls_++, .rank = rank()};
+  const Device home = backend_->home(device);
+  Ref<Storage> storage = backend_->allocate(call, bytes, home);
+  if (home != device) storage = staging_->mirror(std::move(storage), device);
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, count, dtype)));
+}
+
+std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
+  check_tensor("broadcast", tensor);
+  check_rank("broadcast", "root", root);
+  return start({.kind = Kind::kBroadcast, .count = tensor.numel(), .root = root}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
+  check_reduction("all_reduce", tensor, op);
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op, .scale = scale}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
+  check_reduction("all_reduce", tensor, ReduceOp::kSum);
+  LOCKSTEP_CHECK(scale == 1 || tensor.is_floating_point(), "all_reduce_scaled: {} times {} is no integer; use kSum",
+                 lockstep::describe(tensor), scale);
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
+  check_reduction("reduce", tensor, op);
+  check_rank("reduce", "root", root);
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  const Call call{.kind = Kind::kReduce, .count = tensor.numel(), .op = op, .scale = scale, .root = root};
+  return start(call, tensor, rank() == root ? tensor : Tensor());
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in) {
+  check_pair("all_gather", out, in, size(), 1);
+  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, const Tensor& in, int root) {
+  check_tensor("gather", in);
+  check_rank("gather", "root", root);
+  const Call call{.kind = Kind::kGather, .count = in.numel(), .root = root};
+  LOCKSTEP_CHECK(outs.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
+                 "gather: {} tensors in outs on rank {}; the root gives {}, the others none", outs.size(), rank(),
+                 size());
+  if (rank() != root) return start(call, in, Tensor());
+  for (const Tensor& out : outs) {
+    check_pair("gather", out, in, 1, 1);
+    raw::require_writable("gather", out);
+  }
+  const Tensor packed = raw::empty({size(), in.numel()}, {.dtype = in.dtype(), .device = in.device()});
+  return keep(then(start(call, in, packed), [packed, outs] {
+    for (std::size_t r = 0; r < outs.size(); ++r)
+      raw::copy(raw::select(packed, 0, static_cast<std::int64_t>(r)).reshape(outs[r].shape()), outs[r]);
+  }));
+}
+
+std::shared_ptr<Work> ProcessGroup::scatter(const Tensor& out, const std::vector<Tensor>& ins, int root) {
+  check_tensor("scatter", out);
+  check_rank("scatter", "root", root);
+  const Call call{.kind = Kind::kScatter, .count = out.numel(), .dtype = out.dtype(), .root = root};
+  LOCKSTEP_CHECK(ins.size() == (rank() == root ? static_cast<std::size_t>(size()) : 0),
+                 "scatter: {} tensors in ins on rank {}; the root gives {}, the others none", ins.size(), rank(),
+                 size());
+  if (rank() != root) return start(call, Tensor(), out);
+  const Tensor packed = raw::empty({size(), out.numel()}, {.dtype = out.dtype(), .device = out.device()});
+  for (std::size_t r = 0; r < ins.size(); ++r) {
+    check_pair("scatter", out, ins[r], 1, 1);
+    raw::copy(raw::reshape(ins[r], {out.numel()}), raw::select(packed, 0, static_cast<std::int64_t>(r)));
+  }
+  return start(call, packed, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op) {
+  check_reduction("reduce_scatter", in, op);
+  check_pair("reduce_scatter", out, in, 1, size());
+  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op, .scale = scale}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options) {
+  check_tensor("all_to_all", out);
+  check_tensor("all_to_all", in);
+  if (!options.in_splits.empty() || !options.out_splits.empty()) return all_to_all_uneven(out, in, options);
+  check_pair("all_to_all", out, in, 1, 1);
+  LOCKSTEP_CHECK(in.dim() > 0 && in.size(0) % size() == 0, "all_to_all: {} cannot be cut into {} equal parts",
+                 lockstep::describe(in), size());
+  return start({.kind = Kind::kAllToAll, .count = in.numel() / size()}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::send(const Tensor& tensor, int to, int tag) {
+  check_tensor("send", tensor);
+  check_rank("send", "to", to);
+  LOCKSTEP_CHECK(to != rank(), "send: rank {} would send to itself", to);
+  return start({.kind = Kind::kSend, .count = tensor.numel(), .root = to, .tag = tag}, tensor, Tensor());
+}
+
+std::shared_ptr<Work> ProcessGroup::recv(const Tensor& tensor, int from, int tag) {
+  check_tensor("recv", tensor);
+  check_rank("recv", "from", from);
+  LOCKSTEP_CHECK(from != rank(), "recv: rank {} would receive from itself", from);
+  return start({.kind = Kind::kRecv, .count = tensor.numel(), .dtype = tensor.dtype(), .root = from, .tag = tag},
+               Tensor(), tensor);
+}
+
+void ProcessGroup::barrier() {
+  start({.kind = Kind::kBarrier}, Tensor(), Tensor())->wait();
+  for (const auto& work : unfinished_) work->wait();
+  unfinished_.clear();
+}
+
+void ProcessGroup::release_staging() {
+  if (backend_) backend_->release_staging();
+  staging_->release();
+}
+
+// Before the ranks count on each other. Null without a store; throws CommError where the store is gone.
+std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
+  if (!place_.store || size() == 1) return nullptr;
+  const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
+  auto will = store->leave_last_will(
+      FormationWatch::keys_of(rank()),
+      fmt::format("Lsplit: rank {} (process {}) ended before the group was made", rank(), ::getpid()));
+  const bool is_first = (place_.members.empty() ? rank() : place_.members[static_cast<std::size_t>(rank())]) == 0;
+  return std::make_shared<FormationWatch>(store, std::move(will), rank(), size(), is_first);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
+  const std::int64_t own[2] = {color, key};
+  const Tensor all = raw::empty({size(), 2}, {.dtype = kInt64});
+  const std::uint64_t number = splits_++;
+  std::shared_ptr<FormationWatch> watch;
+  std::exception_ptr without_store;
+  try {
+    watch = watch_split(number);
+  } catch (const CommError&) {  // the ranks may be able to tell why
+    without_store = std::current_exception();
+  }
+  try {
+    all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
+  } catch (const Error& error) {
+    if (watch) watch->pass_on(error);
+    throw;
+  }
+  if (without_store) std::rethrow_exception(without_store);
+  if (color < 0) {
+    if (watch) watch->finish();
+    return nullptr;
+  }
+  const std::span<const std::int64_t> choices = all.span<std::int64_t>();
+  std::vector<std::pair<std::int64_t, int>> members;  // (key, rank here)
+  for (int r = 0; r < size(); ++r) {
+    if (choices[static_cast<std::size_t>(2 * r)] == color)
+      members.emplace_back(choices[static_cast<std::size_t>(2 * r + 1)], r);
+  }
+  std::ranges::sort(members);
+  const auto self = std::ranges::find(members, rank(), &std::pair<std::int64_t, int>::second);
+  Rendezvous place{.rank = static_cast<int>(self - members.begin()),
+                   .size = static_cast<int>(members.size()),
+                   .address = place_.address,
+                   .watch = std::move(watch)};
+  for (const auto& [ignored, member] : members)
+    place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
+  if (place_.store)
+    place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
+  auto part = std::make_shared<ProcessGroup>(std::move(place), options_);
+  part->trace_group_ = static_cast<std::uint16_t>(31 * trace_group_ + 7 * static_cast<int>(number) + color % 1024 + 1);
+  return part;
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
+  std::shared_ptr<ProcessGroup> twin = split(0, rank());
+  twin->traffic_ = traffic_;
+  twin->reducers_ = reducers_;
+  return twin;
+}
+
+// What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each
+// element, range r of the elements belonging to rank r.
+void ProcessGroup::book(const Call& call) {
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
+  const auto to_all_others = [&](auto bytes) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) traffic_->add(rank(), r, phase_, bytes(r));
+    }
+  };
+  const auto part = [&](int) { return call.count * item; };
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      if (options_.algorithm != Algorithm::kDirect) return book_hops(call);
+      return to_all_others([&](int r) { return range(r) + range(rank()); });
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+      return to_all_others(part);
+    case Kind::kAllToAll:
+      if (call.in_parts.empty()) return to_all_others(part);
+      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      if (rank() == call.root) to_all_others(part);
+      return;
+    case Kind::kReduce:
+    case Kind::kGather:
+    case Kind::kSend:
+      if (rank() != call.root) traffic_->add(rank(), call.root, phase_, call.count * item);
+      return;
+    case Kind::kRecv:
+    case Kind::kBarrier:
+    case Kind::kEmpty:
+      return;
+  }
+}
+
+void ProcessGroup::book_hops(const Call& call) {
+  const HopPlan plan(options_.algorithm, size(), call.count);
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  for (int step = 0; step < plan.steps(); ++step) {
+    for (const Hop& hop : plan.step(step)) {
+      if (hop.from == rank()) traffic_->add(rank(), hop.to, phase_, (hop.end - hop.begin) * item);
+    }
+  }
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  return std::make_shared<ProcessGroup>(rendezvous({.backend = options.backend,
+                                                    .init_method = options.init_method,
+                                                    .timeout = options.timeout,
+                                                    .world_size = options.world_size,
+                                                    .rank = options.rank,
+                                                    .store = options.store,
+                                                    .group_name = options.group_name,
+                                                    .authenticate = options.authenticate}),
+                                        options);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,45 @@
+// An operation of a group that writes itself into the trace. Not installed.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/tensor/trace.h"
+
+namespace lockstep::parallel {
+
+class TracedWork final : public Work {
+ public:
+  // `name` has to live as long as the process.
+  TracedWork(std::shared_ptr<Work> work, const char* name, TraceTime launched, const TraceLabels& labels)
+      : work_(std::move(work)), name_(name), launched_(launched), labels_(labels) {}
+
+  void wait() override {
+    const TraceTime begin = launched_ ? TraceTime::now() : TraceTime();
+    work_->wait();
+    trace_event(TraceKind::kWait, name_, begin,
+                {.to = labels_.to, .id = labels_.id, .phase = labels_.phase, .group = labels_.group});
+    complete();
+  }
+  bool is_completed() override {
+    if (!work_->is_completed()) return false;
+    complete();
+    return true;
+  }
+  bool is_known_complete() override {
+    if (!work_->is_known_complete()) return false;
+    complete();
+    return true;
+  }
+
+ private:
+  void complete() { trace_event(TraceKind::kCollective, name_, std::exchange(launched_, {}), labels_); }
+
+  std::shared_ptr<Work> work_;
+  const char* name_;
+  TraceTime launched_;  // until it is complete
+  TraceLabels labels_;
+};
+
+}  // namespace lockstep::parallel

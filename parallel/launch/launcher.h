@@ -1,0 +1,126 @@
+// Starts the ranks of a job, as lockstep-run does, and sees to it that they end, and are started again, together.
+//
+// On several hosts one launcher runs on each; they meet at node 0's. Nothing here prints: what the ranks write goes line by
+// line to a callback and into files, how they ended into a result.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/callback.h"
+#include "lockstep/tensor/error.h"
+
+namespace lockstep::parallel {
+
+// This host among those of the job.
+struct NodeOptions {
+  int count = 1;                      // hosts of the job
+  int min_count = 0;                  // so many are enough to begin, or go on, when the last call is over; 0: all
+  int rank = 0;                       // of this host among them
+  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
+  int port = 29500;                   // the ranks meet at one of the 64 ports above it
+  bool authenticate = true;           // the launchers know each other by the token
+  std::string token = {};             // empty: what LOCKSTEP_JOB_TOKEN holds
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);    // for all, or enough, to come
+  std::chrono::milliseconds last_call = std::chrono::seconds(30);  // for the others, once enough have come
+};
+
+// Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.
+struct StreamChoice {
+  int all = 0;                                          // of the ranks not named below
+  std::vector<std::pair<int, int>> by_local_rank = {};  // instead of `all`
+  int of(int local_rank) const;                         // the choice for one rank of this host
+};
+
+// Files <folder>/<run id>_<random>/attempt_<n>/<local rank>/{stdout,stderr}.log and error.json, as torchrun's.
+struct LogOptions {
+  std::string folder = {};      // empty: no files
+  StreamChoice redirects = {};  // go to their files only
+  StreamChoice tee = {};        // go to their files and to the callback
+};
+
+// What to start, and when to give up.
+struct LaunchOptions {
+  int nproc = 1;                              // ranks on this host
+  std::vector<std::string> command = {};      // program and arguments; found in PATH if without a slash
+  std::vector<std::string> environment = {};  // "NAME=value", on top of this process's and the ranks' own
+  std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
+  // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, when the ranks shall stop: they get
+  // that signal (SIGTERM for a byte) and SIGCONT, and the second time SIGKILL. -1: none. See StopSignals.
+  int stop_fd = -1;
+  int max_restarts = 0;     // of all ranks, when one has failed
+  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
+  // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
+  std::chrono::milliseconds back_off = std::chrono::seconds(1);
+  static constexpr std::chrono::seconds kCrashLoop{10};  // so soon after their start
+  NodeOptions nodes = {};                                // the job's other hosts
+  LogOptions logs = {};                                  // where the ranks' output goes
+};
+
+// Called for each line (without its end) that a rank writes, on the thread that calls launch. Without it the ranks write
+// to where this process writes.
+using OutputCallback = Callback<void(int rank, bool is_stderr, const std::string& line)>;
+
+// How one rank ended.
+struct RankExit {
+  int rank = 0;              // its number in the job
+  std::int64_t pid = -1;     // its process
+  int code = 0;              // 128 + signal for signals
+  int signal = 0;            // that ended it; 0: none
+  bool was_stopped = false;  // by launch, after another rank had failed or on request
+  bool is_stuck = false;     // still there after SIGKILL
+  std::string error;         // what it left with write_error_file
+
+  // "rank 1 (pid 71) was killed by signal 11 (SIGSEGV)", or "... exited with code 3: all_reduce: ..."
+  std::string to_string() const;
+};
+
+// How a job ended.
+struct LaunchResult {
+  int exit_code = 0;               // of the rank that failed first; 0 if none did; 128 + stop_signal if was_killed
+  std::vector<RankExit> ranks;     // of this host, by rank
+  int first_failure = -1;          // rank
+  int attempt = 0;                 // restarts so far
+  bool was_asked_to_stop = false;  // through stop_fd
+  int stop_signal = 0;             // the last signal from there
+  bool was_killed = false;         // by launch, after a second request
+  std::string elsewhere;           // what failed on another host first
+  // Empty if exit_code is 0; else some lines: a request to stop, the first failure, the other ranks.
+  std::string summary() const;
+};
+
+// Called when an attempt has failed and another one follows after `pause`.
+using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::milliseconds pause)>;
+
+// Runs `command` nproc times with the variables that torchrun sets, and waits until all have ended. When one fails, the
+// others, on all hosts, get SIGTERM, and after the grace SIGKILL; then all are started again, while there are restarts
+// left. No rank outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense,
+// IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
+LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
+
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for
+// LaunchOptions::stop_fd. An ignored SIGHUP (nohup) stays ignored. To be made before other threads are.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+  int fd() const { return fd_; }  // for LaunchOptions::stop_fd
+
+ private:
+  int fd_ = -1;
+  std::vector<unsigned char> before_;  // the thread's signal mask
+};
+
+// For a rank that ends because of an error: leaves `message` for the launcher's summary (lockstep-run, torchrun). Without
+// a launcher it does nothing. Never throws.
+void write_error_file(const std::string& message);
+
+// A token for LOCKSTEP_JOB_TOKEN: 256 random bits in hexadecimal.
+std::string new_job_token();
+
+}  // namespace lockstep::parallel

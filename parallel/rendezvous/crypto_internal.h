@@ -1,0 +1,46 @@
+// What the TCP store needs of OpenSSL's libcrypto: SHA-256, HMAC-SHA256, and handling of secrets. The library is opened on
+// first use: programs that never meet over TCP do not load its five megabytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/tensor/error.h"
+
+struct evp_mac_ctx_st;
+
+namespace lockstep::parallel {
+
+inline constexpr std::size_t kDigestBytes = 32;
+using Digest = std::array<char, kDigestBytes>;
+inline std::string_view view(const Digest& digest) { return {digest.data(), digest.size()}; }
+
+// From the system. Throws CommError where it has none.
+Digest random_digest();
+// So many bytes from the system, at most kDigestBytes, in hexadecimal.
+std::string random_hex(std::size_t bytes);
+// These throw NotBuilt where libcrypto cannot be opened.
+Digest sha256(std::string_view text);
+// In a time that does not depend on where they differ.
+bool same_secret(std::string_view a, std::string_view b);
+// Overwrites it, in a way that the compiler keeps.
+void wipe(Digest& secret);
+
+// HMAC-SHA256 under one key. The context is kept: making one costs more than a MAC.
+class Mac {
+ public:
+  explicit Mac(std::string_view key);
+  Digest operator()(std::initializer_list<std::string_view> parts);
+
+ private:
+  struct Free {
+    void operator()(evp_mac_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_mac_ctx_st, Free> context_;
+};
+
+}  // namespace lockstep::parallel

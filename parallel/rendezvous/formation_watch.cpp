@@ -1,0 +1,237 @@
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
+
+#include <utility>
+
+#include "lockstep/parallel/rendezvous/deadline_internal.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
+constexpr milliseconds kWaitSlice{100};        // of a wait for a key, between looks for a failure
+constexpr milliseconds kBetweenQuestions{25};  // at least
+constexpr milliseconds kUntilNoticed{1000};    // for the store, that a process has ended whose end a rank has noticed
+constexpr milliseconds kUntilHeard{1000};      // for the ranks, to receive the reason before the store ends
+
+std::string here_key(int rank) { return fmt::format("here/{}", rank); }
+std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
+
+class WatchedStore final : public Store {
+ public:
+  using Store::get;
+  using Store::wait;
+  WatchedStore(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store)
+      : watch_(std::move(watch)), store_(std::move(store)) {
+    set_timeout(store_->timeout());
+  }
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string get(const std::string& key, milliseconds timeout) override {
+    return in_slices(key, timeout, [&](milliseconds slice) { return store_->get(key, slice); });
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override { return store_->add(key, amount); }
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
+    return store_->compare_set(key, expected, desired);
+  }
+  void wait(const std::vector<std::string>& keys, milliseconds timeout) override {
+    if (keys.empty()) return;
+    in_slices(keys[0], timeout, [&](milliseconds slice) { return store_->wait(keys, slice), std::string(); });
+  }
+  bool delete_key(const std::string& key) override { return store_->delete_key(key); }
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override {
+    return store_->leave_last_will(keys, value);
+  }
+
+ private:
+  template <class Ask>
+  std::string in_slices(const std::string& key, milliseconds timeout, Ask ask) {
+    if (watch_->is_finished()) return ask(timeout);
+    Deadline deadline(timeout);
+    for (;;) {
+      try {
+        return ask(std::min(timeout, kWaitSlice));
+      } catch (const CommTimeout&) {
+        watch_->check();
+      }
+      deadline.waited(2 * kWaitSlice);
+      if (deadline.passed())
+        throw CommTimeout(fmt::format("init_process_group: no rank has set the key {} in the store within {} ms",
+                                      in_quotes(key), timeout.count()));
+    }
+  }
+
+  std::shared_ptr<FormationWatch> watch_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace
+
+// --- the watch ----------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailureKey, heard_key(rank)}; }
+
+FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
+                               bool waits_for_others)
+    : store_(std::move(store)), will_(std::move(will)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
+      looked_(std::chrono::steady_clock::now()) {}
+
+std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store) {
+  return std::make_shared<WatchedStore>(std::move(watch), std::move(store));
+}
+
+// What the key holds; nobody sets the value that this expects, so nothing changes.
+std::string FormationWatch::peek(const std::string& key) { return store_->compare_set(key, std::string(1, '\0'), ""); }
+
+std::string FormationWatch::failure() {
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
+  try {
+    failure_ = peek(kFailureKey);
+    if (failure_.empty() && !is_asked_ && !peek(kQuestionKey).empty()) {
+      store_->set(here_key(rank_), "1");
+      is_asked_ = true;
+    }
+  } catch (const CommTimeout& error) {  // the rank that holds the store is stopped
+    failure_ = kLate + std::string(error.what());
+  }
+  looked_ = std::chrono::steady_clock::now();
+  return failure_;
+}
+
+void FormationWatch::check() {
+  if (const std::string first = failure(); !first.empty()) raise_outcome(first);
+}
+
+// Connections to this rank may break before the store notices the end of the process that broke them.
+std::string FormationWatch::find_first(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return failure_;
+  }
+  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+  if (dynamic_cast<const CommError*>(&error)) {
+    try {
+      return store_->get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
+    } catch (const CommTimeout&) {
+      // Then this rank is the first one that says so.
+    }
+  }
+  const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
+  if (silent.empty()) return record(error);
+  return store_->compare_set(
+      kFailureKey, "",
+      fmt::format("{}init_process_group: the group is not made: {} {} not answer: stopped, or busy?", kLate,
+                  list_ranks(silent), silent.size() == 1 ? "does" : "do"));
+}
+
+// When the time of this rank is over: those that do not answer. A rank that waits for others does, and so does one whose time is
+// over as well.
+std::vector<int> FormationWatch::silent_ranks() {
+  store_->set(here_key(rank_), "1");
+  store_->set(kQuestionKey, "1");
+  try {
+    store_->wait(keys_of_others(here_key), kUntilNoticed);
+    return {};
+  } catch (const CommTimeout&) {
+    std::vector<int> silent;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (peek(here_key(rank)).empty()) silent.push_back(rank);
+    }
+    return silent;
+  }
+}
+
+std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank)) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) keys.push_back(key(rank));
+  }
+  return keys;
+}
+
+std::string FormationWatch::record(const Error& error) {
+  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr,
+             is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // which names them
+  return store_->compare_set(
+      kFailureKey, "",
+      fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
+}
+
+void FormationWatch::let_others_hear() {
+  store_->set(heard_key(rank_), "");
+  if (!waits_for_others_) return;
+  try {
+    store_->wait(keys_of_others(heard_key), kUntilHeard);
+  } catch (const CommTimeout&) {
+    // A rank that works on something else does not wait for this one.
+  }
+}
+
+void FormationWatch::explain(const Error& error) {
+  const bool follows = dynamic_cast<const CommError*>(&error) != nullptr;
+  std::string first;
+  try {
+    first = find_first(error);
+    let_others_hear();
+  } catch (const CommError&) {  // its holder has ended, and that explains whatever has failed here
+    if (first.empty() && follows) throw;
+  } catch (const Error&) {
+    return;
+  }
+  const bool is_own = first.find(error.what()) != std::string::npos;
+  if (follows && !first.empty() && !is_own) raise_outcome(first);
+}
+
+void FormationWatch::pass_on(const Error& error) {
+  try {
+    record(error);
+    let_others_hear();
+  } catch (const Error&) {
+    // The store is gone: nobody waits there.
+  }
+}
+
+void FormationWatch::finish() {
+  finished_.store(true, std::memory_order_release);
+  if (will_) will_->cancel();
+  will_ = nullptr;
+}
+
+// --- the alarm ----------------------------------------------------------------------------------------------------------
+
+FormationAlarm::FormationAlarm(FormationWatch* watch, Callback<void()> on_failure)
+    : watch_(watch), on_failure_(std::move(on_failure)) {
+  if (watch_) thread_ = std::thread([this] { run(); });
+}
+
+FormationAlarm::~FormationAlarm() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_one();
+  thread_.join();
+}
+
+void FormationAlarm::run() {
+  std::unique_lock lock(mutex_);
+  for (bool failed = false; !failed;) {
+    if (stop_.wait_for(lock, 2 * kBetweenQuestions, [this] { return stopping_; })) return;
+    lock.unlock();
+    try {
+      failed = !watch_->failure().empty();
+    } catch (const Error&) {  // the store is gone, and the formation has failed with it
+      failed = true;
+    }
+    if (failed) on_failure_();
+    lock.lock();
+  }
+}
+
+}  // namespace lockstep::parallel

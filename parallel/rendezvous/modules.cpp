@@ -1,0 +1,80 @@
+#include "lockstep/parallel/rendezvous/modules_internal.h"
+
+#include <map>
+#include <mutex>
+
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/modules_internal.h"
+
+// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, package, option) for every backend that a static build
+// has, LOCKSTEP_BACKEND_MODULE(...) for every other.
+#define LOCKSTEP_BACKEND_MODULE(name, package, option)
+#define LOCKSTEP_LINKED_BACKEND(name, package, option) \
+  extern "C" const lockstep::parallel::BackendModule* lockstep_backend_##name();
+#include "backend_modules.def"
+#undef LOCKSTEP_BACKEND_MODULE
+#undef LOCKSTEP_LINKED_BACKEND
+
+namespace lockstep::parallel {
+namespace {
+
+struct Known {
+  const char* name;
+  const char* package;
+  const char* option;
+  BackendEntry* linked;  // null: in a file of its own
+};
+constexpr Known kKnown[] = {
+#define LOCKSTEP_BACKEND_MODULE(name, package, option) {#name, package, option, nullptr},
+#define LOCKSTEP_LINKED_BACKEND(name, package, option) {#name, package, option, lockstep_backend_##name},
+#include "backend_modules.def"
+#undef LOCKSTEP_BACKEND_MODULE
+#undef LOCKSTEP_LINKED_BACKEND
+};
+
+const Known* find(std::string_view name) {
+  for (const Known& known : kKnown) {
+    if (name == known.name) return &known;
+  }
+  return nullptr;
+}
+
+struct Opened {
+  std::mutex mutex;
+  std::map<std::string, const BackendModule*> modules;
+};
+Opened& opened() {
+  static Opened instance;
+  return instance;
+}
+
+BackendEntry* open_entry(const Known& known) {
+  std::string why;
+  if (void* const entry = open_module(known.name, fmt::format("lockstep_backend_{}", known.name), why))
+    return reinterpret_cast<BackendEntry*>(entry);
+  throw NotBuilt(
+      fmt::format("init_process_group: the backend '{}' is the module {}, {}\n"
+                  "Build Lockstep with {}=ON (package {}), or use the backend shm",
+                  known.name, module_file(known.name),
+                  why.empty() ? "which is not there" : "which does not open: " + why, known.option, known.package));
+}
+
+}  // namespace
+
+bool is_backend_module(std::string_view name) { return find(name) != nullptr; }
+
+const BackendModule& backend_module(std::string_view name) {
+  const Known* const known = find(name);
+  LOCKSTEP_CHECK(known, "init_process_group: there is no backend '{}'", name);
+  const std::lock_guard lock(opened().mutex);
+  const BackendModule*& module = opened().modules[known->name];
+  if (module) return *module;
+  BackendEntry* const entry = known->linked ? known->linked : open_entry(*known);
+  const BackendModule* const offered = entry();
+  if (std::string(offered->version) != LOCKSTEP_VERSION)
+    throw NotBuilt(fmt::format("init_process_group: the module of backend '{}' is of Lockstep {}, the library is {}",
+                               name, offered->version, LOCKSTEP_VERSION));
+  return *(module = offered);
+}
+
+}  // namespace lockstep::parallel

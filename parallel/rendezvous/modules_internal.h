@@ -1,0 +1,30 @@
+// Backends that are shared objects of their own, opened on first use: what they need (gloo, MPI) is no burden for
+// programs that do without. A static build links them in.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+namespace lockstep::parallel {
+
+class Backend;
+struct BackendOptions;
+
+// What a module offers. It returns this from `lockstep_backend_<name>`.
+struct BackendModule {
+  const char* version;  // it was built for; no other is used
+  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+  // For init_method "mpi://", null where a module does not know: this process's place in its job, and a
+  // value of each rank, of `bytes`, on all ranks.
+  void (*place)(int* rank, int* size);
+  void (*gather)(const void* own, void* all, std::size_t bytes);
+};
+using BackendEntry = const BackendModule*();
+
+// Whether there can be a module of this name, in this build or in another.
+bool is_backend_module(std::string_view name);
+// Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
+const BackendModule& backend_module(std::string_view name);
+
+}  // namespace lockstep::parallel

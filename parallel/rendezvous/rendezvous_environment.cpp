@@ -1,0 +1,176 @@
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <initializer_list>
+#include <optional>
+
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
+
+namespace lockstep::parallel {
+
+namespace {
+
+// The first one that is set.
+std::optional<std::string> first_of(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (auto text = environment(name)) return text;
+  }
+  return std::nullopt;
+}
+
+int to_number(const std::string& text, const char* name, int low, int high) {
+  return parse_number(std::string("init_process_group: ") + name, text, low, high,
+                      "\nCorrect the variable, or start the program with lockstep-run, torchrun, mpirun or srun");
+}
+
+constexpr const char* kWaysOut =
+    "Start it with lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun), set what is missing,\n"
+    "or give .store, .rank and .world_size";
+
+// How one family of launchers names things.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+  const char* local_size;  // null: it tells the number of nodes instead
+  bool needs_master;       // whether MASTER_ADDR and MASTER_PORT are the only way to know the job
+};
+constexpr Launcher kLaunchers[] = {
+    {"env://", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", true},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", false},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", nullptr, false},
+};
+
+const Launcher& find_launcher() {
+  for (const Launcher& launcher : kLaunchers) {
+    if (environment(launcher.rank) || environment(launcher.size)) return launcher;
+  }
+  return kLaunchers[0];
+}
+
+// What the launcher calls this job, where it does not name a master.
+std::optional<std::string> launcher_job(const Launcher& launcher) {
+  if (launcher.needs_master) return std::nullopt;
+  if (launcher.local_size) return first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
+  const auto job = environment("SLURM_JOB_ID"), step = environment("SLURM_STEP_ID");
+  if (!job) return std::nullopt;
+  return *job + "." + step.value_or("0");
+}
+
+void check_nothing_missing(const Launcher& launcher, const RendezvousOptions& options, bool needs_master) {
+  std::string missing, present;
+  const auto look = [&](const char* name, bool is_needed) {
+    const auto value = environment(name);
+    if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
+    if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+  };
+  look(launcher.rank, options.rank < 0);
+  look(launcher.size, options.world_size < 0);
+  look("MASTER_ADDR", needs_master);
+  look("MASTER_PORT", needs_master);
+  LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
+                 present.empty() ? "" : " (" + present + ")", kWaysOut);
+}
+
+// Whether all ranks are on this host.
+bool is_on_one_host(const Launcher& launcher, int size) {
+  const auto local = launcher.local_size ? environment(launcher.local_size) : std::nullopt;
+  if (local) {
+    const int local_size = to_number(*local, launcher.local_size, 1, kMaxRanks);
+    LOCKSTEP_CHECK(local_size <= size, "init_process_group: {} is {}, more than the {} ranks of {}",
+                   launcher.local_size, local_size, size, launcher.size);
+    return local_size == size;
+  }
+  const auto master = environment("MASTER_ADDR");
+  if (master && (launcher.needs_master || is_loopback(*master))) return is_loopback(*master);
+  for (const char* name : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}) {
+    if (const auto nodes = environment(name)) return to_number(*nodes, name, 1, kMaxRanks) == 1;
+  }
+  return true;
+}
+
+JobId hash_job(const std::string& text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.low64, hash.high64};
+}
+
+// A port for a SLURM job that names none: steps of one job, and jobs that share a host, are kept apart by their identity.
+int port_of_job(const std::string& job) {
+  constexpr int kFirst = 20000, kSpan = 40000;
+  return kFirst + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kSpan);
+}
+
+// Where rank 0 serves the store of ranks on several hosts.
+void find_master(Place& place, const Launcher& launcher, const std::optional<std::string>& job) {
+  const auto master = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
+  const auto nodes = first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
+  place.host = master ? *master : first_host(nodes.value_or(""));
+  LOCKSTEP_CHECK(!place.host.empty(),
+                 "init_process_group: {} started ranks on several hosts, and nothing says where rank 0 is\n"
+                 "Set MASTER_ADDR and MASTER_PORT on all of them{}",
+                 launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
+  place.port = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
+  place.address = fmt::format("{}:{}", place.host, place.port);
+  place.is_port_taken = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
+}
+
+}  // namespace
+
+// The many spellings of this host become one: ranks must come to the same name.
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
+}
+
+void check_place(int rank, int size) {
+  LOCKSTEP_CHECK(size >= 1 && size <= kMaxRanks, "init_process_group: the world size is {}, expected 1 to {}", size,
+                 kMaxRanks);
+  LOCKSTEP_CHECK(rank >= 0 && rank < size, "init_process_group: the rank is {}, expected 0 to {} (world size {})", rank,
+                 size - 1, size);
+}
+
+Place place_from_environment(const RendezvousOptions& options) {
+  const Launcher& launcher = find_launcher();
+  const auto size = environment(launcher.size), rank = environment(launcher.rank);
+  const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
+
+  Place place;
+  place.size = options.world_size;
+  if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
+  const bool is_alone = place.size == 1;  // and has nobody to meet
+  check_nothing_missing(launcher, options, !is_alone && (launcher.needs_master || (!job && !port)));
+  place.rank = options.rank >= 0 ? options.rank : to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
+  check_place(place.rank, place.size);
+  if (is_alone) return place;
+
+  const std::string run = fmt::format("run {} restart {} job {}", environment("TORCHELASTIC_RUN_ID").value_or("none"),
+                                      environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), job.value_or("none"));
+  place.is_one_host = is_on_one_host(launcher, place.size);
+  if (!place.is_one_host) {
+    find_master(place, launcher, job);
+    place.job_text = options.group_name.empty() ? run : run + " group " + options.group_name;
+    place.authenticate = options.authenticate;
+    return place;
+  }
+  if (port) {
+    const auto master = environment("MASTER_ADDR");
+    const std::string host = !master || is_loopback(*master) ? "127.0.0.1" : *master;
+    place.address = fmt::format("{}:{}", host, to_number(*port, "MASTER_PORT", 0, 65535));
+  } else {
+    place.address = fmt::format("{} job {}", launcher.name, *job);
+  }
+  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
+  return place;
+}
+
+// On one host the address is a name only; nobody listens on the port.
+void set_socket(Place& place, const RendezvousOptions& options, const std::string& job) {
+  const std::string name = place.address + "\n" + options.group_name;
+  place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
+  place.job = hash_job(job);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,190 @@
+#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+
+namespace {
+
+const sockaddr* pointer(const TcpAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
+
+void set_option(const Descriptor& socket, int level, int name, int value) {
+  // None of them is needed for right results.
+  static_cast<void>(::setsockopt(socket.get(), level, name, &value, sizeof(value)));
+}
+
+// Empty where the system does not know such addresses. Without file descriptors there is nothing to try
+// again.
+Descriptor open_socket(const TcpAddress& address) {
+  Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!socket && is_out_of_descriptors(errno))
+    throw CommError(fmt::format("cannot make a socket for {}: {}", address.to_string(), reason(errno)));
+  return socket;
+}
+
+template <class Call>
+TcpAddress ask(const Descriptor& socket, Call call) {
+  TcpAddress out;
+  out.size = sizeof(out.storage);
+  if (call(socket.get(), reinterpret_cast<sockaddr*>(&out.storage), &out.size) != 0) out = {};
+  return out;
+}
+
+void add_reason(std::string& error, const TcpAddress& address, int number) {
+  error += fmt::format("{}{}: {}", error.empty() ? "" : "; ", address.to_string(), reason(number));
+}
+
+// Where nobody listens, a client of this host can be given the port that it asks for, and is connected with itself.
+bool is_connected_with_itself(const Descriptor& socket) {
+  return address_of(socket).to_string() == peer_address_of(socket).to_string();
+}
+
+}  // namespace
+
+int TcpAddress::port() const {
+  if (storage.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
+
+TcpAddress TcpAddress::with_port(int port) const {
+  TcpAddress out = *this;
+  const auto number = htons(static_cast<std::uint16_t>(port));
+  if (storage.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&out.storage)->sin6_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in*>(&out.storage)->sin_port = number;
+  }
+  return out;
+}
+
+std::string TcpAddress::host() const {
+  char host[NI_MAXHOST];
+  if (::getnameinfo(pointer(*this), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) return "unknown";
+  return host;
+}
+
+std::string TcpAddress::to_string() const {
+  return storage.ss_family == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
+}
+
+std::vector<TcpAddress> resolve(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  errno = 0;
+  const int failed = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
+  std::vector<TcpAddress> out;
+  for (const addrinfo* entry = failed ? nullptr : list; entry; entry = entry->ai_next) {
+    if (entry->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    TcpAddress& address = out.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size = entry->ai_addrlen;
+  }
+  if (out.empty() && is_out_of_descriptors(errno))
+    throw CommError(fmt::format("cannot look up the host {}: {}", in_quotes(host), reason(errno)));
+  if (out.empty())
+    throw UnknownHost(
+        fmt::format("the host {} has no address: {}\nCheck the name, and whether this host can resolve it",
+                    in_quotes(host), failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
+  return out;
+}
+
+std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline) {
+  for (std::chrono::milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
+    try {
+      return resolve(host, port);
+    } catch (const UnknownHost& error) {
+      deadline.waited(kLongestLookUp);
+      if (deadline.passed()) throw CommTimeout(error.what());
+    }
+    std::this_thread::sleep_for(pause);  // nothing tells that a name is announced
+  }
+}
+
+Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error) {
+  for (const TcpAddress& address : addresses) {
+    Descriptor socket = open_socket(address);
+    // A port whose last connections linger can be had again; one that somebody listens on cannot.
+    if (socket) set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (socket && address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (socket && ::bind(socket.get(), pointer(address), address.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
+      return socket;
+    add_reason(error, address, errno);
+  }
+  return {};
+}
+
+TcpAddress address_of(const Descriptor& socket) { return ask(socket, ::getsockname); }
+TcpAddress peer_address_of(const Descriptor& socket) { return ask(socket, ::getpeername); }
+
+Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error) {
+  Descriptor socket = open_socket(address);
+  int number = socket ? 0 : errno;
+  if (socket && ::connect(socket.get(), pointer(address), address.size) != 0) {
+    number = errno;
+    if (number == EINPROGRESS || number == EINTR) {
+      socklen_t size = sizeof(number);
+      if (!wait_for(socket, POLLOUT, deadline)) {
+        number = ETIMEDOUT;
+      } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) {
+        number = errno;
+      }
+    }
+  }
+  if (number == 0 && is_connected_with_itself(socket)) {
+    const linger at_once{1, 0};  // the port is free again without lingering
+    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    number = ECONNREFUSED;
+  }
+  if (number != 0) {
+    add_reason(error, address, number);
+    return {};
+  }
+  tune_tcp(socket);
+  return socket;
+}
+
+std::string address_towards(const std::vector<TcpAddress>& addresses) {
+  for (const TcpAddress& address : addresses) {
+    const Descriptor socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (socket && ::connect(socket.get(), pointer(address), address.size) == 0) return address_of(socket).host();
+  }
+  return {};
+}
+
+std::string address_on_network() {
+  constexpr const char* kElsewhere = "192.0.2.1";  // in nobody's network (RFC 5737); nothing is sent to it
+  const std::string own = address_towards(resolve(kElsewhere, 9));
+  return own.empty() ? "127.0.0.1" : own;
+}
+
+void tune_tcp(const Descriptor& socket) {
+  constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
+  // While bytes are under way nobody probes: without this a question to a dead host ends after a quarter of an hour.
+  constexpr int kUnconfirmedMilliseconds = 1000 * (kIdleSeconds + kProbeSeconds * kProbes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnconfirmedMilliseconds);
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
+}  // namespace lockstep::parallel

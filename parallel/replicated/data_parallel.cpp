@@ -1,0 +1,162 @@
+#include "lockstep/parallel/replicated/data_parallel.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/parallel/replicated/forward_pass_internal.h"
+#include "lockstep/parallel/replicated/gradient_sums_internal.h"
+#include "lockstep/parallel/replicated/shard_buffers_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+
+struct DataParallel::State {
+  State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
+      : module(module), options(options), replicas(module, devices), buffers(module),
+        books(std::make_shared<DeviceBooks>(std::move(devices))) {}
+
+  void begin_step(int running);
+  std::vector<Tensor> enter(int replica, nn::ReplicaView& view, bool recording);
+  Batch send_rows(const Batch& batch, RowRange rows, int replica);
+  Tensor fetch(const Tensor& output, int replica);
+  Tensor forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward);
+  void add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale);
+
+  nn::Module& module;
+  DataParallelOptions options;
+  Replicas replicas;
+  ShardBuffers buffers;
+  std::shared_ptr<DeviceBooks> books;
+};
+
+DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options) {
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "DataParallel: it cannot be made inside another DataParallel's replica");
+  state_ = std::make_unique<State>(module, std::move(devices), options);
+}
+DataParallel::~DataParallel() = default;
+
+std::vector<nn::Parameter> DataParallel::parameters() const { return state_->module.parameters(); }
+TrafficBook& DataParallel::traffic() { return state_->books->book(); }
+
+void DataParallel::State::begin_step(int running) {
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "DataParallel: it cannot run inside a replica, or a later shard, of another mode");
+  books->begin_step();
+  buffers.begin_step(running > 1);
+  replicas.begin_run();
+}
+
+// On a replica's thread: parameters and buffers get there. Returns the leaves that stand for the trained ones.
+std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording) {
+  std::vector<Tensor> leaves;
+  TraceTime begin = TraceTime::now();
+  books->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
+  begin = TraceTime::now();
+  if (replica > 0) books->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
+  return leaves;
+}
+
+Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int replica) {
+  Batch shard = narrow_rows(batch, rows);
+  for (Tensor& each : shard) {
+    if (each.device() == replicas.device(replica)) continue;
+    const int from = books->position(each.device());
+    const TraceTime begin = TraceTime::now();
+    each = raw::to(each, replicas.device(replica));
+    books->add(from, replica, Phase::kInputs, bytes_of(each), begin);
+  }
+  return shard;
+}
+
+// A replica's output on the output device.
+Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
+  const Device target = options.output_device.value_or(replicas.device(0));
+  const TraceTime begin = TraceTime::now();
+  Tensor fetched = raw::to(output, target);
+  if (output.device() != target) books->add(replica, books->position(target), Phase::kOutputs, bytes_of(output), begin);
+  return fetched;
+}
+
+Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(const Batch& rows)> forward) {
+  const std::int64_t rows = rows_of("DataParallel", inputs);
+  const int devices = replicas.size(), running = static_cast<int>(std::clamp<std::int64_t>(rows, 1, devices));
+  begin_step(running);
+  auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, books);
+  std::vector<Tensor> outputs(static_cast<std::size_t>(running));
+  replicas.run(pass->views(), [&](int r) {
+    std::vector<Tensor> leaves = enter(r, pass->views()[static_cast<std::size_t>(r)], pass->recording());
+    Batch shard = send_rows(inputs, shard_rows(rows, r, devices), r);
+    pass->begin(r, std::move(leaves), shard);
+    const Tensor output = forward(shard);
+    LOCKSTEP_CHECK(output.defined() && output.dim() > 0, "returned {}, expected a tensor with one row for each example",
+                   output.defined() ? lockstep::describe(output) : "nothing");
+    pass->end(r, output);
+    outputs[static_cast<std::size_t>(r)] = fetch(output, r);
+  });
+  return ForwardPass::record(std::move(pass), inputs, raw::cat(outputs, 0));
+}
+
+Tensor DataParallel::operator()(const Tensor& x) {
+  return state_->forward({x}, [this](const Batch& rows) { return state_->module(rows[0]); });
+}
+
+Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
+  return state_->forward(inputs, [this](const Batch& rows) { return state_->module(rows); });
+}
+
+Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
+  State& state = *state_;
+  const std::int64_t rows = rows_of("DataParallel", batch);
+  const int devices = state.replicas.size(), running = static_cast<int>(std::min<std::int64_t>(rows, devices));
+  LOCKSTEP_CHECK(running > 0, "DataParallel: the batch has no rows");
+  const bool weighted = state.options.weighting == Weighting::kSamples;
+
+  state.begin_step(running);
+  std::vector<nn::ReplicaView> views(static_cast<std::size_t>(running));
+  std::vector<std::vector<Tensor>> leaves(views.size());
+  std::vector<Tensor> losses(views.size());
+  state.replicas.run(views, [&](int replica) {
+    const auto r = static_cast<std::size_t>(replica);
+    leaves[r] = state.enter(replica, views[r], true);
+    const RowRange range = shard_rows(rows, replica, devices);
+    const std::uint64_t before = autograd::newest_sequence();
+    const Tensor loss = loss_fn(state.send_rows(batch, range, replica));
+    const std::int64_t weight = weighted ? range.count : 1;
+    losses[r] = weighted_loss("DataParallel", loss, weight);
+    const autograd::CutGraph graph = autograd::cut_graph(loss, before, leaves[r]);
+    LOCKSTEP_CHECK(graph.cuts.empty(),
+                   "the loss depends on {}, which requires grad and is no parameter of the module; "
+                   "register it (add_parameter), or detach() it",
+                   lockstep::describe(graph.cuts[0].inside));
+    weighted_backward(graph.root, weight);
+  });
+  const StepScale scale = weighted ? StepScale(rows) : StepScale(devices, running);
+  state.add_gradients(leaves, scale);
+  const TraceTime begin = TraceTime::now();
+  const Tensor loss = combine_losses(losses, scale);
+  for (int r = 1; r < running; ++r)
+    state.books->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
+  return loss;
+}
+
+// Adds the sums over the replicas to the parameters' gradients, in a backward of one operation: homes are used and hooks
+// run as in any other.
+void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale) {
+  const EnableGradGuard recording;
+  const std::vector<Tensor>& trained = replicas.trained();
+  const auto sum = [&](const Tensor&, const autograd::Needs& needs) {
+    GradientSums sums(replicas.device(0), scale, *books);
+    for (std::size_t p = 0; p < trained.size(); ++p) {
+      std::vector<Tensor> of_all;
+      for (const std::vector<Tensor>& each : leaves) of_all.push_back(each[p].grad());
+      sums.add(std::move(of_all), needs, p);
+    }
+    return sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
+  };
+  const Tensor step = autograd::record("data_parallel", raw::zeros(Shape()), trained, sum);
+  if (step.requires_grad()) step.backward();  // unless all have been frozen since the forward
+}
+
+}  // namespace lockstep::parallel

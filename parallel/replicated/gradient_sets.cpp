@@ -1,0 +1,91 @@
+#include "lockstep/parallel/replicated/gradient_sets_internal.h"
+
+#include <bit>
+
+#include "lockstep/autograd/history_internal.h"
+#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Whether backward gives this parameter gradients in another dtype than they are added up in.
+bool is_narrow(const Tensor& leaf) { return leaf.dtype() != sum_dtype(leaf.dtype()); }
+
+// A leaf that was frozen after the step began gets no gradient, so it needs no place for one.
+void set_home(const Tensor& leaf, const Tensor& home) {
+  autograd::set_gradient_home(leaf, leaf.requires_grad() ? home : Tensor());
+}
+
+}  // namespace
+
+GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
+    : parameters_(std::move(parameters)), homes_(parameters_.size()), half_(parameters_.size()) {}
+
+void GradientSets::set_homes(std::vector<Tensor> homes) { homes_ = std::move(homes); }
+
+void GradientSets::clear() {
+  sets_.clear();
+  half_.assign(parameters_.size(), Tensor());
+  for (std::size_t p = 0; p < parameters_.size(); ++p) reset(p);
+}
+
+// Back to one backward that writes at home.
+void GradientSets::reset(std::size_t p) {
+  const Tensor& leaf = parameters_[p].master();
+  autograd::set_whole_contributions(leaf, false);
+  set_home(leaf, homes_[p]);
+}
+
+void GradientSets::begin(int shard, int shards) {
+  if (shard == 0) clear();  // also what a step that failed has left
+  if (shards == 1) return;
+  const bool new_set = shard % 2 == 0;
+  const bool first_set = sets_.size() == (new_set ? 0 : 1);
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& leaf = parameters_[p].master();
+    const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
+    const bool narrow = is_narrow(leaf);  // then each shard's stands alone in grad()
+    set_home(leaf, first_set ? homes_[p] : Tensor());
+    autograd::set_whole_contributions(leaf, !new_set && !narrow);
+    leaf.set_grad(narrow ? Tensor() : before);
+    half_[p] = narrow ? before : Tensor();
+  }
+  if (!new_set) sets_.pop_back();
+}
+
+// The set that the last shard was added to.
+Tensor GradientSets::newest(std::size_t p) {
+  const Tensor grad = parameters_[p].master().grad();
+  return is_narrow(parameters_[p].master()) ? add_up(std::exchange(half_[p], Tensor()), widened(grad)) : grad;
+}
+
+void GradientSets::end(int shard, int shards) {
+  if (shard == shards - 1) return;
+  std::vector<Tensor>& set = sets_.emplace_back();
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    set.push_back(newest(p));
+    parameters_[p].master().set_grad(Tensor());
+  }
+  // As many sets remain as shard + 1 has ones in binary.
+  while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(shard + 1)))) {
+    std::vector<Tensor>& to = sets_[sets_.size() - 2];
+    for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = add_up(to[p], sets_.back()[p]);
+    sets_.pop_back();
+  }
+}
+
+Tensor GradientSets::finish(std::size_t p) {
+  const Tensor& leaf = parameters_[p].master();
+  reset(p);
+  Tensor sum = newest(p);
+  for (std::size_t s = sets_.size(); s-- > 0;) {
+    sum = add_up(std::move(sets_[s][p]), sum);
+    sets_[s][p] = Tensor();
+  }
+  if (sum.defined() && !sum.is_contiguous()) sum = raw::clone(sum);
+  leaf.set_grad(is_narrow(leaf) ? Tensor() : sum);
+  return sum;
+}
+
+}  // namespace lockstep::parallel

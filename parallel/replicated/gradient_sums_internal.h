@@ -1,0 +1,43 @@
+// The sums of the replicas' gradients, in canonical order on the first device. Not installed.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/autograd/node.h"
+#include "lockstep/parallel/replicated/device_books_internal.h"
+#include "lockstep/parallel/replicated/replica_workers_internal.h"
+#include "lockstep/parallel/replicated/shard_rows_internal.h"
+
+namespace lockstep::parallel {
+
+class GradientSums {
+ public:
+  // Every sum is multiplied by `scale`.
+  GradientSums(Device device, const StepScale& scale, DeviceBooks& books)
+      : device_(device), scale_(scale), books_(books) {}
+
+  // Notes the replicas' gradients of one parameter, `input` of the operation that runs backward. Undefined ones keep
+  // their place in the order, and count for nothing.
+  void add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input);
+  // Adds up everything, each worker an equal share of all elements, and returns the sums, undefined where all gradients
+  // are. Reading another device's memory is the transfer; GPUs' gradients are copied first.
+  autograd::Gradients run(ReplicaWorkers* workers, const std::vector<Device>& devices);
+
+ private:
+  struct Sum {
+    std::vector<Tensor> inputs;
+    Tensor out;              // in the dtype of sums
+    DType dtype = kFloat32;  // of the gradients
+    std::int64_t first = 0;  // element among those of all sums
+  };
+  void combine(std::int64_t begin, std::int64_t end) const;
+
+  Device device_;
+  StepScale scale_;
+  DeviceBooks& books_;
+  std::vector<Sum> sums_;
+  std::int64_t elements_ = 0;
+  std::vector<std::int64_t> sent_;  // bytes, by replica
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,94 @@
+// Ranks with different numbers of batches: those that are out of data shadow the steps of the others.
+//
+// No message says who is out of data: it travels in the tail of the buckets. A rank that is out starts the next step's
+// first bucket like all others; where its tail says that all ranks are out, there was no next step.
+#include <algorithm>
+#include <span>
+
+#include "lockstep/parallel/replicated/distributed_state_internal.h"
+#include "lockstep/parallel/replicated/model_check_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// One number of each rank.
+std::vector<std::int64_t> gather_numbers(ProcessGroup& group, std::int64_t own) {
+  const Tensor all = raw::empty({group.size()}, {.dtype = kInt64});
+  group.all_gather(all, raw::full({1}, own, {.dtype = kInt64}))->wait();
+  const std::span<const std::int64_t> numbers = all.span<std::int64_t>();
+  return {numbers.begin(), numbers.end()};
+}
+
+}  // namespace
+
+void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& options) {
+  if (!options.enable) return body();
+  State& state = *state_;
+  LOCKSTEP_CHECK(!state.joining, "DistributedDataParallel: join inside join of the same model");
+  LOCKSTEP_CHECK(state.no_sync_depth == 0,
+                 "DistributedDataParallel: join inside no_sync, where no step is synchronised");
+  LOCKSTEP_CHECK(state.reducer->alone(),
+                 "DistributedDataParallel: join, and another model shares the group: a rank that is out of data could "
+                 "shadow the steps of one only");
+  check_same_text("DistributedDataParallel: ranks join with different options",
+                  fmt::format("divide_by_initial_world_size {} throw_on_early_termination {}",
+                              options.divide_by_initial_world_size, options.throw_on_early_termination),
+                  *state.group);
+  struct Leave {
+    State& state;
+    ~Leave() {
+      state.joining.reset();
+      state.reducer->set_join(nullptr);
+      state.reducer->abandon();
+    }
+  };
+  state.install();
+  state.joining.emplace(State::Join{.options = options});
+  state.reducer->set_join(&options);
+  const Leave leave{state};
+  body();
+  state.shadow();
+  state.end_join();
+}
+
+void DistributedDataParallel::State::shadow() {
+  joining->is_out = true;
+  install();
+  const auto drop_gradients = [&] {
+    for (const nn::Parameter& parameter : parameters.list()) parameter.master().set_grad(Tensor());
+  };
+  drop_gradients();  // the buckets in which they stand are the next step's
+  while (reducer->shadow_step()) {
+    if (joining->options.shadow_step) joining->options.shadow_step();
+    drop_gradients();
+  }
+}
+
+// Who is out of data changes at most once for each rank, and only then have ranks anything to agree about.
+void DistributedDataParallel::State::after_joined_step() {
+  Join& join = *joining;
+  if (!join.is_out) ++join.own_steps;
+  if (reducer->joined() == join.out) return;
+  join.out = reducer->joined();
+  if (join.options.throw_on_early_termination) {
+    const std::vector<std::int64_t> steps = gather_numbers(*group, join.own_steps);
+    const auto [fewest, most] = std::ranges::minmax_element(steps);
+    throw CommError(
+        fmt::format("DistributedDataParallel: join: rank {} is out of data after {} steps, rank {} is at step {}",
+                    fewest - steps.begin(), *fewest, most - steps.begin(), *most));
+  }
+  const Tensor first = raw::full({1}, join.is_out ? group->size() : group->rank(), {.dtype = kInt32});
+  group->all_reduce(first, ReduceOp::kMin)->wait();
+  join.buffers_of = first.item<int>();
+}
+
+// Ranks that were out of data have not taken the optimizer's steps.
+void DistributedDataParallel::State::end_join() {
+  const std::vector<std::int64_t> steps = gather_numbers(*group, joining->own_steps);
+  const auto [fewest, most] = std::ranges::minmax_element(steps);
+  if (*fewest < *most) share_state(static_cast<int>(std::ranges::max_element(steps) - steps.begin()));
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,76 @@
+#include "lockstep/parallel/replicated/replicas_internal.h"
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::parallel {
+
+Replicas::Replicas(const nn::Module& module, std::vector<Device> devices)
+    : devices_(std::move(devices)), parameters_(module.parameters()) {
+  LOCKSTEP_CHECK(!devices_.empty(), "DataParallel: no devices given");
+  const auto check = [&](const std::string& name, const Tensor& tensor) {
+    LOCKSTEP_CHECK(tensor.device() == devices_[0], "DataParallel: {} is on {}, expected {}; call module.to(devices[0])",
+                   name, tensor.device().to_string(), devices_[0].to_string());
+  };
+  for (const auto& [name, parameter] : module.named_parameters()) check(name, parameter.master());
+  for (const auto& [name, buffer] : module.named_buffers()) check(name, buffer.master());
+  copies_.resize(devices_.size());
+  for (std::size_t r = 1; r < devices_.size(); ++r) copies_[r].resize(parameters_.size());
+  workers_ = std::make_shared<ReplicaWorkers>(devices_.size());
+}
+
+void Replicas::begin_run() {
+  trained_.clear();
+  for (const nn::Parameter& parameter : parameters_) {
+    if (parameter.master().requires_grad()) trained_.push_back(parameter.master());
+  }
+}
+
+std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves) {
+  std::int64_t bytes = 0;
+  std::size_t next = 0;  // of the trained ones
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& master = parameters_[p].master();
+    Tensor own = master;
+    if (replica > 0) {
+      Copy& copy = copies_[static_cast<std::size_t>(replica)][p];
+      bytes += refresh(master, copy, device(replica));
+      own = copy.tensor;
+    }
+    const bool is_trained = next < trained_.size() && trained_[next].ref() == master.ref();
+    if (is_trained) ++next;
+    if (recording && is_trained) {
+      own = raw::alias(own).requires_grad_();
+      leaves.push_back(own);
+    }
+    view.set(parameters_[p].id(), own);
+  }
+  return bytes;
+}
+
+std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) {
+  const Ref<Storage>& source = master.impl().storage;
+  if (copy.source == source && copy.version == source->version()) return 0;
+  if (!copy.tensor.defined() || copy.tensor.shape() != master.shape() || copy.tensor.dtype() != master.dtype())
+    copy.tensor = raw::empty(master.shape(), {.dtype = master.dtype(), .device = device});
+  raw::copy(master, copy.tensor);
+  copy.tensor.impl().storage->bump_version();
+  copy.source = source;
+  copy.version = source->version();
+  return master.numel() * static_cast<std::int64_t>(item_size(master.dtype()));
+}
+
+void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
+  const bool recording = autograd::grad_mode();
+  const int first_shard = random::current_shard() * size();
+  run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
+    const EnableGradGuard mode(recording);
+    const random::ShardGuard shard(first_shard + r);
+    const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);
+    body(r);
+  });
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,339 @@
+#include "lockstep/parallel/simulate/hop_group_internal.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "lockstep/parallel/comm/backends/poison_internal.h"
+#include "lockstep/parallel/simulate/collective_hops_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/small_vector.h"
+
+namespace lockstep::parallel {
+
+struct HopGroup::Head {
+  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0;
+  double seconds = 0;
+};
+
+namespace {
+
+std::byte* bytes_at(const Call& call, std::int64_t element) {
+  return static_cast<std::byte*>(call.out.raw_data()) + static_cast<std::size_t>(element) * item_size(call.dtype);
+}
+
+// A view of elements [begin, end) of what the call reduces.
+Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
+  return raw::slice(raw::reshape(call.out, {call.count}), 0, begin, end, 1);
+}
+
+}  // namespace
+
+bool is_by_hops(const InitOptions& options) {
+  const bool simulated = options.backend == "sim";
+  LOCKSTEP_CHECK(
+      simulated == (options.simulation != nullptr),
+      "init_process_group: the backend is '{}', and .simulation is {}; backend sim needs one for each rank, and "
+      "the others none",
+      options.backend, options.simulation ? "set" : "not set");
+  const bool by_hops = simulated || options.algorithm != Algorithm::kDirect || options.observer;
+  if (!by_hops) return false;
+  LOCKSTEP_CHECK(simulated || options.backend == "local",
+                 "init_process_group: algorithm {}{} is for the backends local and sim, not for '{}'",
+                 name(options.algorithm), options.observer ? " with an observer" : "", options.backend);
+  LOCKSTEP_CHECK(
+      !*order_text(options.reduction),
+      "init_process_group: sums {} are not made hop by hop; take backend local or shm, without algorithm and observer",
+      order_text(options.reduction));
+  LOCKSTEP_CHECK(
+      options.reduction != Reduction::kCanonical || options.algorithm == Algorithm::kDirect,
+      "init_process_group: algorithm {} does not add in canonical order; take kDirect, or .reduction = kNative",
+      name(options.algorithm));
+  return true;
+}
+
+std::unique_ptr<Backend> make_hops(const BackendOptions& options) { return std::make_unique<HopGroup>(options); }
+
+void HopWork::wait() {
+  if (group) group->wait(*this);
+  if (error.empty()) return;
+  if (late) throw CommTimeout(error);
+  throw CommError(error);
+}
+
+bool HopWork::is_completed() { return !group || group->poll(*this); }
+
+HopGroup::HopGroup(const BackendOptions& options)
+    : name_(options.simulation ? "sim" : "local"), options_(options),
+      network_free_(static_cast<std::size_t>(options.size), 0) {
+  const auto part = [&](const char* prefix) {
+    BackendOptions own = options;
+    own.store = std::make_shared<PrefixStore>(prefix, options.store);
+    own.store->set_timeout(options.timeout);
+    return make_local(own);
+  };
+  messages_ = part("messages/");
+  plain_ = part("plain/");
+}
+
+HopGroup::~HopGroup() {
+  try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
+    while (!queue_.empty() && failed_.empty() && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
+  } catch (const Error&) {
+    // Nobody waits for it.
+  }
+  for (const auto& work : queue_) {
+    work->error = work->call.describe() + ": its group is gone";
+    work->group = nullptr;
+  }
+}
+
+void HopGroup::check_usable(const Call& call) const {
+  if (failed_.empty()) return;
+  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
+  if (failed_late_) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+// --- starting -------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Work> HopGroup::start(Call call) {
+  check_usable(call);
+  if (call.is_message()) return start_transfer(std::move(call));
+  // Starting may wait for peers, which may wait for this rank's part of what was started before.
+  while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
+  check_usable(call);
+  auto work = std::make_shared<HopWork>(this, std::move(call));
+  send_head(*work);
+  if (work->call.kind == Kind::kAllReduce) {
+    const Call& own = work->call;
+    work->plan = HopPlan(options_.algorithm, size(), own.count);
+    if (own.in.raw_data() != own.out.raw_data() && own.count > 0)
+      std::memcpy(own.out.raw_data(), own.in.raw_data(), static_cast<std::size_t>(own.count) * item_size(own.dtype));
+  } else if (work->call.kind != Kind::kEmpty) {
+    work->plain = plain_->start(work->call);
+  }
+  queue_.push_back(work);
+  return work;
+}
+
+// On a simulated network what the sender's clock shows goes first.
+std::shared_ptr<Work> HopGroup::start_transfer(Call call) {
+  if (!options_.simulation) return plain_->start(std::move(call));
+  const bool sends = call.kind == Kind::kSend;
+  Call clock = call;
+  clock.in = clock.out = raw::empty({1}, {.dtype = kFloat64});
+  clock.count = 1;
+  clock.dtype = kFloat64;
+  clock.tag = 0;
+  if (sends) clock.in.span<double>()[0] = options_.simulation->seconds();
+  const Tensor sent_at = clock.out;
+  auto first = plain_->start(std::move(clock));
+  const double taken =
+      options_.simulation->link().seconds(static_cast<double>(call.count) * static_cast<double>(item_size(call.dtype)));
+  auto data = plain_->start(std::move(call));
+  return then(std::move(data), [first, sent_at, taken, sends, simulation = options_.simulation] {
+    first->wait();
+    if (!sends) simulation->wait_until(sent_at.span<double>()[0] + taken);
+  });
+}
+
+void HopGroup::send_head(HopWork& work) {
+  const Call& call = work.call;
+  const Head head{.number = call.number,
+                  .kind = static_cast<std::uint64_t>(call.kind),
+                  .dtype = static_cast<std::uint64_t>(call.dtype),
+                  .op = static_cast<std::uint64_t>(call.op),
+                  .root = static_cast<std::uint64_t>(call.root),
+                  .count = static_cast<std::uint64_t>(call.count),
+                  .detail = call.detail,
+                  .seconds = options_.simulation ? options_.simulation->seconds() : 0};
+  const auto bytes = static_cast<std::int64_t>(sizeof(Head));
+  work.heads = raw::empty({size(), bytes}, {.dtype = kUInt8});
+  work.under_way_heads = messages_->start({.kind = Kind::kAllGather,
+                                           .in = raw::from_bytes(&head, {bytes}, kUInt8),
+                                           .out = work.heads,
+                                           .count = bytes,
+                                           .number = call.number,
+                                           .rank = rank()});
+}
+
+// All ranks agree on the call before they get memory together.
+Ref<Storage> HopGroup::allocate(const Call& call, std::size_t bytes, Device device) {
+  start(call)->wait();
+  return plain_->allocate(call, bytes, device);
+}
+
+void HopGroup::release_staging() {
+  while (!queue_.empty()) run_front(/*waits=*/true);
+  messages_->release_staging();
+  plain_->release_staging();
+}
+
+// --- driving --------------------------------------------------------------------------------------------------------------
+
+bool HopGroup::wait_or_poll(Work& work, bool waits) {
+  if (!waits) return work.is_completed();
+  work.wait();
+  return true;
+}
+
+// As far as it goes; to the end where it waits. Returns whether it is complete.
+bool HopGroup::advance(HopWork& work, bool waits) {
+  if (!work.agreed) {
+    if (!wait_or_poll(*work.under_way_heads, waits)) return false;
+    work.under_way_heads->wait();  // is_completed hides errors
+    compare_heads(work);
+    work.agreed = true;
+  }
+  if (work.plain) return wait_or_poll(*work.plain, waits);
+  if (work.step < 0) start_step(work);
+  while (work.step < work.plan.steps()) {
+    for (; !work.messages.empty(); work.messages.pop_back()) {
+      if (!wait_or_poll(*work.messages.back(), waits)) return false;
+      work.messages.back()->wait();
+    }
+    finish_step(work);
+    start_step(work);
+  }
+  return true;
+}
+
+// Works on the oldest collective. Returns whether it is over, well or not.
+bool HopGroup::run_front(bool waits) {
+  const std::shared_ptr<HopWork> work = queue_.front();
+  try {
+    if (!advance(*work, waits)) return false;
+  } catch (const std::exception& error) {
+    failed_ = fmt::format("{}: {}", work->call.describe(), error.what());
+    failed_late_ = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+    for (const auto& each : queue_) {
+      each->error = failed_;
+      each->late = failed_late_;
+      each->group = nullptr;
+    }
+    queue_.clear();
+    return true;
+  }
+  queue_.pop_front();
+  work->group = nullptr;
+  return true;
+}
+
+void HopGroup::wait(HopWork& work) {
+  while (work.group) run_front(/*waits=*/true);
+  if (options_.simulation && work.error.empty()) options_.simulation->wait_until(work.done_at);
+}
+
+bool HopGroup::poll(const HopWork& work) {
+  while (work.group && run_front(/*waits=*/false)) continue;
+  return !work.group;
+}
+
+// --- an operation's parts -------------------------------------------------------------------------------------------------
+
+void HopGroup::compare_heads(HopWork& work) {
+  std::vector<Head> heads(static_cast<std::size_t>(size()));
+  std::memcpy(heads.data(), work.heads.raw_data(), heads.size() * sizeof(Head));
+  const auto text = [](const Head& head) {
+    return Announcement{.kind = head.kind, .dtype = head.dtype, .op = head.op, .root = head.root, .count = head.count}
+        .text();
+  };
+  const Head& own = heads[static_cast<std::size_t>(rank())];
+  std::vector<double> launched;
+  for (int r = 0; r < size(); ++r) {
+    const Head& peer = heads[static_cast<std::size_t>(r)];
+    launched.push_back(peer.seconds);
+    if (std::memcmp(&peer, &own, offsetof(Head, seconds)) == 0) continue;
+    throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
+                                text(own) == text(peer) ? ", of another shape, scale or number" : ""));
+  }
+  if (options_.simulation) settle_time(work, std::move(launched));
+}
+
+// All ranks compute the same from the same clocks.
+void HopGroup::settle_time(HopWork& work, std::vector<double> launched) {
+  for (std::size_t r = 0; r < launched.size(); ++r) launched[r] = std::max(launched[r], network_free_[r]);
+  const Call& call = work.call;
+  const auto item = static_cast<double>(item_size(call.dtype));
+  if (call.kind == Kind::kAllReduce) {
+    simulate(
+        options_.simulation->link(), work.plan.steps(), [&](int step) { return work.plan.step(step); }, item, launched);
+  } else {
+    const CollectiveHops hops(call.kind, size(), call.count, call.root);
+    simulate(
+        options_.simulation->link(), hops.steps(), [&](int step) { return hops.step(step); }, item, launched);
+  }
+  work.done_at = launched[static_cast<std::size_t>(rank())];
+  network_free_ = std::move(launched);
+}
+
+void HopGroup::start_step(HopWork& work) {
+  const Call& call = work.call;
+  if (++work.step >= work.plan.steps()) return;
+  work.step_began = TraceTime::now();
+  work.step_sends = 0;
+  for (const Hop& hop : work.plan.step(work.step)) {
+    if (hop.from != rank() && hop.to != rank()) continue;
+    Call message{.kind = hop.from == rank() ? Kind::kSend : Kind::kRecv,
+                 .count = hop.end - hop.begin,
+                 .dtype = call.dtype,
+                 .root = hop.from == rank() ? hop.to : hop.from,
+                 .tag = work.step,
+                 .number = call.number,
+                 .rank = rank()};
+    if (hop.from == rank()) {
+      message.in = elements(call, hop.begin, hop.end);
+      work.step_sends += message.count * static_cast<std::int64_t>(item_size(call.dtype));
+    } else {
+      message.out = raw::empty({message.count}, {.dtype = call.dtype});
+      work.arriving.push_back({hop, message.out});
+    }
+    work.messages.push_back(messages_->start(std::move(message)));
+  }
+}
+
+void HopGroup::finish_step(HopWork& work) {
+  const Call& call = work.call;
+  std::ranges::sort(work.arriving, {}, [](const HopWork::Arriving& each) { return each.hop.from; });
+  if (!work.arriving.empty() && work.arriving[0].hop.adds) add_arrived(work);
+  for (const auto& [hop, data] : work.arriving) {
+    if (!hop.adds)
+      std::memcpy(bytes_at(call, hop.begin), data.raw_data(),
+                  static_cast<std::size_t>(data.numel()) * item_size(call.dtype));
+    if (options_.observer)
+      options_.observer->on_hop({.number = call.number,
+                                 .step = work.step,
+                                 .hop = hop,
+                                 .received = data,
+                                 .result = elements(call, hop.begin, hop.end)});
+  }
+  work.arriving.clear();
+  trace_event(TraceKind::kHops, lockstep::parallel::name(options_.algorithm), work.step_began,
+              {.bytes = work.step_sends, .from = rank(), .id = work.step});
+}
+
+// All that comes in one step to be added is for the same elements. In the order of ranks, this one's own among them.
+void HopGroup::add_arrived(const HopWork& work) {
+  const Call& call = work.call;
+  const Hop& first = work.arriving[0].hop;
+  void* const own = bytes_at(call, first.begin);
+  SmallVector<const void*, 8> inputs;
+  bool is_own_in = false;
+  for (const auto& [hop, data] : work.arriving) {
+    if (hop.from > rank() && !is_own_in) inputs.push_back(own);
+    is_own_in = is_own_in || hop.from > rank();
+    inputs.push_back(data.raw_data());
+  }
+  if (!is_own_in) inputs.push_back(own);
+  const bool is_last = work.step + 1 == work.plan.reduce_steps();  // then the sums are complete
+  raw::combine({.inputs = {inputs.begin(), inputs.size()},
+                .outputs = {&own, 1},
+                .dtype = call.dtype,
+                .op = combine_op(call.op),
+                .scale = is_last ? call.scale : 1},
+               0, first.end - first.begin);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,87 @@
+// The backends whose collectives can be watched: local with an algorithm or an observer, and sim.
+//
+// Underneath are two groups of the engine of local, one for messages between the ranks' threads, one for everything that is
+// not made of messages. A collective begins with a head from each rank to all, which says what it is about to do and what
+// its clock shows; then an all_reduce takes the steps of its plan, and each rank works out the same simulated times.
+// Collectives are done in the order in which they were started, as far as somebody waits for them.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/simulate/hops.h"
+#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/tensor/trace.h"
+
+namespace lockstep::parallel {
+
+class HopGroup;
+
+class HopWork final : public Work {
+ public:
+  HopWork(HopGroup* group, Call call) : group(group), call(std::move(call)) {}
+  void wait() override;
+  bool is_completed() override;
+  bool is_known_complete() override { return !group; }
+
+  struct Arriving {
+    Hop hop;
+    Tensor data;
+  };
+  HopGroup* group;  // null once it is over
+  const Call call;
+  Tensor heads;  // (ranks, bytes of a head)
+  std::shared_ptr<Work> under_way_heads, plain;
+  bool agreed = false;
+  HopPlan plan{Algorithm::kDirect, 1, 0};
+  int step = -1;                // that is under way ...
+  TraceTime step_began;         // ... since then, in a trace
+  std::int64_t step_sends = 0;  // ... and so many bytes of this rank
+  std::vector<std::shared_ptr<Work>> messages;
+  std::vector<Arriving> arriving;
+  double done_at = 0;  // by the simulated clock
+  std::string error;
+  bool late = false;
+};
+
+class HopGroup final : public Backend {
+ public:
+  explicit HopGroup(const BackendOptions& options);
+  ~HopGroup() override;
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  const std::string& name() const override { return name_; }
+  Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
+  void release_staging() override;
+  std::shared_ptr<Work> start(Call call) override;
+
+ private:
+  friend class HopWork;
+  struct Head;
+  void check_usable(const Call& call) const;
+  std::shared_ptr<Work> start_transfer(Call call);
+  void send_head(HopWork& work);
+  bool wait_or_poll(Work& work, bool waits);
+  bool advance(HopWork& work, bool waits);
+  bool run_front(bool waits);
+  void compare_heads(HopWork& work);
+  void settle_time(HopWork& work, std::vector<double> launched);
+  void start_step(HopWork& work);
+  void finish_step(HopWork& work);
+  void add_arrived(const HopWork& work);
+  void wait(HopWork& work);
+  bool poll(const HopWork& work);
+
+  std::string name_;
+  BackendOptions options_;
+  std::unique_ptr<Backend> messages_, plain_;
+  std::deque<std::shared_ptr<HopWork>> queue_;
+  std::vector<double> network_free_;  // until when each rank's earlier collectives take
+  std::string failed_;                // what made the group unusable
+  bool failed_late_ = false;
+};
+
+}  // namespace lockstep::parallel

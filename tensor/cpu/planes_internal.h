@@ -1,0 +1,40 @@
+// What the kernels of pictures share: work by channels, and which windows of a row see an element.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/tensor/cpu/loops_internal.h"
+
+namespace lockstep::LOCKSTEP_KERNELS {
+
+// Calls body(plane) for `count` planes of `work` elements each, shared between threads where that is worth it.
+template <class F>
+void for_planes(std::int64_t count, std::int64_t work, F body) {
+  if (count * work < kParallelFrom) {
+    for (std::int64_t plane = 0; plane < count; ++plane) body(plane);
+    return;
+  }
+  const std::int64_t group = std::max<std::int64_t>(kChunk / work, 1);
+  for_chunks((count + group - 1) / group, [&](std::int64_t chunk) {
+    for (std::int64_t plane = chunk * group; plane < std::min(count, (chunk + 1) * group); ++plane) body(plane);
+  });
+}
+
+struct Range {
+  std::int64_t first, last;  // one after the last
+};
+
+// The places p in [0, output) with 0 <= p stride + shift < input.
+inline Range places_inside(std::int64_t input, std::int64_t output, std::int64_t stride, std::int64_t shift) {
+  const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
+  const std::int64_t last = input > shift ? (input - shift + stride - 1) / stride : 0;
+  return {first, std::min(output, last)};
+}
+
+// The first element of a window that is in the picture, for one that begins at `start`.
+inline std::int64_t first_seen(std::int64_t start, std::int64_t dilation) {
+  return start >= 0 ? start : start + (dilation - 1 - start) / dilation * dilation;
+}
+
+}  // namespace lockstep::LOCKSTEP_KERNELS

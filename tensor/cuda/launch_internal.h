@@ -1,0 +1,238 @@
+// How kernels for CUDA are written: as functors over elements or over blocks of threads, which nvcc makes kernels of and any
+// other compiler plain loops. So what they compute is tested on machines without a GPU, too.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "lockstep/tensor/cuda/fault_internal.h"
+#include "lockstep/tensor/level_internal.h"
+
+#ifdef __CUDACC__
+#define DEVICE_ONLY __device__
+#define UNROLL _Pragma("unroll 4")
+#define UNROLL_ALL _Pragma("unroll")
+#define ONE_BY_ONE _Pragma("unroll 1")
+#else
+#define DEVICE_ONLY
+#define UNROLL
+#define UNROLL_ALL
+#define ONE_BY_ONE
+#endif
+
+namespace lockstep::LOCKSTEP_KERNELS {
+
+inline constexpr int kThreads = 256;  // of a block
+inline constexpr int kWarp = 32;
+static_assert(kThreads % kWarp == 0);
+
+// A value of each thread of a block, for code in several steps.
+#ifdef __CUDACC__
+template <class T>
+struct PerThread {
+  T value;
+  __device__ T& operator[](int) { return value; }
+};
+#else
+template <class T>
+struct PerThread {
+  T values[kThreads];
+  T& operator[](int thread) { return values[thread]; }
+};
+#endif
+
+#ifdef __CUDACC__
+namespace detail {
+
+// The value of the thread `distance` further on in the warp, word by word.
+template <class T>
+__device__ T from_further(const T& value, int distance) {
+  static_assert(sizeof(T) % sizeof(int) == 0);
+  int words[sizeof(T) / sizeof(int)];
+  memcpy(words, &value, sizeof(T));
+  for (int& word : words) word = __shfl_down_sync(0xffffffffu, word, distance);
+  T out;
+  memcpy(&out, words, sizeof(T));
+  return out;
+}
+
+}  // namespace detail
+#endif
+
+// The threads of one block.
+class Block {
+ public:
+  DEVICE_ONLY explicit Block(std::int64_t index) : index_(index) {}
+  DEVICE_ONLY std::int64_t index() const { return index_; }
+#ifdef __CUDACC__
+  // Runs step(thread) for all threads; then all have ended it.
+  template <class F>
+  __device__ void each(F step) const {
+    step(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+#else
+  template <class F>
+  void each(F step) const {
+    for (int thread = 0; thread < kThreads; ++thread) step(thread);
+  }
+#endif
+
+  // All threads' values joined in pairs, in an order that is always the same: within a warp 16 apart, 8, 4, 2, 1, then
+  // the warps likewise. Every thread gets the result. `T` has whole words.
+  template <class T, class Join>
+  DEVICE_ONLY T reduce(PerThread<T>& values, Join join) const;
+  // The same apart for each of `lanes` (a power of two) groups of threads that are equal modulo `lanes`: 128 apart, 64,
+  // ... The first `lanes` threads get the results.
+  template <class T, class Join>
+  DEVICE_ONLY void reduce_lanes(PerThread<T>& values, int lanes, Join join) const;
+  // Every thread's value becomes the sum of those of the threads before it.
+  template <class T>
+  DEVICE_ONLY void sum_before(PerThread<T>& values) const;
+
+ private:
+  std::int64_t index_;
+};
+
+#ifdef __CUDACC__
+template <class T, class Join>
+__device__ T Block::reduce(PerThread<T>& values, Join join) const {
+  constexpr int kWarps = kThreads / kWarp;
+  alignas(16) __shared__ unsigned char memory[kWarps * sizeof(T)];
+  T* const of_warps = reinterpret_cast<T*>(memory);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  T value = values.value;
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    value = join(value, detail::from_further(value, distance));
+  if (lane == 0) of_warps[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    value = of_warps[lane < kWarps ? lane : 0];
+    for (int distance = kWarps / 2; distance > 0; distance /= 2)
+      value = join(value, detail::from_further(value, distance));
+    if (lane == 0) of_warps[0] = value;
+  }
+  __syncthreads();
+  const T total = of_warps[0];
+  __syncthreads();  // the memory is that of the next reduction, too
+  return total;
+}
+
+template <class T, class Join>
+__device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) const {
+  alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
+  T* const all = reinterpret_cast<T*>(memory);
+  const int thread = static_cast<int>(threadIdx.x);
+  all[thread] = values.value;
+  __syncthreads();
+  for (int distance = kThreads / 2; distance >= lanes; distance /= 2) {
+    if (thread < distance) all[thread] = join(all[thread], all[thread + distance]);
+    __syncthreads();
+  }
+  values.value = all[thread];
+  __syncthreads();  // the memory is that of the next reduction, too
+}
+
+template <class T>
+__device__ void Block::sum_before(PerThread<T>& values) const {
+  alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
+  T* const all = reinterpret_cast<T*>(memory);
+  all[threadIdx.x] = values.value;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    T sum = 0;
+    for (int i = 0; i < kThreads; ++i) {
+      const T value = all[i];
+      all[i] = sum;
+      sum = static_cast<T>(sum + value);
+    }
+  }
+  __syncthreads();
+  values.value = all[threadIdx.x];
+  __syncthreads();  // the memory is that of the next call, too
+}
+#else
+template <class T, class Join>
+T Block::reduce(PerThread<T>& values, Join join) const {
+  const auto halve = [&](int first, int count, int step) {
+    for (int distance = count / 2; distance > 0; distance /= 2) {
+      for (int i = 0; i < distance; ++i)
+        values[first + i * step] = join(values[first + i * step], values[first + (i + distance) * step]);
+    }
+  };
+  for (int warp = 0; warp < kThreads; warp += kWarp) halve(warp, kWarp, 1);
+  halve(0, kThreads / kWarp, kWarp);
+  return values[0];
+}
+
+template <class T, class Join>
+void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) const {
+  for (int distance = kThreads / 2; distance >= lanes; distance /= 2) {
+    for (int i = 0; i < distance; ++i) values[i] = join(values[i], values[i + distance]);
+  }
+}
+
+template <class T>
+void Block::sum_before(PerThread<T>& values) const {
+  T sum = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    const T value = values[i];
+    values[i] = sum;
+    sum = static_cast<T>(sum + value);
+  }
+}
+#endif
+
+// Starts f(i) for i = 0 ... count - 1, in any order. `op` is for messages.
+template <class F>
+void launch_elements(const char* op, std::int64_t count, const F& f);
+// Starts f(block) for that many blocks.
+template <class F>
+void launch_blocks(const char* op, std::int64_t blocks, const F& f);
+
+using cuda::Fault;
+// Of the device that this thread's launches go to; kernels may write it.
+Fault* fault_record();
+
+DEVICE_ONLY inline void report(Fault* fault, Fault::Kind kind, std::int64_t place, std::int64_t value,
+                               std::int64_t limit) {
+#ifdef __CUDA_ARCH__
+  if (atomicCAS(&fault->kind, 0, static_cast<int>(kind)) != 0) return;
+#else
+  if (fault->kind != 0) return;
+  fault->kind = kind;
+#endif
+  fault->place = place;
+  fault->value = value;
+  fault->limit = limit;
+}
+
+// Throws where a graph is being captured: `op` waits for the device in its middle.
+void forbid_in_capture(const char* op);
+
+// Memory for the time of some launches.
+class Scratch {
+ public:
+  explicit Scratch(std::int64_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  // Waits for the launches and copies to the host.
+  void read(void* to, std::size_t bytes) const;
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+}  // namespace lockstep::LOCKSTEP_KERNELS
+
+#ifdef __CUDACC__
+#include "lockstep/tensor/cuda/launch_device_internal.h"
+#else
+#include "lockstep/tensor/cuda/launch_host_internal.h"
+#endif
