@@ -24,7 +24,7 @@ cmake --preset release -B $build -DLOCKSTEP_BUILD_BENCH=ON "${options[@]}" >/dev
 cmake --build $build | tail -1
 
 arguments=(--bin $build/bench --result $build/results.json --repeats "$repeats" --filter "$filter"
-  --include $build/include --contract tests/contract/01_single.cpp --sample "$PWD/$build/samples/logistic_regression")
+  --include "$PWD/include" --contract tests/contract/01_single.cpp --sample "$PWD/$build/samples/logistic_regression")
 
 # The peers: Debian's LibTorch and the wheel, as they come and with AVX-512 asked for where the processor has it.
 add_peer() {  # name, build folder, options of its configuration

@@ -98,7 +98,7 @@ contract_build() {
     grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract's text is another"; return 1; }
   done
   for source in "$folder"/*.cpp; do
-    c++ -std=c++20 -O1 -I"$build/include" "$source" "$library" -Wl,-rpath,"$build" \
+    c++ -std=c++20 -O1 -Iinclude "$source" "$library" -Wl,-rpath,"$build" \
       ${libraries:+"-Wl,-rpath-link,$libraries"} -o "${source%.cpp}" &
   done
   wait
