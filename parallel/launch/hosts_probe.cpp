@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRoundTrips = 101, kMessages = 5;
-constexpr std::size_t kMessageBytes = 4 << 20;
+constexpr std::size_t kProbeMessageBytes = 4 << 20;
 constexpr std::chrono::milliseconds kProbeDeadline = std::chrono::seconds(10), kProbeOfOne = std::chrono::seconds(1);
 constexpr const char *kFacts = "lockstep-probe facts", *kLink = "lockstep-probe link";
 
@@ -84,16 +84,16 @@ void measure(const Descriptor& socket, HostLink& link) {
   Deadline deadline(kProbeDeadline);
   std::vector<double> round_trips, messages;
   for (int i = 0; i < kRoundTrips; ++i) round_trips.push_back(exchange(socket, "x", deadline));
-  const std::string message(kMessageBytes, 'x');
+  const std::string message(kProbeMessageBytes, 'x');
   for (int i = 0; i < kMessages; ++i) messages.push_back(exchange(socket, message, deadline));
   link.latency_us = median(round_trips) / 2 * 1e6;
-  link.gigabytes_per_s = kMessageBytes / median(messages) / 1e9;
+  link.gigabytes_per_s = kProbeMessageBytes / median(messages) / 1e9;
 }
 
 void answer(const Descriptor& socket) {
   Deadline deadline(kProbeDeadline);
   for (int i = 0; i < kRoundTrips + kMessages; ++i) {
-    hear(socket, i < kRoundTrips ? 1 : kMessageBytes, deadline);
+    hear(socket, i < kRoundTrips ? 1 : kProbeMessageBytes, deadline);
     say(socket, "x", deadline);
   }
 }

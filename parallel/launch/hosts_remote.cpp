@@ -16,8 +16,9 @@ namespace lockstep::parallel {
 
 namespace {
 
-constexpr std::string_view kMagic = "lockstep-run assignment 1 ";  // and the number of bytes in decimal, and a line end
-constexpr std::size_t kMaxHeader = kMagic.size() + 20;
+constexpr std::string_view kHostMagic =
+    "lockstep-run assignment 1 ";  // and the number of bytes in decimal, and a line end
+constexpr std::size_t kMaxHeader = kHostMagic.size() + 20;
 
 [[noreturn]] void refuse(const std::string& why) {
   throw IoError(fmt::format("stdin: {}\n--assigned is how lockstep-run --hosts starts itself on a host", why));
@@ -39,13 +40,13 @@ std::size_t read_header(int fd) {
   while (line.empty() || line.back() != '\n') {
     if (line.size() == kMaxHeader) refuse("begins with too long a line");
     line += read_exactly(fd, 1);
-    const std::size_t known = std::min(line.size(), kMagic.size());
-    if (line.compare(0, known, kMagic, 0, known) != 0)
+    const std::size_t known = std::min(line.size(), kHostMagic.size());
+    if (line.compare(0, known, kHostMagic, 0, known) != 0)
       refuse("is no assignment, or one of another version of Lockstep");
   }
   std::size_t size = 0;
   const char* const last = line.data() + line.size() - 1;
-  const auto [end, error] = std::from_chars(line.data() + kMagic.size(), last, size);
+  const auto [end, error] = std::from_chars(line.data() + kHostMagic.size(), last, size);
   if (error != std::errc() || end != last || size > kMaxAssignment)
     refuse(fmt::format("its size is no number up to {}", kMaxAssignment));
   return size;
@@ -63,7 +64,7 @@ std::string to_bytes(const Assignment& assignment) {
   for (const std::string& argument : assignment.arguments) add(argument);
   LOCKSTEP_CHECK(body.size() <= kMaxAssignment,
                  "hosts: arguments and environment are {} bytes, at most {} are possible", body.size(), kMaxAssignment);
-  return fmt::format("{}{}\n{}", kMagic, body.size(), body);
+  return fmt::format("{}{}\n{}", kHostMagic, body.size(), body);
 }
 
 Assignment read_assignment(int fd) {

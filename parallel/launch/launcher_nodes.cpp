@@ -33,7 +33,7 @@ constexpr char kNobody = '!';  // begins what stands in the place of a list of m
 // "3 node 1: ...": a failed attempt, with the exit code.
 std::string failure(int code, const std::string& text) { return fmt::format("{} {}", code, text); }
 
-int to_number(const std::string& text) {
+int to_node_number(const std::string& text) {
   int value = -1;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
@@ -181,7 +181,7 @@ std::optional<Placement> NodeLink::State::meet(int attempt) {
   if (nodes_.rank == 0) {
     store_->set("attempt", std::to_string(attempt));
   } else if (is_new) {
-    attempt_ = std::max(to_number(store_->get("attempt")), attempt);
+    attempt_ = std::max(to_node_number(store_->get("attempt")), attempt);
   }
   for (;; ++attempt_) {
     enter();
@@ -335,7 +335,7 @@ void NodeLink::State::end(LaunchResult& result) {
   const std::string text = end_.substr(std::min(end_.find(' ') + 1, end_.size()));
   if (end_ == kAllDone || text.starts_with(own)) return;
   result.elsewhere = text;
-  if (result.exit_code == 0) result.exit_code = std::max(to_number(end_), 1);
+  if (result.exit_code == 0) result.exit_code = std::max(to_node_number(end_), 1);
 }
 
 // This host's ranks have ended; those of others may run on. A second thought is possible meanwhile.

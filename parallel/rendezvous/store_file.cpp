@@ -23,7 +23,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x65726f74736b636c;  // "lckstore"
+constexpr std::uint64_t kFileMagic = 0x65726f74736b636c;  // "lckstore"
 constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 40;
 constexpr std::size_t kChecksumBytes = 8;
@@ -184,7 +184,7 @@ void StoreFile::begin() {
   const Digest random = random_digest();
   std::memcpy(&nonce_, random.data(), sizeof(nonce_));
   std::string header;
-  put_little(header, kMagic);
+  put_little(header, kFileMagic);
   put_little(header, kVersion);
   put_little(header, nonce_);
   put_little(header, static_cast<std::uint32_t>(creator_.pid));
@@ -196,7 +196,8 @@ void StoreFile::begin() {
 void StoreFile::read_header() {
   const std::string header = read_from(0, kHeaderBytes);
   ByteReader reader = reader_of(header, "FileStore: " + path_, 0);
-  if (reader.little<std::uint64_t>("magic number") != kMagic) fail_broken(0, "another beginning than a FileStore's");
+  if (reader.little<std::uint64_t>("magic number") != kFileMagic)
+    fail_broken(0, "another beginning than a FileStore's");
   const auto version = reader.little<std::uint32_t>("version");
   if (version != kVersion) fail_broken(8, fmt::format("version {}, expected {}", version, kVersion));
   nonce_ = reader.little<std::uint64_t>("number of the run");

@@ -5,7 +5,7 @@ set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH/tree" "$SCRATCH/programs" && cd "$SCRATCH"
 
 # The copy: what git tracks, or in a tree without git all of it.
-parts="lockstep.h CMakeLists.txt tensor autograd nn optim data parallel cmake tests/autograd tests/support docs/adding"
+parts="lockstep.h include CMakeLists.txt tensor autograd nn optim data parallel cmake tests/autograd tests/support docs/adding"
 (cd "$SOURCE" && { git ls-files -z --cached --others --exclude-standard $parts 2>/dev/null || find $parts -type f -print0; } |
   tar cf - --null -T -) | tar xf - -C tree
 pages=$(cd tree/docs/adding && ls ./*.md)
@@ -29,7 +29,7 @@ echo "set_source_files_properties(" $new "PROPERTIES SKIP_UNITY_BUILD_INCLUSION 
 grep 'backend audit' configure.log || { echo "the line of backend.md has no effect"; exit 1; }
 "$CMAKE" --build build --parallel 2 --target lockstep_libraries >build.log 2>&1 || { tail -50 build.log; exit 1; }
 
-compile() { $launcher "$CXX" -std=c++20 -O0 -Wall -Wextra -Ibuild/include "$@"; }
+compile() { $launcher "$CXX" -std=c++20 -O0 -Wall -Wextra -Itree/include "$@"; }
 link="-Lbuild -llockstep -Wl,-rpath,$SCRATCH/build -pthread"
 failed=0
 ran=0

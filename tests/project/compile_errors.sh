@@ -37,6 +37,7 @@ mistake layer_arguments Linear "M has no constructor that takes these arguments"
 struct Net : nn::Module {
   nn::Linear& fc = add<nn::Linear>("fc", 10);
 };
+Net net;  // Clang 19 looks at members only where an object is made
 CODE
 
 mistake layer_arguments_alone nn::Linear "std::int64_t in, std::int64_t out" <<'CODE'

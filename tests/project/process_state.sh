@@ -8,7 +8,7 @@ list=$SOURCE/tests/project/process_state.txt
 # .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
 # routine, section names. Names lose the instruction-set level. Of .cu files what nvcc adds to every kernel
 # does not count, nor what CUB keeps for itself: only names of ours, but for the stubs that start kernels.
-xargs -d "\n" objdump -tC <"$OBJECTS" | sed -E '
+grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -tC | sed -E '
   s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
   / \.data\.rel\.ro/ d
   s/^[0-9a-f]+ .{7} \.t(data|bss)[^[:space:]]*[[:space:]]+[0-9a-f]+ +(\.hidden )?/thread /; t names

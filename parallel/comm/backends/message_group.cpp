@@ -13,7 +13,7 @@ constexpr std::size_t kHeadsAhead = 4;                 // receives posted before
 constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
 constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
 constexpr int kPollsBetweenClocks = 16;                // while waiting: is it time to look around?
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kBetweenChecks{1};
 
 }  // namespace
 
@@ -275,7 +275,7 @@ void MessageGroup::wait(MessageWork& work) {
     }
     poll_lanes(lock);
     if (work.over || polls % kPollsBetweenClocks != 0 || lane.is_driven) continue;
-    if (Deadline::Clock::now() - looked < kBetweenLooks) continue;
+    if (Deadline::Clock::now() - looked < kBetweenChecks) continue;
     look_around(lane, lock, deadline);
     looked = Deadline::Clock::now();
   }

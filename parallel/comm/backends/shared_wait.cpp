@@ -11,8 +11,8 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around many times in it
-constexpr std::chrono::milliseconds kUntilEnded{100};   // from the end of a process's connections to its own
+constexpr std::chrono::milliseconds kUntilSuspect{500};  // a rank that waits looks around many times in it
+constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
 
 std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
   const Announcement called{.kind = what & 0xff,
@@ -255,7 +255,7 @@ std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<in
   std::vector<std::uint32_t> looks;
   const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
   for (int r = 0; r < size_; ++r) looks.push_back(looks_of(r));
-  for (Deadline patience(kUntilSilent); !patience.passed();) {
+  for (Deadline patience(kUntilSuspect); !patience.passed();) {
     {
       Sleeper sleeper(control_.header());
       sleeper.doze(patience.slice());
@@ -311,7 +311,7 @@ void SharedGroup::fail_if_poisoned(const Call& call) {
 
 // After a connection to another rank has broken: a rank has ended, or ends right now (its sockets close first).
 void SharedGroup::fail_broken(const Call& call, const std::string& why) {
-  for (Deadline patience(kUntilSilent); !patience.passed();) {
+  for (Deadline patience(kUntilSuspect); !patience.passed();) {
     fail_if_poisoned(call);
     for (int r = 0; r < size_; ++r) {
       if (r != rank_) fail_if_gone(call, r);

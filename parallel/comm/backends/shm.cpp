@@ -28,7 +28,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
+constexpr std::uint64_t kShmMagic = 0x6c6f636b73746570;  // "lockstep"
 
 [[noreturn]] void throw_system(const char* what) { throw CommError(fmt::format("shm: {}: {}", what, reason(errno))); }
 
@@ -52,7 +52,7 @@ class FileDescriptor {
 
 // A message between rank 0 and another; with `status` 0 a segment's descriptor comes along.
 struct Message {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kShmMagic;
   std::int64_t rank = 0;     // of the sender
   std::uint64_t number = 0;  // of the segment
   std::uint64_t bytes = 0;
@@ -111,7 +111,7 @@ bool receive_message(int socket, Message* message, FileDescriptor* fd) {
   }
   if (header.msg_flags & MSG_CTRUNC)  // the kernel dropped the descriptor
     throw CommError(fmt::format("shm: cannot receive a segment of shared memory: {}", reason(EMFILE)));
-  return got == sizeof(*message) && message->magic == kMagic;
+  return got == sizeof(*message) && message->magic == kShmMagic;
 }
 
 // The process at the other end, 0 where it is another user's.
