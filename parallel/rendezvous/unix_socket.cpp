@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
-#include <system_error>
 
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -49,7 +48,9 @@ void Descriptor::reset() {
 }
 
 std::string reason(int error) {
-  std::string text = std::generic_category().message(error);
+  char buffer[128];
+  std::string text =
+      ::strerror_r(error, buffer, sizeof(buffer));  // works without file descriptors, under UBSan as well
   rlimit limit{};
   if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
     text += fmt::format(": this process may have {}; raise the limit with ulimit -n", limit.rlim_cur);
