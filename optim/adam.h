@@ -36,7 +36,7 @@ struct AdamGroup {
 };
 using AdamWGroup = AdamGroup;  // the same
 
-// What Adam and AdamW share: the update of raw::adam_step (tensor/optim_ops_internal.h).
+// The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
 class AdamBase : public Optimizer {
  public:
   void step() override;

@@ -47,7 +47,7 @@ bool has_ended(const std::string& mark) {
 
 }  // namespace
 
-// What a rank last said: "17 4", which are signs so far and collectives started, and "left" behind it at its end.
+// The last sign of a rank: "17 4", which are signs so far and collectives started, and "left" behind it at its end.
 struct PeerWatch::Sign {
   std::string text;
   bool has_left() const { return text.ends_with(kLeftInOrder); }

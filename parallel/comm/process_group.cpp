@@ -1,8 +1,6 @@
 // The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
 #include "lockstep/parallel/comm/process_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <exception>
@@ -351,67 +349,6 @@ void ProcessGroup::barrier() {
 void ProcessGroup::release_staging() {
   if (backend_) backend_->release_staging();
   staging_->release();
-}
-
-// Before the ranks count on each other. Null without a store; throws CommError where the store is gone.
-std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
-  if (!place_.store || size() == 1) return nullptr;
-  const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
-  auto will = store->leave_last_will(
-      FormationWatch::keys_of(rank()),
-      fmt::format("Lsplit: rank {} (process {}) ended before the group was made", rank(), ::getpid()));
-  const bool is_first = (place_.members.empty() ? rank() : place_.members[static_cast<std::size_t>(rank())]) == 0;
-  return std::make_shared<FormationWatch>(store, std::move(will), rank(), size(), is_first);
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
-  const std::int64_t own[2] = {color, key};
-  const Tensor all = raw::empty({size(), 2}, {.dtype = kInt64});
-  const std::uint64_t number = splits_++;
-  std::shared_ptr<FormationWatch> watch;
-  std::exception_ptr without_store;
-  try {
-    watch = watch_split(number);
-  } catch (const CommError&) {  // the ranks may be able to tell why
-    without_store = std::current_exception();
-  }
-  try {
-    all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
-  } catch (const Error& error) {
-    if (watch) watch->pass_on(error);
-    throw;
-  }
-  if (without_store) std::rethrow_exception(without_store);
-  if (color < 0) {
-    if (watch) watch->finish();
-    return nullptr;
-  }
-  const std::span<const std::int64_t> choices = all.span<std::int64_t>();
-  std::vector<std::pair<std::int64_t, int>> members;  // (key, rank here)
-  for (int r = 0; r < size(); ++r) {
-    if (choices[static_cast<std::size_t>(2 * r)] == color)
-      members.emplace_back(choices[static_cast<std::size_t>(2 * r + 1)], r);
-  }
-  std::ranges::sort(members);
-  const auto self = std::ranges::find(members, rank(), &std::pair<std::int64_t, int>::second);
-  Rendezvous place{.rank = static_cast<int>(self - members.begin()),
-                   .size = static_cast<int>(members.size()),
-                   .address = place_.address,
-                   .watch = std::move(watch)};
-  for (const auto& [ignored, member] : members)
-    place.members.push_back(place_.members.empty() ? member : place_.members[static_cast<std::size_t>(member)]);
-  if (place_.store)
-    place.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}/", number, color), place_.store);
-  auto part = std::make_shared<ProcessGroup>(std::move(place), options_);
-  part->trace_group_ = static_cast<std::uint16_t>(31 * trace_group_ + 7 * static_cast<int>(number) + color % 1024 + 1);
-  return part;
-}
-
-std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
-  std::shared_ptr<ProcessGroup> twin = split(0, rank());
-  twin->traffic_ = traffic_;
-  twin->reducers_ = reducers_;
-  return twin;
 }
 
 // What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each

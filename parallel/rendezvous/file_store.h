@@ -35,7 +35,7 @@ class FileStore final : public Store {
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   bool delete_key(const std::string& key) override;
-  // Whoever uses the file next after the end of the process carries the will out.
+  // After the end of the process, the next user of the file carries out the will.
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:

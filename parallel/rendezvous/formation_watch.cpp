@@ -83,7 +83,7 @@ std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> w
   return std::make_shared<WatchedStore>(std::move(watch), std::move(store));
 }
 
-// What the key holds; nobody sets the value that this expects, so nothing changes.
+// Returns the value of the key, without a change: no rank sets the value that this call expects.
 std::string FormationWatch::peek(const std::string& key) { return store_->compare_set(key, std::string(1, '\0'), ""); }
 
 std::string FormationWatch::failure() {

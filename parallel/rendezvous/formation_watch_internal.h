@@ -1,4 +1,4 @@
-// Which rank ended, or failed, first while a group is being made. One mechanism for all backends, over the group's store.
+// Finds the rank that ended or failed first while a group is being made. It is one mechanism for all backends, over the group's store.
 //
 // Before the other ranks count on it, each rank leaves a last will: if the rank ends, the store sets the key `failure`, unless it
 // is there. A rank that fails first looks for another rank's end in `failure`, and only then becomes the reason itself. So the

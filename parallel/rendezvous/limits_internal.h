@@ -29,7 +29,7 @@ inline constexpr std::chrono::seconds kHandshakeDeadline{5};
 inline constexpr std::chrono::milliseconds kConnectPoll{1};
 // ... and where each try goes over a network: the pause doubles up to this.
 inline constexpr std::chrono::milliseconds kLongestConnectPoll{64};
-// What the system's resolver takes at most to say that it does not know a name.
+// The longest time that the system's resolver takes to say that it does not know a name.
 inline constexpr std::chrono::seconds kLongestLookUp{60};
 // What a run of another job that ends just now gets to free its address.
 inline constexpr std::chrono::seconds kStaleRun{1};

@@ -126,7 +126,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
       const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
       if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
     } catch (const PeerLost&) {
-      // What had not come before the time was up never will.
+      // A message that had not arrived before the time was up never will.
     }
     late.push_back(peer);
   }
@@ -213,7 +213,7 @@ std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
   return silent;
 }
 
-// Those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the end of the chain.
+// Returns the `late` ranks that do not wait for others themselves, or, where all do, the rank at the end of the chain.
 std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
   std::vector<int> silent = unanswered(late);
   int last = late.front();

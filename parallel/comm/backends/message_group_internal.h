@@ -181,7 +181,7 @@ class MessageGroup final : public Backend {
   std::mutex news_mutex_;                        // of the receives of news: several lanes may fail at once
   std::vector<Head> news_;                       // of failures, by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
-  // Who waits for whom, which ranks ask each other when their time is over. Under news_mutex_, too.
+  // The rank that each rank waits for; ranks ask each other when their time is over. Also under news_mutex_.
   struct Sign {
     Head head;
     std::unique_ptr<Parcel> parcel;

@@ -228,7 +228,7 @@ void SharedGroup::put_inline(Operation& op) {
       {
         Sleeper sleeper(control_.header());
         if (is_free()) break;
-        sleeper.doze(deadline.slice());
+        sleeper.sleep(deadline.slice());
       }
       if (!is_free()) fail_if_gone(*op.call, 1 - rank_);
       look_around(*op.call, next_sequence_, &deadline);

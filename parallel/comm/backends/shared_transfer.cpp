@@ -131,7 +131,7 @@ void SharedGroup::wait(Transfer& transfer) {
       Sleeper sleeper(control_.header());
       advance_before(next_sequence_);  // the peer may be waiting for that first
       if (progress_transfers() || !transfer.group_) continue;
-      sleeper.doze(deadline.slice());
+      sleeper.sleep(deadline.slice());
     }
     if (!progress_transfers() && transfer.group_) look_for(transfer.call(), deadline);
   }

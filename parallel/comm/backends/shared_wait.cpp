@@ -70,7 +70,7 @@ void SharedGroup::wait(Operation& op) {
     {
       Sleeper sleeper(control_.header());
       if (advance_to(op)) return;
-      sleeper.doze(deadline.slice());
+      sleeper.sleep(deadline.slice());
     }
     if (!advance_to(op)) look_around(*op.call, op.sequence, &deadline);
   }
@@ -258,7 +258,7 @@ std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<in
   for (Deadline patience(kUntilSuspect); !patience.passed();) {
     {
       Sleeper sleeper(control_.header());
-      sleeper.doze(patience.slice());
+      sleeper.sleep(patience.slice());
     }
     fail_if_poisoned(call);  // another rank has found out
     if (!late.empty()) say_waits_for(late.front());
@@ -317,7 +317,7 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
       if (r != rank_) fail_if_gone(call, r);
     }
     Sleeper sleeper(control_.header());
-    sleeper.doze(patience.slice());
+    sleeper.sleep(patience.slice());
   }
   fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
 }

@@ -21,7 +21,7 @@ inline void pause(int turn) {
 }
 
 // While it lives, whoever changes something counts an event and wakes this rank. What is waited for must be looked at
-// once more before `doze`: an event since construction makes it return at once.
+// once more before `sleep`: an event since construction makes it return at once.
 class Sleeper {
  public:
   explicit Sleeper(ControlHeader& header) : header_(header) {
@@ -32,7 +32,7 @@ class Sleeper {
   ~Sleeper() { header_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
-  void doze(std::chrono::milliseconds longest) { futex_wait(header_.events, seen_, longest); }
+  void sleep(std::chrono::milliseconds longest) { futex_wait(header_.events, seen_, longest); }
 
  private:
   ControlHeader& header_;
