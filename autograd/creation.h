@@ -30,7 +30,7 @@ inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
 Tensor eye(std::int64_t n, const TensorOptions& options = {});  // (n, n), ones on the diagonal
 
-// Random numbers come from the stream of (seed, shard, counter); see manual_seed in tensor/random.h.
+// Random numbers come from the stream of (seed, micro-batch, counter); see manual_seed in tensor/random.h.
 Tensor rand(const Shape& shape, const TensorOptions& options = {});   // uniform in [0, 1)
 Tensor randn(const Shape& shape, const TensorOptions& options = {});  // normal, mean 0, variance 1
 // Integers in [low, high), i64 unless a dtype is given.

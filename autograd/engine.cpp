@@ -14,10 +14,10 @@ namespace lockstep::autograd {
 
 namespace {
 
-// Where a gradient comes from. Contributions are added in this order, whatever order they arrive in: by shard, within a
-// shard the newest operation first.
+// Where a gradient comes from. Contributions are added in this order, whatever order they arrive in: by micro-batch,
+// within a micro-batch the newest operation first.
 struct Origin {
-  int shard = 0;
+  int micro_batch = 0;
   std::uint64_t sequence = ~std::uint64_t{0};  // of a root: before every operation
 };
 
@@ -26,8 +26,8 @@ struct Contribution {
   std::uint32_t output;
   Tensor tensor;
   bool operator<(const Contribution& other) const {
-    return origin.shard != other.origin.shard ? origin.shard < other.origin.shard
-                                              : origin.sequence > other.origin.sequence;
+    return origin.micro_batch != other.origin.micro_batch ? origin.micro_batch < other.origin.micro_batch
+                                                          : origin.sequence > other.origin.sequence;
   }
 };
 
@@ -40,10 +40,10 @@ struct Stop {
   bool useful = true;                   // a requested input lies here or further down
   bool requested = false;               // one lies here
   bool at_once = false;                 // of a leaf: contributions join its gradient as they arrive
-  bool several_shards = false;          // its contributions come from more than one
-  std::int32_t shard = -1;              // that of the edges found so far
+  bool several_micro_batches = false;   // its contributions come from more than one
+  std::int32_t micro_batch = -1;        // that of the edges found so far
   Tensors grads;                        // for each output (a leaf counts as one), what has been added up
-  std::vector<Contribution> unordered;  // with several shards in the graph: added up when all are there
+  std::vector<Contribution> unordered;  // with several micro-batches in the graph: added up when all are there
   History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
 };
 
@@ -101,7 +101,7 @@ void accumulate(History& leaf, Tensor next) {
 // Restores the thread state that a node was recorded under.
 class NodeContext {
  public:
-  explicit NodeContext(const Node& node) : shard_(node.shard), replica_(replica_context()) {
+  explicit NodeContext(const Node& node) : micro_batch_(node.micro_batch), replica_(replica_context()) {
     set_replica_context(node.replica);
   }
   ~NodeContext() { set_replica_context(replica_); }
@@ -109,7 +109,7 @@ class NodeContext {
   NodeContext& operator=(const NodeContext&) = delete;
 
  private:
-  random::ShardGuard shard_;
+  random::MicroBatchGuard micro_batch_;
   const void* replica_;
 };
 
@@ -173,20 +173,20 @@ class Backward final : public Run {
       stop(from).first_target = static_cast<std::int32_t>(targets_.size());
       for (const Edge& edge : stop(from).node->edges) {
         const std::int32_t to = edge.wanted() ? stop_of(edge.node.get(), edge.leaf.ref().get()) : -1;
-        if (to >= 0) count_edge(stop(to), stop(from).node->shard);
+        if (to >= 0) count_edge(stop(to), stop(from).node->micro_batch);
         targets_.push_back(to);
       }
     }
     return start;
   }
 
-  // Counts an edge from a node of `shard`. Where several shards meet in a leaf their contributions are added up first, so
-  // none of them may be written to its home.
-  void count_edge(Stop& to, std::int32_t shard) {
+  // Counts an edge from a node of `micro_batch`. Where several micro-batches meet in a leaf their contributions are
+  // added up first, so none of them may be written to its home.
+  void count_edge(Stop& to, std::int32_t micro_batch) {
     ++to.pending;
-    to.several_shards = to.several_shards || (to.shard >= 0 && to.shard != shard);
-    to.shard = shard;
-    if (to.several_shards && to.leaf && request_.inputs.empty()) to.leaf_history().home_given = true;
+    to.several_micro_batches = to.several_micro_batches || (to.micro_batch >= 0 && to.micro_batch != micro_batch);
+    to.micro_batch = micro_batch;
+    if (to.several_micro_batches && to.leaf && request_.inputs.empty()) to.leaf_history().home_given = true;
   }
 
   // A stop is useful if a requested input is there or behind it. Older operations are never behind newer ones.
@@ -214,7 +214,7 @@ class Backward final : public Run {
   void receive(std::int32_t index, std::uint32_t output, Tensor tensor, const Origin& origin) {
     if (!tensor.defined()) return;
     Stop& to = stop(index);
-    if (to.several_shards) {
+    if (to.several_micro_batches) {
       to.unordered.push_back({origin, output, std::move(tensor)});
     } else if (to.at_once) {
       accumulate(to.leaf_history(), std::move(tensor));
@@ -253,7 +253,7 @@ class Backward final : public Run {
       if (at.requested) capture(at.leaf, 0, grad);
       return;
     }
-    if (at.several_shards) state.home_given = false;
+    if (at.several_micro_batches) state.home_given = false;
     if (grad.defined()) accumulate(state, std::move(grad));
     for (const LeafHook& hook : state.leaf_hooks) hook.run(*this);
   }
@@ -270,7 +270,7 @@ class Backward final : public Run {
     }
     Gradients gradients = any && at.useful ? gradients_of(node, at) : Gradients();
     at.grads.clear();
-    const Origin origin{node.shard, node.sequence};
+    const Origin origin{node.micro_batch, node.sequence};
     for (std::size_t i = 0; i < node.edges.size(); ++i) {
       const std::int32_t to = target(at, i);
       if (to < 0) continue;

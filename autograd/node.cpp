@@ -30,8 +30,8 @@ void Saved::throw_changed() const {
 }
 
 Node::Node(const char* name)
-    : name(name), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)), shard(random::current_shard()),
-      replica(current_replica) {}
+    : name(name), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)),
+      micro_batch(random::current_micro_batch()), replica(current_replica) {}
 
 std::uint64_t newest_sequence() { return next_sequence.load(std::memory_order_relaxed) - 1; }
 

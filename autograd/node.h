@@ -111,7 +111,7 @@ class Node : public RefCounted<Node>, public SmallObject {
 
   const char* name;
   std::uint64_t sequence;      // order of creation: later operations run backward first
-  int shard;                   // of the thread that recorded it, restored while it runs backward
+  int micro_batch;             // of the thread that recorded it, restored while it runs backward
   const void* replica;         // its replica context (thread_context.h), restored as well
   SmallVector<Edge, 3> edges;  // one for each input
   SmallVector<OutputInfo, 1> outputs;

@@ -119,37 +119,38 @@ void BatchPlan::add(std::span<const std::int64_t> batch) {
   ends_.push_back(indices_.size());
 }
 
-ShardedBatchSampler::ShardedBatchSampler(std::int64_t n, const ShardedBatchSamplerOptions& options)
-    : options_(options) {
-  const std::int64_t shards = options.shards, first = options.first;
-  if (options.count == -1) options_.count = shards - first;
+MicroBatchSampler::MicroBatchSampler(std::int64_t n, const MicroBatchSamplerOptions& options) : options_(options) {
+  const std::int64_t micro_batches = options.micro_batches, first = options.first;
+  if (options.count == -1) options_.count = micro_batches - first;
   const std::int64_t count = options_.count;
-  LOCKSTEP_CHECK(shards >= 1 && first >= 0 && count >= 1 && first < shards && count <= shards - first,
-                 "ShardedBatchSampler: .first {} and .count {} do not name shards of {}", first, count, shards);
-  LOCKSTEP_CHECK(options.batch_size >= 1, "ShardedBatchSampler: .batch_size is {}, it must be at least 1",
+  LOCKSTEP_CHECK(
+      micro_batches >= 1 && first >= 0 && count >= 1 && first < micro_batches && count <= micro_batches - first,
+      "MicroBatchSampler: .first {} and .count {} do not name micro-batches of {}", first, count, micro_batches);
+  LOCKSTEP_CHECK(options.batch_size >= 1, "MicroBatchSampler: .batch_size is {}, it must be at least 1",
                  options.batch_size);
-  for (std::int64_t shard = first; shard < first + count; ++shard) {
-    shards_.emplace_back(
-        n, shards, shard,
+  for (std::int64_t micro_batch = first; micro_batch < first + count; ++micro_batch) {
+    micro_batches_.emplace_back(
+        n, micro_batches, micro_batch,
         DistributedSamplerOptions{.shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
   }
 }
 
-std::int64_t ShardedBatchSampler::size() const {
-  const std::int64_t rows = shards_.front().size(), size = options_.batch_size;
+std::int64_t MicroBatchSampler::size() const {
+  const std::int64_t rows = micro_batches_.front().size(), size = options_.batch_size;
   return rows / size + (rows % size != 0 && !options_.drop_last);
 }
 
-BatchPlan ShardedBatchSampler::batches(std::int64_t epoch) const {
+BatchPlan MicroBatchSampler::batches(std::int64_t epoch) const {
   std::vector<std::vector<std::int64_t>> rows;
-  for (const DistributedSampler& shard : shards_) rows.push_back(shard.indices(epoch));
+  for (const DistributedSampler& micro_batch : micro_batches_) rows.push_back(micro_batch.indices(epoch));
   BatchPlan plan;
   std::vector<std::int64_t> batch;
   for (std::int64_t step = 0; step < size(); ++step) {
     batch.clear();
     const std::int64_t begin = step * options_.batch_size;
-    const std::int64_t end = begin + std::min(options_.batch_size, shards_.front().size() - begin);
-    for (const auto& shard : rows) batch.insert(batch.end(), shard.begin() + begin, shard.begin() + end);
+    const std::int64_t end = begin + std::min(options_.batch_size, micro_batches_.front().size() - begin);
+    for (const auto& micro_batch : rows)
+      batch.insert(batch.end(), micro_batch.begin() + begin, micro_batch.begin() + end);
     plan.add(batch);
   }
   return plan;

@@ -1,8 +1,8 @@
 // Samplers: in which order a loader visits the examples of a data set.
 //
 // The order of an epoch is a function of the sampler's arguments and the epoch's number, so it can be had again after a
-// restart. The epoch advances by itself whenever a loader begins; `set_epoch` says which one comes next. A loader shares
-// its sampler by pointer, so `set_epoch` on yours is what it sees.
+// restart. The epoch advances by itself whenever a loader begins; `set_epoch` says which one comes next. A loader
+// shares its sampler by pointer, so `set_epoch` on yours is what it sees.
 #pragma once
 
 #include <cstdint>
@@ -76,8 +76,8 @@ struct DistributedSamplerOptions {
   bool exact = false;      // every row exactly once: ranks may differ by one row (evaluation)
 };
 
-// One rank's share of the rows: of the order that all ranks agree on, every replicas-th index, beginning with the rank's
-// own. PyTorch's algorithm, index for index; `exact` is ours.
+// One rank's share of the rows: of the order that all ranks agree on, every replicas-th index, beginning with the
+// rank's own. PyTorch's algorithm, index for index; `exact` is ours.
 class DistributedSampler : public Sampler {
  public:
   // Throws InvalidArgument unless 0 <= rank < replicas, or where both drop_last and exact are asked for.
@@ -125,30 +125,30 @@ class BatchSampler : public EpochCounter {
   BatchPlan next_epoch();
 };
 
-// Which shards of a step a batch holds, and of what size.
-struct ShardedBatchSamplerOptions {
-  std::int64_t shards = 1;      // S: into how many shards a step is cut, over all processes
-  std::int64_t first = 0;       // the first shard that a batch holds
-  std::int64_t count = -1;      // how many shards a batch holds; -1: all from `first` on
-  std::int64_t batch_size = 1;  // rows per shard, not per batch
-  bool shuffle = true;          // permutation(n, seed + epoch) instead of 0..n-1
-  std::int64_t seed = 0;        // the same on all ranks
-  bool drop_last = false;       // as in DistributedSampler, and also the last batch where it is not full
+// Which micro-batches of a step a batch holds, and of what size.
+struct MicroBatchSamplerOptions {
+  std::int64_t micro_batches = 1;  // S: into how many micro-batches a step is cut, over all processes
+  std::int64_t first = 0;          // the first micro-batch that a batch holds
+  std::int64_t count = -1;         // how many micro-batches a batch holds; -1: all from `first` on
+  std::int64_t batch_size = 1;     // rows per micro-batch, not per batch
+  bool shuffle = true;             // permutation(n, seed + epoch) instead of 0..n-1
+  std::int64_t seed = 0;           // the same on all ranks
+  bool drop_last = false;          // as in DistributedSampler, and also the last batch where it is not full
 };
 
-// Batches for sharded training: step t's shard s has rows [t batch_size, (t+1) batch_size) of what
-// DistributedSampler(n, shards, s) deals, whoever runs it. A batch holds shards first, first+1, ... one after another,
-// equally many rows of each.
-class ShardedBatchSampler : public BatchSampler {
+// Batches for micro-batch training: step t's micro-batch s has rows [t batch_size, (t+1) batch_size) of what
+// DistributedSampler(n, micro-batches, s) deals, whoever runs it. A batch holds micro-batches first, first+1, ... one
+// after another, equally many rows of each.
+class MicroBatchSampler : public BatchSampler {
  public:
-  // Throws InvalidArgument unless [first, first + count) lies in [0, shards) and batch_size is at least 1.
-  ShardedBatchSampler(std::int64_t n, const ShardedBatchSamplerOptions& options);
+  // Throws InvalidArgument unless [first, first + count) lies in [0, micro-batches) and batch_size is at least 1.
+  MicroBatchSampler(std::int64_t n, const MicroBatchSamplerOptions& options);
   std::int64_t size() const override;
   BatchPlan batches(std::int64_t epoch) const override;  // the batches of one epoch
 
  private:
-  ShardedBatchSamplerOptions options_;
-  std::vector<DistributedSampler> shards_;  // those held, first to first + count - 1
+  MicroBatchSamplerOptions options_;
+  std::vector<DistributedSampler> micro_batches_;  // those held, first to first + count - 1
 };
 
 }  // namespace lockstep::data

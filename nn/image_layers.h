@@ -1,5 +1,5 @@
-// Layers for pictures (images, channels, height, width). Names, defaults and initialisation are PyTorch's. A Size2d is one
-// number for both sides, or {height, width}.
+// Layers for pictures (images, channels, height, width). Names, defaults and initialisation are PyTorch's. A Size2d
+// is one number for both sides, or {height, width}.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct MaxPool2dOptions {
   bool ceil_mode = false;  // a last window may reach past the end
 };
 
-// The largest element of each window: (n, c, h, w) -> (n, c, h', w'), sizes as Conv2d's, or rounded up with ceil_mode, but for
-// a window that would begin after the picture.
+// The largest element of each window: (n, c, h, w) -> (n, c, h', w'), sizes as Conv2d's, or rounded up with
+// ceil_mode, but for a window that would begin after the picture.
 class MaxPool2d : public Module {
  public:
   explicit MaxPool2d(const Size2d& kernel, const MaxPool2dOptions& options = {}) : kernel_(kernel), options_(options) {}
@@ -76,9 +76,9 @@ struct BatchNorm2dOptions {
 };
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (n, features, h, w). While training, mean and
-// (biased) variance are the batch's, and running_mean and running_var move by `momentum` towards them (with the unbiased
-// variance); in eval mode the running ones are taken. Of several shards or ranks each takes its own rows' statistics, and
-// the first one's running values are kept. (Ioffe and Szegedy, 2015)
+// (biased) variance are the batch's, and running_mean and running_var move by `momentum` towards them (with the
+// unbiased variance); in eval mode the running ones are taken. Of several micro-batches or ranks each takes its own
+// rows' statistics, and the first one's running values are kept. (Ioffe and Szegedy, 2015)
 class BatchNorm2d : public Module {
  public:
   explicit BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options = {});

@@ -74,8 +74,8 @@ class Flatten : public Module {
 };
 
 // While training, sets each element to zero with probability p and scales the others by 1 / (1 - p); returns its input
-// in eval mode. The numbers come from the dropout stream of the current shard. Throws InvalidArgument for p outside
-// [0, 1]. (Srivastava et al., 2014)
+// in eval mode. The numbers come from the dropout stream of the current micro-batch. Throws InvalidArgument for p
+// outside [0, 1]. (Srivastava et al., 2014)
 class Dropout : public Module {
  public:
   explicit Dropout(double p = 0.5);

@@ -19,8 +19,8 @@ struct TensorSlot {
   Tensor master;
 };
 
-// Which tensor stands for each parameter and buffer inside one replica's (or shard's) forward. Filled by parallel/,
-// looked up by Parameter and Buffer on the thread that installed it.
+// Which tensor stands for each parameter and buffer inside one replica's (or micro-batch's) forward. Filled by
+// parallel/, looked up by Parameter and Buffer on the thread that installed it.
 class ReplicaView {
  public:
   void set(const TensorSlot* slot, Tensor replica) { table_[slot] = std::move(replica); }

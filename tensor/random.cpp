@@ -13,19 +13,19 @@ namespace random {
 
 namespace {
 constinit std::atomic<std::uint64_t> seed{0};
-constinit std::atomic<std::uint64_t> counters[kMaxShards][kStreamCount]{};
-constinit thread_local int shard = 0;
+constinit std::atomic<std::uint64_t> counters[kMaxMicroBatches][kStreamCount]{};
+constinit thread_local int micro_batch = 0;
 }  // namespace
 
 Position reserve(Stream stream, std::uint64_t blocks) {
   const auto purpose = static_cast<std::uint64_t>(stream);
-  const std::uint64_t offset = counters[shard][purpose].fetch_add(blocks, std::memory_order_relaxed);
-  return {seed.load(std::memory_order_relaxed), static_cast<std::uint64_t>(shard) << 8 | purpose, offset};
+  const std::uint64_t offset = counters[micro_batch][purpose].fetch_add(blocks, std::memory_order_relaxed);
+  return {seed.load(std::memory_order_relaxed), static_cast<std::uint64_t>(micro_batch) << 8 | purpose, offset};
 }
 
 std::vector<std::uint64_t> state() {
   std::vector<std::uint64_t> out{seed.load()};
-  for (std::uint64_t s = 0; s < kMaxShards; ++s) {
+  for (std::uint64_t s = 0; s < kMaxMicroBatches; ++s) {
     for (std::uint64_t stream = 0; stream < kStreamCount; ++stream) {
       const std::uint64_t offset = counters[s][stream].load();
       if (offset) out.insert(out.end(), {s, stream, offset});
@@ -38,20 +38,21 @@ void set_state(std::span<const std::uint64_t> state) {
   LOCKSTEP_CHECK(state.size() % 3 == 1,
                  "random::set_state: {} numbers are not a state; use what random::state returned", state.size());
   for (std::size_t i = 1; i < state.size(); i += 3) {
-    LOCKSTEP_CHECK(state[i] < kMaxShards && state[i + 1] < kStreamCount,
-                   "random::set_state: shard {}, stream {} do not exist", state[i], state[i + 1]);
+    LOCKSTEP_CHECK(state[i] < kMaxMicroBatches && state[i + 1] < kStreamCount,
+                   "random::set_state: micro-batch {}, stream {} do not exist", state[i], state[i + 1]);
   }
   manual_seed(state[0]);
   for (std::size_t i = 1; i < state.size(); i += 3) counters[state[i]][state[i + 1]].store(state[i + 2]);
 }
 
-int current_shard() { return shard; }
+int current_micro_batch() { return micro_batch; }
 
-ShardGuard::ShardGuard(int current) : previous_(shard) {
-  LOCKSTEP_CHECK(current >= 0 && current < kMaxShards, "shard {} is outside [0, {})", current, kMaxShards);
-  shard = current;
+MicroBatchGuard::MicroBatchGuard(int current) : previous_(micro_batch) {
+  LOCKSTEP_CHECK(current >= 0 && current < kMaxMicroBatches, "micro-batch {} is outside [0, {})", current,
+                 kMaxMicroBatches);
+  micro_batch = current;
 }
-ShardGuard::~ShardGuard() { shard = previous_; }
+MicroBatchGuard::~MicroBatchGuard() { micro_batch = previous_; }
 
 }  // namespace random
 
@@ -78,8 +79,8 @@ Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& opt
 random::Position reserve(random::Stream stream, std::int64_t blocks, Device device) {
   const auto count = static_cast<std::uint64_t>(blocks);
   random::Position position = random::reserve(stream, count);
-  capture::keep_moving(position, device, [stream, count, shard = random::current_shard()] {
-    const random::ShardGuard guard(shard);
+  capture::keep_moving(position, device, [stream, count, micro_batch = random::current_micro_batch()] {
+    const random::MicroBatchGuard guard(micro_batch);
     return random::reserve(stream, count);
   });
   return position;

@@ -1,4 +1,4 @@
-// Raw random tensors: each draws from the calling thread's current shard (random.h).
+// Raw random tensors: each draws from the calling thread's current micro-batch (random.h).
 #pragma once
 
 #include "lockstep/tensor/random.h"

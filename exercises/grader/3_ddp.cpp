@@ -1,4 +1,4 @@
-// Exercise 3: the bits of one process that runs all shards, and one all-reduce for each parameter.
+// Exercise 3: the bits of one process that runs all micro-batches, and one all-reduce for each parameter.
 #include "harness.h"
 
 namespace grader {
@@ -27,13 +27,13 @@ ls::Tensor loss_of(const Model& model, const ls::Tensor& x, const ls::Tensor& y)
   return ls::mean(error * error);
 }
 
-std::uint64_t train_alone(int shards) {
+std::uint64_t train_alone(int micro_batches) {
   Model model;
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
-  par::Shards run(model, {.shards = shards});
+  par::GradientAccumulation run(model, {.micro_batches = micro_batches});
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    run.backward(batch(step, shards, 12, 0), batch(step, shards, 4, 0.2),
+    run.backward(batch(step, micro_batches, 12, 0), batch(step, micro_batches, 4, 0.2),
                  [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(model, x, y); });
     optimizer.step();
   }
@@ -58,7 +58,7 @@ std::string check_bits(const std::vector<int>& sizes) {
       ls::optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
       for (int step = 0; step < kSteps; ++step) step_of_rank(model, optimizer, group, step);
       require(ls::nn::parameter_hash(model) == want, size, " ranks, ", kSteps, " steps: rank ", group->rank(),
-              " does not have the bits of one process with ", size, " shards");
+              " does not have the bits of one process with ", size, " micro-batches");
     });
   }
   return "the bits of one process";

@@ -1,6 +1,6 @@
 #include "lockstep/parallel/replicated/bucket_plan_internal.h"
 
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 
 namespace lockstep::parallel {
 namespace {

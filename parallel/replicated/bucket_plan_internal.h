@@ -8,8 +8,8 @@
 
 namespace lockstep::parallel {
 
-// One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements. Those of f16 and
-// bf16 parameters stand in it as f32.
+// One bucket: gradients of one dtype and device, each starting on 64 bytes, then a tail of single elements. Those of
+// f16 and bf16 parameters stand in it as f32.
 struct BucketLayout {
   std::vector<std::size_t> parameters;     // positions in the list of parameters
   std::vector<std::int64_t> offsets = {};  // of each, in elements
@@ -18,7 +18,7 @@ struct BucketLayout {
 };
 
 // Elements of a bucket's tail before the used bits of its parameters.
-enum Tail : std::int64_t { kTailShards, kTailRows, kTailLoss, kTailStop, kTailJoined, kTailFixed };
+enum Tail : std::int64_t { kTailMicroBatches, kTailRows, kTailLoss, kTailStop, kTailJoined, kTailFixed };
 
 // Buckets in the order in which gradients are likely to be complete: parameters from the last to the first. A bucket is
 // closed before a parameter of another dtype or device, and before one that would take it past its limit: `first_bytes`

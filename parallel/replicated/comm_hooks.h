@@ -3,8 +3,8 @@
 //   ddp.register_comm_hook(bf16_compress_hook());
 //
 // Without a hook gradients are added up exactly, in canonical order. A hook gets each bucket as soon as this rank's
-// gradients stand in it, and may send less. What else travels with a bucket (loss, rows, used parameters, wishes to stop)
-// stays exact: it is added up apart, with one small operation a bucket.
+// gradients stand in it, and may send less. What else travels with a bucket (loss, rows, used parameters, wishes to
+// stop) stays exact: it is added up apart, with one small operation a bucket.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ struct GradBucket {
   std::vector<std::string> names = {};  // of the parameters
 };
 
-// What this rank's shards add up to stands in `bucket.buffer`, not divided by anything; when the Work that `start`
-// returns is complete, the mean over the ranks has to stand there, the same on all of them. So `start` begins the same
-// collectives of `group`, in the same order, on all ranks. A Work's `wait` may begin more: buckets are waited for in order.
-// A parameter that this rank has not used counts as -0.0.
+// What this rank's micro-batches add up to stands in `bucket.buffer`, not divided by anything; when the Work that
+// `start` returns is complete, the mean over the ranks has to stand there, the same on all of them. So `start` begins
+// the same collectives of `group`, in the same order, on all ranks. A Work's `wait` may begin more: buckets are
+// waited for in order. A parameter that this rank has not used counts as -0.0.
 //
 // What it throws is the step's error; parameters stay as they are. One hook serves one DistributedDataParallel.
 class CommHook {
@@ -40,10 +40,11 @@ class CommHook {
   virtual std::string describe() const = 0;
 };
 
-// The plain mean. For equal weights, and a number of shards a rank that is a power of two, the bits of no hook at all.
+// The plain mean. For equal weights, and a number of micro-batches a rank that is a power of two, the bits of no hook
+// at all.
 std::shared_ptr<CommHook> allreduce_hook();
-// Gradients are rounded to f16 or bf16, added up in f32, divided, rounded once more, and widened: half the bytes of f32.
-// f16 has 11 digits and ends at 65504, bf16 has 8 and ends where f32 does.
+// Gradients are rounded to f16 or bf16, added up in f32, divided, rounded once more, and widened: half the bytes of
+// f32. f16 has 11 digits and ends at 65504, bf16 has 8 and ends where f32 does.
 std::shared_ptr<CommHook> fp16_compress_hook();
 std::shared_ptr<CommHook> bf16_compress_hook();  // with bf16
 
@@ -57,10 +58,11 @@ struct PowerSgdOptions {
   std::uint64_t seed = 0;                // of the first factors
 };
 
-// PowerSGD (Vogels, Karimireddy and Jaggi 2019): a gradient of two or more dimensions, as a matrix M of n = size(0) rows
-// and m columns, is replaced by P Q' with P (n, rank) and Q (m, rank). P = mean(M Q) over the ranks, made orthonormal, then
-// Q = mean(M' P). So (n + m) rank numbers travel instead of n m; all other gradients are averaged as they are.
-// Deterministic from the seed, and the same on all ranks, but (like any compression) not the same for other numbers of ranks.
+// PowerSGD (Vogels, Karimireddy and Jaggi 2019): a gradient of two or more dimensions, as a matrix M of n = size(0)
+// rows and m columns, is replaced by P Q' with P (n, rank) and Q (m, rank). P = mean(M Q) over the ranks, made
+// orthonormal, then Q = mean(M' P). So (n + m) rank numbers travel instead of n m; all other gradients are averaged
+// as they are. Deterministic from the seed, and the same on all ranks, but (like any compression) not the same for
+// other numbers of ranks.
 class PowerSgdHook final : public CommHook {
  public:
   // Throws InvalidArgument for a rank below 1, a negative start_iteration, epsilon or rate.

@@ -5,7 +5,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/parallel/replicated/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/gradient_sums_internal.h"
-#include "lockstep/parallel/replicated/shard_buffers_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_buffers_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
@@ -26,7 +26,7 @@ struct DataParallel::State {
   nn::Module& module;
   DataParallelOptions options;
   Replicas replicas;
-  ShardBuffers buffers;
+  MicroBatchBuffers buffers;
   std::shared_ptr<DeviceBooks> books;
 };
 
@@ -42,7 +42,7 @@ TrafficBook& DataParallel::traffic() { return state_->books->book(); }
 
 void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DataParallel: it cannot run inside a replica, or a later shard, of another mode");
+                 "DataParallel: it cannot run inside a replica, or a later micro-batch, of another mode");
   books->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();
@@ -59,15 +59,15 @@ std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& vie
 }
 
 Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int replica) {
-  Batch shard = narrow_rows(batch, rows);
-  for (Tensor& each : shard) {
+  Batch micro_batch = narrow_rows(batch, rows);
+  for (Tensor& each : micro_batch) {
     if (each.device() == replicas.device(replica)) continue;
     const int from = books->position(each.device());
     const TraceTime begin = TraceTime::now();
     each = raw::to(each, replicas.device(replica));
     books->add(from, replica, Phase::kInputs, bytes_of(each), begin);
   }
-  return shard;
+  return micro_batch;
 }
 
 // A replica's output on the output device.
@@ -87,9 +87,9 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
   replicas.run(pass->views(), [&](int r) {
     std::vector<Tensor> leaves = enter(r, pass->views()[static_cast<std::size_t>(r)], pass->recording());
-    Batch shard = send_rows(inputs, shard_rows(rows, r, devices), r);
-    pass->begin(r, std::move(leaves), shard);
-    const Tensor output = forward(shard);
+    Batch micro_batch = send_rows(inputs, micro_batch_rows(rows, r, devices), r);
+    pass->begin(r, std::move(leaves), micro_batch);
+    const Tensor output = forward(micro_batch);
     LOCKSTEP_CHECK(output.defined() && output.dim() > 0, "returned {}, expected a tensor with one row for each example",
                    output.defined() ? lockstep::describe(output) : "nothing");
     pass->end(r, output);
@@ -106,7 +106,7 @@ Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
   return state_->forward(inputs, [this](const Batch& rows) { return state_->module(rows); });
 }
 
-Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
+Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   const std::int64_t rows = rows_of("DataParallel", batch);
   const int devices = state.replicas.size(), running = static_cast<int>(std::min<std::int64_t>(rows, devices));
@@ -120,7 +120,7 @@ Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
   state.replicas.run(views, [&](int replica) {
     const auto r = static_cast<std::size_t>(replica);
     leaves[r] = state.enter(replica, views[r], true);
-    const RowRange range = shard_rows(rows, replica, devices);
+    const RowRange range = micro_batch_rows(rows, replica, devices);
     const std::uint64_t before = autograd::newest_sequence();
     const Tensor loss = loss_fn(state.send_rows(batch, range, replica));
     const std::int64_t weight = weighted ? range.count : 1;
@@ -141,8 +141,8 @@ Tensor DataParallel::run(const Batch& batch, ShardLoss loss_fn) {
   return loss;
 }
 
-// Adds the sums over the replicas to the parameters' gradients, in a backward of one operation: homes are used and hooks
-// run as in any other.
+// Adds the sums over the replicas to the parameters' gradients, in a backward of one operation: homes are used and
+// hooks run as in any other.
 void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale) {
   const EnableGradGuard recording;
   const std::vector<Tensor>& trained = replicas.trained();

@@ -22,7 +22,7 @@ struct DataParallelOptions {
 };
 
 // Trains one model on several devices of this process, as the head of this file says.
-class DataParallel : public ShardedStep<DataParallel> {
+class DataParallel : public TrainingStep<DataParallel> {
  public:
   // The module's parameters and buffers must be on devices[0]. Refers to `module`, which has to live as long. Throws
   // InvalidArgument where they are elsewhere, without devices, and inside another DataParallel's replica.
@@ -32,9 +32,9 @@ class DataParallel : public ShardedStep<DataParallel> {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // Forward on all devices at once, rows split as evenly as possible; a batch with fewer rows than devices uses as many
-  // as it has. The results are gathered, in order, on the output device. Backward runs through everything, each replica's
-  // part on its own thread, also after the DataParallel is gone (then in turn on the calling thread); gradients flow
-  // through what forward returns. An exception of a replica names it and its device.
+  // as it has. The results are gathered, in order, on the output device. Backward runs through everything, each
+  // replica's part on its own thread, also after the DataParallel is gone (then in turn on the calling thread);
+  // gradients flow through what forward returns. An exception of a replica names it and its device.
   Tensor operator()(const Tensor& x);
   // Several inputs, split alike: the module's forward_inputs. Throws InvalidArgument where their rows differ in number.
   Tensor operator()(const std::vector<Tensor>& inputs);
@@ -46,8 +46,8 @@ class DataParallel : public ShardedStep<DataParallel> {
   // backward(x, y, loss_fn): see step.h; forward, loss and backward of a replica run on its own thread.
 
  private:
-  friend class ShardedStep<DataParallel>;
-  Tensor run(const Batch& batch, ShardLoss loss_fn);
+  friend class TrainingStep<DataParallel>;
+  Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
   std::unique_ptr<State> state_;
 };

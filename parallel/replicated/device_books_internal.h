@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/traffic.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/tensor/trace.h"
 

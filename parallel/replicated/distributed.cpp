@@ -35,16 +35,18 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
                  "DistributedDataParallel: it cannot be made inside a DataParallel replica");
   LOCKSTEP_CHECK(options.bucket_cap_mb > 0, "DistributedDataParallel: bucket_cap_mb is {}, expected more than 0",
                  options.bucket_cap_mb);
-  LOCKSTEP_CHECK(options.shards_per_rank >= 1 && options.shards_per_rank * group->size() <= random::kMaxShards,
-                 "DistributedDataParallel: {} shards a rank on {} ranks, expected 1 to {} in all",
-                 options.shards_per_rank, group->size(), random::kMaxShards);
+  LOCKSTEP_CHECK(
+      options.micro_batches_per_rank >= 1 && options.micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
+      "DistributedDataParallel: {} micro-batches a rank on {} ranks, expected 1 to {} in all",
+      options.micro_batches_per_rank, group->size(), random::kMaxMicroBatches);
   state_ = std::make_unique<State>(module, std::move(group), options);
   LOCKSTEP_CHECK(!state_->parameters.list().empty(),
                  "DistributedDataParallel: the module has no parameter that requires grad");
-  check_same_model(module, *state_->group,
-                   fmt::format("bucket_cap_mb {} shards_per_rank {} sync_buffers {} weighting {} check_every {}, {} {}",
-                               options.bucket_cap_mb, options.shards_per_rank, options.sync_buffers,
-                               static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
+  check_same_model(
+      module, *state_->group,
+      fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}, {} {}",
+                  options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
+                  static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
   state_->group = own_group(state_->group);
   state_->share_state(0);
   state_->install();
@@ -94,22 +96,22 @@ void DistributedDataParallel::State::after_step() {
 
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
   state_->install();
-  const random::ShardGuard shard(state_->group->rank());
+  const random::MicroBatchGuard micro_batch(state_->group->rank());
   return state_->module(x);
 }
 
 Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
   state_->install();
-  const random::ShardGuard shard(state_->group->rank());
+  const random::MicroBatchGuard micro_batch(state_->group->rank());
   return state_->module(inputs);
 }
 
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
 
-// What stands before: means over all ranks are added after the step; gradients of this rank alone (after no_sync), which
-// are means over the rank, take part in it.
-Tensor DistributedDataParallel::run(const Batch& batch, ShardLoss loss_fn) {
+// What stands before: means over all ranks are added after the step; gradients of this rank alone (after no_sync),
+// which are means over the rank, take part in it.
+Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   state.install();
   StandingGradients standing(state.parameters.list());
@@ -125,25 +127,26 @@ Tensor DistributedDataParallel::run(const Batch& batch, ShardLoss loss_fn) {
   }
 }
 
-// One step without what stood before; `standing` joins the sum. The last shard's backward fills the buckets.
-Tensor DistributedDataParallel::State::step(const Batch& batch, ShardLoss loss_fn, StandingGradients* standing) {
+// One step without what stood before; `standing` joins the sum. The last micro-batch's backward fills the buckets.
+Tensor DistributedDataParallel::State::step(const Batch& batch, MicroBatchLoss loss_fn, StandingGradients* standing) {
   const char* const op = "DistributedDataParallel";
   const std::int64_t rows = rows_of(op, batch);
-  const int shards = options.shards_per_rank, running = static_cast<int>(std::min<std::int64_t>(rows, shards));
+  const int micro_batches = options.micro_batches_per_rank,
+            running = static_cast<int>(std::min<std::int64_t>(rows, micro_batches));
   const bool sync = reducer->sync(), weighted = options.weighting == Weighting::kSamples;
-  const StepScale local = weighted && rows > 0 ? StepScale(rows) : StepScale(shards, std::max(running, 1));
+  const StepScale local = weighted && rows > 0 ? StepScale(rows) : StepScale(micro_batches, std::max(running, 1));
   Reducer::Step step{.sets = &sets,
                      .standing = standing,
                      .standing_factor = 1 / local.first,
-                     .shards = running,
+                     .micro_batches = running,
                      .rows = rows,
                      .weighted = weighted};
   buffers.begin_step(running > 1);
   reducer->set_sync(false);
   std::vector<Tensor> losses;
   for (int s = 0; s < running; ++s) {
-    const RowRange range = shard_rows(rows, s, shards);
-    const random::ShardGuard shard(group->rank() * shards + s);
+    const RowRange range = micro_batch_rows(rows, s, micro_batches);
+    const random::MicroBatchGuard micro_batch(group->rank() * micro_batches + s);
     nn::ReplicaView view;
     if (s > 0) buffers.enter(view);
     const nn::ReplicaViewGuard guard(s > 0 && !buffers.empty() ? &view : nn::current_replica_view());

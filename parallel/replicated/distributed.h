@@ -25,9 +25,9 @@ namespace lockstep::parallel {
 // How DistributedDataParallel reduces.
 struct DistributedDataParallelOptions {
   double bucket_cap_mb = 25;                // MiB of gradients in a bucket; the first one takes 1 MiB at most
-  int shards_per_rank = 1;                  // of `backward(x, y, loss_fn)`
+  int micro_batches_per_rank = 1;           // of `backward(x, y, loss_fn)`
   bool sync_buffers = true;                 // after each synchronised backward all ranks get rank 0's buffers
-  Weighting weighting = Weighting::kEqual;  // of ranks (and shards) with unequal numbers of rows; needs the verb
+  Weighting weighting = Weighting::kEqual;  // of ranks (and micro-batches) with unequal numbers of rows; needs the verb
   int check_every = 0;                      // compare all parameters over the ranks after this many steps; 0: never
 };
 
@@ -73,18 +73,19 @@ struct DistributedDataParallelStats {
 
 // Of `join`, the same on all ranks.
 struct JoinOptions {
-  // Gradients are divided by the number of all ranks (shards), as if those out of data had gradients of zero; false: by the
-  // number of those that have data. With Weighting::kSamples it is the mean over the rows of the step either way.
+  // Gradients are divided by the number of all ranks (micro-batches), as if those out of data had gradients of zero;
+  // false: by the number of those that have data. With Weighting::kSamples it is the mean over the rows of the step
+  // either way.
   bool divide_by_initial_world_size = true;
   bool enable = true;                       // false: `join` only calls `body`
   bool throw_on_early_termination = false;  // on all ranks, once one is out of data and another is not
-  // What a rank that is out of data does after each step of the others, with the step's gradients in grad(): an optimizer's
-  // step() here keeps the optimizer's state the same on all ranks.
+  // What a rank that is out of data does after each step of the others, with the step's gradients in grad(): an
+  // optimizer's step() here keeps the optimizer's state the same on all ranks.
   Callback<void()> shadow_step = {};
 };
 
 // Trains one replica of a model per process and keeps the replicas equal, as the head of this file says.
-class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
+class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
  public:
   // Compares the model with the other ranks' (CommError names rank and parameter that differ), then gives all ranks
   // rank 0's parameters and buffers. Refers to `module`, which has to live as long.
@@ -120,15 +121,15 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   //
   //   ddp.join([&] { for (const auto& [x, y] : loader) { ddp.backward(x, y, loss_fn); optimizer.step(); } });
   //
-  // A rank whose body is done shadows the others' synchronised steps, adding nothing, until all are done; then all ranks get
-  // the parameters and buffers of one that took most steps, and no gradients stand. Other collectives of the body (metrics)
-  // are not shadowed. All ranks call it. What `body` throws passes through, and the other ranks lose this one.
-  // Throws InvalidArgument inside no_sync or another join, or where another model shares the group; CommError where
-  // options differ, a rank is lost, or with throw_on_early_termination.
+  // A rank whose body is done shadows the others' synchronised steps, adding nothing, until all are done; then all
+  // ranks get the parameters and buffers of one that took most steps, and no gradients stand. Other collectives of
+  // the body (metrics) are not shadowed. All ranks call it. What `body` throws passes through, and the other ranks
+  // lose this one. Throws InvalidArgument inside no_sync or another join, or where another model shares the group;
+  // CommError where options differ, a rank is lost, or with throw_on_early_termination.
   void join(FunctionRef<void()> body, const JoinOptions& options = {});
 
-  // Averages buckets by `hook` (comm_hooks.h) from now on. Once, on all ranks, before the first synchronised backward, else
-  // InvalidArgument. Throws CommError where ranks register different hooks.
+  // Averages buckets by `hook` (comm_hooks.h) from now on. Once, on all ranks, before the first synchronised
+  // backward, else InvalidArgument. Throws CommError where ranks register different hooks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   // For Ctrl-C: says that this rank wants to stop. The wish travels with the next synchronised step, so that all ranks
@@ -139,12 +140,12 @@ class DistributedDataParallel : public ShardedStep<DistributedDataParallel> {
   DistributedDataParallelStats stats() const;  // of this rank
   // Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
-  // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's; the loss is the mean over all ranks' shards, and in
-  // no_sync over this rank's.
+  // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's; the loss is the mean over all ranks'
+  // micro-batches, and in no_sync over this rank's.
 
  private:
-  friend class ShardedStep<DistributedDataParallel>;
-  Tensor run(const Batch& batch, ShardLoss loss_fn);
+  friend class TrainingStep<DistributedDataParallel>;
+  Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -6,9 +6,9 @@
 
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_sets_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_buffers_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/reducer_internal.h"
-#include "lockstep/parallel/replicated/shard_buffers_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
 
 namespace lockstep::parallel {
 
@@ -30,7 +30,7 @@ struct DistributedDataParallel::State {
   void share_state(int root);
   void share_buffers(int root);
   void after_step();
-  Tensor step(const Batch& batch, ShardLoss loss_fn, StandingGradients* standing);
+  Tensor step(const Batch& batch, MicroBatchLoss loss_fn, StandingGradients* standing);
 
   void shadow();
   void after_joined_step();
@@ -41,7 +41,7 @@ struct DistributedDataParallel::State {
   DistributedDataParallelOptions options;
   TrainedParameters parameters;
   GradientSets sets;
-  ShardBuffers buffers;
+  MicroBatchBuffers buffers;
   std::shared_ptr<CommHook> hook;
   std::unique_ptr<Reducer> reducer;
   std::optional<Join> joining;

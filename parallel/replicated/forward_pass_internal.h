@@ -1,7 +1,8 @@
 // One forward of DataParallel as one operation of the caller's graph. Not installed.
 //
-// Each replica records a graph of its own, from leaves that nobody else sees, so that all of them can run backward at the
-// same time. What the module took from outside, a tensor that is not registered, becomes an input of the operation.
+// Each replica records a graph of its own, from leaves that nobody else sees, so that all of them can run backward at
+// the same time. What the module took from outside, a tensor that is not registered, becomes an input of the
+// operation.
 #pragma once
 
 #include <memory>
@@ -9,8 +10,8 @@
 
 #include "lockstep/autograd/graph_cut_internal.h"
 #include "lockstep/parallel/replicated/device_books_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replicas_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
 
 namespace lockstep::parallel {
 

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "lockstep/autograd/history_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -37,15 +37,15 @@ void GradientSets::reset(std::size_t p) {
   set_home(leaf, homes_[p]);
 }
 
-void GradientSets::begin(int shard, int shards) {
-  if (shard == 0) clear();  // also what a step that failed has left
-  if (shards == 1) return;
-  const bool new_set = shard % 2 == 0;
+void GradientSets::begin(int micro_batch, int micro_batches) {
+  if (micro_batch == 0) clear();  // also what a step that failed has left
+  if (micro_batches == 1) return;
+  const bool new_set = micro_batch % 2 == 0;
   const bool first_set = sets_.size() == (new_set ? 0 : 1);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& leaf = parameters_[p].master();
     const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
-    const bool narrow = is_narrow(leaf);  // then each shard's stands alone in grad()
+    const bool narrow = is_narrow(leaf);  // then each micro-batch's stands alone in grad()
     set_home(leaf, first_set ? homes_[p] : Tensor());
     autograd::set_whole_contributions(leaf, !new_set && !narrow);
     leaf.set_grad(narrow ? Tensor() : before);
@@ -54,21 +54,21 @@ void GradientSets::begin(int shard, int shards) {
   if (!new_set) sets_.pop_back();
 }
 
-// The set that the last shard was added to.
+// The set that the last micro-batch was added to.
 Tensor GradientSets::newest(std::size_t p) {
   const Tensor grad = parameters_[p].master().grad();
   return is_narrow(parameters_[p].master()) ? add_up(std::exchange(half_[p], Tensor()), widened(grad)) : grad;
 }
 
-void GradientSets::end(int shard, int shards) {
-  if (shard == shards - 1) return;
+void GradientSets::end(int micro_batch, int micro_batches) {
+  if (micro_batch == micro_batches - 1) return;
   std::vector<Tensor>& set = sets_.emplace_back();
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     set.push_back(newest(p));
     parameters_[p].master().set_grad(Tensor());
   }
-  // As many sets remain as shard + 1 has ones in binary.
-  while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(shard + 1)))) {
+  // As many sets remain as micro-batch + 1 has ones in binary.
+  while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(micro_batch + 1)))) {
     std::vector<Tensor>& to = sets_[sets_.size() - 2];
     for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = add_up(to[p], sets_.back()[p]);
     sets_.pop_back();

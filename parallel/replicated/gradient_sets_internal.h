@@ -1,9 +1,9 @@
-// The gradients of several shards that run one after another on the same parameters, added up in canonical order. Not
-// installed.
+// The gradients of several micro-batches that run one after another on the same parameters, added up in canonical
+// order. Not installed.
 //
-// It works like a binary counter: a shard with an even number starts a new set of gradients, one with an odd number is
-// added to the newest set, and two sets of the same size are merged. So S shards need at most log2(S) sets, and up to
-// two shards no spare one. Sets of f16 and bf16 parameters are f32.
+// It works like a binary counter: a micro-batch with an even number starts a new set of gradients, one with an odd
+// number is added to the newest set, and two sets of the same size are merged. So S micro-batches need at most
+// log2(S) sets, and up to two micro-batches no spare one. Sets of f16 and bf16 parameters are f32.
 #pragma once
 
 #include <vector>
@@ -19,11 +19,12 @@ class GradientSets {
   // Where the first set, and so the sum, is to stand; undefined tensors: anywhere.
   void set_homes(std::vector<Tensor> homes);
 
-  // Around the backward of shard 0, 1, ... of `shards`. After the last one `finish` merges what is left.
-  void begin(int shard, int shards);
-  void end(int shard, int shards);
-  // For each parameter, once the last shard's gradient is complete: the sum over all shards, undefined where no shard
-  // used it. It is the parameter's grad() from then on; of f16 and bf16 parameters it is f32, and grad() is undefined.
+  // Around the backward of micro-batch 0, 1, ... of `micro_batches`. After the last one `finish` merges what is left.
+  void begin(int micro_batch, int micro_batches);
+  void end(int micro_batch, int micro_batches);
+  // For each parameter, once the last micro-batch's gradient is complete: the sum over all micro-batches, undefined
+  // where no micro-batch used it. It is the parameter's grad() from then on; of f16 and bf16 parameters it is f32,
+  // and grad() is undefined.
   Tensor finish(std::size_t parameter);
 
  private:
@@ -33,7 +34,7 @@ class GradientSets {
   std::vector<nn::Parameter> parameters_;
   std::vector<Tensor> homes_;
   std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: that set has no gradient
-  std::vector<Tensor> half_;  // of the set that an odd shard completes, where that does not stand in grad()
+  std::vector<Tensor> half_;  // of the set that an odd micro-batch completes, where that does not stand in grad()
 };
 
 }  // namespace lockstep::parallel

@@ -5,8 +5,8 @@
 
 #include "lockstep/autograd/node.h"
 #include "lockstep/parallel/replicated/device_books_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replica_workers_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
 
 namespace lockstep::parallel {
 

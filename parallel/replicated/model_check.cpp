@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/nn/hash_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 

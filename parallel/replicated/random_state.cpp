@@ -10,7 +10,7 @@
 namespace lockstep::parallel {
 
 void share_random_state(ProcessGroup& group) {
-  const std::vector<std::uint64_t> own = random::state();  // the seed, then shard, stream and counter
+  const std::vector<std::uint64_t> own = random::state();  // the seed, then micro-batch, stream and counter
   const Tensor size = raw::full({1}, static_cast<std::int64_t>(own.size()), {.dtype = kInt64});
   group.all_reduce(size, ReduceOp::kMax)->wait();
   std::vector<std::uint64_t> padded = own;
@@ -19,7 +19,7 @@ void share_random_state(ProcessGroup& group) {
   const Tensor all = raw::empty({group.size(), length}, {.dtype = kInt64});
   group.all_gather(all, raw::from_bytes(padded.data(), {length}, kInt64))->wait();
 
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> counters;  // the furthest, by shard and stream
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> counters;  // the furthest, by micro-batch and stream
   const std::span<const std::int64_t> values = all.span<std::int64_t>();
   for (int r = 0; r < group.size(); ++r) {
     const auto state = values.subspan(static_cast<std::size_t>(r * length), static_cast<std::size_t>(length));

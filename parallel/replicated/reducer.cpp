@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/warning.h"
@@ -123,10 +123,11 @@ bool Reducer::takes_part(const autograd::Run& run) const {
 
 void Reducer::begin(const autograd::Run* run) {
   LOCKSTEP_CHECK(
-      !join_ || has_step_ || (options_.shards_per_rank == 1 && options_.weighting == Weighting::kEqual),
-      "DistributedDataParallel: inside join, with {} shards a rank{}, steps are made by backward(x, y, loss_fn): "
+      !join_ || has_step_ || (options_.micro_batches_per_rank == 1 && options_.weighting == Weighting::kEqual),
+      "DistributedDataParallel: inside join, with {} micro-batches a rank{}, steps are made by backward(x, y, "
+      "loss_fn): "
       "ranks that are out of data could not know of another kind",
-      options_.shards_per_rank, options_.weighting == Weighting::kEqual ? "" : " weighted by samples");
+      options_.micro_batches_per_rank, options_.weighting == Weighting::kEqual ? "" : " weighted by samples");
   // Several models in one backward make one step of the books.
   const bool joins = run && !has_step_ && std::ranges::any_of(*group_->reducers_, [&](const Reducer* each) {
                        return each->takes_part(*run);
@@ -222,7 +223,7 @@ void Reducer::launch_next() {
 void Reducer::start_own(std::size_t b) {
   Bucket& bucket = buckets_[b];
   const auto set_tail = [&](Tail at, double value) { set_element(bucket.tail, at, value); };
-  set_tail(kTailShards, static_cast<double>(step_.shards));
+  set_tail(kTailMicroBatches, static_cast<double>(step_.micro_batches));
   set_tail(kTailRows, static_cast<double>(step_.rows));
   set_tail(kTailLoss, step_.loss);
   set_tail(kTailStop, wants_stop_ ? 1 : 0);
@@ -232,15 +233,15 @@ void Reducer::start_own(std::size_t b) {
   trace_bucket(TraceKind::kBucketLaunched, b, parameters_[bucket.layout.parameters.front()].first);
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
-    bucket.work = group_->all_reduce_scaled(bucket.own, step_.weighted ? 1 : 1.0 / nominal_shards());
+    bucket.work = group_->all_reduce_scaled(bucket.own, step_.weighted ? 1 : 1.0 / nominal_micro_batches());
   } catch (Error& error) {
     explain(error, b, "launching ");
     throw;
   }
 }
 
-// Every model of this backward launches what is left, and only then is one of them waited for, all in the order in which
-// they were made: whichever backward reached first on a rank, no two ranks wait for each other.
+// Every model of this backward launches what is left, and only then is one of them waited for, all in the order in
+// which they were made: whichever backward reached first on a rank, no two ranks wait for each other.
 void Reducer::end_backward(autograd::Run& run) {
   const auto for_all = [this, &run](auto body) {
     for (Reducer* const each : *group_->reducers_) {
@@ -297,19 +298,19 @@ void Reducer::mark_done() {
 // The sum over all ranks of an element of the tail.
 double Reducer::tail_sum(Tail at) const {
   const Bucket& first = buckets_.front();
-  return get_element(first.tail, at) * (step_.weighted ? 1 : nominal_shards());
+  return get_element(first.tail, at) * (step_.weighted ? 1 : nominal_micro_batches());
 }
 
 void Reducer::take_results() {
-  const int nominal = nominal_shards();
+  const int nominal = nominal_micro_batches();
   joined_ = static_cast<int>(std::lround(tail_sum(kTailJoined)));
   stop_requested_ = tail_sum(kTailStop) != 0;
-  const int ran = static_cast<int>(std::lround(tail_sum(kTailShards)));
+  const int ran = static_cast<int>(std::lround(tail_sum(kTailMicroBatches)));
   const StepScale scale = step_.weighted ? StepScale(std::llround(tail_sum(kTailRows))) : StepScale(nominal, ran);
   // Those that are out of data may count as if their gradients were zero.
   const int idle = join_ && join_->divide_by_initial_world_size ? joined_ * nominal / group_->size() : 0;
   const double second = step_.weighted ? 1 : StepScale(nominal, ran + idle).second;
-  // A sum over shards was multiplied with this when it was launched; what a hook leaves is the mean over ranks.
+  // A sum over micro-batches was multiplied with this when it was launched; what a hook leaves is the mean over ranks.
   const double launched = step_.weighted ? 1 : 1.0 / nominal, had = hook_ ? 1.0 / group_->size() : launched;
   const double first = step_.weighted ? scale.first / had : launched / had;
   for (Slot& slot : slots_) {

@@ -56,7 +56,7 @@ void Reducer::drain() {
 }
 
 bool Reducer::shadow_step() {
-  begin_step({.shards = 0, .weighted = options_.weighting == Weighting::kSamples, .joined = true});
+  begin_step({.micro_batches = 0, .weighted = options_.weighting == Weighting::kSamples, .joined = true});
   begin(nullptr);
   for (std::size_t p = 0; p < slots_.size(); ++p) settle(p);
   start_own(0);  // whose tail says whether there is a step

@@ -1,5 +1,5 @@
-// The reducer of DistributedDataParallel: buckets of gradients, filled by backward and reduced as soon as they are full.
-// Not installed.
+// The reducer of DistributedDataParallel: buckets of gradients, filled by backward and reduced as soon as they are
+// full. Not installed.
 #pragma once
 
 #include <chrono>
@@ -33,21 +33,22 @@ class Reducer {
   // Forgets a step that an error cut short.
   void abandon();
 
-  // What the last shard's backward of a step must know. `sets` and `standing` are merged into the gradients first.
+  // What the last micro-batch's backward of a step must know. `sets` and `standing` are merged into the gradients
+  // first.
   struct Step {
     GradientSets* sets = nullptr;
     StandingGradients* standing = nullptr;
-    double standing_factor = 1;  // these are means over the rank, the others sums
-    std::int64_t shards = 1;     // that this rank has run
-    std::int64_t rows = 0;       // of them
-    double loss = 0;             // the sum of their losses
-    bool weighted = false;       // by rows
-    bool joined = false;         // this rank is out of data, and only takes part
+    double standing_factor = 1;      // these are means over the rank, the others sums
+    std::int64_t micro_batches = 1;  // that this rank has run
+    std::int64_t rows = 0;           // of them
+    double loss = 0;                 // the sum of their losses
+    bool weighted = false;           // by rows
+    bool joined = false;             // this rank is out of data, and only takes part
   };
-  // Around that backward. Without them a backward is a step of its own: one shard, ended with backward.
+  // Around that backward. Without them a backward is a step of its own: one micro-batch, ended with backward.
   void begin_step(const Step& step);
   void end_step();
-  // The mean loss over all ranks' shards, of the last step.
+  // The mean loss over all ranks' micro-batches, of the last step.
   double mean_loss() const { return mean_loss_; }
   // The wish of this rank to stop, which travels with the next step; whether any rank had it in the last one.
   void request_stop() { wants_stop_ = true; }
@@ -56,8 +57,8 @@ class Reducer {
   void set_hook(std::shared_ptr<CommHook> hook);
   // Inside `join`, whose options live as long; null: outside.
   void set_join(const JoinOptions* join) { join_ = join; }
-  // A step of the other ranks, to which this one adds nothing; its parameters have no gradients. False where all ranks are
-  // out of data: then there was none.
+  // A step of the other ranks, to which this one adds nothing; its parameters have no gradients. False where all
+  // ranks are out of data: then there was none.
   bool shadow_step();
   // Ranks that were out of data in the last step.
   int joined() const { return joined_; }
@@ -113,7 +114,7 @@ class Reducer {
   void mark_done();
   void take_results();
   double tail_sum(Tail at) const;
-  int nominal_shards() const { return group_->size() * (has_step_ ? options_.shards_per_rank : 1); }
+  int nominal_micro_batches() const { return group_->size() * (has_step_ ? options_.micro_batches_per_rank : 1); }
   void trace_bucket(TraceKind kind, std::size_t bucket, std::string_view what) const;
   void explain(Error& error, std::size_t bucket, const char* doing) const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }

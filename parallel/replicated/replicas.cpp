@@ -64,10 +64,10 @@ std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) 
 
 void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
   const bool recording = autograd::grad_mode();
-  const int first_shard = random::current_shard() * size();
+  const int first_micro_batch = random::current_micro_batch() * size();
   run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
     const EnableGradGuard mode(recording);
-    const random::ShardGuard shard(first_shard + r);
+    const random::MicroBatchGuard micro_batch(first_micro_batch + r);
     const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);
     body(r);
   });

@@ -33,8 +33,9 @@ class Replicas {
   // Returns the bytes sent.
   std::int64_t enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves);
 
-  // Calls body(replica) for the first views.size() replicas at the same time, each on its thread, in its shard and with
-  // its view, in the caller's grad mode. Rethrows the first replica's exception, naming the replica and its device.
+  // Calls body(replica) for the first views.size() replicas at the same time, each on its thread, in its micro-batch
+  // and with its view, in the caller's grad mode. Rethrows the first replica's exception, naming the replica and its
+  // device.
   void run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body);
 
  private:

@@ -1,13 +1,12 @@
-// Gradients that stand when a step begins: set aside, so that the step's sum and scale are its own. They are added to the
-// step's gradients at the end, as autograd adds to a gradient, or take part in its sums.
-// Not installed.
+// Gradients that stand when a step begins: set aside, so that the step's sum and scale are its own. They are added to
+// the step's gradients at the end, as autograd adds to a gradient, or take part in its sums. Not installed.
 #pragma once
 
 #include <utility>
 #include <vector>
 
 #include "lockstep/nn/parameter.h"
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {

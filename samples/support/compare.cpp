@@ -40,25 +40,27 @@ std::string result_file(const Options& options) {
 // Where the bits are promised to be the same.
 void check_comparable(const Options& options) {
   check_split(options, static_cast<int>(options.nproc));
-  if (!std::has_single_bit(static_cast<std::uint64_t>(options.shards / options.nproc)))
-    throw ls::InvalidArgument(fmt::format(
-        "--mode compare: {} shards on {} ranks; the bits are the same where each rank has 1, 2, 4, 8, ... of them",
-        options.shards, options.nproc));
+  if (!std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / options.nproc)))
+    throw ls::InvalidArgument(
+        fmt::format("--mode compare: {} micro-batches on {} ranks; the bits are the same where each rank has 1, 2, 4, "
+                    "8, ... of them",
+                    options.micro_batches, options.nproc));
   if (options.loss == "outside" && !has_same_bits_outside(options))
     throw ls::InvalidArgument(fmt::format(
-        "--mode compare: with {} shards dp's bits differ when the loss is taken outside; take --loss replica, or "
-        "1, 2, 4, 8, ... shards",
-        options.shards));
+        "--mode compare: with {} micro-batches dp's bits differ when the loss is taken outside; take --loss replica, or "
+        "1, 2, 4, 8, ... micro-batches",
+        options.micro_batches));
 }
 
 void print_intro(const Options& options) {
   fmt::print(
-      "The same model, data and seed, in four modes. A step has {} rows; the last three modes cut it into {} shards:\n"
-      "  single   one device\n"
-      "  shards   one device, the shards of a step in turn\n"
-      "  dp       DataParallel: one process, {} devices, {}\n"
-      "  ddp      DistributedDataParallel: {} processes{}\n\n",
-      options.batch, options.shards, options.shards,
+      "The same model, data and seed, in four modes. A step has {} rows; the last three modes cut it into {} "
+      "micro-batches:\n"
+      "  single      one device\n"
+      "  accumulate  one device, the micro-batches of a step in turn\n"
+      "  dp          DataParallel: one process, {} devices, {}\n"
+      "  ddp         DistributedDataParallel: {} processes{}\n\n",
+      options.batch, options.micro_batches, options.micro_batches,
       options.loss == "outside" ? "the loss taken on the first one" : "each with its own loss", options.nproc,
       options.backend == "shm" ? "" : " over " + options.backend);
   std::fflush(stdout);
@@ -66,12 +68,12 @@ void print_intro(const Options& options) {
 
 void print_table(const std::vector<Result>& results) {
   fmt::print(
-      "                  train   test      test  ----------- bytes moved per step, all links -----------\n"
-      "mode     steps/s   loss   loss  accuracy   inputs  parameters  outputs  loss gradient  gradients  "
+      "                      train   test      test  ----------- bytes moved per step, all links -----------\n"
+      "mode         steps/s   loss   loss  accuracy   inputs  parameters  outputs  loss gradient  gradients  "
       "parameter hash\n");
   for (const Result& r : results) {
     const auto bytes = [&](Phase phase) { return r.moved.per_step(phase); };
-    fmt::print("{:<6} {:>9.0f}  {:.3f}  {:.3f}     {:.3f} {:>8.0f} {:>11.0f} {:>8.0f} {:>14.0f} {:>10.0f}  {}\n",
+    fmt::print("{:<10} {:>9.0f}  {:.3f}  {:.3f}     {:.3f} {:>8.0f} {:>11.0f} {:>8.0f} {:>14.0f} {:>10.0f}  {}\n",
                r.mode, r.steps_per_second, r.train.loss, r.test.loss, r.test.accuracy, bytes(Phase::kInputs),
                bytes(Phase::kParameters), bytes(Phase::kOutputs), bytes(Phase::kLossGradient), bytes(Phase::kGradients),
                r.hash);
@@ -81,7 +83,7 @@ void print_table(const std::vector<Result>& results) {
 void write_traces(const Options& options) {
   if (!is_traced(options)) return;
   std::vector<Timeline> timelines;
-  for (const char* mode : {"single", "shards", "dp", "ddp"})
+  for (const char* mode : {"single", "accumulate", "dp", "ddp"})
     timelines.push_back(read_timeline(in_mode(options, mode).timeline));
   write_timelines(options, timelines);
 }
@@ -104,7 +106,7 @@ int compare(const Options& options, Train train) {
   if (const int code = start_ranks(ddp); code != 0) return code;
   install_stop_handler();
   std::vector<Result> results;
-  for (const char* mode : {"single", "shards", "dp"}) {
+  for (const char* mode : {"single", "accumulate", "dp"}) {
     const Options here = in_mode(options, mode);
     if (const int code = train(here); code != 0) return code;
     results.push_back(read_result(result_file(here)));
@@ -113,26 +115,27 @@ int compare(const Options& options, Train train) {
   write_traces(options);
 
   print_table(results);
-  const Result &single = results[0], &shards = results[1];
-  const bool equal =
-      std::all_of(results.begin() + 1, results.end(), [&](const Result& result) { return result.hash == shards.hash; });
+  const Result &single = results[0], &accumulate = results[1];
+  const bool equal = std::all_of(results.begin() + 1, results.end(),
+                                 [&](const Result& result) { return result.hash == accumulate.hash; });
   fmt::print(
       "\nBefore the first step ddp moved {} more bytes, to compare the models and give all ranks rank 0's "
       "parameters.\n",
       sum(results[3].moved.at_start));
   if (!equal) {
-    fmt::print(stderr, "{}: shards, dp and ddp should end with the same parameters, bit for bit, and do not.\n",
+    fmt::print(stderr, "{}: accumulate, dp and ddp should end with the same parameters, bit for bit, and do not.\n",
                options.program);
     return 1;
   }
-  fmt::print("shards, dp and ddp end with the same parameters, bit for bit. {}\n",
-             single.hash == shards.hash ? "So does single, this time."
-                                        : "single differs: it adds up a step's rows in another order.");
+  fmt::print("accumulate, dp and ddp end with the same parameters, bit for bit. {}\n",
+             single.hash == accumulate.hash ? "So does single, this time."
+                                               : "single differs: it adds up a step's rows in another order.");
   fmt::print("\n");
   print_written(options);
   fmt::print(
-      "files       {}/{{single,shards,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
-      "try next    the same with --mode ddp (one of them, epoch by epoch), --shards 4 --nproc 4, --loss replica\n\n",
+      "files       {}/{{single,accumulate,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
+      "try next    the same with --mode ddp (one of them, epoch by epoch), --micro-batches 4 --nproc 4, --loss "
+      "replica\n\n",
       options.out);
   const auto least = std::min_element(results.begin(), results.end(), [](const Result& a, const Result& b) {
     return a.test.accuracy < b.test.accuracy;

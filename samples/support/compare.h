@@ -7,7 +7,8 @@
 namespace samples {
 
 // Trains in all modes, each in a folder of its own below options.out, and prints a table of the results. Fails unless
-// shards, dp and ddp end with the same bits. Throws lockstep::InvalidArgument for a split that does not promise them.
+// accumulate, dp and ddp end with the same bits. Throws lockstep::InvalidArgument for a split that does not promise
+// them.
 int compare(const Options& options, Train train);
 
 }  // namespace samples

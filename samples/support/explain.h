@@ -7,7 +7,7 @@
 
 namespace samples {
 
-// Of `mode` (single, shards, dp or ddp). Depends on its arguments alone.
+// Of `mode` (single, accumulate, dp or ddp). Depends on its arguments alone.
 std::string explain(const std::string& mode, const StepView& step);
 
 }  // namespace samples

@@ -76,7 +76,7 @@ void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
 
 // Chooses the mode where none is given. Returns why it is this one, for Flags::check.
 std::string settle_mode(const CLI::App& app, Options& options) {
-  if (options.nproc == 0) options.nproc = options.shards;
+  if (options.nproc == 0) options.nproc = options.micro_batches;
   if (!options.mode.empty()) return "";
   options.mode = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
   return is_rank() ? ", as this is a rank of a launcher" : options.mode == "ddp" ? "" : ", as no --mode is given";
@@ -111,7 +111,8 @@ void check_rank(const CLI::App& app, const Options& options) {
             "has no effect on a rank of a launcher, which decides how many ranks there are; leave --nproc out");
 }
 
-// --- the flags ----------------------------------------------------------------------------------------------------------
+// --- the flags
+// ----------------------------------------------------------------------------------------------------------
 
 void declare_training(Flags& flags, Options& options) {
   flags.add(options.data_flag, options.data, options.data_help);
@@ -121,7 +122,7 @@ void declare_training(Flags& flags, Options& options) {
   flags.add("--seed", options.seed, "of the initial weights and of the order of samples")
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   flags.add("--out", options.out, "folder for what is written (runs/" + options.program + ")");
-  flags.add({"single", "shards", "dp", "ddp"}, "--save", options.save,
+  flags.add({"single", "accumulate", "dp", "ddp"}, "--save", options.save,
             "checkpoint file (checkpoint.safetensors in --out)");
   flags
       .add("--save-every", options.save_every, "epochs between two checkpoints (0: when the last one is a second old)")
@@ -143,14 +144,14 @@ std::string check_device(const std::string& text) {
 void declare_modes(Flags& flags, Options& options) {
   flags
       .add("--mode", options.mode,
-           "single: one device; shards: a step's shards in turn; dp: DataParallel, a device each; "
+           "single: one device; accumulate: a step's micro-batches in turn; dp: DataParallel, a device each; "
            "ddp: DistributedDataParallel, in several processes; compare: all of them (single; with --nproc: ddp)")
-      ->check(CLI::IsMember({"single", "shards", "dp", "ddp", "compare"}));
+      ->check(CLI::IsMember({"single", "accumulate", "dp", "ddp", "compare"}));
   flags
-      .add({"shards", "dp", "ddp", "compare"}, "--shards", options.shards,
+      .add({"accumulate", "dp", "ddp", "compare"}, "--micro-batches", options.micro_batches,
            "parts of a step, over all devices and ranks; the bits depend on it")
       ->check(CLI::Range(1, 256));
-  flags.add({"ddp", "compare"}, "--nproc", options.nproc, "ranks to start (one for each shard)")
+  flags.add({"ddp", "compare"}, "--nproc", options.nproc, "ranks to start (one for each micro-batch)")
       ->check(CLI::Range(1, 256));
   flags
       .add("--device", options.device,

@@ -24,9 +24,9 @@ struct Options {
   std::string resume = "auto";  // auto, yes or no
   std::int64_t save_every = 0;  // epochs between two checkpoints; 0: by time
 
-  std::string mode = {};            // single, shards, dp, ddp or compare
-  std::int64_t shards = 2;          // into how many a step is cut, over all devices and ranks
-  std::int64_t nproc = 0;           // ranks that mode ddp starts; by default one for each shard
+  std::string mode = {};            // single, accumulate, dp, ddp or compare
+  std::int64_t micro_batches = 2;   // into how many a step is cut, over all devices and ranks
+  std::int64_t nproc = 0;           // ranks that mode ddp starts; by default one for each micro-batch
   std::string device = "cpu";       // or cuda, cuda:N
   std::string loss = "outside";     // of dp: outside (on the gathered outputs) or replica
   std::string backend = "shm";      // of ddp: shm, gloo, mpi or nccl

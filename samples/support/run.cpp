@@ -51,11 +51,11 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
   bar_.emplace(options.epochs * batches_per_epoch, (epoch_ - 1) * batches_per_epoch + batch_);
 }
 
-// What has to be the same for a run to go on bit for bit. Modes with the same shards are.
+// What has to be the same for a run to go on bit for bit. Modes with the same micro-batches are.
 std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
-  if (options_.mode != "single") text += fmt::format(" shards={}", options_.shards);
+  if (options_.mode != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
   if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
   if (options_.order != "canonical") text += " order=" + options_.order;

@@ -18,26 +18,26 @@ namespace par = ls::parallel;
 
 void check_split(const Options& options, int ranks) {
   if (options.mode == "single") return;
-  const std::int64_t batch = options.batch, shards = options.shards;
-  if (batch % shards != 0) {
-    const std::int64_t below = batch / shards * shards;
-    throw ls::InvalidArgument(fmt::format("--batch {} cannot be cut into {} shards of the same size; take --batch {}{}",
-                                          batch, shards, below > 0 ? fmt::format("{} or ", below) : "",
-                                          below + shards));
-  }
-  if (shards % ranks != 0) {
-    std::int64_t fewer = ranks;
-    while (shards % fewer != 0) --fewer;
+  const std::int64_t batch = options.batch, micro_batches = options.micro_batches;
+  if (batch % micro_batches != 0) {
+    const std::int64_t below = batch / micro_batches * micro_batches;
     throw ls::InvalidArgument(
-        fmt::format("--shards {} cannot be dealt evenly to {} ranks; take --nproc {}, or --shards {}", shards, ranks,
-                    fewer, (shards / ranks + 1) * ranks));
+        fmt::format("--batch {} cannot be cut into {} micro-batches of the same size; take --batch {}{}", batch,
+                    micro_batches, below > 0 ? fmt::format("{} or ", below) : "", below + micro_batches));
+  }
+  if (micro_batches % ranks != 0) {
+    std::int64_t fewer = ranks;
+    while (micro_batches % fewer != 0) --fewer;
+    throw ls::InvalidArgument(
+        fmt::format("--micro-batches {} cannot be dealt evenly to {} ranks; take --nproc {}, or --micro-batches {}",
+                    micro_batches, ranks, fewer, (micro_batches / ranks + 1) * ranks));
   }
   Injection::parse(options.inject).check_rank(ranks);
 }
 
 // Dividing by a power of two is exact, before a sum as well as after it.
 bool has_same_bits_outside(const Options& options) {
-  return std::has_single_bit(static_cast<std::uint64_t>(options.shards));
+  return std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches));
 }
 
 namespace {
@@ -68,9 +68,9 @@ int local_rank() {
   return 0;
 }
 
-// The devices of this process: of a DataParallel one for each shard, else one.
+// The devices of this process: of a DataParallel one for each micro-batch, else one.
 std::vector<ls::Device> devices_of(const Options& options) {
-  const std::int64_t count = options.mode == "dp" ? options.shards : 1;
+  const std::int64_t count = options.mode == "dp" ? options.micro_batches : 1;
   const int gpus = options.device == "cuda" ? std::max(ls::device_count(ls::DeviceType::kCuda), 1) : 1;
   std::vector<ls::Device> devices;
   for (int i = 0; i < count; ++i) {
@@ -97,16 +97,17 @@ Step::Step(const Options& options, ls::nn::Module& model)
                                       .device = devices_[0],
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
-  const int shards = static_cast<int>(options.shards);
-  if (options.mode == "shards") {
-    shards_.emplace(model, par::ShardsOptions{.shards = shards});
+  const int micro_batches = static_cast<int>(options.micro_batches);
+  if (options.mode == "accumulate") {
+    accumulation_.emplace(model, par::GradientAccumulationOptions{.micro_batches = micro_batches});
   } else if (options.mode == "dp") {
     dp_.emplace(model, devices_);
   } else if (options.mode == "ddp") {
     // A wrong gradient shows in the parameters after its step: they are compared then.
     const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
     ddp_.emplace(model, group_,
-                 par::DistributedDataParallelOptions{.shards_per_rank = shards / ranks(), .check_every = check_every});
+                 par::DistributedDataParallelOptions{.micro_batches_per_rank = micro_batches / ranks(),
+                                                     .check_every = check_every});
     if (options.comm_hook != "none") ddp_->register_comm_hook(hook_of(options));
   }
   at_start_ = booked();
@@ -116,14 +117,14 @@ Step::Step(const Options& options, ls::nn::Module& model)
 ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
   if (options_.mode == "single")
     return ls::data::DataLoader<>(set, {.batch_size = options_.batch, .shuffle = true, .seed = options_.seed});
-  const std::int64_t shards_here = options_.shards / ranks();
-  auto sampler = std::make_shared<ls::data::ShardedBatchSampler>(
-      set->size(), ls::data::ShardedBatchSamplerOptions{.shards = options_.shards,
-                                                        .first = group_ ? group_->rank() * shards_here : 0,
-                                                        .count = shards_here,
-                                                        .batch_size = options_.batch / options_.shards,
-                                                        .shuffle = true,
-                                                        .seed = options_.seed});
+  const std::int64_t micro_batches_here = options_.micro_batches / ranks();
+  auto sampler = std::make_shared<ls::data::MicroBatchSampler>(
+      set->size(), ls::data::MicroBatchSamplerOptions{.micro_batches = options_.micro_batches,
+                                                      .first = group_ ? group_->rank() * micro_batches_here : 0,
+                                                      .count = micro_batches_here,
+                                                      .batch_size = options_.batch / options_.micro_batches,
+                                                      .shuffle = true,
+                                                      .seed = options_.seed});
   return ls::data::DataLoader<>(set, {.batch_sampler = sampler});
 }
 

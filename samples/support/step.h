@@ -19,11 +19,12 @@ namespace samples {
 
 class Step {
  public:
-  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where batch,
-  // shards and ranks do not fit together.
+  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where
+  // batch, micro-batches and ranks do not fit together.
   Step(const Options& options, ls::nn::Module& model);
 
-  // The batches of this process: in the sharded modes those of its shards, one after another, equally many rows of each.
+  // The batches of this process: in the micro-batch modes those of its micro-batches, one after another, equally many
+  // rows of each.
   ls::data::DataLoader<> loader(std::shared_ptr<const ls::data::Dataset> set) const;
 
   // Leaves the gradients of the mean loss of the step, and returns that loss.
@@ -36,7 +37,7 @@ class Step {
       return criterion(scores, y);
     };
     const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return take_loss(model_(x), y); };
-    if (shards_) return shards_->backward(x, y, loss_fn);
+    if (accumulation_) return accumulation_->backward(x, y, loss_fn);
     if (ddp_) {
       const ls::Tensor loss = ddp_->backward(x, y, loss_fn);
       injection_.after_backward(steps_, *group_, model_);
@@ -80,7 +81,7 @@ class Step {
   std::vector<ls::Device> devices_;
   bool is_loss_outside_;
   std::shared_ptr<ls::parallel::ProcessGroup> group_;
-  std::optional<ls::parallel::Shards> shards_;
+  std::optional<ls::parallel::GradientAccumulation> accumulation_;
   std::optional<ls::parallel::DataParallel> dp_;
   std::optional<ls::parallel::DistributedDataParallel> ddp_;
   PhaseBytes at_start_ = {};
@@ -89,8 +90,8 @@ class Step {
   Injection injection_;
 };
 
-// Throws lockstep::InvalidArgument where a batch cannot be cut into shards, or shards not be dealt to `ranks`, evenly, or
-// where a fault is for none of them.
+// Throws lockstep::InvalidArgument where a batch cannot be cut into micro-batches, or micro-batches not be dealt to
+// `ranks`, evenly, or where a fault is for none of them.
 void check_split(const Options& options, int ranks);
 // Whether DataParallel gives the other modes' bits also where the loss is taken outside, on the gathered outputs.
 bool has_same_bits_outside(const Options& options);

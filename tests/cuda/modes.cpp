@@ -1,4 +1,4 @@
-// The modes of data parallelism on GPUs beside the same shards on the CPU: equal within rounding.
+// The modes of data parallelism on GPUs beside the same micro-batches on the CPU: equal within rounding.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/groups.h"
 
@@ -69,10 +69,10 @@ Trained train(nn::Module& net, Backward backward) {
 }
 
 template <class Module = Net, class... Args>
-Trained reference(int shards, Args... args) {
+Trained reference(int micro_batches, Args... args) {
   Module net(args...);
   net.load_state_dict(initial(net));
-  par::Shards run(net, {.shards = shards});
+  par::GradientAccumulation run(net, {.micro_batches = micro_batches});
   ls::manual_seed(3);
   return train(net, [&](const ls::Tensor& x, const ls::Tensor& y) {
     return run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::cross_entropy(net(x), y); });
@@ -169,14 +169,15 @@ TEST_CASE("DistributedDataParallel with a GPU for each rank") {
   });
 }
 
-TEST_CASE("DistributedDataParallel: shards of a rank, hooks, and the books") {
+TEST_CASE("DistributedDataParallel: micro-batches of a rank, hooks, and the books") {
   const TestDevices devices;
   const Trained two = reference(2), four = reference(4);
   with_threads("local", 2, [&](const Group& group) {
     const ls::Device device = devices[group->rank()];
     Net net;
     net.to(device);
-    check_same(train_distributed(group, net, device, device, {.shards_per_rank = 2}), four, "two shards a rank");
+    check_same(train_distributed(group, net, device, device, {.micro_batches_per_rank = 2}), four,
+               "two micro-batches a rank");
     Net hooked;
     hooked.to(device);
     check_same(train_distributed(group, hooked, device, device, {}, par::allreduce_hook()), two, "hook");

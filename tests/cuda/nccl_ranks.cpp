@@ -66,7 +66,7 @@ TEST_CASE("nccl ranks: DistributedDataParallel" * doctest::skip()) {
   Net here, there;
   there.load_state_dict(here.state_dict());
   there.to(*options.device);
-  par::Shards alone(here, {.shards = 2});
+  par::GradientAccumulation alone(here, {.micro_batches = 2});
   const auto want = train(here, [&](const ls::Tensor& x, const ls::Tensor& y) {
     alone.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return nn::mse_loss(here(x), y); });
   });

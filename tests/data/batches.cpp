@@ -58,8 +58,8 @@ TEST_CASE("set_epoch on the caller's sampler is what the loader sees") {
 }
 
 TEST_CASE("a batch sampler decides what a batch holds") {
-  auto sampler = std::make_shared<ShardedBatchSampler>(
-      8, ShardedBatchSamplerOptions{.shards = 2, .batch_size = 2, .shuffle = false});
+  auto sampler = std::make_shared<MicroBatchSampler>(
+      8, MicroBatchSamplerOptions{.micro_batches = 2, .batch_size = 2, .shuffle = false});
   DataLoader loader(std::make_shared<Counting>(8), {.batch_sampler = sampler});
   CHECK(loader.size() == 2);
   CHECK(epoch_of(loader) == std::vector<Rows>{{0, 2, 1, 3}, {4, 6, 5, 7}});
@@ -162,7 +162,7 @@ TEST_CASE("a loader's iterator is a C++20 input iterator that outlives the loade
 TEST_CASE("options that contradict each other are refused, and both are named") {
   auto set = std::make_shared<Counting>(4);
   const auto sampler = [] { return std::make_shared<SequentialSampler>(4); };
-  const auto batch_sampler = [] { return std::make_shared<ShardedBatchSampler>(4, ShardedBatchSamplerOptions{}); };
+  const auto batch_sampler = [] { return std::make_shared<MicroBatchSampler>(4, MicroBatchSamplerOptions{}); };
   const auto refused = [&](DataLoaderOptions options, const std::string& one, const std::string& other) {
     const std::string text = error_of([&] { DataLoader<> loader(set, std::move(options)); });
     CHECK_MESSAGE((contains(text, one) && contains(text, other)), text);

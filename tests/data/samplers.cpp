@@ -98,19 +98,19 @@ TEST_CASE("SequentialSampler gives 0 to n-1 in every epoch") {
   CHECK(sampler.next_epoch() == Rows{0, 1, 2, 3});
 }
 
-TEST_CASE("each shard of a batch has the rows that DistributedSampler deals it, whoever holds it") {
+TEST_CASE("each micro-batch of a batch has the rows that DistributedSampler deals it, whoever holds it") {
   for (const bool drop_last : {false, true}) {
     for (const std::int64_t n : {0, 3, 100, 103}) {
-      const std::int64_t shards = 4, batch_size = 6;
+      const std::int64_t micro_batches = 4, batch_size = 6;
       for (const std::int64_t held : {1, 2, 4}) {
-        for (std::int64_t begin = 0; begin < shards; begin += held) {
-          const ShardedBatchSampler sampler(n, {.shards = shards,
-                                                .first = begin,
-                                                .count = held,
-                                                .batch_size = batch_size,
-                                                .shuffle = true,
-                                                .seed = 9,
-                                                .drop_last = drop_last});
+        for (std::int64_t begin = 0; begin < micro_batches; begin += held) {
+          const MicroBatchSampler sampler(n, {.micro_batches = micro_batches,
+                                              .first = begin,
+                                              .count = held,
+                                              .batch_size = batch_size,
+                                              .shuffle = true,
+                                              .seed = 9,
+                                              .drop_last = drop_last});
           std::vector<Rows> dealt(static_cast<std::size_t>(held));
           const BatchPlan plan = sampler.batches(3);
           CHECK(plan.size() == sampler.size());
@@ -125,7 +125,7 @@ TEST_CASE("each shard of a batch has the rows that DistributedSampler deals it, 
           }
           for (std::int64_t s = 0; s < held; ++s) {
             const Rows expected =
-                DistributedSampler(n, shards, begin + s, {.seed = 9, .drop_last = drop_last}).indices(3);
+                DistributedSampler(n, micro_batches, begin + s, {.seed = 9, .drop_last = drop_last}).indices(3);
             const Rows& mine = dealt[static_cast<std::size_t>(s)];
             CHECK(mine == first(expected, static_cast<std::int64_t>(mine.size())));
             CHECK(expected.size() - mine.size() < (drop_last ? batch_size : 1));
@@ -136,8 +136,8 @@ TEST_CASE("each shard of a batch has the rows that DistributedSampler deals it, 
   }
 }
 
-TEST_CASE("a ShardedBatchSampler without a count holds all shards from the first on") {
-  const ShardedBatchSampler all(8, {.shards = 4, .first = 1, .batch_size = 2, .shuffle = false});
+TEST_CASE("a MicroBatchSampler without a count holds all micro-batches from the first on") {
+  const MicroBatchSampler all(8, {.micro_batches = 4, .first = 1, .batch_size = 2, .shuffle = false});
   const BatchPlan plan = all.batches(0);
   REQUIRE(plan.size() == 1);
   CHECK(Rows(plan[0].begin(), plan[0].end()) == Rows{1, 5, 2, 6, 3, 7});
@@ -151,7 +151,7 @@ TEST_CASE("a sampler names the argument that does not fit") {
   CHECK(contains(error_of([] { DistributedSampler(10, 2, 0, {.drop_last = true, .exact = true}); }), ".exact"));
   CHECK(contains(error_of([] { RandomSampler(-3); }), "RandomSampler: the number of examples is -3"));
   CHECK(contains(error_of([] { SequentialSampler(3).set_epoch(-1); }), "epoch is -1"));
-  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.shards = 2, .first = 1, .count = 2}); }), ".count 2"));
-  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.shards = 2, .first = 2}); }), ".first 2"));
-  CHECK(contains(error_of([] { ShardedBatchSampler(10, {.batch_size = 0}); }), ".batch_size is 0"));
+  CHECK(contains(error_of([] { MicroBatchSampler(10, {.micro_batches = 2, .first = 1, .count = 2}); }), ".count 2"));
+  CHECK(contains(error_of([] { MicroBatchSampler(10, {.micro_batches = 2, .first = 2}); }), ".first 2"));
+  CHECK(contains(error_of([] { MicroBatchSampler(10, {.batch_size = 0}); }), ".batch_size is 0"));
 }

@@ -1,9 +1,11 @@
 // One rank of a small training for the tests of networks: network_job backend timeout_ms steps [stop_file]
-// It meets the others by the environment (env://, or what INIT_METHOD says), says "arrived" and, after each step, "step 7", so that the test knows
-// when to disturb it. It ends after `steps` steps, or after the step at which rank 0 sees the stop file. Last comes
+// It meets the others by the environment (env://, or what INIT_METHOD says), says "arrived" and, after each step,
+// "step 7", so that the test knows when to disturb it. It ends after `steps` steps, or after the step at which rank 0
+// sees the stop file. Last comes
 //   done 40 steps, 0123456789abcdef, same bits
 //   failed 40 steps, 0123456789abcdef, same bits, after 3021 ms: all_reduce of ...: rank 1 has not arrived
-// where the bits are compared with as many steps of Shards in this process; the time runs from the last sign of life.
+// where the bits are compared with as many steps of GradientAccumulation in this process; the time runs from the last
+// sign of life.
 #include <unistd.h>
 
 #include <chrono>
@@ -26,7 +28,7 @@ struct Net : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return ls::sigmoid(fc2(ls::relu(fc1(x)))); }
 };
 
-// A model that every process begins with the same, and its steps on shards `first` to `last` of `size`.
+// A model that every process begins with the same, and its steps on micro-batches `first` to `last` of `size`.
 struct Training {
   explicit Training(int size) : size(size) { ls::manual_seed(0); }
 
@@ -48,8 +50,8 @@ struct Training {
 
 std::uint64_t undisturbed(int size, int steps) {
   Training training(size);
-  par::Shards shards(training.model, {.shards = size});
-  for (int i = 0; i < steps; ++i) training.step(shards, i, 0, size);
+  par::GradientAccumulation accumulation(training.model, {.micro_batches = size});
+  for (int i = 0; i < steps; ++i) training.step(accumulation, i, 0, size);
   return ls::nn::parameter_hash(training.model);
 }
 

@@ -60,13 +60,13 @@ std::uint64_t train(const Group& group, const std::shared_ptr<CommHook>& hook, s
 
 }  // namespace
 
-TEST_CASE("hooks: allreduce_hook leaves the bits of no hook, whatever the ranks, shards and weights") {
+TEST_CASE("hooks: allreduce_hook leaves the bits of no hook, whatever the ranks, micro-batches and weights") {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const int shards : {1, 2}) {
+    for (const int micro_batches : {1, 2}) {
       CAPTURE(ranks);
-      CAPTURE(shards);
+      CAPTURE(micro_batches);
       with_group("local", ranks, [&](const Group& group) {
-        const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-4, .shards_per_rank = shards};
+        const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-4, .micro_batches_per_rank = micro_batches};
         CHECK(train(group, nullptr, nullptr, options) == train(group, allreduce_hook(), nullptr, options));
       });
     }

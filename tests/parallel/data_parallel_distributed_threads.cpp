@@ -31,21 +31,21 @@ struct Part {
 
 ls::Tensor loss_of(const ls::Tensor& out, const ls::Tensor& y) { return ls::nn::MSELoss()(out, y); }
 
-// The gradients of four shards in turn.
-std::vector<ls::Tensor> shards_gradients() {
+// The gradients of four micro-batches in turn.
+std::vector<ls::Tensor> accumulated_gradients() {
   Mlp model;
-  ls::parallel::Shards shards(model, {.shards = 4});
+  ls::parallel::GradientAccumulation accumulation(model, {.micro_batches = 4});
   const Part all;
-  shards.backward(all.x, all.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(model(x), y); });
+  accumulation.backward(all.x, all.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(model(x), y); });
   std::vector<ls::Tensor> grads;
   for (const ls::nn::Parameter& p : model.parameters()) grads.push_back(p->grad());
   return grads;
 }
 
-// step(ddp, dp, part) on two ranks leaves the bits of four shards, also the second time.
+// step(ddp, dp, part) on two ranks leaves the bits of four micro-batches, also the second time.
 template <class Step>
-void check_bits_of_four_shards(const Step& step) {
-  const std::vector<ls::Tensor> want = shards_gradients();
+void check_bits_of_four_micro_batches(const Step& step) {
+  const std::vector<ls::Tensor> want = accumulated_gradients();
   with_group("local", 2, [&](const Group& group) {
     Mlp model;
     DataParallel dp(model, kDevices);
@@ -69,19 +69,19 @@ void check_bits_of_four_shards(const Step& step) {
 
 }  // namespace
 
-TEST_CASE("DataParallel's output and a loss outside, on two ranks, leave the bits of four shards") {
-  check_bits_of_four_shards(
+TEST_CASE("DataParallel's output and a loss outside, on two ranks, leave the bits of four micro-batches") {
+  check_bits_of_four_micro_batches(
       [](auto&, DataParallel& dp, Mlp&, const Part& part) { loss_of(dp(part.x), part.y).backward(); });
 }
 
-TEST_CASE("DataParallel inside the verb of DistributedDataParallel leaves the bits of four shards") {
-  check_bits_of_four_shards([](DistributedDataParallel& ddp, DataParallel& dp, Mlp&, const Part& part) {
+TEST_CASE("DataParallel inside the verb of DistributedDataParallel leaves the bits of four micro-batches") {
+  check_bits_of_four_micro_batches([](DistributedDataParallel& ddp, DataParallel& dp, Mlp&, const Part& part) {
     ddp.backward(part.x, part.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(dp(x), y); });
   });
 }
 
-TEST_CASE("DataParallel's verb on the model of a DistributedDataParallel leaves the bits of four shards") {
-  check_bits_of_four_shards([](auto&, DataParallel& dp, Mlp& model, const Part& part) {
+TEST_CASE("DataParallel's verb on the model of a DistributedDataParallel leaves the bits of four micro-batches") {
+  check_bits_of_four_micro_batches([](auto&, DataParallel& dp, Mlp& model, const Part& part) {
     dp.backward(part.x, part.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(model(x), y); });
   });
 }

@@ -47,7 +47,7 @@ TEST_CASE("outputs and gradients are those of one device, for every number of ro
   }
 }
 
-TEST_CASE("the loss outside gives the bits of the verb where shards are equal and a power of two") {
+TEST_CASE("the loss outside gives the bits of the verb where micro-batches are equal and a power of two") {
   for (const int n : {1, 2, 4}) {
     CAPTURE(n);
     Net model;
@@ -257,7 +257,7 @@ TEST_CASE("a step that fails leaves the gradients that stood") {
   check_close(model.fc1.weight->grad(), stood * 2.0, "gradient", {1e-5, 1e-6});
 }
 
-TEST_CASE("sums so large that the replicas share them have the bits of shards in turn") {
+TEST_CASE("sums so large that the replicas share them have the bits of micro-batches in turn") {
   struct Wide : ls::nn::Module {
     ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 251, 211);
     ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 211, 67);
@@ -278,7 +278,7 @@ TEST_CASE("sums so large that the replicas share them have the bits of shards in
       for (const auto& p : model.parameters()) grads.push_back(p->grad());
       return grads;
     };
-    const auto want = gradients_of(ls::parallel::Shards(model, {.shards = n}));
+    const auto want = gradients_of(ls::parallel::GradientAccumulation(model, {.micro_batches = n}));
     const auto have = gradients_of(DataParallel(model, devices(n)));
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(same_bits(have[i], want[i]));
   }

@@ -112,7 +112,7 @@ TEST_CASE("the verb adds to gradients that stand: means over the ranks stay as t
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     Mlp model(0), both(0);
-    DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+    DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = 2});
     const auto step = [&](int part) {
       ddp.backward(inputs(8 * part + 4 * rank, 4), targets(8 * part + 4 * rank, 4),
                    [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
@@ -130,7 +130,7 @@ TEST_CASE("the verb adds to gradients that stand: means over the ranks stay as t
     }
     step(1);
     const ls::Tensor got = model.fc1.weight->grad();
-    // no_sync means over this rank's shards, the synchronised step over all ranks'
+    // no_sync means over this rank's micro-batches, the synchronised step over all ranks'
     for (int part : {0, 1}) ls::nn::MSELoss()(both(inputs(8 * part, 8)), targets(8 * part, 8)).backward();
     check_close(got, both.fc1.weight->grad(), "after no_sync", {1e-5, 1e-6});
   });
@@ -152,7 +152,7 @@ TEST_CASE("weighted by samples, uneven ranks give the mean over all rows") {
   });
 }
 
-TEST_CASE("a rank without rows takes part, and the mean is over the shards that ran") {
+TEST_CASE("a rank without rows takes part, and the mean is over the micro-batches that ran") {
   const std::vector<ls::Tensor> want = whole_gradients(6);
   with_group("local", 2, [&](const Group& group) {
     Mlp model(0);
@@ -168,7 +168,7 @@ TEST_CASE("a local gradient from no_sync counts as a mean over its rank, however
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     Mlp model(0), both(0);
-    DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+    DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = 2});
     ls::nn::MSELoss criterion;
     const auto verb = [&](int part) {
       ddp.backward(inputs(8 * part + 4 * rank, 4), targets(8 * part + 4 * rank, 4),
@@ -205,7 +205,7 @@ TEST_CASE("parameters may be frozen, unfrozen and converted after construction")
     Mlp model(0), whole(0);
     model.fc2.weight->requires_grad_(false);
     {
-      DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+      DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = 2});
       const auto step = [&](ls::DType dtype) {
         model.zero_grad();
         ddp.backward(inputs(first, 4).to(dtype), targets(first, 4).to(dtype),

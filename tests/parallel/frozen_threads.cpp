@@ -5,7 +5,7 @@ namespace {
 
 using ls::parallel::DataParallel;
 using ls::parallel::DistributedDataParallel;
-using ls::parallel::Shards;
+using ls::parallel::GradientAccumulation;
 
 // Three layers of one shape: a gradient that reached the wrong parameter would fit.
 struct Net : ls::nn::Module {
@@ -85,11 +85,11 @@ TEST_CASE("DistributedDataParallel: a parameter frozen on one rank alone counts 
 }
 
 TEST_CASE("DistributedDataParallel::backward: a parameter frozen inside the loss function has no gradient") {
-  for (const int shards : {1, 2, 4}) {
-    CAPTURE(shards);
+  for (const int micro_batches : {1, 2, 4}) {
+    CAPTURE(micro_batches);
     with_group("local", 2, [&](const Group& group) {
       Net model;
-      DistributedDataParallel ddp(model, group, {.shards_per_rank = shards});
+      DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = micro_batches});
       const auto rows = [&](const ls::Tensor& t) { return t.narrow(0, 4 * group->rank(), 4); };
       for (const bool frozen : {true, false, true}) {
         model.zero_grad();
@@ -106,11 +106,13 @@ TEST_CASE("DistributedDataParallel::backward: a parameter frozen inside the loss
   }
 }
 
-TEST_CASE("Shards: a parameter frozen inside the loss function has no gradient, or that of the shards before") {
-  for (const int shards : {1, 2, 4}) {
-    CAPTURE(shards);
+TEST_CASE(
+    "GradientAccumulation: a parameter frozen inside the loss function has no gradient, or that of the micro-batches "
+    "before") {
+  for (const int micro_batches : {1, 2, 4}) {
+    CAPTURE(micro_batches);
     Net model;
-    Shards parallel(model, {.shards = shards});
+    GradientAccumulation parallel(model, {.micro_batches = micro_batches});
     for (const bool frozen : {true, false, true}) {
       model.zero_grad();
       parallel.backward(kX, kY, [&](const ls::Tensor& x, const ls::Tensor& y) {
@@ -125,11 +127,11 @@ TEST_CASE("Shards: a parameter frozen inside the loss function has no gradient, 
   }
   // The parameter is frozen before the second backward of the step: the first one's gradient stays.
   Net model, first;
-  Shards parallel(model, {.shards = 2});
-  int shard = 0;
+  GradientAccumulation parallel(model, {.micro_batches = 2});
+  int micro_batch = 0;
   parallel.backward(kX, kY, [&](const ls::Tensor& x, const ls::Tensor& y) {
     const ls::Tensor out = model(x);
-    if (shard++ == 1) freeze(model);
+    if (micro_batch++ == 1) freeze(model);
     return loss_of(out, y);
   });
   loss_of(first(kX.narrow(0, 0, 4)), kY.narrow(0, 0, 4)).backward();

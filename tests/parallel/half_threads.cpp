@@ -1,14 +1,14 @@
-// Parameters in f16 and bf16: their gradients are added up in f32, over shards and ranks, and rounded once.
+// Parameters in f16 and bf16: their gradients are added up in f32, over micro-batches and ranks, and rounded once.
 #include "tests/support/groups.h"
 
 namespace {
 
 using ls::parallel::DistributedDataParallel;
 using ls::parallel::DistributedDataParallelOptions;
-using ls::parallel::Shards;
-using ls::parallel::ShardsOptions;
+using ls::parallel::GradientAccumulation;
+using ls::parallel::GradientAccumulationOptions;
 
-// loss = mean(x w): the gradient of a shard is the mean of its rows, in the parameter's format.
+// loss = mean(x w): the gradient of a micro-batch is the mean of its rows, in the parameter's format.
 struct Weights : ls::nn::Module {
   explicit Weights(ls::DType dtype) : w(add_parameter("w", ls::full({3}, 1, {.dtype = dtype}))) {}
   ls::Tensor forward(const ls::Tensor& x) const override { return ls::mean(ls::sum(x * w->to(ls::kFloat32), {1})); }
@@ -19,8 +19,8 @@ const auto kLoss = [](const Weights& model) {
   return [&model](const ls::Tensor& x, const ls::Tensor&) { return model(x); };
 };
 
-// One row a shard. Added one after another in f16, column 0 stays at 2048, and so does a sum of two rounded pairs in
-// column 1 (2049 + 1); column 2 is exact.
+// One row a micro-batch. Added one after another in f16, column 0 stays at 2048, and so does a sum of two rounded
+// pairs in column 1 (2049 + 1); column 2 is exact.
 const std::vector<double> kRows[] = {{2048, 2048, 4}, {1, 1, 5}, {1, 1, 6}, {1, 0, 7}};
 
 ls::Tensor rows(std::int64_t first, std::int64_t count) {
@@ -31,45 +31,47 @@ ls::Tensor rows(std::int64_t first, std::int64_t count) {
   return x;
 }
 
-// The mean over `shards` rows, computed exactly and rounded once.
-ls::Tensor rounded_mean(int shards, ls::DType dtype, double plus = 0) {
+// The mean over `micro_batches` rows, computed exactly and rounded once.
+ls::Tensor rounded_mean(int micro_batches, ls::DType dtype, double plus = 0) {
   std::vector<double> mean;
   for (std::size_t c = 0; c < 3; ++c) {
     double sum = 0;
-    for (int s = 0; s < shards; ++s) sum += kRows[s][c];
-    mean.push_back(sum / shards + plus);
+    for (int s = 0; s < micro_batches; ++s) sum += kRows[s][c];
+    mean.push_back(sum / micro_batches + plus);
   }
   return ls::tensor(mean, {.dtype = ls::kFloat64}).to(dtype);
 }
 
 }  // namespace
 
-TEST_CASE("gradients in f16 and bf16 are added up in f32 over shards and ranks, and rounded once") {
+TEST_CASE("gradients in f16 and bf16 are added up in f32 over micro-batches and ranks, and rounded once") {
   for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
-    for (const int shards : {1, 2, 4}) {
+    for (const int micro_batches : {1, 2, 4}) {
       CAPTURE(ls::name(dtype));
-      CAPTURE(shards);
-      const ls::Tensor want = rounded_mean(shards, dtype);
+      CAPTURE(micro_batches);
+      const ls::Tensor want = rounded_mean(micro_batches, dtype);
       Weights model(dtype);
-      Shards(model, ShardsOptions{.shards = shards}).backward(rows(0, shards), rows(0, shards), kLoss(model));
+      GradientAccumulation(model, GradientAccumulationOptions{.micro_batches = micro_batches})
+          .backward(rows(0, micro_batches), rows(0, micro_batches), kLoss(model));
       CHECK(same_bits(model.w->grad(), want));
       std::vector<ls::Device> devices;
-      for (int s = 0; s < shards; ++s) devices.emplace_back("cpu:" + std::to_string(s));
+      for (int s = 0; s < micro_batches; ++s) devices.emplace_back("cpu:" + std::to_string(s));
       model.zero_grad();
-      ls::parallel::DataParallel(model, devices).backward(rows(0, shards), rows(0, shards), kLoss(model));
+      ls::parallel::DataParallel(model, devices).backward(rows(0, micro_batches), rows(0, micro_batches), kLoss(model));
       CHECK(same_bits(model.w->grad(), want));
-      for (int ranks = 1; ranks <= std::min(shards, 4); ranks *= 2) {
+      for (int ranks = 1; ranks <= std::min(micro_batches, 4); ranks *= 2) {
         CAPTURE(ranks);
         with_group("local", ranks, [&](const Group& group) {
           Weights own(dtype);
-          const int each = shards / ranks;
-          DistributedDataParallel ddp(own, group, {.shards_per_rank = each});
+          const int each = micro_batches / ranks;
+          DistributedDataParallel ddp(own, group, {.micro_batches_per_rank = each});
           for (int step = 0; step < 2; ++step) {
             own.zero_grad();
             const ls::Tensor x = rows(group->rank() * each, each);
             const ls::Tensor loss = ddp.backward(x, x, kLoss(own));
             CHECK(same_bits(own.w->grad(), want));
-            CHECK(loss.item<double>() == doctest::Approx(ls::mean(ls::sum(rows(0, shards), {1})).item<double>()));
+            CHECK(loss.item<double>() ==
+                  doctest::Approx(ls::mean(ls::sum(rows(0, micro_batches), {1})).item<double>()));
           }
           CHECK(ddp.stats().copies == 4);  // into the bucket and out of it, twice
         });
@@ -129,7 +131,7 @@ TEST_CASE("gradients that stand join f16 sums before they are rounded, or are ad
   with_group("local", 2, [](const Group& group) {
     const int rank = group->rank();
     Weights model(ls::kFloat16);
-    DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+    DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = 2});
     const auto step = [&](double value) {
       const ls::Tensor x = ls::full({2, 3}, value);
       ddp.backward(x, x, kLoss(model));

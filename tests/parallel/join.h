@@ -34,7 +34,7 @@ struct UnevenRun {
 
 inline constexpr double kUnevenRate = 0.05;
 
-// Batch k of a rank: 2 or 4 rows, so that two shards have the same number.
+// Batch k of a rank: 2 or 4 rows, so that two micro-batches have the same number.
 struct UnevenBatch {
   UnevenBatch(int rank, int k)
       : x(numbers({rows(rank, k), 3}, {}, static_cast<std::uint32_t>(100 * rank + k + 7))),
@@ -49,8 +49,8 @@ inline std::vector<ls::Tensor> copies_of(const ls::nn::Module& module) {
   return copies;
 }
 
-// The same steps in one process: in step k the ranks that have a batch k take part. Returns the parameters, and the mean
-// loss of each step in `losses`.
+// The same steps in one process: in step k the ranks that have a batch k take part. Returns the parameters, and the
+// mean loss of each step in `losses`.
 inline std::vector<ls::Tensor> uneven_reference(const UnevenRun& run, std::vector<double>& losses) {
   Counting model;
   ls::optim::SGD optimizer(model.parameters(), {.lr = kUnevenRate});

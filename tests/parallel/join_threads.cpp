@@ -31,7 +31,7 @@ TEST_CASE("join: ranks with fewer batches shadow the others, and all end as one 
   for (const bool by_initial : {true, false}) {
     CAPTURE(by_initial);
     for (const bool verb : {true, false}) check_uneven_threads({.by_initial = by_initial, .verb = verb});
-    check_uneven_threads({.by_initial = by_initial, .ddp = {.shards_per_rank = 2}});
+    check_uneven_threads({.by_initial = by_initial, .ddp = {.micro_batches_per_rank = 2}});
     check_uneven_threads({.by_initial = by_initial, .ddp = {.weighting = Weighting::kSamples}});
     check_uneven_threads({.by_initial = by_initial, .ddp = {.bucket_cap_mb = 1e-5, .check_every = 1}});
   }
@@ -194,7 +194,7 @@ TEST_CASE("join: what cannot work is an error that says so") {
   with_group("local", 2, [](const Group& group) {
     Counting model, other;
     {
-      DistributedDataParallel ddp(model, group, {.shards_per_rank = 2});
+      DistributedDataParallel ddp(model, group, {.micro_batches_per_rank = 2});
       const auto nothing = [] {};
       CHECK(contains(error_of([&] { ddp.join([&] { ddp.join(nothing); }); }), "join inside join"));
       {

@@ -8,10 +8,10 @@ const ls::optim::AdamWOptions kAdam{.lr = 0.01};
 template <class Optimizer, class Options>
 void check_modes(const Options& options, int threads) {
   ls::set_num_threads(threads);
-  for (const int shards : {1, 2, 4, 8}) {
-    CAPTURE(shards);
-    const SameBitsRun want = run_shards<Optimizer>(shards, options);
-    const SameBitsRun parallel = run_data_parallel<Optimizer>(shards, options);
+  for (const int micro_batches : {1, 2, 4, 8}) {
+    CAPTURE(micro_batches);
+    const SameBitsRun want = run_accumulation<Optimizer>(micro_batches, options);
+    const SameBitsRun parallel = run_data_parallel<Optimizer>(micro_batches, options);
     CHECK(parallel.hash == want.hash);
     CHECK(parallel.losses == want.losses);
   }
@@ -19,12 +19,12 @@ void check_modes(const Options& options, int threads) {
 
 // Ranks as processes: the random streams are a process's own.
 template <class Optimizer, class Options>
-void check_ranks(const Options& options, int ranks, int shards) {
+void check_ranks(const Options& options, int ranks, int micro_batches) {
   CAPTURE(ranks);
-  CAPTURE(shards);
+  CAPTURE(micro_batches);
   with_group("shm", ranks, [&](const Group& group) {
-    const SameBitsRun distributed = run_distributed<Optimizer>(group, shards, options);
-    const SameBitsRun want = run_shards<Optimizer>(shards, options);
+    const SameBitsRun distributed = run_distributed<Optimizer>(group, micro_batches, options);
+    const SameBitsRun want = run_accumulation<Optimizer>(micro_batches, options);
     CHECK(distributed.hash == want.hash);
     CHECK(distributed.losses == want.losses);
   });
@@ -32,18 +32,19 @@ void check_ranks(const Options& options, int ranks, int shards) {
 
 }  // namespace
 
-TEST_CASE("DistributedDataParallel over R ranks with S / R shards each gives the bits of S shards in turn") {
-  for (const int shards : {1, 2, 4, 8}) {
-    for (int ranks = 1; ranks <= shards; ranks *= 2) {
-      check_ranks<ls::optim::SGD>(kSgd, ranks, shards);
-      check_ranks<ls::optim::AdamW>(kAdam, ranks, shards);
+TEST_CASE(
+    "DistributedDataParallel over R ranks with S / R micro-batches each gives the bits of S micro-batches in turn") {
+  for (const int micro_batches : {1, 2, 4, 8}) {
+    for (int ranks = 1; ranks <= micro_batches; ranks *= 2) {
+      check_ranks<ls::optim::SGD>(kSgd, ranks, micro_batches);
+      check_ranks<ls::optim::AdamW>(kAdam, ranks, micro_batches);
     }
   }
   check_ranks<ls::optim::SGD>(kSgd, 3, 6);
   check_ranks<ls::optim::SGD>(kSgd, 3, 3);
 }
 
-TEST_CASE("DataParallel on S devices gives the bits of S shards in turn, whatever the number of threads") {
+TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in turn, whatever the number of threads") {
   const int before = ls::num_threads();
   check_modes<ls::optim::SGD>(kSgd, 1);
   check_modes<ls::optim::SGD>(kSgd, 2);
@@ -51,16 +52,16 @@ TEST_CASE("DataParallel on S devices gives the bits of S shards in turn, whateve
   ls::set_num_threads(before);
 }
 
-TEST_CASE("runs with different shards differ, and so would a mode that added in another order") {
-  CHECK(run_shards<ls::optim::SGD>(1, kSgd).hash != run_shards<ls::optim::SGD>(2, kSgd).hash);
-  CHECK(run_shards<ls::optim::SGD>(2, kSgd).hash != run_shards<ls::optim::SGD>(4, kSgd).hash);
-  CHECK(run_shards<ls::optim::SGD>(4, kSgd).hash == run_shards<ls::optim::SGD>(4, kSgd).hash);
+TEST_CASE("runs with different micro-batches differ, and so would a mode that added in another order") {
+  CHECK(run_accumulation<ls::optim::SGD>(1, kSgd).hash != run_accumulation<ls::optim::SGD>(2, kSgd).hash);
+  CHECK(run_accumulation<ls::optim::SGD>(2, kSgd).hash != run_accumulation<ls::optim::SGD>(4, kSgd).hash);
+  CHECK(run_accumulation<ls::optim::SGD>(4, kSgd).hash == run_accumulation<ls::optim::SGD>(4, kSgd).hash);
 }
 
-TEST_CASE("a rank's checkpoint has the random counters of all ranks' shards") {
+TEST_CASE("a rank's checkpoint has the random counters of all ranks' micro-batches") {
   std::vector<std::uint64_t> want;
   {
-    run_shards<ls::optim::SGD>(4, kSgd);
+    run_accumulation<ls::optim::SGD>(4, kSgd);
     want = ls::random::state();
   }
   with_group("shm", 2, [&](const Group& group) {

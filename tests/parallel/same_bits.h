@@ -1,7 +1,8 @@
-// Section 3 of the design: for the same shards, every mode leaves the same bits.
+// Section 3 of the design: for the same micro-batches, every mode leaves the same bits.
 //
 // One model with everything that could tell modes apart: a tied weight, dropout, layer norm, an embedding, buffers that
-// are written in forward (batch norm's among them), convolution and pooling, a parameter that some shards do not use.
+// are written in forward (batch norm's among them), convolution and pooling, a parameter that some micro-batches do
+// not use.
 #pragma once
 
 #include "tests/support/groups.h"
@@ -55,9 +56,11 @@ std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
   return ls::nn::parameter_hash(model) * 31 + ls::nn::parameter_hash(state);
 }
 
-// 20 steps of `shards` shards, of which this run has [first, first + count), on a model that `make_run(model)` wraps.
+// 20 steps of `micro_batches` micro-batches, of which this run has [first, first + count), on a model that
+// `make_run(model)` wraps.
 template <class Optimizer, class MakeRun, class OptimizerOptions>
-SameBitsRun train_same_bits(int shards, int first, int count, const OptimizerOptions& options, MakeRun make_run) {
+SameBitsRun train_same_bits(int micro_batches, int first, int count, const OptimizerOptions& options,
+                            MakeRun make_run) {
   ls::manual_seed(7);
   const std::int64_t rows = 203;
   auto dataset = std::make_shared<ls::data::TensorDataset>(ls::randint(0, 12, {rows}), ls::randint(0, 12, {rows}));
@@ -65,9 +68,13 @@ SameBitsRun train_same_bits(int shards, int first, int count, const OptimizerOpt
   auto run = make_run(model);
   Optimizer optimizer(model.parameters(), options);
   ls::nn::CrossEntropyLoss criterion;
-  auto sampler = std::make_shared<ls::data::ShardedBatchSampler>(
-      rows, ls::data::ShardedBatchSamplerOptions{
-                .shards = shards, .first = first, .count = count, .batch_size = 3, .seed = 1, .drop_last = true});
+  auto sampler = std::make_shared<ls::data::MicroBatchSampler>(
+      rows, ls::data::MicroBatchSamplerOptions{.micro_batches = micro_batches,
+                                               .first = first,
+                                               .count = count,
+                                               .batch_size = 3,
+                                               .seed = 1,
+                                               .drop_last = true});
   ls::data::DataLoader loader(dataset, {.batch_sampler = sampler});
   SameBitsRun result;
   while (result.losses.size() < 20) {
@@ -92,24 +99,26 @@ inline std::vector<ls::Device> virtual_devices(int count) {
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_shards(int shards, const Options& options) {
-  return train_same_bits<Optimizer>(shards, 0, shards, options, [&](Everything& model) {
-    return std::make_unique<ls::parallel::Shards>(model, ls::parallel::ShardsOptions{.shards = shards});
+SameBitsRun run_accumulation(int micro_batches, const Options& options) {
+  return train_same_bits<Optimizer>(micro_batches, 0, micro_batches, options, [&](Everything& model) {
+    return std::make_unique<ls::parallel::GradientAccumulation>(
+        model, ls::parallel::GradientAccumulationOptions{.micro_batches = micro_batches});
   });
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_data_parallel(int shards, const Options& options) {
-  return train_same_bits<Optimizer>(shards, 0, shards, options, [&](Everything& model) {
-    return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(shards));
+SameBitsRun run_data_parallel(int micro_batches, const Options& options) {
+  return train_same_bits<Optimizer>(micro_batches, 0, micro_batches, options, [&](Everything& model) {
+    return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(micro_batches));
   });
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_distributed(const Group& group, int shards, const Options& options) {
-  const int each = shards / group->size();
-  return train_same_bits<Optimizer>(shards, group->rank() * each, each, options, [&](Everything& model) {
+SameBitsRun run_distributed(const Group& group, int micro_batches, const Options& options) {
+  const int each = micro_batches / group->size();
+  return train_same_bits<Optimizer>(micro_batches, group->rank() * each, each, options, [&](Everything& model) {
     return std::make_unique<ls::parallel::DistributedDataParallel>(
-        model, group, ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .shards_per_rank = each});
+        model, group,
+        ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .micro_batches_per_rank = each});
   });
 }

@@ -17,7 +17,7 @@ run_program() {
     03*|04*) "$prefix/bin/lockstep-run" --nproc-per-node 2 "$program" ;;
     05*) "$prefix/bin/lockstep-run" --nproc-per-node 2 "$program" shm 100000 5 ;;
     06*) # the same line from every mode, but for its first word
-      { "$program" shards 4; "$program" dp 4; "$prefix/bin/lockstep-run" --nproc-per-node 2 --no-prefix "$program" ddp 4; } |
+      { "$program" accumulate 4; "$program" dp 4; "$prefix/bin/lockstep-run" --nproc-per-node 2 --no-prefix "$program" ddp 4; } |
         tee modes | cut -d" " -f2- | sort -u >hashes
       cat modes
       [ "$(wc -l <modes)" = 3 ] && [ "$(wc -l <hashes)" = 1 ] ;;

@@ -144,7 +144,7 @@ TEST_CASE("--help names every option") {
   const Finished help = run(kProgram, {"--help"});
   CHECK(help.code == 0);
   for (const char* option : {"--file", "--epochs", "--batch", "--lr", "--seed", "--out", "--save", "--resume", "--mode",
-                             "--shards", "--nproc", "--loss", "--cuda-graph", "--quiet"}) {
+                             "--micro-batches", "--nproc", "--loss", "--cuda-graph", "--quiet"}) {
     CHECK(contains(help.output, option));
   }
 }

@@ -1,4 +1,5 @@
-// The modes of the trainers: the same bits from shards, DataParallel and DistributedDataParallel, and what compare shows.
+// The modes of the trainers: the same bits from micro-batches, DataParallel and DistributedDataParallel, and what
+// compare shows.
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/tensor/device.h"
 #include "tests/samples/support.h"
@@ -28,7 +29,7 @@ std::map<std::string, std::vector<std::string>> table(const std::string& output)
     if (row.size() != 11) continue;
     const std::string mode = row[0];
     row.erase(row.begin());
-    if (mode == "single" || mode == "shards" || mode == "dp" || mode == "ddp") rows[mode] = row;
+    if (mode == "single" || mode == "accumulate" || mode == "dp" || mode == "ddp") rows[mode] = row;
   }
   return rows;
 }
@@ -87,17 +88,18 @@ void write_pictures(const std::string& name, int count) {
 
 }  // namespace
 
-TEST_CASE("compare: shards, dp and ddp end with the same bits, single does not, and the least accuracy comes last") {
+TEST_CASE(
+    "compare: accumulate, dp and ddp end with the same bits, single does not, and the least accuracy comes last") {
   const Finished finished = run(kProgram, {"--mode", "compare", "--out", fresh("compare")});
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);
   const auto rows = table(finished.output);
   REQUIRE(rows.size() == 4);
-  CHECK(rows.at("shards")[kHash].size() == 16);
-  CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
-  CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
-  CHECK(rows.at("shards")[kHash] != rows.at("single")[kHash]);
-  CHECK(contains(finished.output, "shards, dp and ddp end with the same parameters, bit for bit. single differs"));
+  CHECK(rows.at("accumulate")[kHash].size() == 16);
+  CHECK(rows.at("accumulate")[kHash] == rows.at("dp")[kHash]);
+  CHECK(rows.at("accumulate")[kHash] == rows.at("ddp")[kHash]);
+  CHECK(rows.at("accumulate")[kHash] != rows.at("single")[kHash]);
+  CHECK(contains(finished.output, "accumulate, dp and ddp end with the same parameters, bit for bit. single differs"));
 
   double least = 1;
   for (const auto& entry : rows) {
@@ -132,11 +134,12 @@ TEST_CASE("compare: the bytes of an epoch are those that follow from rows, colum
   CHECK(ddp["steps"] == 15);
   CHECK(ddp["bytes_at_start"]["parameters"] == 31 * 4);
   CHECK(ddp["bytes_in_steps"]["parameters"] == 0);
-  // 2 (n-1)/n of a bucket per rank; the bucket has the gradients, each from a multiple of 64 bytes on, and a few numbers.
+  // 2 (n-1)/n of a bucket per rank; the bucket has the gradients, each from a multiple of 64 bytes on, and a few
+  // numbers.
   const int gradients = ddp["bytes_in_steps"]["gradients"].get<int>() / 15;
   CHECK(gradients >= 2 * 31 * 4);
   CHECK(gradients <= 2 * 4 * 64);
-  for (const char* mode : {"bytes/single", "bytes/shards"}) {
+  for (const char* mode : {"bytes/single", "bytes/accumulate"}) {
     const auto summary = result(mode);
     for (const auto& [phase, bytes] : summary["bytes_in_steps"].items()) CHECK(bytes == 0);
   }
@@ -146,11 +149,11 @@ TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes"
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // in containers
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   const auto compared = [](const std::string& backend) {
-    const Finished finished = run(kProgram, {"--mode", "compare", "--epochs", "2", "--shards", "4", "--nproc", "4",
-                                             "--backend", backend, "--out", fresh("over_" + backend)});
+    const Finished finished = run(kProgram, {"--mode", "compare", "--epochs", "2", "--micro-batches", "4", "--nproc",
+                                             "4", "--backend", backend, "--out", fresh("over_" + backend)});
     CAPTURE(finished.output);
     REQUIRE(finished.code == 0);
-    CHECK(contains(finished.output, "shards, dp and ddp end with the same parameters, bit for bit."));
+    CHECK(contains(finished.output, "accumulate, dp and ddp end with the same parameters, bit for bit."));
     auto rows = table(finished.output);
     REQUIRE(rows.size() == 4);
     for (auto& entry : rows) entry.second.erase(entry.second.begin() + kSteps);  // the only word that differs
@@ -176,28 +179,28 @@ TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes"
   }
 }
 
-TEST_CASE("the bits depend on the number of shards, not on mode, ranks, or where the loss is taken") {
-  const std::string four = hash_of("shards4", {"--mode", "shards", "--shards", "4"});
-  CHECK(four != hash_of("shards2", {"--mode", "shards"}));
-  CHECK(four == hash_of("dp4", {"--mode", "dp", "--shards", "4"}));
-  CHECK(four == hash_of("dp4r", {"--mode", "dp", "--shards", "4", "--loss", "replica"}));
+TEST_CASE("the bits depend on the number of micro-batches, not on mode, ranks, or where the loss is taken") {
+  const std::string four = hash_of("accumulate4", {"--mode", "accumulate", "--micro-batches", "4"});
+  CHECK(four != hash_of("accumulate2", {"--mode", "accumulate"}));
+  CHECK(four == hash_of("dp4", {"--mode", "dp", "--micro-batches", "4"}));
+  CHECK(four == hash_of("dp4r", {"--mode", "dp", "--micro-batches", "4", "--loss", "replica"}));
   for (const char* nproc : {"1", "2", "4"}) {
     CAPTURE(nproc);
-    CHECK(four == hash_of("ddp4", {"--mode", "ddp", "--shards", "4", "--nproc", nproc}));
+    CHECK(four == hash_of("ddp4", {"--mode", "ddp", "--micro-batches", "4", "--nproc", nproc}));
   }
 }
 
 TEST_CASE("--order arrival is for ddp, and cannot change anything with two ranks") {
   const std::string two = hash_of("canonical", {"--mode", "ddp", "--order", "canonical"});
   CHECK(two == hash_of("arrival", {"--mode", "ddp", "--order", "arrival"}));
-  CHECK(hash_of("arrival4", {"--mode", "ddp", "--shards", "4", "--order", "arrival"}).size() == 16);
+  CHECK(hash_of("arrival4", {"--mode", "ddp", "--micro-batches", "4", "--order", "arrival"}).size() == 16);
   check_error({"--mode", "dp", "--order", "arrival"}, {"--order", "ddp", "dp"});
 }
 
 TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp") {
   const auto run_with = [](const char* reduction) {
-    return run(kProgram,
-               {"--mode", "ddp", "--shards", "4", "--epochs", "2", "--out", fresh(reduction), "--order", reduction});
+    return run(kProgram, {"--mode", "ddp", "--micro-batches", "4", "--epochs", "2", "--out", fresh(reduction),
+                          "--order", reduction});
   };
   const Finished result = run_with("own-first");
   CHECK(result.code == 0);
@@ -213,7 +216,7 @@ TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp
   CHECK(hashes["2"] != hashes["3"]);
   CHECK(contains(run_with("arrival").output, "the replicas are equal, with --order arrival"));
   CHECK(!contains(run_with("canonical").output, "the replicas"));
-  check_error({"--mode", "shards", "--order", "own-first"}, {"--order", "ddp", "shards"});
+  check_error({"--mode", "accumulate", "--order", "own-first"}, {"--order", "ddp", "accumulate"});
 }
 
 TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
@@ -224,7 +227,7 @@ TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of non
   CHECK(exact != hash_of("fp16", {"--mode", "ddp", "--comm-hook", "fp16"}));
   // One row of weights is not worth factors: it is averaged as it is.
   CHECK(exact == hash_of("powersgd", {"--mode", "ddp", "--comm-hook", "powersgd"}));
-  check_error({"--mode", "shards", "--comm-hook", "fp16"}, {"--comm-hook", "ddp", "shards"});
+  check_error({"--mode", "accumulate", "--comm-hook", "fp16"}, {"--comm-hook", "ddp", "accumulate"});
 }
 
 TEST_CASE("--nproc alone means ddp, and only rank 0 prints") {
@@ -258,17 +261,21 @@ TEST_CASE("under lockstep-run the program is a rank") {
 
 TEST_CASE("what does not fit together names both sides and the way out") {
   const std::string out = fresh("mode_errors");
-  check_error({"--out", out, "--mode", "shards", "--batch", "33"}, {"--batch 33", "2 shards", "32 or 34"});
-  check_error({"--out", out, "--mode", "dp", "--shards", "64"}, {"--batch 32", "64 shards", "take --batch 64"});
-  check_error({"--out", out, "--mode", "ddp", "--nproc", "3"}, {"--shards 2", "3 ranks", "--nproc 2", "--shards 3"});
-  check_error({"--out", out, "--mode", "ddp", "--shards", "4", "--nproc", "3"},
-              {"--shards 4", "3 ranks", "--nproc 2", "--shards 6"});
+  check_error({"--out", out, "--mode", "accumulate", "--batch", "33"}, {"--batch 33", "2 micro-batches", "32 or 34"});
+  check_error({"--out", out, "--mode", "dp", "--micro-batches", "64"},
+              {"--batch 32", "64 micro-batches", "take --batch 64"});
+  check_error({"--out", out, "--mode", "ddp", "--nproc", "3"},
+              {"--micro-batches 2", "3 ranks", "--nproc 2", "--micro-batches 3"});
+  check_error({"--out", out, "--mode", "ddp", "--micro-batches", "4", "--nproc", "3"},
+              {"--micro-batches 4", "3 ranks", "--nproc 2", "--micro-batches 6"});
   check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "ddp", "dp"});
   check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--order", "arrival"}, {"arrival", "shm", "mpi"});
   check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
   check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
-  check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33", "--nproc", "1"}, {"3 shards on 1"});
-  check_error({"--out", out, "--mode", "compare", "--shards", "3", "--batch", "33"}, {"3 shards", "--loss replica"});
+  check_error({"--out", out, "--mode", "compare", "--micro-batches", "3", "--batch", "33", "--nproc", "1"},
+              {"3 micro-batches on 1"});
+  check_error({"--out", out, "--mode", "compare", "--micro-batches", "3", "--batch", "33"},
+              {"3 micro-batches", "--loss replica"});
   CHECK(!std::filesystem::exists(out));
 }
 
@@ -277,8 +284,8 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
     std::vector<std::string> words;
     std::string modes;  // that accept it
   };
-  const Flag flags[] = {{{"--save", "here.safetensors"}, "single shards dp ddp"},
-                        {{"--shards", "2"}, "shards dp ddp compare"},
+  const Flag flags[] = {{{"--save", "here.safetensors"}, "single accumulate dp ddp"},
+                        {{"--micro-batches", "2"}, "accumulate dp ddp compare"},
                         {{"--nproc", "2"}, "ddp compare"},
                         {{"--loss", "outside"}, "dp compare"},
                         {{"--backend", "shm"}, "ddp compare"},
@@ -289,7 +296,7 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
                         {{"--cuda-graph"}, "single"}};
   const std::string out = fresh("flags");
   for (const Flag& flag : flags) {
-    for (const std::string mode : {"single", "shards", "dp", "ddp", "compare"}) {
+    for (const std::string mode : {"single", "accumulate", "dp", "ddp", "compare"}) {
       std::vector<std::string> arguments = {"--mode", mode, "--out", out, "--file", "nowhere.csv"};
       arguments.insert(arguments.end(), flag.words.begin(), flag.words.end());
       const Finished finished = run(kProgram, arguments);
@@ -312,9 +319,9 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
 }
 
 TEST_CASE("flags of other modes are refused where no mode is given, and what is missing is said") {
-  check_error({"--shards", "4"},
-              {"--shards: is for --mode shards, dp, ddp, compare only, and the mode is single, as no "
-               "--mode is given\nChoose the mode with --mode, or leave --shards out\n"});
+  check_error({"--micro-batches", "4"},
+              {"--micro-batches: is for --mode accumulate, dp, ddp, compare only, and the mode is single, as no "
+               "--mode is given\nChoose the mode with --mode, or leave --micro-batches out\n"});
   check_error({"--loss", "replica"}, {"--loss", "single"});
   check_error({"--timeout", "3"}, {"--timeout", "single"});
   check_error({"--nproc", "2", "--loss", "replica"}, {"--loss", "the mode is ddp\n"});
@@ -324,7 +331,7 @@ TEST_CASE("flags of other modes are refused where no mode is given, and what is 
   ::setenv("RANK", "0", 1);
   check_error({"--nproc", "2"}, {"--nproc", "a rank of a launcher", "leave --nproc out"});
   check_error({"--loss", "replica"}, {"--loss", "the mode is ddp, as this is a rank of a launcher"});
-  check_error({"--mode", "shards"}, {"--mode", "shards", "take --mode ddp"});
+  check_error({"--mode", "accumulate"}, {"--mode", "accumulate", "take --mode ddp"});
   ::unsetenv("RANK");
 }
 
@@ -345,8 +352,8 @@ TEST_CASE("the perceptron and the convolutional network have the same modes") {
     REQUIRE(finished.code == 0);
     const auto rows = table(finished.output);
     REQUIRE(rows.size() == 4);
-    CHECK(rows.at("shards")[kHash] == rows.at("dp")[kHash]);
-    CHECK(rows.at("shards")[kHash] == rows.at("ddp")[kHash]);
+    CHECK(rows.at("accumulate")[kHash] == rows.at("dp")[kHash]);
+    CHECK(rows.at("accumulate")[kHash] == rows.at("ddp")[kHash]);
   }
 }
 
@@ -356,7 +363,7 @@ TEST_CASE("a GPU that is not there is one readable error, and so is what does no
   check_error({"--mode", "ddp", "--backend", "nccl"}, {"nccl", "--device cuda"});
   if (lockstep::device_count(lockstep::DeviceType::kCuda) > 0) return;
   const std::string out = fresh("no_gpu");
-  for (const std::string mode : {"single", "shards", "dp", "ddp"})
+  for (const std::string mode : {"single", "accumulate", "dp", "ddp"})
     check_error({"--out", out, "--mode", mode, "--device", "cuda"}, {"cuda:0", "use cpu"});
   check_error({"--out", out, "--device", "cuda:7"}, {"cuda:7", "use cpu"});
   check_error({"--out", out, "--mode", "ddp", "--device", "cuda", "--backend", "nccl"}, {"cuda:0", "use cpu"});

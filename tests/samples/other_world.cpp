@@ -11,7 +11,7 @@ std::vector<std::string> program(const std::string& out) {
   return {std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram,
           "--mode",
           "ddp",
-          "--shards",
+          "--micro-batches",
           "4",
           "--save-every",
           "10",
@@ -30,8 +30,8 @@ std::vector<std::string> launched(std::vector<std::string> options, const std::s
 
 // Nobody disturbs this one; in one process, whose bits the others have to match.
 void check_same_as_whole(const std::string& out) {
-  static const int code = run(kProgram, {"--mode", "shards", "--shards", "4", "--epochs", std::to_string(kEpochs),
-                                         "--lr", "0.01", "--out", fresh("whole")})
+  static const int code = run(kProgram, {"--mode", "accumulate", "--micro-batches", "4", "--epochs",
+                                         std::to_string(kEpochs), "--lr", "0.01", "--out", fresh("whole")})
                               .code;
   REQUIRE(code == 0);
   CHECK(read_file(out + "/model.safetensors") == read_file("whole/model.safetensors"));
@@ -40,7 +40,7 @@ void check_same_as_whole(const std::string& out) {
 
 }  // namespace
 
-TEST_CASE("four ranks of a shard each, one of them killed, go on as two ranks of two or one of four") {
+TEST_CASE("four ranks of a micro-batch each, one of them killed, go on as two ranks of two or one of four") {
   Process four(LOCKSTEP_RUN, launched({"--nproc-per-node", "4"}, fresh("four")));
   REQUIRE(eventually([] { return epochs_written("four") >= 30; }));
   const pid_t rank = find_rank(four.pid(), 2);

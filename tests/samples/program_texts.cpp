@@ -49,7 +49,7 @@ TEST_CASE("every error is text, and a wrong command line exits with 2") {
   const std::pair<std::string, std::vector<std::string>> all[] = {
       {"logistic_regression", {"--mode", "turbo"}},
       {"logistic_regression", {"--device", "gpu"}},
-      {"logistic_regression", {"--shards", "0"}},
+      {"logistic_regression", {"--micro-batches", "0"}},
       {"logistic_regression", {"--loss", "x"}},
       {"logistic_regression", {"--backend", "x"}},
       {"logistic_regression", {"--order", "x"}},

@@ -130,14 +130,14 @@ TEST_CASE("compare --report: the bytes of the books and of each step are those o
   REQUIRE(ddp.at("clocks").size() == 2);
   CHECK(ddp.at("clocks").at(0).at("error") == 0);
   CHECK(ddp.at("clocks").at(1).at("error") > 0);
-  for (const char* alone : {"single", "shards"}) CHECK(mode_of(data, alone).at("links").empty());
+  for (const char* alone : {"single", "accumulate"}) CHECK(mode_of(data, alone).at("links").empty());
 
   std::set<std::string> processes;
   const Json trace = Json::parse(read_file("trace.json"));
   for (const Json& event : trace.at("traceEvents")) {
     if (event.at("name") == "process_name") processes.insert(event.at("args").at("name").get<std::string>());
   }
-  CHECK(processes == std::set<std::string>{"single", "shards", "dp", "ddp rank 0", "ddp rank 1"});
+  CHECK(processes == std::set<std::string>{"single", "accumulate", "dp", "ddp rank 0", "ddp rank 1"});
 }
 
 TEST_CASE("--report in a single mode, also where the program's ranks are started by another program") {

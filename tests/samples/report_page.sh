@@ -20,7 +20,7 @@ for width in 1280 390; do
   open report.html "$width" --dump-dom >"dom$width.html" 2>log.txt || { complain "the browser failed:"; tail -5 log.txt; }
   quiet log.txt "report.html at $width pixels"
   grep -q 'data-ready="yes"' "dom$width.html" || complain "the script did not reach its end at $width pixels"
-  for lane in 'single cpu:0' 'shards cpu:0' 'dp cpu:0' 'dp cpu:1' 'ddp rank 0' 'ddp rank 1'; do
+  for lane in 'single cpu:0' 'accumulate cpu:0' 'dp cpu:0' 'dp cpu:1' 'ddp rank 0' 'ddp rank 1'; do
     grep -q "aria-label=\"$lane\"" "dom$width.html" || complain "no lane '$lane' at $width pixels"
   done
 done

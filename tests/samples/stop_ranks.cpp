@@ -1,4 +1,4 @@
-// Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same shards.
+// Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same micro-batches.
 #include "tests/samples/support.h"
 
 namespace {
@@ -11,13 +11,13 @@ std::vector<std::string> long_run(const std::string& out, std::vector<std::strin
   mode.insert(mode.end(), {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"});
   return mode;
 }
-const std::vector<std::string> kShards = {"--mode", "shards"};
+const std::vector<std::string> kAccumulate = {"--mode", "accumulate"};
 const std::vector<std::string> kOneRank = {"--mode", "ddp", "--nproc", "1"};
 const std::vector<std::string> kTwoRanks = {"--mode", "ddp", "--nproc", "2"};
 
-// Nobody interrupts this one; in mode shards, whose bits the others have to match.
+// Nobody interrupts this one; in mode micro-batches, whose bits the others have to match.
 void run_whole() {
-  static const int code = run(kProgram, long_run(fresh("whole"), kShards)).code;
+  static const int code = run(kProgram, long_run(fresh("whole"), kAccumulate)).code;
   REQUIRE(code == 0);
 }
 
@@ -53,15 +53,15 @@ TEST_CASE("two ranks stop at Ctrl-C, and the same command ends with the bits of 
 
 TEST_CASE("a run that two ranks began goes on in one rank, and in one process without ranks") {
   start_and_stop("two_one", kTwoRanks, SIGTERM);
-  std::filesystem::remove_all("two_shards");
-  std::filesystem::copy("two_one", "two_shards");
+  std::filesystem::remove_all("two_micro_batches");
+  std::filesystem::copy("two_one", "two_micro_batches");
   go_on("two_one", kOneRank);
-  go_on("two_shards", kShards);
+  go_on("two_micro_batches", kAccumulate);
 }
 
 TEST_CASE("a run that one process began goes on in two ranks") {
-  start_and_stop("shards_two", kShards, SIGINT);
-  go_on("shards_two", kTwoRanks);
+  start_and_stop("accumulate_two", kAccumulate, SIGINT);
+  go_on("accumulate_two", kTwoRanks);
 }
 
 TEST_CASE("a signal to one rank alone stops all of them after the same step") {
@@ -72,7 +72,7 @@ TEST_CASE("a signal to one rank alone stops all of them after the same step") {
   kill(rank, SIGTERM);
   CHECK(process.wait() == 128 + SIGTERM);
   CHECK(contains(process.output(), "Stopped in epoch "));
-  go_on("one_signal", kShards);
+  go_on("one_signal", kAccumulate);
 }
 
 TEST_CASE("a rank that is killed is named, and what was saved goes on") {
@@ -85,7 +85,7 @@ TEST_CASE("a rank that is killed is named, and what was saved goes on") {
   kill(rank, SIGKILL);
   CHECK(process.wait() == 128 + SIGKILL);
   CHECK(contains(process.output(), "rank 1 (pid " + std::to_string(rank) + ") was killed by signal 9"));
-  go_on("killed_rank", kShards);
+  go_on("killed_rank", kAccumulate);
 }
 
 TEST_CASE("a launcher starts ranks again, and they end with the bits of a run that nothing disturbed") {
@@ -114,11 +114,11 @@ TEST_CASE("a launcher starts ranks again, and they end with the bits of a run th
   CHECK(metrics_without_times("restarted") == metrics_without_times("whole"));
 }
 
-TEST_CASE("a run with another number of shards is another run") {
-  start_and_stop("other_shards", kTwoRanks, SIGINT);
+TEST_CASE("a run with another number of micro-batches is another run") {
+  start_and_stop("other_micro_batches", kTwoRanks, SIGINT);
   const Finished finished =
-      run(kProgram, {"--mode", "shards", "--shards", "4", "--out", "other_shards", "--epochs", "2"});
+      run(kProgram, {"--mode", "accumulate", "--micro-batches", "4", "--out", "other_micro_batches", "--epochs", "2"});
   CHECK(finished.code == 0);
-  CHECK(contains(finished.output, "shards=2"));
-  CHECK(std::filesystem::exists("other_shards/checkpoint.safetensors.previous"));
+  CHECK(contains(finished.output, "micro-batches=2"));
+  CHECK(std::filesystem::exists("other_micro_batches/checkpoint.safetensors.previous"));
 }

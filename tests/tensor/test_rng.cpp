@@ -87,53 +87,55 @@ TEST_CASE("user draws, initialisation, permutations and dropout have streams of 
   CHECK(!same_bits(user, init));
 }
 
-TEST_CASE("what a shard draws depends on the shard and not on who runs it, when, or in which thread") {
+TEST_CASE("what a micro-batch draws depends on the micro-batch and not on who runs it, when, or in which thread") {
   ls::manual_seed(9);
   std::vector<ls::Tensor> in_turn;
-  for (int shard = 0; shard < 4; ++shard) {
-    const random::ShardGuard guard(shard);
+  for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
+    const random::MicroBatchGuard guard(micro_batch);
     in_turn.push_back(ls::cat({ls::rand({3}), ls::raw::dropout_mask({3}, 0.5)}));
   }
   CHECK(!same_bits(in_turn[0], in_turn[1]));
   ls::manual_seed(9);
   std::vector<ls::Tensor> in_threads(4);
   std::vector<std::thread> threads;
-  for (int shard = 3; shard >= 0; --shard) {
-    threads.emplace_back([&in_threads, shard] {
-      const random::ShardGuard guard(shard);
+  for (int micro_batch = 3; micro_batch >= 0; --micro_batch) {
+    threads.emplace_back([&in_threads, micro_batch] {
+      const random::MicroBatchGuard guard(micro_batch);
       const ls::Tensor first = ls::rand({3});
-      in_threads[static_cast<std::size_t>(shard)] = ls::cat({first, ls::raw::dropout_mask({3}, 0.5)});
+      in_threads[static_cast<std::size_t>(micro_batch)] = ls::cat({first, ls::raw::dropout_mask({3}, 0.5)});
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (std::size_t shard = 0; shard < 4; ++shard) CHECK(same_bits(in_turn[shard], in_threads[shard]));
+  for (std::size_t micro_batch = 0; micro_batch < 4; ++micro_batch)
+    CHECK(same_bits(in_turn[micro_batch], in_threads[micro_batch]));
 }
 
-TEST_CASE("a shard guard restores what was before, nested too, and refuses shards that do not exist") {
-  CHECK(random::current_shard() == 0);
+TEST_CASE("a micro-batch guard restores what was before, nested too, and refuses micro-batches that do not exist") {
+  CHECK(random::current_micro_batch() == 0);
   {
-    const random::ShardGuard outer(5);
-    const random::ShardGuard inner(7);
-    CHECK(random::current_shard() == 7);
+    const random::MicroBatchGuard outer(5);
+    const random::MicroBatchGuard inner(7);
+    CHECK(random::current_micro_batch() == 7);
   }
-  CHECK(random::current_shard() == 0);
-  CHECK(contains(error_of([] { random::ShardGuard guard(random::kMaxShards); }), "shard 1024 is outside"));
-  CHECK(!error_of([] { random::ShardGuard guard(-1); }).empty());
-  CHECK(random::current_shard() == 0);
+  CHECK(random::current_micro_batch() == 0);
+  CHECK(contains(error_of([] { random::MicroBatchGuard guard(random::kMaxMicroBatches); }),
+                 "micro-batch 1024 is outside"));
+  CHECK(!error_of([] { random::MicroBatchGuard guard(-1); }).empty());
+  CHECK(random::current_micro_batch() == 0);
 }
 
-TEST_CASE("restoring a state goes on with the same numbers, in every stream and shard") {
+TEST_CASE("restoring a state goes on with the same numbers, in every stream and micro-batch") {
   ls::manual_seed(77);
   ls::rand({5});
   ls::randperm(3);
   {
-    const random::ShardGuard guard(2);
+    const random::MicroBatchGuard guard(2);
     ls::randn({6});
   }
   const std::vector<std::uint64_t> state = random::state();
   const auto draw = [] {
     const ls::Tensor user = ls::randn({5}), order = ls::randperm(6).to(ls::kFloat32);
-    const random::ShardGuard guard(2);
+    const random::MicroBatchGuard guard(2);
     return ls::cat({user, order, ls::rand({3})});
   };
   const ls::Tensor first = draw();

@@ -313,23 +313,23 @@ function moved(mode, phase, links, perStep) {
 }
 
 const prose = {
-  'loads data': {single: 'One process, the whole batch.', shards: 'One process, the whole batch.',
-                 dp: 'One process, the whole batch.', ddp: 'Each rank loads the rows of its shards only.'},
-  'splits the batch': {single: 'Not split.', shards: 'Into shards, run in turn on one device.',
+  'loads data': {single: 'One process, the whole batch.', accumulate: 'One process, the whole batch.',
+                 dp: 'One process, the whole batch.', ddp: 'Each rank loads the rows of its micro-batches only.'},
+  'splits the batch': {single: 'Not split.', accumulate: 'Into micro-batches, run in turn on one device.',
                        dp: 'Device 0 sends each replica its rows.', ddp: 'Nothing to send: the sampler has dealt the rows.',
                        phase: 'inputs'},
-  'sends parameters': {single: 'No.', shards: 'No.', dp: 'Device 0 to every replica, after each update.',
+  'sends parameters': {single: 'No.', accumulate: 'No.', dp: 'Device 0 to every replica, after each update.',
                        ddp: 'Only once, from rank 0: afterwards all make the same update.', phase: 'parameters'},
-  'sends buffers': {single: 'No.', shards: 'No.', dp: 'Device 0 to every replica, where the model has some.',
+  'sends buffers': {single: 'No.', accumulate: 'No.', dp: 'Device 0 to every replica, where the model has some.',
                     ddp: 'Rank 0 to every rank, where the model has some.', phase: 'buffers'},
-  'collects outputs': {single: 'No.', shards: 'No.', dp: 'Replicas to device 0, which takes the loss.',
+  'collects outputs': {single: 'No.', accumulate: 'No.', dp: 'Replicas to device 0, which takes the loss.',
                        ddp: 'No: each rank takes its own loss.', phase: 'outputs'},
-  'returns the loss gradient': {single: 'No.', shards: 'No.', dp: 'Device 0 to every replica, where the loss is taken there.',
+  'returns the loss gradient': {single: 'No.', accumulate: 'No.', dp: 'Device 0 to every replica, where the loss is taken there.',
                                 ddp: 'No.', phase: 'loss gradient'},
-  'sums gradients': {single: 'No.', shards: 'Added up in canonical order, in place.',
+  'sums gradients': {single: 'No.', accumulate: 'Added up in canonical order, in place.',
                      dp: 'Replicas to device 0, when backward is over.',
                      ddp: 'All-reduce of buckets, while backward runs.', phase: 'gradients'},
-  'updates': {single: 'One optimizer.', shards: 'One optimizer.', dp: 'One optimizer, on device 0.',
+  'updates': {single: 'One optimizer.', accumulate: 'One optimizer.', dp: 'One optimizer, on device 0.',
               ddp: 'Every rank, with the same numbers.'},
 };
 

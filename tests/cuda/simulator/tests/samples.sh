@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A sample on simulated GPUs ends with the same bits whether its steps are replayed or not, and in all modes that share shards.
+# A sample on simulated GPUs ends with the same bits whether its steps are replayed or not, and in all modes with the same micro-batches.
 #   samples.sh logistic_regression
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
@@ -17,8 +17,8 @@ same() {  # what, hash, hash
 program=$1
 single=$(hash_of)
 same "--cuda-graph" "$single" "$(hash_of --cuda-graph)"
-shards=$(hash_of --mode shards)
-same "--mode dp" "$shards" "$(hash_of --mode dp)"
+accumulate=$(hash_of --mode accumulate)
+same "--mode dp" "$accumulate" "$(hash_of --mode dp)"
 for backend in shm nccl; do  # of two ranks the order of sums makes no difference
-  same "--mode ddp --backend $backend" "$shards" "$(hash_of --mode ddp --backend "$backend")"
+  same "--mode ddp --backend $backend" "$accumulate" "$(hash_of --mode ddp --backend "$backend")"
 done

@@ -5,7 +5,7 @@ set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 
 for lost in 0 1; do  # rank 0 has the store, which goes with it
-  "$1" --nproc-per-node 3 "$2" --epochs 3 --out run --resume no --device cuda --mode ddp --shards 3 --batch 33 \
+  "$1" --nproc-per-node 3 "$2" --epochs 3 --out run --resume no --device cuda --mode ddp --micro-batches 3 --batch 33 \
     --backend nccl --inject "kill:rank=$lost,step=5" >output.txt 2>&1 && { echo "rank $lost was to die"; exit 1; }
   for rank in 0 1 2; do
     [ "$rank" != "$lost" ] || continue

@@ -1,4 +1,4 @@
-// The small parts of a step over shards: rows, losses, scales. Not installed.
+// The small parts of a step over micro-batches: rows, losses, scales. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,33 @@ inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<s
 // Rows of every tensor of the batch; throws InvalidArgument, naming `op`, where they differ.
 std::int64_t rows_of(const char* op, const Batch& batch);
 
-// Rows [first, first + count) of shard s of n: sizes differ by at most one, larger ones first.
+// Rows [first, first + count) of micro-batch s of n: sizes differ by at most one, larger ones first.
 struct RowRange {
   std::int64_t first, count;
 };
-RowRange shard_rows(std::int64_t rows, int s, int n);
+RowRange micro_batch_rows(std::int64_t rows, int s, int n);
 // Views without history: several threads may run backward from them.
 Batch narrow_rows(const Batch& batch, RowRange rows);
 
-// A shard's loss times `weight`, detached, in the dtype of sums. Throws InvalidArgument, naming `op`, unless `loss` is one number that depends
-// on the parameters.
+// A micro-batch's loss times `weight`, detached, in the dtype of sums. Throws InvalidArgument, naming `op`, unless
+// `loss` is one number that depends on the parameters.
 Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight);
-// Backward from a shard's loss, times `weight`.
+// Backward from a micro-batch's loss, times `weight`.
 void weighted_backward(const Tensor& loss, std::int64_t weight);
 
-// What a sum over shards is multiplied with: by `first` once, as every mode does (1 / shards, or with weights 1 / rows of
-// the step), and by `second` where some shards had no rows: the mean is over those that ran.
+// What a sum over micro-batches is multiplied with: by `first` once, as every mode does (1 / micro-batches, or with
+// weights 1 / rows of the step), and by `second` where some micro-batches had no rows: the mean is over those that
+// ran.
 struct StepScale {
-  StepScale(int shards, int running) : first(1.0 / shards), second(static_cast<double>(shards) / running) {}
+  StepScale(int micro_batches, int running)
+      : first(1.0 / micro_batches), second(static_cast<double>(micro_batches) / running) {}
   explicit StepScale(std::int64_t rows) : first(1.0 / static_cast<double>(rows)), second(1) {}
   double first, second;
 };
 
-// Gradients and losses of f16 and bf16, which are formats for storage, are added up in f32 and rounded once: `sum_dtype` is
-// the dtype of their sums, `widened` the tensor in it (itself where it is already), `set_rounded` rounds a sum to the
-// leaf's gradient.
+// Gradients and losses of f16 and bf16, which are formats for storage, are added up in f32 and rounded once:
+// `sum_dtype` is the dtype of their sums, `widened` the tensor in it (itself where it is already), `set_rounded`
+// rounds a sum to the leaf's gradient.
 DType sum_dtype(DType dtype);
 Tensor widened(const Tensor& t);
 void set_rounded(const Tensor& leaf, const Tensor& sum);

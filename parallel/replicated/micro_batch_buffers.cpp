@@ -1,17 +1,17 @@
-#include "lockstep/parallel/replicated/shard_buffers_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_buffers_internal.h"
 
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
 
-void ShardBuffers::begin_step(bool several) {
+void MicroBatchBuffers::begin_step(bool several) {
   start_.clear();
   for (const nn::Buffer& buffer : buffers_) {
     if (several) start_.push_back(raw::clone(buffer.master()));
   }
 }
 
-std::int64_t ShardBuffers::enter(nn::ReplicaView& view, std::optional<Device> device) const {
+std::int64_t MicroBatchBuffers::enter(nn::ReplicaView& view, std::optional<Device> device) const {
   std::int64_t bytes = 0;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const Tensor& start = start_[b];

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/shard_rows_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 
 #include <algorithm>
 #include <iterator>
@@ -20,16 +20,16 @@ std::int64_t rows_of(const char* op, const Batch& batch) {
   return batch[0].size(0);
 }
 
-RowRange shard_rows(std::int64_t rows, int s, int n) {
+RowRange micro_batch_rows(std::int64_t rows, int s, int n) {
   const std::int64_t each = rows / n, larger = rows % n;
   return {s * each + std::min<std::int64_t>(s, larger), each + (s < larger ? 1 : 0)};
 }
 
 Batch narrow_rows(const Batch& batch, RowRange rows) {
-  Batch shard;
-  shard.reserve(batch.size());
-  for (const Tensor& each : batch) shard.push_back(raw::slice(each, 0, rows.first, rows.first + rows.count, 1));
-  return shard;
+  Batch micro_batch;
+  micro_batch.reserve(batch.size());
+  for (const Tensor& each : batch) micro_batch.push_back(raw::slice(each, 0, rows.first, rows.first + rows.count, 1));
+  return micro_batch;
 }
 
 Tensor weighted_loss(const char* op, const Tensor& loss, std::int64_t weight) {

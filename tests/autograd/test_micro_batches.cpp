@@ -1,4 +1,5 @@
-// Contributions to one gradient are added in the order (shard, newest first), whatever the order of recording or arrival.
+// Contributions to one gradient are added in the order (micro-batch, newest first), whatever the order of recording
+// or arrival.
 #include <algorithm>
 
 #include "lockstep/autograd/history_internal.h"
@@ -7,12 +8,13 @@
 
 namespace {
 
-constexpr int kShards = 4;
+constexpr int kMicroBatches = 4;
 
-// One shard's part of the loss, recorded under its number. Magnitudes differ, so that another order gives other bits.
-ls::Tensor part(const ls::Tensor& w, int shard) {
-  const ls::random::ShardGuard guard(shard);
-  const ls::Tensor x = numbers({6, 5}, {}, static_cast<std::uint32_t>(shard) + 20) * std::pow(7.3, shard);
+// One micro-batch's part of the loss, recorded under its number. Magnitudes differ, so that another order gives other
+// bits.
+ls::Tensor part(const ls::Tensor& w, int micro_batch) {
+  const ls::random::MicroBatchGuard guard(micro_batch);
+  const ls::Tensor x = numbers({6, 5}, {}, static_cast<std::uint32_t>(micro_batch) + 20) * std::pow(7.3, micro_batch);
   const ls::Tensor hidden = ls::linear(x, w);
   return ls::sum(hidden * hidden) + ls::sum(ls::tanh(ls::linear(x, w)));
 }
@@ -21,17 +23,17 @@ ls::Tensor part(const ls::Tensor& w, int shard) {
 ls::Tensor gradient(const std::vector<int>& recorded, const std::vector<int>& added, bool with_home = false) {
   const ls::Tensor w = numbers({3, 5}, {.requires_grad = true});
   if (with_home) ls::autograd::set_gradient_home(w, ls::zeros({3, 5}));
-  std::vector<ls::Tensor> parts(kShards);
-  for (int shard : recorded) parts[static_cast<std::size_t>(shard)] = part(w, shard);
+  std::vector<ls::Tensor> parts(kMicroBatches);
+  for (int micro_batch : recorded) parts[static_cast<std::size_t>(micro_batch)] = part(w, micro_batch);
   std::vector<ls::Tensor> losses;
-  for (int shard : added) losses.push_back(parts[static_cast<std::size_t>(shard)]);
+  for (int micro_batch : added) losses.push_back(parts[static_cast<std::size_t>(micro_batch)]);
   ls::sum(ls::stack(losses)).backward();
   return w.grad();
 }
 
 }  // namespace
 
-TEST_CASE("a gradient of several shards has the same bits in whatever order they were recorded and joined") {
+TEST_CASE("a gradient of several micro-batches has the same bits in whatever order they were recorded and joined") {
   std::vector<int> order = {0, 1, 2, 3};
   const ls::Tensor want = gradient(order, order);
   std::vector<int> other = order;
@@ -43,32 +45,32 @@ TEST_CASE("a gradient of several shards has the same bits in whatever order they
   } while (std::next_permutation(other.begin(), other.end()));
 }
 
-TEST_CASE("the sum of a gradient of several shards runs by shard, within a shard newest first") {
+TEST_CASE("the sum of a gradient of several micro-batches runs by micro-batch, within a micro-batch newest first") {
   const ls::Tensor w = ls::ones({1}, {.requires_grad = true});
-  const auto term = [&](int shard, double slope) {
-    const ls::random::ShardGuard guard(shard);
+  const auto term = [&](int micro_batch, double slope) {
+    const ls::random::MicroBatchGuard guard(micro_batch);
     return w * ls::tensor({slope});
   };
   const ls::Tensor late = term(1, 1e8), early = term(0, 1.0), newest = term(1, -1e8);
   ls::sum(ls::cat({late, early, newest})).backward();
-  const float want = (1.0f + -1e8f) + 1e8f;  // shard 0, then the newer and the older operation of shard 1
+  const float want = (1.0f + -1e8f) + 1e8f;  // micro-batch 0, then the newer and the older operation of micro-batch 1
   CHECK(w.grad().item<float>() == want);
 }
 
-TEST_CASE("backward runs each node under the shard that recorded it, and restores the thread's own") {
+TEST_CASE("backward runs each node under the micro-batch that recorded it, and restores the thread's own") {
   struct Ask : ls::autograd::Function<Ask> {
     static ls::Tensor forward(ls::autograd::Context&, const ls::Tensor& x) { return x * 1; }
     static ls::autograd::Gradients backward(ls::autograd::Context&, const ls::Tensor& grad) {
-      return {grad * ls::random::current_shard()};
+      return {grad * ls::random::current_micro_batch()};
     }
   };
   const ls::Tensor x = ls::ones({1}, {.requires_grad = true});
   ls::Tensor y;
   {
-    const ls::random::ShardGuard guard(6);
+    const ls::random::MicroBatchGuard guard(6);
     y = Ask::apply(x);
   }
   y.backward();
   CHECK(x.grad().item<float>() == 6);
-  CHECK(ls::random::current_shard() == 0);
+  CHECK(ls::random::current_micro_batch() == 0);
 }
