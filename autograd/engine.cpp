@@ -14,36 +14,16 @@ namespace lockstep::autograd {
 
 namespace {
 
-// Where a gradient comes from. Contributions are added in this order, whatever order they arrive in: by micro-batch,
-// within a micro-batch the newest operation first.
-struct Origin {
-  int micro_batch = 0;
-  std::uint64_t sequence = ~std::uint64_t{0};  // of a root: before every operation
-};
-
-struct Contribution {
-  Origin origin;
-  std::uint32_t output;
-  Tensor tensor;
-  bool operator<(const Contribution& other) const {
-    return origin.micro_batch != other.origin.micro_batch ? origin.micro_batch < other.origin.micro_batch
-                                                          : origin.sequence > other.origin.sequence;
-  }
-};
-
 // A node or a leaf of the part of the graph that this backward runs through.
 struct Stop {
   Node* node = nullptr;  // one of the two
   TensorImpl* leaf = nullptr;
-  std::int32_t pending = 0;             // edges that have yet to deliver
-  std::int32_t first_target = 0;        // of a node: where its edges lead, from here on in Backward::targets_
-  bool useful = true;                   // a requested input lies here or further down
-  bool requested = false;               // one lies here
-  bool at_once = false;                 // of a leaf: contributions join its gradient as they arrive
-  bool several_micro_batches = false;   // its contributions come from more than one
-  std::int32_t micro_batch = -1;        // that of the edges found so far
-  Tensors grads;                        // for each output (a leaf counts as one), what has been added up
-  std::vector<Contribution> unordered;  // with several micro-batches in the graph: added up when all are there
+  std::int32_t pending = 0;       // edges that have yet to deliver
+  std::int32_t first_target = 0;  // of a node: where its edges lead, from here on in Backward::targets_
+  bool useful = true;             // a requested input lies here or further down
+  bool requested = false;         // one lies here
+  bool at_once = false;           // of a leaf: contributions join its gradient as they arrive
+  Tensors grads;                  // for each output (a leaf counts as one), what has been added up
   History& leaf_history() const { return static_cast<History&>(*leaf->autograd); }
 };
 
@@ -135,7 +115,7 @@ class Backward final : public Run {
     for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
     if (!request_.inputs.empty()) mark_useful();
     for (std::size_t i = 0; i < roots_.size(); ++i)
-      receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i], {});
+      receive(roots_[i], history(request_.roots[i])->output, request_.gradients[i]);
     for (const std::int32_t root : roots_) settle(root);
     while (!ready_.empty()) run_node(pop_ready());
   }
@@ -173,20 +153,11 @@ class Backward final : public Run {
       stop(from).first_target = static_cast<std::int32_t>(targets_.size());
       for (const Edge& edge : stop(from).node->edges) {
         const std::int32_t to = edge.wanted() ? stop_of(edge.node.get(), edge.leaf.ref().get()) : -1;
-        if (to >= 0) count_edge(stop(to), stop(from).node->micro_batch);
+        if (to >= 0) ++stop(to).pending;
         targets_.push_back(to);
       }
     }
     return start;
-  }
-
-  // Counts an edge from a node of `micro_batch`. Where several micro-batches meet in a leaf their contributions are
-  // added up first, so none of them may be written to its home.
-  void count_edge(Stop& to, std::int32_t micro_batch) {
-    ++to.pending;
-    to.several_micro_batches = to.several_micro_batches || (to.micro_batch >= 0 && to.micro_batch != micro_batch);
-    to.micro_batch = micro_batch;
-    if (to.several_micro_batches && to.leaf && request_.inputs.empty()) to.leaf_history().home_given = true;
   }
 
   // A stop is useful if a requested input is there or behind it. Older operations are never behind newer ones.
@@ -210,13 +181,12 @@ class Backward final : public Run {
     }
   }
 
-  // Takes one contribution to output `output` of a stop (undefined: nothing flows along this edge).
-  void receive(std::int32_t index, std::uint32_t output, Tensor tensor, const Origin& origin) {
+  // Takes one contribution to output `output` of a stop (undefined: nothing flows along this edge). Contributions are
+  // added as they arrive: the newest operation runs first, so their order follows from the graph alone.
+  void receive(std::int32_t index, std::uint32_t output, Tensor tensor) {
     if (!tensor.defined()) return;
     Stop& to = stop(index);
-    if (to.several_micro_batches) {
-      to.unordered.push_back({origin, output, std::move(tensor)});
-    } else if (to.at_once) {
+    if (to.at_once) {
       accumulate(to.leaf_history(), std::move(tensor));
     } else {
       Tensor& sum = to.grads[output];
@@ -229,14 +199,6 @@ class Backward final : public Run {
     Stop& at = stop(index);
     if (at.pending != 0) return;
     at.pending = -1;  // a tensor that is a root twice settles once
-    if (!at.unordered.empty()) {
-      std::ranges::stable_sort(at.unordered, std::less<>());
-      for (Contribution& each : at.unordered) {
-        Tensor& sum = at.grads[each.output];
-        sum = sum.defined() ? add_gradients(std::move(sum), each.tensor) : std::move(each.tensor);
-      }
-      at.unordered.clear();
-    }
     if (at.leaf)
       complete_leaf(at);
     else
@@ -253,7 +215,6 @@ class Backward final : public Run {
       if (at.requested) capture(at.leaf, 0, grad);
       return;
     }
-    if (at.several_micro_batches) state.home_given = false;
     if (grad.defined()) accumulate(state, std::move(grad));
     for (const LeafHook& hook : state.leaf_hooks) hook.run(*this);
   }
@@ -270,12 +231,11 @@ class Backward final : public Run {
     }
     Gradients gradients = any && at.useful ? gradients_of(node, at) : Gradients();
     at.grads.clear();
-    const Origin origin{node.micro_batch, node.sequence};
     for (std::size_t i = 0; i < node.edges.size(); ++i) {
       const std::int32_t to = target(at, i);
       if (to < 0) continue;
       if (i < gradients.size() && gradients[i].defined() && stop(to).useful)
-        receive(to, node.edges[i].output, fit(node, i, std::move(gradients[i])), origin);
+        receive(to, node.edges[i].output, fit(node, i, std::move(gradients[i])));
       --stop(to).pending;
       settle(to);
     }

@@ -30,7 +30,6 @@ namespace lockstep::parallel {
 
 class Backend;
 class HopObserver;
-class Reducer;
 class Simulation;
 class Staging;
 struct Call;
@@ -92,6 +91,11 @@ struct AllToAllOptions {
   std::vector<std::int64_t> in_splits = {};   // rows to each rank
 };
 
+// Base of what other modules keep with a group.
+struct GroupAttachment {
+  virtual ~GroupAttachment() = default;
+};
+
 // The ranks of a job and what they can do together, as the head of this file says. Made by init_process_group.
 class ProcessGroup {
  public:
@@ -134,9 +138,11 @@ class ProcessGroup {
   // Cuts the group: ranks with the same `color` form a new one, ordered by (key, rank). A negative color: no group, null.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
 
-  // A group of the same ranks, for operations that may be started in another order than this one's on each rank. What it
-  // sends is booked here, too. On all ranks.
-  std::shared_ptr<ProcessGroup> twin();
+  // A duplicate: a group of the same ranks, for operations that may be started in another order than this one's on each
+  // rank (MPI_Comm_dup). Its traffic is counted here. On all ranks.
+  std::shared_ptr<ProcessGroup> duplicate();
+  // Not for users: what a module above keeps with a group and its duplicates; null at first.
+  std::shared_ptr<GroupAttachment>& attachment() { return *attachment_; }
 
   // What this rank has sent, by link.
   TrafficBook& traffic() { return *traffic_; }
@@ -148,7 +154,6 @@ class ProcessGroup {
 
  private:
   friend class PhaseGuard;
-  friend class Reducer;
   void make_backend(const std::shared_ptr<FormationWatch>& watch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
@@ -166,10 +171,9 @@ class ProcessGroup {
   std::unique_ptr<Backend> backend_;  // null in a group of one
   Rendezvous place_;
   InitOptions options_;
-  // Of this group and its twins:
+  // Of this group and its duplicates:
   std::shared_ptr<TrafficBook> traffic_ = std::make_shared<TrafficBook>();
-  std::shared_ptr<std::vector<Reducer*>> reducers_ =
-      std::make_shared<std::vector<Reducer*>>();  // in the order of making
+  std::shared_ptr<std::shared_ptr<GroupAttachment>> attachment_ = std::make_shared<std::shared_ptr<GroupAttachment>>();
   Phase phase_ = Phase::kOther;
   std::uint64_t calls_ = 0;              // collectives so far: the next one's number
   std::vector<std::uint64_t> messages_;  // so far, by the other rank: sent ones, then received ones

@@ -68,11 +68,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   return part;
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::twin() {
-  std::shared_ptr<ProcessGroup> twin = split(0, rank());
-  twin->traffic_ = traffic_;
-  twin->reducers_ = reducers_;
-  return twin;
+std::shared_ptr<ProcessGroup> ProcessGroup::duplicate() {
+  std::shared_ptr<ProcessGroup> copy = split(0, rank());
+  copy->traffic_ = traffic_;
+  copy->attachment_ = attachment_;
+  return copy;
 }
 
 }  // namespace lockstep::parallel

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replicated/bucket_plan_internal.h"
 
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/parallel/replicated/step_summary_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -8,15 +9,16 @@ namespace {
 std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
 std::int64_t sum_bytes_of(const Tensor& t) { return t.numel() * item(t); }
 
-void lay_out(BucketLayout& bucket, const std::vector<nn::Parameter>& parameters) {
+void lay_out(BucketLayout& bucket, bool is_first, const std::vector<nn::Parameter>& parameters) {
   const std::int64_t line = 64 / item(parameters[bucket.parameters.front()].master());
   std::int64_t at = 0;
   for (const std::size_t p : bucket.parameters) {
     bucket.offsets.push_back(at);
     at += (parameters[p].master().numel() + line - 1) / line * line;
   }
-  bucket.tail = at;
-  bucket.elements = at + kTailFixed + static_cast<std::int64_t>(bucket.parameters.size());
+  bucket.metadata = at;
+  bucket.used = is_first ? StepSummary::kElements : 0;
+  bucket.elements = at + bucket.used + static_cast<std::int64_t>(bucket.parameters.size());
 }
 
 }  // namespace
@@ -39,7 +41,7 @@ std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& paramet
     buckets.push_back({.parameters = {p}});
     filled = sum_bytes_of(next);
   }
-  for (BucketLayout& bucket : buckets) lay_out(bucket, parameters);
+  for (std::size_t b = 0; b < buckets.size(); ++b) lay_out(buckets[b], b == 0, parameters);
   return buckets;
 }
 

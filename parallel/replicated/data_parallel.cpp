@@ -5,7 +5,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/parallel/replicated/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/gradient_sums_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_buffers_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
@@ -106,37 +106,59 @@ Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
   return state_->forward(inputs, [this](const Batch& rows) { return state_->module(rows); });
 }
 
-Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
-  State& state = *state_;
-  const std::int64_t rows = rows_of("DataParallel", batch);
-  const int devices = state.replicas.size(), running = static_cast<int>(std::min<std::int64_t>(rows, devices));
-  LOCKSTEP_CHECK(running > 0, "DataParallel: the batch has no rows");
-  const bool weighted = state.options.weighting == Weighting::kSamples;
+// A micro-batch on each replica, at the same time.
+class DataParallel::OnReplicas final : public MicroBatchExecutor {
+ public:
+  explicit OnReplicas(State& state) : state_(state) {}
+  // The gradients of each replica's run, by trained parameter.
+  const std::vector<std::vector<Tensor>>& leaves() const { return leaves_; }
 
-  state.begin_step(running);
-  std::vector<nn::ReplicaView> views(static_cast<std::size_t>(running));
-  std::vector<std::vector<Tensor>> leaves(views.size());
-  std::vector<Tensor> losses(views.size());
-  state.replicas.run(views, [&](int replica) {
+  void for_each(int running, FunctionRef<void(int replica)> body) override {
+    const auto count = static_cast<std::size_t>(running);
+    std::vector<nn::ReplicaView> views(count);
+    leaves_.resize(count);
+    newest_.resize(count);
+    state_.begin_step(running);
+    state_.replicas.run(views, [&](int replica) {
+      const auto r = static_cast<std::size_t>(replica);
+      leaves_[r] = state_.enter(replica, views[r], true);
+      newest_[r] = autograd::newest_sequence();
+      body(replica);
+    });
+  }
+  Batch select(const Batch& batch, RowRange samples, int replica) override {
+    return state_.send_rows(batch, samples, replica);
+  }
+  void backward(int replica, const Tensor& loss, std::int64_t weight) override {
     const auto r = static_cast<std::size_t>(replica);
-    leaves[r] = state.enter(replica, views[r], true);
-    const RowRange range = micro_batch_rows(rows, replica, devices);
-    const std::uint64_t before = autograd::newest_sequence();
-    const Tensor loss = loss_fn(state.send_rows(batch, range, replica));
-    const std::int64_t weight = weighted ? range.count : 1;
-    losses[r] = weighted_loss("DataParallel", loss, weight);
-    const autograd::CutGraph graph = autograd::cut_graph(loss, before, leaves[r]);
+    const autograd::CutGraph graph = autograd::cut_graph(loss, newest_[r], leaves_[r]);
     LOCKSTEP_CHECK(graph.cuts.empty(),
                    "the loss depends on {}, which requires grad and is no parameter of the module; "
                    "register it (add_parameter), or detach() it",
                    lockstep::describe(graph.cuts[0].inside));
     weighted_backward(graph.root, weight);
-  });
-  const StepScale scale = weighted ? StepScale(rows) : StepScale(devices, running);
-  state.add_gradients(leaves, scale);
+  }
+
+ private:
+  State& state_;
+  std::vector<std::vector<Tensor>> leaves_;
+  std::vector<std::uint64_t> newest_;  // operation of each replica before its forward
+};
+
+Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
+  State& state = *state_;
+  const MicroBatchPlan plan{.op = "DataParallel",
+                            .samples = rows_of("DataParallel", batch),
+                            .micro_batches = state.replicas.size(),
+                            .weighting = state.options.weighting};
+  const StepScale scale = plan.scale();
+  OnReplicas executor(state);
+  std::vector<Tensor> losses;
+  run_micro_batches(plan, batch, loss_fn, executor, losses);
+  state.add_gradients(executor.leaves(), scale);
   const TraceTime begin = TraceTime::now();
   const Tensor loss = combine_losses(losses, scale);
-  for (int r = 1; r < running; ++r)
+  for (int r = 1; r < plan.running(); ++r)
     state.books->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
   return loss;
 }

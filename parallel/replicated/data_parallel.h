@@ -49,6 +49,7 @@ class DataParallel : public TrainingStep<DataParallel> {
   friend class TrainingStep<DataParallel>;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;
+  class OnReplicas;
   std::unique_ptr<State> state_;
 };
 

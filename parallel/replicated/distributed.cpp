@@ -13,18 +13,23 @@
 namespace lockstep::parallel {
 namespace {
 
-Reducer::Named trained(const nn::Module& module) {
-  Reducer::Named named = module.named_parameters();
+GradientBuckets::Named trained(const nn::Module& module) {
+  GradientBuckets::Named named = module.named_parameters();
   std::erase_if(named, [](const auto& entry) { return !entry.second.master().requires_grad(); });
   return named;
 }
 
-// A group on which no other model's buckets are launched: two models may be reduced in another order on each rank.
-std::shared_ptr<ProcessGroup> own_group(std::shared_ptr<ProcessGroup> group) {
-  const Tensor taken = raw::full({1}, Reducer::is_on(*group) ? 1 : 0, {.dtype = kInt32});
-  group->all_reduce(taken, ReduceOp::kMax)->wait();
-  return taken.item<int>() == 0 ? group : group->twin();
-}
+// Lives while gradients stay on this rank.
+class LocalGuard {
+ public:
+  explicit LocalGuard(int& depth) : depth_(depth) { ++depth_; }
+  ~LocalGuard() { --depth_; }
+  LocalGuard(const LocalGuard&) = delete;
+  LocalGuard& operator=(const LocalGuard&) = delete;
+
+ private:
+  int& depth_;
+};
 
 }  // namespace
 
@@ -40,19 +45,33 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
       "DistributedDataParallel: {} micro-batches a rank on {} ranks, expected 1 to {} in all",
       options.micro_batches_per_rank, group->size(), random::kMaxMicroBatches);
   state_ = std::make_unique<State>(module, std::move(group), options);
-  LOCKSTEP_CHECK(!state_->parameters.list().empty(),
+  LOCKSTEP_CHECK(!state_->micro_batches.parameters().empty(),
                  "DistributedDataParallel: the module has no parameter that requires grad");
   check_same_model(
       module, *state_->group,
       fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}, {} {}",
                   options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
                   static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
-  state_->group = own_group(state_->group);
+  state_->take_group();
   state_->share_state(0);
   state_->install();
 }
 
 DistributedDataParallel::~DistributedDataParallel() = default;
+
+DistributedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                      const DistributedDataParallelOptions& options)
+    : module(module), group(std::move(group)), options(options), micro_batches(module) {}
+
+DistributedDataParallel::State::~State() { LaunchQueue::of(*group).remove(this); }
+
+// A group on which no other model's buckets are launched: two models may be reduced in another order on each rank.
+void DistributedDataParallel::State::take_group() {
+  const Tensor taken = raw::full({1}, LaunchQueue::of(*group).has_model_on(*group) ? 1 : 0, {.dtype = kInt32});
+  group->all_reduce(taken, ReduceOp::kMax)->wait();
+  if (taken.item<int>() != 0) group = group->duplicate();
+  LaunchQueue::of(*group).add(this);
+}
 
 void DistributedDataParallel::State::share_state(int root) {
   {
@@ -72,25 +91,64 @@ void DistributedDataParallel::State::share_buffers(int root) {
 void DistributedDataParallel::State::install() {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DistributedDataParallel: it cannot run inside a DataParallel replica");
-  if (parameters.changed() || !reducer || reducer->outdated()) {
-    LOCKSTEP_CHECK(!joining,
-                   "DistributedDataParallel: inside join the parameters that are trained have to stay the same");
-    reducer = std::make_unique<Reducer>(trained(module), group, options);
-    reducer->after_step([this] { after_step(); });
-    if (hook) reducer->set_hook(hook);
-    sets = GradientSets(parameters.list());
-    sets.set_homes(reducer->homes());
-  }
-  reducer->abandon();  // what an error may have left
-  reducer->set_sync(no_sync_depth == 0);
+  const bool changed = micro_batches.update();
+  if (!changed && buckets && !buckets->outdated()) return;
+  LOCKSTEP_CHECK(!joining,
+                 "DistributedDataParallel: inside join the parameters that are trained have to stay the same");
+  buckets = std::make_unique<GradientBuckets>(trained(module), group, options.bucket_cap_mb,
+                                              [this](std::size_t p, autograd::Run& run) { complete(p, run); });
+  if (hook) buckets->set_hook(hook);
+  micro_batches.sets().set_homes(buckets->views());
 }
 
-void DistributedDataParallel::State::after_step() {
-  reduced = true;
+// --- a step -----------------------------------------------------------------------------------------------------------
+
+StepInputs DistributedDataParallel::State::inputs(StepSummary own) const {
+  own.stop = wants_stop ? 1 : 0;
+  return {.own = own,
+          .ranks = group->size(),
+          .weighted = options.weighting == Weighting::kSamples,
+          .counts_joined = joining && joining->options.divide_by_initial_world_size};
+}
+
+// Several models in one backward are one step of the traffic counters.
+void DistributedDataParallel::State::begin_traffic(const autograd::Run* run) {
+  if (!run || !LaunchQueue::of(*group).has_step_of(*run)) group->traffic().begin_step();
+}
+
+// Whether to synchronise is decided here, while backward runs.
+void DistributedDataParallel::State::complete(std::size_t parameter, autograd::Run& run) {
+  if (!step && local_depth > 0) return;
+  if (!step) begin_backward_step(run);
+  step->complete(parameter, LaunchQueue::of(*group).is_shared());
+}
+
+// A backward that the user called is a step of one micro-batch a rank. It owns the step, so that an error ends both.
+void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
+  LOCKSTEP_CHECK(
+      !joining || (options.micro_batches_per_rank == 1 && options.weighting == Weighting::kEqual),
+      "DistributedDataParallel: inside join, with {} micro-batches a rank{}, steps are made by backward(x, y, "
+      "loss_fn): ranks that are out of data could not know of another kind",
+      options.micro_batches_per_rank, options.weighting == Weighting::kEqual ? "" : " weighted by samples");
+  begin_traffic(&run);
+  StepInputs of_run = inputs({});
+  of_run.weighted = false;
+  of_run.run = &run;
+  auto owned = std::make_shared<DistributedStep>(*buckets, of_run, step);
+  LaunchQueue& queue = LaunchQueue::of(*group);
+  run.at_end([&queue, &run, owned] {
+    queue.launch_rest(run);
+    run.at_end([&queue, &run, owned] { queue.finish_steps(run); });
+  });
+}
+
+void DistributedDataParallel::State::finish_step() {
+  last = step->finish();
+  gradients_are_means = true;
   if (joining) after_joined_step();
-  if (options.sync_buffers && !buffers.empty()) share_buffers(joining ? joining->buffers_of : 0);
-  // Ranks that are out of data have fallen behind.
-  if (options.check_every > 0 && reducer->steps() % options.check_every == 0 && reducer->joined() == 0)
+  if (options.sync_buffers && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of : 0);
+  // Joined ranks have not taken the optimizer's steps.
+  if (options.check_every > 0 && buckets->steps() % options.check_every == 0 && last.joined == 0)
     check_same_values(module, *group, options.sync_buffers);
 }
 
@@ -109,111 +167,90 @@ Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
 
-// What stands before: means over all ranks are added after the step; gradients of this rank alone (after no_sync),
-// which are means over the rank, take part in it.
+// Gradients of earlier steps that are means over all ranks are added after the step; gradients of this rank alone (after
+// no_sync), which are means over the rank, join the sum.
 Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   state.install();
-  StandingGradients standing(state.parameters.list());
-  const bool were_reduced = std::exchange(state.reduced, false);
-  try {
-    const Tensor loss = state.step(batch, loss_fn, were_reduced ? nullptr : &standing);
-    standing.add_back();
-    return loss;
-  } catch (...) {
-    state.reducer->abandon();  // it must not keep what lives here
-    state.reducer->set_sync(state.no_sync_depth == 0);
-    throw;
-  }
+  const MicroBatchPlan plan{.op = "DistributedDataParallel",
+                            .samples = rows_of("DistributedDataParallel", batch),
+                            .micro_batches = state.options.micro_batches_per_rank,
+                            .weighting = state.options.weighting};
+  AccumulatedGradients accumulated(state.micro_batches.parameters());
+  const bool were_means = std::exchange(state.gradients_are_means, false);
+  const Tensor loss = state.local_depth > 0 ? state.run_local(plan, batch, loss_fn)
+                                            : state.run_step(plan, batch, loss_fn, were_means ? nullptr : &accumulated);
+  accumulated.add_back();
+  return loss;
 }
 
-// One step without what stood before; `standing` joins the sum. The last micro-batch's backward fills the buckets.
-Tensor DistributedDataParallel::State::step(const Batch& batch, MicroBatchLoss loss_fn, StandingGradients* standing) {
-  const char* const op = "DistributedDataParallel";
-  const std::int64_t rows = rows_of(op, batch);
-  const int micro_batches = options.micro_batches_per_rank,
-            running = static_cast<int>(std::min<std::int64_t>(rows, micro_batches));
-  const bool sync = reducer->sync(), weighted = options.weighting == Weighting::kSamples;
-  const StepScale local = weighted && rows > 0 ? StepScale(rows) : StepScale(micro_batches, std::max(running, 1));
-  Reducer::Step step{.sets = &sets,
-                     .standing = standing,
-                     .standing_factor = 1 / local.first,
-                     .micro_batches = running,
-                     .rows = rows,
-                     .weighted = weighted};
-  buffers.begin_step(running > 1);
-  reducer->set_sync(false);
+// Inside no_sync.
+Tensor DistributedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch,
+                                                 MicroBatchLoss loss_fn) {
+  if (plan.samples == 0) return raw::full(Shape(), 0, {.dtype = kFloat32});
   std::vector<Tensor> losses;
-  for (int s = 0; s < running; ++s) {
-    const RowRange range = micro_batch_rows(rows, s, micro_batches);
-    const random::MicroBatchGuard micro_batch(group->rank() * micro_batches + s);
-    nn::ReplicaView view;
-    if (s > 0) buffers.enter(view);
-    const nn::ReplicaViewGuard guard(s > 0 && !buffers.empty() ? &view : nn::current_replica_view());
-    sets.begin(s, running);
-    const Tensor loss = loss_fn(narrow_rows(batch, range));
-    const std::int64_t weight = weighted ? range.count : 1;
-    losses.push_back(weighted_loss(op, loss, weight));
-    if (sync && s == running - 1) {
-      step.loss = combine_losses(losses).item<double>();
-      reducer->begin_step(step);
-      reducer->set_sync(true);
-    }
-    weighted_backward(loss, weight);
-    sets.end(s, running);
+  micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, [] {});
+  micro_batches.take_gradients(plan.scale());
+  return combine_losses(losses, plan.scale());
+}
+
+// The backward of the last micro-batch fills the buckets.
+Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
+                                                AccumulatedGradients* accumulated) {
+  std::vector<Tensor> losses;
+  std::optional<DistributedStep> owned;
+  std::optional<LocalGuard> local(local_depth);
+  const auto begin = [&] {
+    StepInputs of_step = inputs({.micro_batches = plan.running(),
+                                 .samples = plan.samples,
+                                 .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
+    of_step.micro_batches_per_rank = plan.micro_batches;
+    of_step.sets = &micro_batches.sets();
+    of_step.accumulated = accumulated;
+    of_step.accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;
+    local.reset();
+    begin_traffic(nullptr);
+    owned.emplace(*buckets, of_step, step);
+  };
+  micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, begin);
+  if (losses.empty()) {  // nothing to add, but the other ranks wait for this rank's part
+    micro_batches.sets().begin(0, 1);
+    begin();
   }
-  if (!sync) {
-    if (running == 0) return raw::full(Shape(), 0, {.dtype = kFloat32});
-    for (std::size_t p = 0; p < parameters.list().size(); ++p) {
-      const Tensor sum = sets.finish(p);
-      scale_gradient(sum, local.first);
-      scale_gradient(sum, local.second);
-      set_rounded(parameters.list()[p].master(), sum);
-    }
-    return combine_losses(losses, local);
-  }
-  if (running == 0) {  // nothing to add, but the others wait for this rank's part
-    sets.begin(0, 1);
-    reducer->begin_step(step);
-    reducer->set_sync(true);
-  }
-  reducer->end_step();
-  return raw::full(Shape(), reducer->mean_loss(), {.dtype = losses.empty() ? kFloat32 : losses[0].dtype()});
+  finish_step();
+  return raw::full(Shape(), owned->mean_loss(), {.dtype = losses.empty() ? kFloat32 : losses[0].dtype()});
 }
 
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {
-  ++state_->no_sync_depth;
-  state_->reduced = false;  // from here on gradients are this rank's; a mean that stands is the same on all ranks
-  state_->reducer->set_sync(false);
+  ++state_->local_depth;
+  state_->gradients_are_means = false;  // from here on they are this rank's; a mean is the same on all ranks
   return NoSync(this);
 }
 
 DistributedDataParallel::NoSync::~NoSync() {
-  if (!owner_) return;
-  State& state = *owner_->state_;
-  state.reducer->set_sync(--state.no_sync_depth == 0);
+  if (owner_) --owner_->state_->local_depth;
 }
 
 void DistributedDataParallel::register_comm_hook(std::shared_ptr<CommHook> hook) {
   State& state = *state_;
   LOCKSTEP_CHECK(hook, "register_comm_hook: the hook is null");
   LOCKSTEP_CHECK(!state.hook, "register_comm_hook: there is one already ({})", state.hook->describe());
-  LOCKSTEP_CHECK(state.reducer->steps() == 0, "register_comm_hook: after {} steps; register it before the first",
-                 state.reducer->steps());
+  LOCKSTEP_CHECK(state.buckets->steps() == 0, "register_comm_hook: after {} steps; register it before the first",
+                 state.buckets->steps());
   check_same_text("register_comm_hook: ranks have different hooks", hook->describe(), *state.group);
   state.hook = hook;
-  state.reducer->set_hook(std::move(hook));
+  state.buckets->set_hook(std::move(hook));
 }
 
-void DistributedDataParallel::request_stop() { state_->reducer->request_stop(); }
-bool DistributedDataParallel::stop_requested() const { return state_->reducer->stop_requested(); }
+void DistributedDataParallel::request_stop() { state_->wants_stop = true; }
+bool DistributedDataParallel::stop_requested() const { return state_->last.stop > 0; }
 
 DistributedDataParallelStats DistributedDataParallel::stats() const {
   DistributedDataParallelStats stats;
-  state_->reducer->fill(stats);
+  state_->buckets->fill(stats);
   return stats;
 }
 
-std::vector<std::string> DistributedDataParallel::unused_parameters() const { return state_->reducer->unused(); }
+std::vector<std::string> DistributedDataParallel::unused_parameters() const { return state_->buckets->unused(); }
 
 }  // namespace lockstep::parallel

@@ -1,37 +1,49 @@
-// What a DistributedDataParallel consists of. Not installed.
+// What a DistributedDataParallel consists of.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/gradient_sets_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_buffers_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/parallel/replicated/reducer_internal.h"
+#include "lockstep/parallel/replicated/distributed_step_internal.h"
+#include "lockstep/parallel/replicated/launch_queue_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 
 namespace lockstep::parallel {
 
-struct DistributedDataParallel::State {
-  State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options)
-      : module(module), group(std::move(group)), options(options), parameters(module), sets(parameters.list()),
-        buffers(module) {}
+struct DistributedDataParallel::State final : ReducedModel {
+  State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options);
+  ~State();
 
   // A call of join on this rank.
   struct Join {
     const JoinOptions& options;
     std::int64_t own_steps = 0;  // synchronised, with data of this rank
     bool is_out = false;         // of data
-    int out = 0;                 // ranks that were, in the last step
+    int joined = 0;              // ranks that were out of data in the last step
     int buffers_of = 0;          // the first rank that was not
   };
 
+  void take_group();
   void install();
   void share_state(int root);
   void share_buffers(int root);
-  void after_step();
-  Tensor step(const Batch& batch, MicroBatchLoss loss_fn, StandingGradients* standing);
 
+  // Leaf hook: this parameter's gradient is complete.
+  void complete(std::size_t parameter, autograd::Run& run);
+  void begin_backward_step(autograd::Run& run);
+  void begin_traffic(const autograd::Run* run);
+  StepInputs inputs(StepSummary own) const;
+  Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
+                  AccumulatedGradients* accumulated);
+  Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+
+  const ProcessGroup& own_group() const override { return *group; }
+  bool takes_part(const autograd::Run& run) const override { return step && step->run() == &run; }
+  void launch_rest() override { step->launch_rest(); }
+  void finish_step() override;
+
+  bool joined_step();
   void shadow();
   void after_joined_step();
   void end_join();
@@ -39,14 +51,15 @@ struct DistributedDataParallel::State {
   nn::Module& module;
   std::shared_ptr<ProcessGroup> group;
   DistributedDataParallelOptions options;
-  TrainedParameters parameters;
-  GradientSets sets;
-  MicroBatchBuffers buffers;
+  MicroBatchesInTurn micro_batches;
   std::shared_ptr<CommHook> hook;
-  std::unique_ptr<Reducer> reducer;
+  std::unique_ptr<GradientBuckets> buckets;
+  DistributedStep* step = nullptr;  // the one under way, owned by what ends it
   std::optional<Join> joining;
-  int no_sync_depth = 0;
-  bool reduced = false;  // the gradients that stand are means over all ranks
+  int local_depth = 0;               // no_sync guards, and micro-batches before the last: gradients stay on this rank
+  bool gradients_are_means = false;  // over all ranks, not this rank's own
+  bool wants_stop = false;
+  StepSummary last = {};  // of all ranks, in the last step
 };
 
 }  // namespace lockstep::parallel

@@ -1,7 +1,7 @@
-// Ranks with different numbers of batches: those that are out of data shadow the steps of the others.
+// Ranks with different numbers of batches: joined ranks, which are out of data, take part in the steps of the others.
 //
-// No message says who is out of data: it travels in the tail of the buckets. A rank that is out starts the next step's
-// first bucket like all others; where its tail says that all ranks are out, there was no next step.
+// No message of its own says which ranks have joined: the step's summary does. A joined rank launches the next step's
+// first bucket like all others; where the summary says that all ranks have joined, there was no next step.
 #include <algorithm>
 #include <span>
 
@@ -27,26 +27,20 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
   if (!options.enable) return body();
   State& state = *state_;
   LOCKSTEP_CHECK(!state.joining, "DistributedDataParallel: join inside join of the same model");
-  LOCKSTEP_CHECK(state.no_sync_depth == 0,
-                 "DistributedDataParallel: join inside no_sync, where no step is synchronised");
-  LOCKSTEP_CHECK(state.reducer->alone(),
+  LOCKSTEP_CHECK(state.local_depth == 0, "DistributedDataParallel: join inside no_sync, where no step is synchronised");
+  LOCKSTEP_CHECK(!LaunchQueue::of(*state.group).is_shared(),
                  "DistributedDataParallel: join, and another model shares the group: a rank that is out of data could "
                  "shadow the steps of one only");
   check_same_text("DistributedDataParallel: ranks join with different options",
                   fmt::format("divide_by_initial_world_size {} throw_on_early_termination {}",
                               options.divide_by_initial_world_size, options.throw_on_early_termination),
                   *state.group);
-  struct Leave {
-    State& state;
-    ~Leave() {
-      state.joining.reset();
-      state.reducer->set_join(nullptr);
-      state.reducer->abandon();
-    }
-  };
   state.install();
   state.joining.emplace(State::Join{.options = options});
-  state.reducer->set_join(&options);
+  struct Leave {
+    State& state;
+    ~Leave() { state.joining.reset(); }
+  };
   const Leave leave{state};
   body();
   state.shadow();
@@ -57,21 +51,33 @@ void DistributedDataParallel::State::shadow() {
   joining->is_out = true;
   install();
   const auto drop_gradients = [&] {
-    for (const nn::Parameter& parameter : parameters.list()) parameter.master().set_grad(Tensor());
+    for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
   };
-  drop_gradients();  // the buckets in which they stand are the next step's
-  while (reducer->shadow_step()) {
+  drop_gradients();  // their buckets are the next step's
+  while (joined_step()) {
     if (joining->options.shadow_step) joining->options.shadow_step();
     drop_gradients();
   }
+}
+
+// A step of the other ranks, to which this one adds nothing; its parameters have no gradients. False where all ranks
+// have joined: then there was no step.
+bool DistributedDataParallel::State::joined_step() {
+  begin_traffic(nullptr);
+  StepInputs of_step = inputs({.micro_batches = 0, .joined = 1});
+  of_step.micro_batches_per_rank = options.micro_batches_per_rank;
+  DistributedStep joined(*buckets, of_step, step);
+  if (!joined.begin_joined()) return false;
+  finish_step();
+  return true;
 }
 
 // Who is out of data changes at most once for each rank, and only then have ranks anything to agree about.
 void DistributedDataParallel::State::after_joined_step() {
   Join& join = *joining;
   if (!join.is_out) ++join.own_steps;
-  if (reducer->joined() == join.out) return;
-  join.out = reducer->joined();
+  if (last.joined == join.joined) return;
+  join.joined = last.joined;
   if (join.options.throw_on_early_termination) {
     const std::vector<std::int64_t> steps = gather_numbers(*group, join.own_steps);
     const auto [fewest, most] = std::ranges::minmax_element(steps);

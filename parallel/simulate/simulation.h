@@ -43,7 +43,7 @@ Link parse_link(std::span<const std::byte> text, const std::string& name);
 void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step)> hops, double item_bytes,
               std::vector<double>& times);
 
-// One rank's side of the backend sim: its link, and its clock in seconds. Not to be shared by ranks; splits and twins of a
+// One rank's side of the backend sim: its link, and its clock in seconds. Not to be shared by ranks; splits and duplicates of a
 // group keep it. Collectives of one group follow one another on the network; those of different groups do not get in each
 // other's way.
 class Simulation {

@@ -1,6 +1,7 @@
 // The graph as a whole: long chains, what it keeps alive, how it is drawn.
 #include <memory>
 
+#include "lockstep/tensor/random.h"
 #include "tests/support/testing.h"
 
 namespace {
@@ -130,4 +131,22 @@ TEST_CASE("to_dot draws a shared leaf once, a leaf alone, and takes tensors with
   CHECK(!contains(shared, "n2"));
   CHECK(contains(ls::autograd::to_dot(x), "(2) f32 cpu"));
   CHECK(contains(ls::autograd::to_dot(ls::zeros({5})), "(5) f32 cpu"));
+}
+
+TEST_CASE("backward runs each node under the micro-batch that recorded it, and restores the thread's own") {
+  struct Ask : ls::autograd::Function<Ask> {
+    static ls::Tensor forward(ls::autograd::Context&, const ls::Tensor& x) { return x * 1; }
+    static ls::autograd::Gradients backward(ls::autograd::Context&, const ls::Tensor& grad) {
+      return {grad * ls::random::current_micro_batch()};
+    }
+  };
+  const ls::Tensor x = ls::ones({1}, {.requires_grad = true});
+  ls::Tensor y;
+  {
+    const ls::random::MicroBatchGuard guard(6);
+    y = Ask::apply(x);
+  }
+  y.backward();
+  CHECK(x.grad().item<float>() == 6);
+  CHECK(ls::random::current_micro_batch() == 0);
 }

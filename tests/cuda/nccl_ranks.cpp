@@ -55,8 +55,8 @@ TEST_CASE("nccl ranks: collectives" * doctest::skip()) {
     group->all_reduce_scaled(t, 0.25)->wait();
     CHECK(t.to(ls::kFloat64).max().item<double>() == 0.75);
   }
-  const Group twin = group->twin();
-  twin->barrier();
+  const Group duplicate = group->duplicate();
+  duplicate->barrier();
 }
 
 TEST_CASE("nccl ranks: DistributedDataParallel" * doctest::skip()) {

@@ -228,7 +228,7 @@ TEST_CASE("parameters may be frozen, unfrozen and converted after construction")
   });
 }
 
-TEST_CASE("a reducer made after another on the same model keeps its homes") {
+TEST_CASE("buckets made after others on the same model keep their views") {
   with_group("local", 2, [&](const Group& group) {
     Mlp model(0);
     auto ddp = std::make_unique<DistributedDataParallel>(model, group);

@@ -64,7 +64,7 @@ inline void check_no_keys_left(const ls::parallel::InitOptions& options, ListedS
   group->barrier();
   for (int i = 0; i < 5; ++i) {
     const bool is_last = group->rank() == group->size() - 1;
-    const Group part = group->split(is_last ? -1 : i % 2 * (group->rank() / 2)), all = group->twin();
+    const Group part = group->split(is_last ? -1 : i % 2 * (group->rank() / 2)), all = group->duplicate();
     all->barrier();
   }
   group->barrier();

@@ -1,5 +1,5 @@
-// Gradients that stand when a step begins: set aside, so that the step's sum and scale are its own. They are added to
-// the step's gradients at the end, as autograd adds to a gradient, or take part in its sums. Not installed.
+// Gradients that earlier steps or backwards have left when a step begins: set aside, so that the step's sum and scale are
+// its own. They are added to the step's gradients at the end, as autograd adds to a gradient, or join its sums.
 #pragma once
 
 #include <utility>
@@ -11,34 +11,34 @@
 
 namespace lockstep::parallel {
 
-class StandingGradients {
+class AccumulatedGradients {
  public:
-  explicit StandingGradients(const std::vector<nn::Parameter>& parameters) : parameters_(parameters) {
+  explicit AccumulatedGradients(const std::vector<nn::Parameter>& parameters) : parameters_(parameters) {
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       const Tensor grad = parameters_[p].master().grad();
       if (!grad.defined()) continue;
       grads_.resize(parameters_.size());
-      grads_[p] = raw::clone(grad);  // the step may write where it stands
+      grads_[p] = raw::clone(grad);  // the step may write to its memory
       parameters_[p].master().set_grad(Tensor());
     }
   }
-  // Puts them back as they were, unless they were added: after an error nothing is lost.
-  ~StandingGradients() {
+  // Restores the gradients that were not added: after an error nothing is lost.
+  ~AccumulatedGradients() {
     for (std::size_t p = 0; p < grads_.size(); ++p) {
       if (grads_[p].defined()) parameters_[p].master().set_grad(grads_[p]);
     }
   }
-  StandingGradients(const StandingGradients&) = delete;
-  StandingGradients& operator=(const StandingGradients&) = delete;
+  AccumulatedGradients(const AccumulatedGradients&) = delete;
+  AccumulatedGradients& operator=(const AccumulatedGradients&) = delete;
 
-  // `sum`, of the dtype of sums, with one of them times `factor` added to it: in its place where it is defined.
+  // Returns `sum`, of the dtype of sums, plus `factor` times the parameter's gradient, in sum's memory where it is defined.
   Tensor join(std::size_t p, const Tensor& sum, double factor = 1) {
     if (p >= grads_.size() || !grads_[p].defined()) return sum;
-    const Tensor standing = widened(std::exchange(grads_[p], Tensor()));
-    scale_gradient(standing, factor);
-    return add_up(sum, standing);
+    const Tensor earlier = widened(std::exchange(grads_[p], Tensor()));
+    scale_gradient(earlier, factor);
+    return add_up(sum, earlier);
   }
-  // Adds them to the gradients that the step has left.
+  // Adds them to the gradients of the step.
   void add_back() {
     for (std::size_t p = 0; p < grads_.size(); ++p) {
       const Tensor& leaf = parameters_[p].master();
@@ -48,7 +48,7 @@ class StandingGradients {
 
  private:
   const std::vector<nn::Parameter>& parameters_;
-  std::vector<Tensor> grads_;  // empty where none stood
+  std::vector<Tensor> grads_;  // empty where there were none
 };
 
 }  // namespace lockstep::parallel

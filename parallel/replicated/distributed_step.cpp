@@ -1,0 +1,71 @@
+#include "lockstep/parallel/replicated/distributed_step_internal.h"
+
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+
+DistributedStep::DistributedStep(GradientBuckets& buckets, StepInputs inputs, DistributedStep*& current)
+    : buckets_(buckets), inputs_(inputs), current_(current) {
+  current_ = this;
+  buckets_.begin_step();
+}
+
+void DistributedStep::complete(std::size_t parameter, bool shared) {
+  buckets_.look_for_done();  // first: this gradient may be the last one
+  mark_ready(parameter);
+  const Bucket* next = buckets_.next();
+  for (; next && next->pending == 0 && (!shared || buckets_.fits_in_flight(*next)); next = buckets_.next())
+    launch_next();
+}
+
+void DistributedStep::mark_ready(std::size_t parameter) {
+  if (buckets_.is_ready(parameter)) return;
+  Tensor gradient = inputs_.sets ? inputs_.sets->finish(parameter) : buckets_.leaf(parameter).grad();
+  if (inputs_.accumulated) gradient = inputs_.accumulated->join(parameter, gradient, inputs_.accumulated_factor);
+  buckets_.mark_ready(parameter, gradient);
+}
+
+void DistributedStep::launch_next() {
+  buckets_.launch_metadata(inputs_.own, scale());
+  buckets_.launch_gradients();
+}
+
+void DistributedStep::launch_rest() {
+  buckets_.look_for_done();
+  for (std::size_t p = 0; p < buckets_.size(); ++p) mark_ready(p);
+  while (buckets_.next()) launch_next();
+}
+
+bool DistributedStep::begin_joined() {
+  for (std::size_t p = 0; p < buckets_.size(); ++p) mark_ready(p);
+  buckets_.launch_metadata(inputs_.own, scale());
+  buckets_.wait_for_metadata();
+  if (buckets_.total(scale()).joined == inputs_.ranks) return false;
+  buckets_.launch_gradients();
+  return true;
+}
+
+StepSummary DistributedStep::finish() {
+  launch_rest();
+  buckets_.wait();
+  const StepSummary total = buckets_.total(scale());
+  const int idle = inputs_.counts_joined ? total.joined * inputs_.micro_batches_per_rank : 0;
+  buckets_.finish_step(inputs_.weighted ? StepScale(total.samples)
+                                        : StepScale(micro_batches(), static_cast<int>(total.micro_batches) + idle),
+                       scale());
+  take_loss(total);
+  current_ = nullptr;
+  return total;
+}
+
+// The mean over the micro-batches that ran, also where joined ranks count for the gradients.
+void DistributedStep::take_loss(const StepSummary& total) {
+  const Tensor loss = raw::full(Shape(), total.loss, {.dtype = buckets_.dtype()});
+  if (inputs_.weighted)
+    scale_gradient(loss, StepScale(total.samples).first);
+  else
+    scale_gradient(loss, StepScale(micro_batches(), static_cast<int>(total.micro_batches)).second);
+  mean_loss_ = get_element(loss, 0);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,276 @@
+#include "lockstep/parallel/replicated/gradient_buckets_internal.h"
+
+#include <algorithm>
+#include <span>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/warning.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::int64_t kFirstBucketBytes = 1 << 20;
+
+bool is_small(const Bucket& bucket) { return bytes_of(bucket.memory) <= kSmallBytes; }
+bool is_done(const std::shared_ptr<Work>& work) { return !work || work->is_known_complete(); }
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(Named parameters, std::shared_ptr<ProcessGroup> group, double cap_mb,
+                                 CompleteHook on_complete)
+    : group_(std::move(group)), on_complete_(std::move(on_complete)), slots_(parameters.size()) {
+  std::vector<nn::Parameter> handles;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    handles.push_back(parameters[p].second);
+    slots_[p].name = parameters[p].first;
+    slots_[p].leaf = parameters[p].second.master();
+    slots_[p].dtype = slots_[p].leaf.dtype();
+  }
+  const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
+  for (BucketLayout& layout : plan_buckets(handles, std::min(cap, kFirstBucketBytes), cap))
+    make_bucket(std::move(layout));
+  buckets_.back().gradients.is_last = true;
+}
+
+void GradientBuckets::make_bucket(BucketLayout layout) {
+  const Tensor& like = slots_[layout.parameters.front()].leaf;
+  Bucket bucket;
+  bucket.layout = std::move(layout);
+  const BucketLayout& plan = bucket.layout;
+  bucket.memory = group_->empty({plan.elements}, sum_dtype(like.dtype()), like.device());
+  raw::fill(bucket.memory, 0);  // the gaps between gradients are added up, too
+  bucket.metadata_place = raw::slice(bucket.memory, 0, plan.metadata, plan.elements, 1);
+  bucket.metadata = bucket.memory.device().is_cpu() ? bucket.metadata_place : raw::to(bucket.metadata_place, Device());
+  bucket.gradients = {.index = buckets_.size(), .buffer = raw::slice(bucket.memory, 0, 0, plan.metadata, 1)};
+  for (std::size_t k = 0; k < plan.parameters.size(); ++k) {
+    const std::size_t p = plan.parameters[k];
+    Slot& slot = slots_[p];
+    const std::int64_t at = plan.offsets[k];
+    slot.view = raw::view(raw::slice(bucket.memory, 0, at, at + slot.leaf.numel(), 1), slot.leaf.shape());
+    slot.bucket = buckets_.size();
+    slot.flag = plan.used + static_cast<std::int64_t>(k);
+    if (slot.dtype == slot.view.dtype()) autograd::set_gradient_home(slot.leaf, slot.view);
+    slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
+    bucket.gradients.gradients.push_back(slot.view);
+    bucket.gradients.names.push_back(slot.name);
+  }
+  buckets_.push_back(std::move(bucket));
+}
+
+GradientBuckets::~GradientBuckets() {
+  for (Slot& slot : slots_) {
+    slot.hook.remove();
+    const Tensor view = autograd::gradient_home(slot.leaf);  // that of newer buckets, where some have been made since
+    if (view.defined() && view.ref().get() == slot.view.ref().get()) autograd::set_gradient_home(slot.leaf, Tensor());
+  }
+}
+
+std::vector<Tensor> GradientBuckets::views() const {
+  std::vector<Tensor> views;
+  for (const Slot& slot : slots_) views.push_back(slot.dtype == slot.view.dtype() ? slot.view : Tensor());
+  return views;
+}
+
+bool GradientBuckets::outdated() const {
+  return std::ranges::any_of(slots_, [](const Slot& slot) {
+    return slot.leaf.dtype() != slot.dtype || slot.leaf.device() != slot.view.device();
+  });
+}
+
+// --- a step -----------------------------------------------------------------------------------------------------------
+
+void GradientBuckets::begin_step() {
+  start_ = Clock::time_point();
+  launched_ = done_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.layout.parameters.size();
+    bucket.metadata_work = bucket.gradient_work = nullptr;  // of a step that failed
+  }
+  for (Slot& slot : slots_) slot.ready = slot.used = false;
+}
+
+void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) {
+  if (start_ == Clock::time_point()) start_ = Clock::now();
+  Slot& slot = slots_[parameter];
+  slot.ready = true;
+  slot.used = gradient.defined();
+  if (!slot.used) {
+    raw::fill(slot.view, -0.0);  // adding it changes nothing, not even the sign of a zero
+  } else if (gradient.raw_data() != slot.view.raw_data()) {
+    if (gradient.requires_grad()) {
+      warn("DistributedDataParallel: create_graph",
+           "DistributedDataParallel: gradients of backward with create_graph lose their history when they are averaged "
+           "over the ranks, so they have no derivatives\ncall autograd::grad with create_graph inside the loss, and "
+           "backward without");
+    }
+    raw::copy(gradient, slot.view);
+    if (slot.dtype == slot.view.dtype()) slot.leaf.set_grad(slot.view);
+    ++copies_;
+  }
+  Bucket& bucket = buckets_[slot.bucket];
+  set_element(bucket.metadata, slot.flag, slot.used ? 1 : 0);
+  if (--bucket.pending > 0) return;
+  bucket.ready = seconds();
+  trace(TraceKind::kBucketReady, bucket, slot.name);
+}
+
+bool GradientBuckets::fits_in_flight(const Bucket& bucket) const {
+  if (!reduction_->is_one_operation()) return false;  // a hook may start any number of operations
+  const auto launched = std::span(buckets_).first(launched_);
+  return launched_ < kInFlight &&
+         (!is_small(bucket) || std::ranges::count_if(launched, is_small) < static_cast<std::ptrdiff_t>(kSmallInFlight));
+}
+
+void GradientBuckets::launch_metadata(const StepSummary& summary, double scale) {
+  Bucket& bucket = buckets_[launched_];
+  if (launched_ == 0) summary.write(bucket.metadata);
+  bucket.launched = seconds();
+  raw::copy(bucket.metadata, bucket.metadata_place);
+  trace(TraceKind::kBucketLaunched, bucket, bucket.gradients.names.front());
+  try {
+    const PhaseGuard phase(*group_, Phase::kGradients);
+    bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale);
+  } catch (Error& error) {
+    explain(error, bucket, "launching ");
+    throw;
+  }
+}
+
+void GradientBuckets::launch_gradients() {
+  Bucket& bucket = buckets_[launched_];
+  try {
+    const PhaseGuard phase(*group_, Phase::kGradients);
+    bucket.gradient_work = reduction_->start_gradients(bucket, *group_);
+  } catch (Error& error) {
+    drain();
+    explain(error, bucket, "launching ");
+    throw;
+  } catch (...) {
+    drain();
+    throw;
+  }
+  ++launched_;
+}
+
+void GradientBuckets::wait_for(Bucket& bucket) {
+  try {
+    const PhaseGuard phase(*group_, Phase::kGradients);
+    if (bucket.metadata_work) bucket.metadata_work->wait();
+    if (bucket.gradient_work) bucket.gradient_work->wait();
+  } catch (Error& error) {
+    drain();
+    explain(error, bucket, "");
+    throw;
+  } catch (...) {
+    drain();
+    throw;
+  }
+  bucket.metadata_work = bucket.gradient_work = nullptr;
+  raw::copy(bucket.metadata_place, bucket.metadata);
+}
+
+void GradientBuckets::wait() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    wait_for(buckets_[b]);
+    if (b == done_) mark_done();
+  }
+}
+
+// A hook may fail on all ranks, and they may go on with another step: not before other ranks have finished this step's
+// operations. An all-reduce that fails leaves a failed group, with which there is no other step.
+void GradientBuckets::drain() {
+  if (reduction_->is_one_operation()) return;
+  for (Bucket& bucket : buckets_) {
+    for (std::shared_ptr<Work>* const work : {&bucket.metadata_work, &bucket.gradient_work}) {
+      const std::shared_ptr<Work> left = std::exchange(*work, nullptr);
+      try {
+        if (left) left->wait();
+      } catch (const std::exception&) {
+        // The caller reports the first error.
+      }
+    }
+  }
+}
+
+void GradientBuckets::look_for_done() {
+  while (done_ < launched_ && is_done(buckets_[done_].metadata_work) && is_done(buckets_[done_].gradient_work))
+    mark_done();
+}
+
+void GradientBuckets::mark_done() {
+  Bucket& bucket = buckets_[done_++];
+  bucket.done = seconds();
+  trace(TraceKind::kBucketDone, bucket, bucket.gradients.names.front());
+}
+
+void GradientBuckets::finish_step(const StepScale& scale, double launched_scale) {
+  const double first = scale.first / reduction_->factor(launched_scale, group_->size());
+  for (Slot& slot : slots_) {
+    if (get_element(buckets_[slot.bucket].metadata, slot.flag) == 0) continue;
+    scale_gradient(slot.view, first);
+    scale_gradient(slot.view, scale.second);
+    if (slot.dtype == slot.view.dtype()) {
+      if (!slot.used) slot.leaf.set_grad(slot.view);
+    } else {
+      set_rounded(slot.leaf, slot.view);
+      ++copies_;
+    }
+  }
+  ++steps_;
+}
+
+// --- what users see -----------------------------------------------------------------------------------------------------
+
+// `what`: the last parameter of a bucket that is ready, else its first one.
+void GradientBuckets::trace(TraceKind kind, const Bucket& bucket, std::string_view what) const {
+  trace_event(kind, what, TraceTime::now(),
+              {.bytes = bytes_of(bucket.memory), .id = static_cast<std::int64_t>(bucket.gradients.index)});
+}
+
+void GradientBuckets::explain(Error& error, const Bucket& bucket, const char* doing) const {
+  const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
+  const std::string all = names(bucket);
+  error.add_context(fmt::format("DistributedDataParallel: {}bucket {} of {} of step {}{}", doing,
+                                bucket.gradients.index, buckets_.size(), steps_ + 1,
+                                late ? " still misses other ranks' gradients of " + all : " (" + all + ")"));
+}
+
+// "fc2.bias, fc2.weight and 12 more"
+std::string GradientBuckets::names(const Bucket& bucket) const {
+  constexpr std::size_t kShown = 3;
+  const std::vector<std::string>& in = bucket.gradients.names;
+  std::string text;
+  for (std::size_t k = 0; k < std::min(in.size(), kShown); ++k) text += (k > 0 ? ", " : "") + in[k];
+  return in.size() > kShown ? fmt::format("{} and {} more", text, in.size() - kShown) : text;
+}
+
+void GradientBuckets::fill(DistributedDataParallelStats& stats) const {
+  std::int64_t bytes = 0;
+  for (const Bucket& bucket : buckets_) {
+    stats.buckets.push_back({.bytes = bytes_of(bucket.memory),
+                             .parameters = bucket.gradients.names,
+                             .ready = bucket.ready,
+                             .launched = bucket.launched,
+                             .done = bucket.done});
+    bytes += stats.buckets.back().bytes;
+  }
+  stats.steps = steps_;
+  stats.reduced_bytes = steps_ * bytes;
+  stats.copies = copies_;
+  for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
+  const CommunicationOverlap overlap = communication_overlap(stats.buckets);
+  stats.overlap = overlap.share();
+  stats.overlap_bytes = overlap.byte_share();
+}
+
+std::vector<std::string> GradientBuckets::unused() const {
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_) {
+    if (steps_ > 0 && !slot.used) names.push_back(slot.name);
+  }
+  return names;
+}
+
+}  // namespace lockstep::parallel

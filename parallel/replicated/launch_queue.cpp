@@ -1,0 +1,33 @@
+#include "lockstep/parallel/replicated/launch_queue_internal.h"
+
+#include <algorithm>
+
+namespace lockstep::parallel {
+
+LaunchQueue& LaunchQueue::of(ProcessGroup& group) {
+  std::shared_ptr<GroupAttachment>& attachment = group.attachment();
+  if (!attachment) attachment = std::make_shared<LaunchQueue>();
+  return static_cast<LaunchQueue&>(*attachment);
+}
+
+bool LaunchQueue::has_model_on(const ProcessGroup& group) const {
+  return std::ranges::any_of(models_, [&](const ReducedModel* each) { return &each->own_group() == &group; });
+}
+
+bool LaunchQueue::has_step_of(const autograd::Run& run) const {
+  return std::ranges::any_of(models_, [&](const ReducedModel* each) { return each->takes_part(run); });
+}
+
+void LaunchQueue::launch_rest(const autograd::Run& run) {
+  for (ReducedModel* const each : models_) {
+    if (each->takes_part(run)) each->launch_rest();
+  }
+}
+
+void LaunchQueue::finish_steps(const autograd::Run& run) {
+  for (ReducedModel* const each : models_) {
+    if (each->takes_part(run)) each->finish_step();
+  }
+}
+
+}  // namespace lockstep::parallel
