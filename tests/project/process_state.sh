@@ -4,11 +4,12 @@ set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 list=$SOURCE/tests/project/process_state.txt
 
-# objdump -tC prints, per object, lines of address, seven flags, section, size, name. State is what stands in .data, .bss,
-# .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
-# routine, section names. Names lose the instruction-set level. Of .cu files what nvcc adds to every kernel
-# does not count, nor what CUB keeps for itself: only names of ours, but for the stubs that start kernels.
-grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -tC | sed -E '
+# objdump -t prints, per object, lines of address, seven flags, section, size, name. State is what .data, .bss, .tdata and
+# .tbss hold (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
+# routine, section names. Names lose the instruction-set level, and the number that Clang adds to a part of a variable. Of
+# .cu files what nvcc adds to every kernel does not count, nor what CUB keeps for itself: only names of ours, but for the
+# stubs that start kernels.
+grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -t | sed -E 's/( _Z[^ ]*)\.[0-9]+$/\1/' | c++filt | sed -E '
   s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
   / \.data\.rel\.ro/ d
   s/^[0-9a-f]+ .{7} \.t(data|bss)[^[:space:]]*[[:space:]]+[0-9a-f]+ +(\.hidden )?/thread /; t names
