@@ -1,4 +1,5 @@
-// Raw operations: checked, without history. autograd/functions.h has the public ones, which record and document.
+// Raw operations: checked, not recorded by autograd. The public ones, recorded and documented, are in
+// autograd/functions.h.
 //
 // A wrapper here checks its arguments, allocates the result and calls one kernel of the device's table; it throws
 // InvalidArgument naming the operation and both operands. Functions with `out` write there and need the exact shape.
@@ -29,9 +30,9 @@ Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = 
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
 Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
 bool can_view(const Tensor& x, const Shape& shape);
-bool is_expanded(const Tensor& x);                         // several of its elements are in one place
-bool overlap(const Tensor& a, const Tensor& b);            // they may have an address in common
-void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument where `out` is expanded
+bool is_expanded(const Tensor& x);                         // several elements share one address
+bool overlap(const Tensor& a, const Tensor& b);            // true if they may share an address
+void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument if `out` is expanded
 Tensor view(const Tensor& x, const Shape& shape);
 Tensor reshape(const Tensor& x, const Shape& shape);
 Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b);
@@ -44,7 +45,7 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t
 
 // --- copies (copy.cpp) --------------------------------------------------------------------------------------------------
 void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
-void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws where the value does not fit
+void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws if the value does not fit
 // Throws InvalidArgument, naming `op`, for a number that an element of `dtype` cannot hold.
 void require_fits(const char* op, const Scalar& number, DType dtype);
 Tensor to(const Tensor& x, DType dtype);
@@ -58,7 +59,7 @@ enum class Pointwise : std::uint8_t {
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };
-struct PointwiseParams {  // of the functor: slope, limits, exponent
+struct PointwiseParams {  // parameters of the functor: negative slope, limits, exponent
   double a = 0, b = 0;
 };
 const char* name(Pointwise op);
@@ -80,13 +81,13 @@ Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Integers between lo and hi. A limit that is absent, or outside the dtype's range on its own side, does not limit.
 Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi);
-// a[i] = a[i] op b[i] where b broadcasts to a, which keeps its dtype.
+// a[i] = a[i] op b[i]; b broadcasts to a, which keeps its dtype.
 void add_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void mul_(const Tensor& a, const Tensor& b);
 void div_(const Tensor& a, const Tensor& b);
-// A 0-d tensor of the dtype that `number` takes next to `like`, or bool for a bool. Too large a number wraps, as in
-// PyTorch.
+// A 0-d tensor of `number`, with the dtype that promotion next to `like` gives, or bool for a bool. Too large a number
+// wraps, as in PyTorch.
 Tensor scalar_like(const Tensor& like, const Scalar& number);
 
 // --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------
@@ -112,11 +113,11 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol 
 // --- layer normalisation (layer_norm.cpp): over the last dimensions, `shape`; weight and bias of that shape or undefined --
 struct Normalized {
   Tensor out;
-  Tensor statistics;  // (2, rows): of each row the mean and 1 / sqrt(variance + eps)
+  Tensor statistics;  // (2, rows): mean and 1 / sqrt(variance + eps) of each row
 };
 Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps);
 Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics);
-// Writes the parameters' gradients; one that is undefined is left out.
+// Writes the gradients of the parameters that are defined.
 void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
                                 const Tensor& grad_weight, const Tensor& grad_bias);
 
