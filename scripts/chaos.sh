@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Injects random faults: scripts/chaos.sh [trials, 200] [first seed, 1]. A failure prints its seed.
-# Ranks die, stop or leave, at any time and at every system call; connections delay, split, alter or break; hosts fail.
+# Ranks die, stop or leave, at any time and at every system call; connections delay, split, alter or break data;
+# 100,000 intruders connect; hosts are cut off.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null

@@ -62,7 +62,7 @@ class OwnDescriptor {
 
 }  // namespace
 
-// --- reading ------------------------------------------------------------------------------------------------------------
+// --- reading --------------------------------------------------------------------------------------------------------
 
 // O_NONBLOCK: opening a pipe without a writer would block forever.
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
@@ -111,7 +111,7 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
   return read_all(InputFile(path), max_bytes);
 }
 
-// --- replacing ----------------------------------------------------------------------------------------------------------
+// --- replacing ------------------------------------------------------------------------------------------------------
 
 FileSystemCalls FileSystemCalls::real() {
   return {.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); },

@@ -15,7 +15,7 @@
 
 namespace lockstep::raw {
 
-// --- creation (creation.cpp) --------------------------------------------------------------------------------------------
+// --- creation (creation.cpp) ----------------------------------------------------------------------------------------
 Tensor empty(const Shape& shape, const TensorOptions& options = {});
 Tensor empty_like(const Tensor& like);
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
@@ -26,7 +26,7 @@ Tensor eye(std::int64_t n, const TensorOptions& options = {});
 Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options = {});  // copies
 Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = {}, std::shared_ptr<void> owner = {});
 
-// --- views (views.cpp) --------------------------------------------------------------------------------------------------
+// --- views (views.cpp) ----------------------------------------------------------------------------------------------
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
 Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
 bool can_view(const Tensor& x, const Shape& shape);
@@ -43,7 +43,7 @@ Tensor expand(const Tensor& x, const Shape& shape);
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step);
 
-// --- copies (copy.cpp) --------------------------------------------------------------------------------------------------
+// --- copies (copy.cpp) ----------------------------------------------------------------------------------------------
 void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
 void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws if the value does not fit
 // Throws InvalidArgument, naming `op`, for a number that an element of `dtype` cannot hold.
@@ -53,7 +53,7 @@ Tensor to(const Tensor& x, Device device);
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
 
-// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------------
+// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------
 enum class Pointwise : std::uint8_t {
 #define POINTWISE(name, functor, low, high) name,
 #include "lockstep/tensor/pointwise.def"
@@ -68,7 +68,7 @@ Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const 
                        const PointwiseParams& params);                                                    // grad f'(x)
 Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params);  // grad f''(x)
 
-// --- elementwise with several operands (elementwise.cpp) --------------------------------------------------------------------------------------------
+// --- elementwise with several operands (elementwise.cpp) ------------------------------------------------------------
 enum class Compare : std::uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
@@ -90,7 +90,7 @@ void div_(const Tensor& a, const Tensor& b);
 // wraps, as in PyTorch.
 Tensor scalar_like(const Tensor& like, const Scalar& number);
 
-// --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------
+// --- reductions (reduce.cpp): `dims` empty means all ----------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out);
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -110,7 +110,7 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t di
 bool equal(const Tensor& a, const Tensor& b);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
-// --- layer normalisation (layer_norm.cpp): over the last dimensions, `shape`; weight and bias of that shape or undefined --
+// --- layer normalisation (layer_norm.cpp): over the last dimensions `shape`; weight, bias: `shape` or undefined -------
 struct Normalized {
   Tensor out;
   Tensor statistics;  // (2, rows): mean and 1 / sqrt(variance + eps) of each row
@@ -121,17 +121,17 @@ Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& we
 void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
                                 const Tensor& grad_weight, const Tensor& grad_bias);
 
-// --- products (matmul.cpp) -------------------------------------------------------------------------------------------------
+// --- products (matmul.cpp) ------------------------------------------------------------------------------------------
 // 1-D to batched N-D by NumPy's rule; transposed operands are read in place.
 Tensor matmul(const Tensor& a, const Tensor& b);
 void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out);
 // x (..., in), weight (out, in), bias (out) or undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// --- printing (printing.cpp): as PyTorch, with `suffix` before the last parenthesis ---------------------------------------
+// --- printing (printing.cpp): as PyTorch, with `suffix` before the last parenthesis ---------------------------------
 std::string to_string(const Tensor& x, const std::string& suffix = {});
 
-// --- indexing (indexing.cpp) --------------------------------------------------------------------------------------------
+// --- indexing (indexing.cpp) ----------------------------------------------------------------------------------------
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim);
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]

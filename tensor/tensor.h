@@ -151,7 +151,7 @@ class Tensor {
   // The tensor as PyTorch prints it: "tensor([[1., 2.]])".
   std::string to_string() const;
 
-  // --- views: share storage and are differentiable -------------------------------------------------------------------
+  // --- views: share storage and are differentiable ------------------------------------------------------------------
   // One size may be -1. If the elements would have to move, `view` throws and `reshape` copies.
   Tensor view(const Shape& shape) const;
   Tensor reshape(const Shape& shape) const;                        // as view, or a copy
@@ -217,7 +217,7 @@ class Tensor {
   Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
   Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
 
-  // --- the most common functions, as members like LibTorch's (see the free functions) --------------------------------
+  // --- the most common functions, as members like LibTorch's (see the free functions) -------------------------------
   Tensor add(const Tensor& other, const Scalar& alpha = 1) const;
   Tensor add(const Scalar& other) const;
   Tensor sub(const Tensor& other, const Scalar& alpha = 1) const;

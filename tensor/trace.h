@@ -36,7 +36,7 @@ enum class TraceKind : std::uint8_t {
   kCollective,
   kWait,            // for other ranks or replicas; id: the collective's number; to: the other rank of a message
   kBucketReady,     // no duration; id: the bucket
-  kBucketLaunched,  // likewise. A wait that ends at kBucketDone may be for this bucket or an earlier one
+  kBucketLaunched,  // likewise; the wait that ends at kBucketDone may be for an earlier bucket
   kBucketDone,
   kHops,  // one step of a simulated collective (parallel/simulate/hops.h); id: the step; from: the sender; bytes: sent
 };

@@ -73,7 +73,7 @@ void for_runs(const Windows& w, std::int64_t i, std::int64_t j, std::int64_t beg
   const Range inside = places_inside(w.input.width, w.output.width, step, shift);
   for (std::int64_t at = begin; at < begin + width;) {
     const std::int64_t row = at / w.output.width, place = at % w.output.width;
-    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // end of the row's part in the tile
+    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // end of the row in the tile
     const std::int64_t y = row * w.stride.height - w.padding.height + i * w.dilation.height;
     const std::int64_t from = std::max(place, inside.first), to = std::min(end, inside.last);
     if (y >= 0 && y < w.input.height && from < to)

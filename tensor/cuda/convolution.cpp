@@ -120,7 +120,8 @@ class Operation {
                                         narrow(w.dilation.width), CUDNN_CROSS_CORRELATION, type),
         "cudnnSetConvolution2dDescriptor");
     check_dnn(cudnnSetConvolutionGroupCount(how_, narrow(c.groups)), "cudnnSetConvolutionGroupCount");
-    if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");  // no TF32
+    // FMA math excludes TF32.
+    if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");
   }
 
   void forward(const void* x, const void* weight, void* out) const {

@@ -1,5 +1,5 @@
-// Losses over classes: negative log likelihood and cross-entropy. y and x are (outer, n, inner), n the classes; a sample is
-// one of outer * inner.
+// Losses over classes: negative log likelihood and cross-entropy. y and x are (outer, n, inner), n the classes; there
+// are outer * inner samples.
 #include <limits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
