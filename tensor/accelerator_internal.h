@@ -91,7 +91,7 @@ using AcceleratorEntry = const AcceleratorModule*();
 // The accelerator of a device other than a CPU. Throws NotBuilt if this build does not support it, DeviceError if
 // there is no such device.
 Accelerator& accelerator(Device device);
-Accelerator* opened_accelerator();  // null until the first call of accelerator()
+Accelerator* opened_accelerator();  // null until an accelerator is opened
 // Replaces CUDA's accelerator from now on; null restores the module. For tests on machines without a GPU.
 void set_accelerator(Accelerator* instead);
 

@@ -1,5 +1,4 @@
-// Combines the same positions of several tensors, in canonical order: the sum in all-reduces and data-parallel
-// gradients.
+// Combines the same positions of several tensors, in canonical order: for all-reduces and data-parallel gradients.
 //
 // Canonical order: pairs (0,1), (2,3), ...; then pairs of pairs; an odd last input moves up one level. The order
 // depends on the number of inputs alone, so any rank that combines, in any split, gets the same bits.

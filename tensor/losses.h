@@ -40,9 +40,9 @@ struct TotalWeight {
 };
 
 // Negative log likelihood with smoothed labels. y (outer, classes, inner...) holds log probabilities, target (outer,
-// inner...) i64 classes, weight (classes) or undefined. The loss of a sample of class t is -(1 - s) w_t y_t - s /
-// classes sum_c w_c y_c, or 0 if t is ignored; the mean divides by the sum of the w_t that count, which is stored in
-// *total_weight. Throws InvalidArgument, naming `op`, for a class outside [0, classes).
+// inner...) i64 classes, weight (classes) or undefined. The loss of a sample of class t is
+// -(1 - s) w_t y_t - s / classes sum_c w_c y_c, or 0 if t is ignored; the mean divides by the sum of the w_t that
+// count, which is stored in *total_weight. Throws InvalidArgument, naming `op`, for a class outside [0, classes).
 Tensor nll_loss(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight, const NllOptions& options,
                 TotalWeight* total_weight);
 Tensor nll_loss_backward(const Tensor& grad, const Shape& shape, const Tensor& target, const Tensor& weight,

@@ -20,7 +20,7 @@ struct Stepped {
   const Tensor* grad;
   const Tensor* state[2];
 };
-inline constexpr std::size_t kMostStepped = 64;  // most parameters of one call; a GPU steps them in one launch
+inline constexpr std::size_t kMostStepped = 64;  // maximum parameters per call; a GPU steps them in one launch
 
 // The kernels' view of Stepped: contiguous memory of `count` elements.
 struct SteppedMemory {

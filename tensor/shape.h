@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-inline constexpr int kMaxDims = 8;  // most dimensions of a tensor
+inline constexpr int kMaxDims = 8;  // maximum number of dimensions
 
 // The sizes of a tensor's dimensions, kMaxDims at most; made from braces, a vector, a span, or one number.
 class Shape {

@@ -96,7 +96,8 @@ class Pool {
   bool stop_ = false;
 };
 
-// The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on its own thread.
+// The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on that chunk's
+// thread.
 struct PoolState {
   explicit PoolState(int count) : threads(count) {}
   std::mutex busy;

@@ -17,10 +17,10 @@ using raw::ConvolutionPass;
 using raw::Windows;
 
 constexpr std::int64_t kTileElements = 1 << 16;  // elements of a tile: it fits the second-level cache
-constexpr std::int64_t kLeastPositions = 64;     // least columns of a tile: narrower products are slow
+constexpr std::int64_t kLeastPositions = 64;     // minimum columns of a tile: narrower products are slow
 constexpr std::int64_t kMostShares = 32;         // shares of the work; each has its own tile
 constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' weight gradients
-constexpr std::int64_t kShareFrom = 1 << 20;     // multiplications that make threads worthwhile
+constexpr std::int64_t kShareFrom = 1 << 20;     // minimum multiplications for several threads
 constexpr std::int64_t kAlign = 16;              // elements: parts of the workspace are aligned to 64 bytes
 
 std::int64_t aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }

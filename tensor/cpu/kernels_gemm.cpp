@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kTinyProduct = 4096;  // multiplications; below, a library call costs more than the work
 constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large product, independent of the number of threads
-constexpr std::int64_t kShareFrom = 1 << 22;  // multiplications that make threads worthwhile
+constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
 template <class T>
 struct Problem {

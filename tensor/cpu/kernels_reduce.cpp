@@ -9,10 +9,9 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-constexpr std::int64_t kColumns = 256;  // columns of one share of a column reduction
-constexpr std::int64_t kRowsBetween =
-    64;                        // rows summed before they are added to the total: keeps rounding errors small
-constexpr int kPartials = 64;  // shares of one long row
+constexpr std::int64_t kColumns = 256;     // columns of one share of a column reduction
+constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
+constexpr int kPartials = 64;              // shares of one long row
 
 // Runs `count` units of `work` elements each, on several threads if worthwhile.
 template <class F>

@@ -222,9 +222,8 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
   }
 }
 
-constexpr std::int64_t kColumns = 64;  // columns of one share of the parameters' gradients
-constexpr std::int64_t kRowsBetween =
-    64;  // rows summed before they are added to the total: keeps rounding errors small
+constexpr std::int64_t kColumns = 64;      // columns of one share of the parameters' gradients
+constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
 
 // Columns [begin, begin + count) of the sums over rows of g z and g.
 template <class T>

@@ -15,7 +15,7 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 
 inline constexpr std::int64_t kTile = 256;              // elements of a tile
-inline constexpr std::int64_t kParallelFrom = 1 << 16;  // least elements of an operation that uses several threads
+inline constexpr std::int64_t kParallelFrom = 1 << 16;  // minimum elements of an operation that uses several threads
 inline constexpr std::int64_t kChunk = 1 << 15;         // elements that a thread takes at a time
 
 // parallel_for over a lambda.

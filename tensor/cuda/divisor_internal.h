@@ -13,8 +13,8 @@ struct Quotient {
 };
 
 // A GPU has no division instruction: dividing 64 bits takes about a hundred instructions and a branch. A product
-// replaces it (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994): with s = ceil(log2
-// d) and m = floor(2^64 (2^s - d) / d) + 1, n / d is (n + floor(n m / 2^64)) >> s. For 0 <= n < 2^63.
+// replaces it (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994): with
+// s = ceil(log2 d) and m = floor(2^64 (2^s - d) / d) + 1, n / d is (n + floor(n m / 2^64)) >> s. For 0 <= n < 2^63.
 class Divisor {
  public:
   // `d` may be 0 if nothing is divided.

@@ -224,7 +224,7 @@ struct SumOfWeights {
   DEVICE_ONLY void finish(std::int64_t, Sum sum) const { *out = sum; }
 };
 
-constexpr std::int64_t kBlockFrom = 128;  // least number of classes for a block of threads
+constexpr std::int64_t kBlockFrom = 128;  // minimum number of classes for a block of threads
 
 template <class T>
 Statistics<T> statistics_at(const void* x, void* memory, const Samples<T>& s) {

@@ -10,7 +10,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-constexpr int kFew = 8;  // most inputs and outputs of the small argument
+constexpr int kFew = 8;  // maximum inputs and outputs of the small argument
 constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // partial sums that a counter holds at most
 
 template <class W>

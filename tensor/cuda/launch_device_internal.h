@@ -10,8 +10,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace detail {
 
-inline constexpr std::int64_t kMostBlocks =
-    1 << 16;  // of an elementwise launch; beyond that a thread computes several elements
+inline constexpr std::int64_t kMostBlocks = 1 << 16;          // of an elementwise launch; beyond that threads loop
 inline constexpr std::int64_t kMostOfGrid = (1LL << 31) - 1;  // limit of a grid's first dimension
 
 // __grid_constant__: functors are read from the launch arguments; otherwise every thread that indexes their tables

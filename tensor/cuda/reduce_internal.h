@@ -14,8 +14,8 @@ namespace lockstep::LOCKSTEP_KERNELS {
 namespace detail {
 
 inline constexpr std::int64_t kWantedBlocks = 1024;  // enough to keep a large device busy
-inline constexpr std::int64_t kLongest = 512;  // most elements of a thread in sequence: keeps rounding errors small
-inline constexpr std::int64_t kShortest = 16;  // least elements of a thread if n is split into parts (a second launch)
+inline constexpr std::int64_t kLongest = 512;  // maximum elements of a thread in sequence: keeps rounding errors small
+inline constexpr std::int64_t kShortest = 16;  // minimum elements of a thread if n is split (a second launch)
 inline constexpr std::int64_t kOfOneThread = 32;  // longest n for one thread per output, if there are many outputs
 inline constexpr std::int64_t kFew = 2;           // longest n for one thread per output in any case
 inline constexpr int kUnderWay = 8;               // elements that a thread loads before it joins the first one
