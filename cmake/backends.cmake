@@ -1,5 +1,5 @@
-# Process-group backends with heavy dependencies are modules, liblockstep_<name>.so, that the library opens on first use;
-# a static library links them in. A backend is parallel/comm/backends/<name>.cpp and one call of this function.
+# Process-group backends with large dependencies are modules, liblockstep_<name>.so, which the library opens on first
+# use; a static library links them. A backend is parallel/comm/backends/<name>.cpp and one call of this function.
 set(LOCKSTEP_BACKENDS_BUILT "")
 set(LOCKSTEP_BACKEND_MODULES "")
 set(backend_lines "")

@@ -1,7 +1,7 @@
-# CUDA: the module liblockstep_cuda.so, which the library opens when a program first asks for a cuda device.
+# CUDA: the module liblockstep_cuda.so, which the library opens when a program first uses a cuda device.
 set(LOCKSTEP_WITH_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE LOCKSTEP_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "GPU architectures, as 80\;90; empty: this machine's, or 80 and 90 where it has none")
+set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "GPU architectures, as 80\;90; empty: this machine's, or 80 and 90 without a GPU")
 set(LOCKSTEP_HAS_CUDA OFF)
 
 function(lockstep_no_cuda why)
@@ -36,7 +36,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 enable_language(CUDA)
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and later have C++20
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not detect that nvcc 12 and later support C++20
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
@@ -55,7 +55,7 @@ set_target_properties(lockstep_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/.." CUDA_VISIBILITY_PRESET hidden)
 target_include_directories(lockstep_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include)
 target_compile_definitions(lockstep_cuda PRIVATE LOCKSTEP_KERNELS=cuda::device)
-# 186: comparing unsigned numbers with 0 is pointless, and what a template for all numbers does.
+# 186: a comparison of an unsigned number with 0, which templates for all number types contain.
 target_compile_options(lockstep_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--diag-suppress=186;-Xcompiler=-Wall,-Wextra>"
   "$<$<AND:$<BOOL:${LOCKSTEP_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:--Werror=all-warnings>"

@@ -1,8 +1,8 @@
-# cuDNN 9 for convolutions on CUDA devices: in LOCKSTEP_CUDNN_ROOT, or where cmake/nvidia.cmake looks. Sets LOCKSTEP_HAS_CUDNN,
-# LOCKSTEP_CUDNN_INCLUDE and LOCKSTEP_CUDNN_LIBRARY.
+# cuDNN 9 for convolutions on CUDA devices: in LOCKSTEP_CUDNN_ROOT, or where cmake/nvidia.cmake searches. Sets
+# LOCKSTEP_HAS_CUDNN, LOCKSTEP_CUDNN_INCLUDE and LOCKSTEP_CUDNN_LIBRARY.
 set(LOCKSTEP_WITH_CUDNN AUTO CACHE STRING "cuDNN for convolutions on CUDA devices: AUTO (where found), ON or OFF")
 set_property(CACHE LOCKSTEP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
-set(LOCKSTEP_CUDNN_ROOT "" CACHE PATH "Where cuDNN is: a folder with include/ and lib/, or a site-packages folder with nvidia/")
+set(LOCKSTEP_CUDNN_ROOT "" CACHE PATH "cuDNN's folder, with include/ and lib/, or a site-packages folder with nvidia/")
 set(LOCKSTEP_HAS_CUDNN OFF)
 
 function(lockstep_no_cudnn why)

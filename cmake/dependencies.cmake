@@ -1,4 +1,4 @@
-# Nothing here downloads: every package comes from the system (scripts/install_packages.sh names them).
+# Nothing is downloaded: every package comes from the system (scripts/install_packages.sh lists them).
 set(LOCKSTEP_INSTALL_HINT "run scripts/install_packages.sh")
 
 foreach(package IN ITEMS Eigen3 fmt nlohmann_json ZLIB OpenSSL Threads)
@@ -10,17 +10,17 @@ endforeach()
 if(Eigen3_VERSION VERSION_LESS 3.4)
   message(FATAL_ERROR "Lockstep needs Eigen 3.4 or later, found ${Eigen3_VERSION}")
 endif()
-if(OPENSSL_VERSION VERSION_LESS 3.0)  # libcrypto alone, for the TCP store's message authentication
+if(OPENSSL_VERSION VERSION_LESS 3.0)  # only libcrypto, for the TCP store's message authentication
   message(FATAL_ERROR "Lockstep needs OpenSSL 3.0 or later, found ${OPENSSL_VERSION}")
 endif()
-find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)  # used as a header alone
+find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)  # header-only
 if(NOT LOCKSTEP_XXHASH_INCLUDE)
   message(FATAL_ERROR "Lockstep needs xxHash: ${LOCKSTEP_INSTALL_HINT}")
 endif()
 mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
 
-# Found by header and library: oneDNN's own CMake package would ask for OpenCL too. It is built with OpenMP and we call
-# omp_set_num_threads, so that run-time library is linked by name.
+# Found by header and library: oneDNN's CMake package would require OpenCL, too. oneDNN is built with OpenMP and we
+# call omp_set_num_threads, so the OpenMP run-time library is linked by name.
 set(LOCKSTEP_HAS_ONEDNN OFF)
 set(LOCKSTEP_ONEDNN_LIBRARIES dnnl -l:libgomp.so.1)
 if(LOCKSTEP_WITH_ONEDNN STREQUAL "OFF")

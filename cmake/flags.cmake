@@ -1,8 +1,8 @@
-# Flags of everything that is compiled here. None of them reaches a user's program.
+# Flags of all targets here. None of them affects a user's program.
 include(CheckPIESupported)
 check_pie_supported(OUTPUT_VARIABLE LOCKSTEP_PIE_OUTPUT LANGUAGES CXX)
 
-# _FORTIFY_SOURCE needs optimisation and is checked less well than by the sanitizers where those are on.
+# _FORTIFY_SOURCE needs optimisation; sanitizers find more and replace it.
 set(LOCKSTEP_IS_OPTIMISED $<CONFIG:Release,RelWithDebInfo,MinSizeRel>)
 set(LOCKSTEP_OPTIMISE_KERNELS "" CACHE STRING "Optimisation of the CPU's kernels; empty: -O3, in quick and sanitized builds -O1")
 mark_as_advanced(LOCKSTEP_OPTIMISE_KERNELS)
@@ -19,16 +19,17 @@ endif()
 
 function(lockstep_warnings target)
   if(LOCKSTEP_QUICK_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -w)  # of several files compiled as one GCC's say little
+    target_compile_options(${target} PRIVATE -w)  # GCC's warnings are unreliable for several files compiled as one
     return()
   endif()
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string's operator+ (GCC bug 105651)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false positive on std::string's operator+ (GCC bug 105651)
   endif()
 endfunction()
 
-# What library, samples, tests and benchmarks share. -ffp-contract=off: the same bits on every path (design.md, 3.4).
+# Flags of library, samples, tests and benchmarks. -ffp-contract=off: the same bits on every code path
+# (docs/architecture.md).
 function(lockstep_flags target)
   lockstep_warnings(${target})
   target_compile_options(${target} PRIVATE
@@ -42,7 +43,7 @@ function(lockstep_flags target)
   endif()
 endfunction()
 
-# Library code: calls inside the library are direct, and its thread-locals cost one load.
+# Library code: calls inside the library are direct, and an access to its thread-locals costs one load.
 function(lockstep_library_flags target)
   lockstep_flags(${target})
   target_compile_options(${target} PRIVATE
@@ -67,7 +68,7 @@ function(lockstep_kernel_flags target level)
   endif()
   target_compile_options(${target} PRIVATE
     ${LOCKSTEP_KERNEL_OPTIMISATION} -fno-math-errno -fno-trapping-math -fwrapv
-    "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")  # GCC 12 on its own AVX-512 intrinsics
+    "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")  # GCC 12 warns about its own AVX-512 intrinsics
   target_compile_definitions(${target} PRIVATE
     LOCKSTEP_KERNELS=cpu::${level} Eigen=Eigen_${level} EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
 endfunction()

@@ -1,4 +1,4 @@
-# Installed: library, public headers, CMake package, lockstep.pc; `cpack -G DEB` puts the same into one .deb.
+# Installs library, public headers, CMake package and lockstep.pc; `cpack -G DEB` puts the same into one .deb.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS lockstep EXPORT lockstepTargets)
@@ -7,7 +7,7 @@ foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
 endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-# Public are lockstep.h and the headers it leads to; all others are the library's own.
+# Public headers are lockstep.h and the headers that it includes, directly or indirectly; all others are internal.
 function(lockstep_public_headers header out)
   set(found ${${out}})
   list(APPEND found ${header})
@@ -29,7 +29,7 @@ foreach(header IN LISTS public_headers)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})
 endforeach()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
-# For classes: to be copied to where it can be written.
+# Exercises for classes: students copy them to a folder of their own.
 install(DIRECTORY exercises DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
 
@@ -39,7 +39,7 @@ write_basic_package_version_file(lockstepConfigVersion.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/lockstepConfig.cmake ${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-# A shared library brings its dependencies along, so a program names none of them; a static one names them all.
+# A shared library names its own dependencies, so a program need not; a static library's are listed for the program.
 file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 set(pc_requires "")
 set(pc_libs "")
@@ -63,8 +63,8 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libssl3 | libssl3t64")  # opened on first use, so not found by looking
-# Backends with dependencies of their own are packages of their own: lockstep-gloo, lockstep-mpi.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libssl3 | libssl3t64")  # opened on first use, so dpkg-shlibdeps does not find it
+# Backends with dependencies of their own are separate packages: lockstep-gloo, lockstep-mpi.
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME lockstep)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
@@ -75,6 +75,6 @@ foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   set(CPACK_DEBIAN_${id}_PACKAGE_DEPENDS "lockstep (= ${PROJECT_VERSION})")
 endforeach()
 set(CPACK_COMPONENTS_ALL Unspecified ${LOCKSTEP_BACKEND_MODULES})
-list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda lockstep_nccl)  # what it needs are no packages of Debian's; `cmake --install` brings it
+list(REMOVE_ITEM CPACK_COMPONENTS_ALL lockstep_cuda lockstep_nccl)  # their dependencies are not in Debian; `cmake --install` installs them
 set(CPACK_OUTPUT_FILE_PREFIX ${PROJECT_BINARY_DIR}/package)
 include(CPack)

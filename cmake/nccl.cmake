@@ -1,4 +1,4 @@
-# NCCL, the backend of GPUs: the module liblockstep_nccl.so, beside the one of CUDA.
+# NCCL, the backend for GPUs: the module liblockstep_nccl.so, next to CUDA's module.
 set(LOCKSTEP_WITH_NCCL AUTO CACHE STRING "The process-group backend nccl: AUTO (with CUDA, where found), ON or OFF")
 set_property(CACHE LOCKSTEP_WITH_NCCL PROPERTY STRINGS AUTO ON OFF)
 

@@ -1,8 +1,8 @@
-# Finds libraries of NVIDIA's that come apart from the CUDA toolkit (cuDNN, NCCL): in the system's folders, beside the toolkit
-# and in CUDA_HOME, and in NVIDIA's Python wheels. Those have nvidia/<library>/{include,lib} below site-packages, of the
-# python3 in PATH, an environment's or the user's, and libraries with the version behind their name only.
+# Finds NVIDIA libraries that are separate from the CUDA toolkit (cuDNN, NCCL): in the system's folders, next to the
+# toolkit, in CUDA_HOME, and in NVIDIA's Python wheels. Wheels have nvidia/<library>/{include,lib} in the site-packages
+# of the python3 in PATH, of an environment or of the user, and only libraries with a version suffix.
 
-# The folders below which include/ and lib/ may be; `roots` first.
+# The folders that may contain include/ and lib/; `roots` first.
 function(lockstep_nvidia_folders out roots)
   find_program(LOCKSTEP_PYTHON python3)
   mark_as_advanced(LOCKSTEP_PYTHON)
@@ -27,8 +27,8 @@ function(lockstep_nvidia_folders out roots)
   set(${out} ${folders} PARENT_SCOPE)
 endfunction()
 
-# Sets the cache variables LOCKSTEP_<name>_INCLUDE and LOCKSTEP_<name>_LIBRARY, the library beside the header where both are
-# in several places. `soname` is what wheels call it: libnccl.so.2.
+# Sets the cache variables LOCKSTEP_<name>_INCLUDE and LOCKSTEP_<name>_LIBRARY; of several libraries the one next to
+# the header. `soname` is the file name in wheels: libnccl.so.2.
 function(lockstep_find_nvidia name header library soname roots)
   lockstep_nvidia_folders(folders "${roots}")
   find_path(LOCKSTEP_${name}_INCLUDE ${header} HINTS ${folders} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
@@ -37,7 +37,7 @@ function(lockstep_find_nvidia name header library soname roots)
   mark_as_advanced(LOCKSTEP_${name}_INCLUDE LOCKSTEP_${name}_LIBRARY)
 endfunction()
 
-# Links a module with it, and lets the installed module find it in a folder that the loader does not look into by itself.
+# Links a module with the library, and lets the installed module find it in a folder that the loader does not search.
 function(lockstep_link_nvidia target name)
   target_include_directories(${target} SYSTEM PRIVATE ${LOCKSTEP_${name}_INCLUDE})
   target_link_libraries(${target} PRIVATE ${LOCKSTEP_${name}_LIBRARY})

@@ -1,4 +1,4 @@
-# The table at the end of configuring: what is built, what is not, and why.
+# Prints the table at the end of configuring: the parts, whether each is built, and why not.
 function(lockstep_report part state why)
   string(LENGTH "${part}" length)
   math(EXPR pad "22 - ${length}")

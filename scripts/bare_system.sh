@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs a command in a fresh clone of what is committed here, in a bare Debian in a folder, as a new user would.
+# Runs a command as a new user would: in a fresh clone of the current commit, in a bare Debian installed in a folder.
 #   scripts/bare_system.sh 'bash scripts/demo.sh'            Debian 13 (trixie)
 #   scripts/bare_system.sh bookworm 'bash scripts/test.sh'   another release: bookworm is Debian 12
-# Needs root, debootstrap, and a Debian mirror in this system's own list of package sources. The folders, in $TMPDIR, are
-# kept: lockstep-bare-RELEASE-base is used again; lockstep-bare-RELEASE is made from it for each run, unless KEEP=1 is set.
+# Needs root, debootstrap, and a Debian mirror in this system's package sources. The folders, in $TMPDIR, are kept:
+# lockstep-bare-RELEASE-base is reused; lockstep-bare-RELEASE is a new copy of it for each run, unless KEEP=1 is set.
 set -euo pipefail
 release=trixie
 if [ $# = 2 ]; then
@@ -47,7 +47,7 @@ if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
   mkdir -p "$root/etc/ssl/certs"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 fi
-mount --bind "$root" "$root"  # as network namespaces need: / is a file system of its own
+mount --bind "$root" "$root"  # network namespaces need / to be a mount point
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount --rbind /dev "$root/dev"

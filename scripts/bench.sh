@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Our figures beside the peers', in one run on one core, with the goals; the same as JSON in build/bench/results.json.
-#   scripts/bench.sh [--full] [--repeats N] [filter]     the filter is a part of a row's name: mlp, logreg, 1m
-# --full adds what needs clean builds of the library: their time, and the size of a static sample.
-# Peers: LibTorch where CMake finds it (Debian: libtorch-dev; elsewhere CMAKE_PREFIX_PATH), and LIBTORCH_WHEEL, the torch
+# Compares our figures with the peers' and the goals, in one run on one core; also as JSON in build/bench/results.json.
+#   scripts/bench.sh [--full] [--repeats N] [filter]     the filter is part of a row's name: mlp, logreg, 1m
+# --full adds rows that need clean builds of the library: their time, and the size of a static sample.
+# Peers: LibTorch if CMake finds it (Debian: libtorch-dev; elsewhere CMAKE_PREFIX_PATH), and LIBTORCH_WHEEL, the torch
 # folder of an unpacked wheel (bench/README.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ cmake --build $build | tail -1
 arguments=(--bin $build/bench --result $build/results.json --repeats "$repeats" --filter "$filter"
   --include "$PWD/include" --contract tests/contract/01_single.cpp --sample "$PWD/$build/samples/logistic_regression")
 
-# The peers: Debian's LibTorch and the wheel, as they come and with AVX-512 asked for where the processor has it.
+# The peers: Debian's LibTorch and the wheel, by default and with AVX-512 enabled if the processor has it.
 add_peer() {  # name, build folder, options of its configuration
   local name=$1 folder=$2
   cmake -S bench/peers/libtorch -B "$folder" "${@:3}" >/dev/null 2>&1 || true
@@ -44,7 +44,7 @@ if [ -n "${LIBTORCH_WHEEL:-}" ]; then
 else
   arguments+=(--skipped "LibTorch wheel: LIBTORCH_WHEEL is not set")
 fi
-# What it costs to compile against LibTorch: Debian's headers, or else the wheel's.
+# The time to compile against LibTorch: with Debian's headers, otherwise the wheel's.
 peer_source=bench/peers/libtorch/compile_me.cpp
 if [ -f /usr/include/torch/csrc/api/include/torch/torch.h ]; then
   arguments+=(--peer-source $peer_source --peer-flags "-isystem /usr/include/torch/csrc/api/include")
@@ -54,7 +54,7 @@ elif [ -n "${LIBTORCH_WHEEL:-}" ]; then
 fi
 
 if [ -n "$full" ]; then
-  unset CMAKE_CXX_COMPILER_LAUNCHER  # a cache would make the build look fast
+  unset CMAKE_CXX_COMPILER_LAUNCHER  # a compiler cache would falsify the time
   clean=$(mktemp -d)
   trap 'rm -rf "$clean"' EXIT
   cmake --preset release -B "$clean/library" "${options[@]}" >/dev/null

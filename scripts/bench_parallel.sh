@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Data parallelism beside its limits and peers, with the goals; the same as JSON in build/bench/parallel.json.
-#   scripts/bench_parallel.sh [--repeats N] [filter]     the filter is a part of a row's name: all_reduce_2, ddp_mlp, launch
-# Peers, where they are installed (bench/README.md): OpenMPI (mpicc and mpirun), and PyTorch for PYTHON (/usr/bin/python3).
+# Compares data parallelism with its limits, peers and goals; also as JSON in build/bench/parallel.json.
+#   scripts/bench_parallel.sh [--repeats N] [filter]  the filter is part of a row's name: all_reduce_2, ddp_mlp, launch
+# Peers, if installed (bench/README.md): OpenMPI (mpicc and mpirun), and PyTorch for PYTHON (/usr/bin/python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 filter=; repeats=3
@@ -17,7 +17,7 @@ done
 scripts/install_packages.sh all
 build=build/bench
 cmake --preset release -B $build -DLOCKSTEP_BUILD_BENCH=ON -DLOCKSTEP_BUILD_TESTS=OFF >/dev/null
-read -r load _ </proc/loadavg  # before we are the load
+read -r load _ </proc/loadavg  # before the benchmark adds to the load
 cmake --build $build | tail -1
 
 arguments=(--bin $build/bench --launcher $build/tools/lockstep-run --result $build/parallel.json --repeats "$repeats"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Random faults, as many as asked for: scripts/chaos.sh [trials, 200] [first seed, 1]. A failure prints its seed.
-# Ranks that die, stop or leave, at any moment and at every call of the system; connections that delay, split, alter or break; 100,000 intruders; hosts that are cut off.
+# Injects random faults: scripts/chaos.sh [trials, 200] [first seed, 1]. A failure prints its seed.
+# Ranks die, stop or leave, at any time and at every system call; connections delay, split, alter or break data;
+# 100,000 intruders connect; hosts are cut off.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null

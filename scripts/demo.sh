@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains logistic regression on real data, in every mode, from a bare clone. Arguments go to the sample (try --help).
+# Trains logistic regression on real data, in every mode, from a bare clone. Arguments go to the sample (--help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh

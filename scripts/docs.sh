@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the API reference, by Doxygen from the public headers. Anything public without documentation is an error.
+# Writes the API reference from the public headers with Doxygen. A public name without documentation is an error.
 #   scripts/docs.sh           to build/docs/html
 #   scripts/docs.sh FOLDER    to FOLDER/html
 set -euo pipefail
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 command -v doxygen >/dev/null || scripts/install_packages.sh docs
 command -v doxygen >/dev/null || { echo "Doxygen is needed (package doxygen)."; exit 1; }
 
-# Public are the headers that lockstep.h leads to, and what the sample programs use of the sources.
+# Public headers are those that lockstep.h includes, directly or indirectly, and headers used by the sample programs.
 public=lockstep.h
 for ((before = 0; before != ${#public};)); do
   before=${#public}

@@ -9,6 +9,6 @@ if [ -z "$tool" ] || ! "$tool" --version | grep -q ' 14\.'; then
 fi
 mode=(-i)
 [ "${1:-}" != --check ] || mode=(--dry-run --Werror)
-# lockstep.h is there twice, once as a link, which clang-format would replace by a file.
+# lockstep.h exists twice, once as a link, which clang-format would replace by a file.
 git ls-files -z --cached --others --exclude-standard -- '*.cpp' '*.h' '*.cu' '*.cuh' ':!include/lockstep/lockstep.h' |
   xargs -0r -n 40 "$tool" --style=file "${mode[@]}"

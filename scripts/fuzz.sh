@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Fuzzes every reader under ASan and UBSan: scripts/fuzz.sh [runs per reader, 100000] [reader ...]
-# LOCKSTEP_FUZZ_SECONDS bounds each reader's time (300). Every target fails where an input takes more memory
-# than its size and 64 MiB; fuzz_growth looks at large files, and at time. New inputs gather in
-# build/fuzz/corpus; one that breaks a reader is kept in build/fuzz/found, and running its target with that
-# file repeats it.
+# LOCKSTEP_FUZZ_SECONDS limits each reader's time (300). Every target fails if an input takes more memory
+# than its size and 64 MiB; fuzz_growth tests large files, and time. New inputs are collected in
+# build/fuzz/corpus; a failing input is kept in build/fuzz/found, and running its target with that
+# file reproduces the failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-100000}
 shift || true
 readers=("$@")
-build=${LOCKSTEP_FUZZ_BUILD:-}  # a folder configured with LOCKSTEP_BUILD_FUZZ=ON, in place of one of its own
+build=${LOCKSTEP_FUZZ_BUILD:-}  # a folder configured with LOCKSTEP_BUILD_FUZZ=ON, instead of a new one
 
 if [ -z "$build" ]; then
   build=build/fuzz
@@ -25,8 +25,8 @@ cmake --build "$build" --target fuzz_targets
 [ ${#readers[@]} -gt 0 ] || readers=($(basename -s .cpp -a tests/fuzz/fuzz_*.cpp | sed 's/^fuzz_//'))
 mkdir -p build/fuzz/found
 
-# malloc_limit_mb: an input is a few KiB, and fuzz_growth makes 48 MiB of it at most, so a larger allocation
-# was made by a length that nobody checked.
+# malloc_limit_mb: an input is a few KiB, and fuzz_growth expands it to at most 48 MiB, so a larger allocation
+# comes from an unchecked length.
 fuzz() {
   local reader=$1 log=build/fuzz/$1.log timeout=10
   [ "$reader" != growth ] || timeout=100

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Proves the CUDA part on a machine with a GPU: builds, runs the GPU tests and the contract's programs, looks at them with
+# Checks the CUDA part on a machine with a GPU: builds, runs the GPU tests and the contract's programs, runs
 # compute-sanitizer, and measures.
 #   scripts/gpu_check.sh [--prefix DIR] [--build DIR] [--out DIR] [--dry-run] [build] [test] [contract] [sanitize] [bench]
-# Without phases: all, in this order. Each ends within nine minutes, so that they can be run one by one; a step that fails or
-# is cut off does not keep the next ones from running. The table of all steps comes last.
-#   --prefix DIR   headers and libraries that the machine lacks (Eigen, doctest, fmt, ...), as scripts/gpu_deps.sh makes it
+# Default: all phases, in this order. Each ends within nine minutes, so that it can be run alone; a step that fails or
+# times out does not stop the next ones. The table of all steps is printed last.
+#   --prefix DIR   headers and libraries missing on the machine (Eigen, doctest, fmt, ...), from scripts/gpu_deps.sh
 #   --build DIR    build folder (default build/cuda)
-#   --out DIR      where gpu.json, gpu.md and the steps' logs go, and bench.json and bench.md: our figures beside PyTorch's,
-#                  where python3 has it (default the build folder)
+#   --out DIR      folder of gpu.json, gpu.md, logs, bench.json and bench.md (our figures next to PyTorch's,
+#                  if python3 has PyTorch); default: the build folder
 #   --dry-run      prints the steps and their limits in seconds, and runs nothing
-# Without a GPU it says so and ends with 77.
+# Without a GPU prints a message and exits with 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,22 +36,22 @@ if [ -z "$dry" ]; then
   mkdir -p "$build" "$out"
   build=$(realpath "$build") out=$(realpath "$out")
 fi
-options=(-DLOCKSTEP_WERROR=OFF)  # this machine's compiler may warn of more than those that we know
+options=(-DLOCKSTEP_WERROR=OFF)  # this machine's compiler may have warnings that we have not seen
 architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .) || true
 [ -z "$architecture" ] || options+=("-DLOCKSTEP_CUDA_ARCHITECTURES=$architecture")
-if [ -n "$prefix" ]; then  # programs find the libraries by their rpath: Python's must not
+if [ -n "$prefix" ]; then  # programs find the libraries by their rpath; Python must not load them
   triplet=$(uname -m)-linux-gnu
   libraries=$prefix/lib:$prefix/lib/$triplet
   export libraries LIBRARY_PATH=$libraries CPATH=$prefix/include:$prefix/include/$triplet
   options+=("-DCMAKE_PREFIX_PATH=$prefix" "-DCMAKE_BUILD_RPATH=${libraries//:/;}")
 fi
-# What is a test's own device on other machines is the GPU here.
+# Tests use the GPU here instead of the host accelerator.
 unset LOCKSTEP_TEST_CUDA
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
 export build out gpus
 
 results=()
-step() {  # phase, name, most seconds, command...: the command's output goes to a log, its end to the screen
+step() {  # phase, name, limit in seconds, command...: writes the command's output to a log, its end to the screen
   local phase=$1 name=$2 limit=$3 start=$SECONDS code=0
   shift 3
   if [ -n "$dry" ]; then
@@ -69,7 +69,7 @@ step() {  # phase, name, most seconds, command...: the command's output goes to 
   esac
   results+=("$phase|$name|$result|$((SECONDS - start))")
 }
-call() { step "$1" "$2" "$3" bash -euo pipefail -c "$2"; }  # of a function with the step's name
+call() { step "$1" "$2" "$3" bash -euo pipefail -c "$2"; }  # calls the function with the step's name
 
 phase_build() {
   step build configure 120 cmake --preset cuda -B "$build" -DLOCKSTEP_BUILD_SAMPLES=OFF -DLOCKSTEP_BUILD_BENCH=ON "${options[@]}"
@@ -83,7 +83,7 @@ phase_test() {
     "$build/tests/test_cuda" --no-skip '--source-file=*/tests/cuda/nccl_ranks.cpp'
 }
 
-# --- the contract's programs as they stand, where there are GPUs enough; and changed so that one GPU is enough --------------
+# --- the contract's programs: unchanged if there are enough GPUs; and changed so that one GPU is enough --------------
 contract_build() {
   local library source folder=$out/contract changed
   library=$(readlink -f "$build/liblockstep.so")
@@ -95,7 +95,7 @@ contract_build() {
   sed 's/"env:\/\/"}/"env:\/\/", .allow_shared_gpu = true}/; s/2 \* group->rank()\( + 1\)\?/0/' \
     tests/contract/04_ddp_model_parallel.cpp >"$folder/04_one_gpu.cpp"
   for changed in 03_one_gpu 04_one_gpu; do
-    grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract's text is another"; return 1; }
+    grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract program has changed; adapt the sed commands in gpu_check.sh"; return 1; }
   done
   for source in "$folder"/*.cpp; do
     c++ -std=c++20 -O1 -Iinclude "$source" "$library" -Wl,-rpath,"$build" \
@@ -109,7 +109,7 @@ ranks() {  # folder, program, arguments...: two ranks
   mkdir -p "$folder"
   (cd "$folder" && "$build/tools/lockstep-run" --nproc-per-node 2 "$program" "${@:3}" >output.txt 2>&1 || { cat output.txt; exit 1; })
 }
-# 03 trains tensors of the host, which nccl moves to the GPU and back: the parameters are those of shm, but for rounding.
+# 03 trains host tensors, which nccl copies to the GPU and back: the parameters equal shm's, except for rounding.
 contract_03_nccl() {
   local program=03_ddp
   [ "$gpus" -ge 2 ] || program=03_one_gpu
@@ -127,7 +127,7 @@ print(f"{len(here)} parameters, at most {worst:.2e} apart")
 sys.exit(len(here) != len(there) or not worst < 1e-5)
 PYTHON
 }
-# 04 has its layers on two devices of a rank: its losses on GPUs are those on CPU devices.
+# 04 has its layers on two devices of a rank: its losses on GPUs equal those on CPU devices.
 contract_04() {  # backend
   local program=04_ddp_model_parallel
   [ "$gpus" -ge 4 ] || program=04_one_gpu
@@ -152,8 +152,8 @@ phase_contract() {
   call contract contract_04_nccl 150
 }
 
-# Kernels take tens to hundreds of times their time: tests of small shapes. Races are looked for in shared memory alone, so
-# racecheck takes the kernels of our own that use it, and leaves out the libraries'.
+# Kernels run tens to hundreds of times slower: shapes are small. racecheck finds races in shared memory only, so it
+# runs on our own kernels that use shared memory, without the libraries' kernels.
 sanitized() {  # tool and its options..., test cases
   if ! command -v compute-sanitizer >/dev/null; then
     echo "compute-sanitizer is not installed here"
@@ -174,7 +174,7 @@ phase_sanitize() {
   call sanitize racecheck 230
 }
 
-# Ours and PyTorch's in turn, on an otherwise idle GPU. The first use: the second of two runs, with files in the page cache.
+# Ours, then PyTorch's, on an otherwise idle GPU. First use: the second of two runs, with files in the page cache.
 first_use() {  # command...
   local start
   "$@" --first-use
@@ -183,7 +183,7 @@ first_use() {  # command...
   python3 -c 'import json, sys, time
 print(json.dumps({"name": "first_use", "seconds": round(time.time() - float(sys.argv[1]), 3)}))' "$start"
 }
-# Each writes to its own file, so that what came before a failure is there.
+# Each writes to its own file, so that earlier results survive a failure.
 bench_ours() {
   first_use "$build/bench/bench_gpu" >"$out/bench_ours.jsonl"
   "$build/bench/bench_gpu" | tee -a "$out/bench_ours.jsonl"
@@ -209,7 +209,7 @@ export -f contract_build ranks contract_03_nccl contract_04 contract_04_staged c
 for name in "${phases[@]}"; do "phase_$name"; done
 [ -z "$dry" ] || exit 0
 
-# What was used, as far as the build folder and python3 tell: cuDNN 9.19.0, NCCL 2.28.3, PyTorch 2.9.1.
+# The versions in use, from the build folder and python3: cuDNN 9.19.0, NCCL 2.28.3, PyTorch 2.9.1.
 version() {  # name, header, the macros of major, minor and patch
   local folder header=$2
   folder=$(sed -n "s/^LOCKSTEP_${1}_INCLUDE:PATH=//p" "$build/CMakeCache.txt" 2>/dev/null || true)

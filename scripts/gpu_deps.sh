@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fills a folder with what a build of Lockstep needs beside CMake, a compiler and CUDA, for a machine that has neither these
-# packages nor a network: scripts/gpu_check.sh takes the folder as --prefix. The packages are downloaded from this system's
-# own apt sources (Debian 12 or Ubuntu 24.04) and unpacked; nothing is installed.
-#   scripts/gpu_deps.sh [FOLDER]      default .deps, which git ignores; about 25 MB. What it held before is removed.
+# Fills a folder with the packages that a build needs besides CMake, a compiler and CUDA, for a machine without
+# them and without a network: scripts/gpu_check.sh takes the folder as --prefix. They are downloaded from this system's
+# apt sources (Debian 12 or Ubuntu 24.04) and unpacked; nothing is installed.
+#   scripts/gpu_deps.sh [FOLDER]      default .deps, which git ignores; about 25 MB. Its earlier content is removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in -h | --help) sed -n '2,6s/^# \?//p' "$0"; exit 0 ;; esac
@@ -15,7 +15,7 @@ if [ -e "$folder" ] && [ ! -e "$folder/.gpu_deps" ] && [ -n "$(ls -A "$folder")"
   exit 1
 fi
 
-# The libraries that the headers belong to, whose packages have the version in their name: libfmt9, libssl3, ...
+# The libraries of the headers; their package names contain the version: libfmt9, libssl3, ...
 libraries() {
   apt-cache depends --important "${headers[@]}" |
     sed -n 's/^ *Depends: \(\(libfmt\|libssl\|libxxhash\|zlib1g\)[0-9a-z.]*\)$/\1/p' | sort -u
@@ -31,7 +31,7 @@ for package in "$work"/*.deb; do dpkg -x "$package" "$unpacked"; done
 [ ! -d "$unpacked/lib" ] || [ -L "$unpacked/lib" ] || cp -a "$unpacked/lib/." "$unpacked/usr/lib/"
 rm -rf "$unpacked/usr/share/doc" "$unpacked/usr/share/man" "$unpacked"/usr/lib/*/lib{ssl,crypto}.a
 
-# Links to absolute paths point into the other system: to the file of that name beside them instead.
+# Links to absolute paths would leave the folder: point them to the file of that name next to them instead.
 while IFS= read -r link; do
   target=$(dirname "$link")/$(basename "$(readlink "$link")")
   [ -e "$target" ] && ln -sf "$(basename "$target")" "$link"

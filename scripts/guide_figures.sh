@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the figures of docs/internals/ again, from what the programs show:
+# Redraws the figures of docs/internals/ from the programs' output:
 #   scripts/guide_figures.sh [BUILD [FOLDER]]     (build/release, docs/internals/figures)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,7 +10,7 @@ folder=$(cd "$folder" && pwd)
 page=$(mktemp)
 trap 'rm -f "$page"' EXIT
 
-# The n-th drawing of a page as a file of its own, on white, in the page's style.
+# Writes the n-th drawing of a page to a file of its own, on white, in the page's style.
 drawing() {  # n, name
   awk -v n="$1" '
     /<svg / && ++count == n { inside = 1; sub(/<svg /, "<svg xmlns=\"http://www.w3.org/2000/svg\" "); print; print style; next }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what Lockstep needs on Debian 12, Debian 13 or Ubuntu 24.04, and only what is missing.
-#   scripts/install_packages.sh        what the library and the samples need
-#   scripts/install_packages.sh all    also what tests, benchmarks and CI need
-#   scripts/install_packages.sh docs   only what scripts/docs.sh needs
-#   scripts/install_packages.sh format only what scripts/format.sh needs (Debian 13 does not offer it)
+# Installs missing packages that Lockstep needs on Debian 12, Debian 13 or Ubuntu 24.04.
+#   scripts/install_packages.sh        packages for the library and the samples
+#   scripts/install_packages.sh all    also packages for tests, benchmarks and CI
+#   scripts/install_packages.sh docs   only packages for scripts/docs.sh
+#   scripts/install_packages.sh format only packages for scripts/format.sh (not available on Debian 13)
 set -euo pipefail
 
 needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3-dev libcli11-dev zlib1g-dev libssl-dev libxxhash-dev)
-optional=()  # A part that uses one of these is skipped without it, and says so.
+optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
@@ -19,13 +19,13 @@ elif [ "${1:-}" = format ]; then
 fi
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "This is not Debian or Ubuntu; Lockstep needs what these packages hold: ${needed[*]} ${optional[*]}"
+  echo "This is not Debian or Ubuntu; Lockstep needs the contents of these packages: ${needed[*]} ${optional[*]}"
   exit 0
 fi
 
 installed() { dpkg-query -W -f='${db:Status-Abbrev}\n' "$1" 2>/dev/null | grep -q '^ii'; }
 available() { [ -n "$(apt-cache show "$1" 2>/dev/null)" ]; }
-# The sanitizers' run-time library carries clang's version in its name, and clang names its own version.
+# The name of the sanitizers' run-time library contains clang's version, which clang prints.
 clang_runtime() {
   apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/libclang-rt-\1-dev/p' | head -1
 }

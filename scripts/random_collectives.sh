@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random collectives over every backend, as many as asked for: scripts/random_collectives.sh [operations, 100000]
+# Runs random collectives on every backend: scripts/random_collectives.sh [operations, 100000]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds preset release and runs all tests, from a bare clone. Arguments go to ctest (for example: -R tensor).
+# Builds preset release and runs all tests, from a bare clone. Arguments are passed to ctest (for example: -R tensor).
 # LOCKSTEP_CMAKE_OPTIONS holds options for CMake, separated by spaces: LOCKSTEP_CMAKE_OPTIONS=-DLOCKSTEP_WERROR=ON.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,4 +8,4 @@ read -ra cmake_options <<<"${LOCKSTEP_CMAKE_OPTIONS:-}"
 cmake --preset release "${cmake_options[@]}"
 cmake --build --preset release
 python3 -c 'import torch' 2>/dev/null || echo "PyTorch is not installed: golden values come from tests/golden alone."
-ctest --preset release -j "$((2 * $(nproc)))" "$@"  # many tests wait more than they compute
+ctest --preset release -j "$((2 * $(nproc)))" "$@"  # many tests mostly wait

@@ -13,7 +13,7 @@ extern "C" const lockstep::AcceleratorModule* lockstep_accelerator_cuda();
 namespace lockstep {
 namespace {
 
-// The one place where a device that this build lacks is noticed.
+// The only check for a device that this build does not support.
 AcceleratorEntry* entry_for(Device device) {
 #if LOCKSTEP_LINKED_CUDA
   static_cast<void>(device);
@@ -25,7 +25,7 @@ AcceleratorEntry* entry_for(Device device) {
   if (why.empty())
     throw NotBuilt(fmt::format("{}: this build of Lockstep has no CUDA; use cpu, or a build with LOCKSTEP_WITH_CUDA=ON",
                                device.to_string()));
-  throw NotBuilt(fmt::format("{}: the module {} does not open: {}", device.to_string(), module_file("cuda"), why));
+  throw NotBuilt(fmt::format("{}: cannot open the module {}: {}", device.to_string(), module_file("cuda"), why));
 #endif
 }
 
@@ -37,8 +37,9 @@ Accelerator& open(Device device) {
   if (Accelerator* const found = in_use.load()) return *found;
   const AcceleratorModule* const module = entry_for(device)();
   if (std::string(module->version) != LOCKSTEP_VERSION)
-    throw NotBuilt(fmt::format("{}: the module of CUDA is of Lockstep {}, the library is {}", device.to_string(),
-                               module->version, LOCKSTEP_VERSION));
+    throw NotBuilt(
+        fmt::format("{}: the CUDA module is from Lockstep {}, the library is {}; install both from one build",
+                    device.to_string(), module->version, LOCKSTEP_VERSION));
   in_use.store(module->get());
   return *in_use.load();
 }

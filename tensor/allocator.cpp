@@ -14,7 +14,7 @@ namespace lockstep::cpu {
 namespace {
 
 constexpr std::size_t kCachedFrom = 4096;  // smaller blocks are kept by each thread (small_blocks.h) and by malloc
-constexpr int kClassesPerDoubling = 4;     // so a block is at most a quarter too large
+constexpr int kClassesPerDoubling = 4;     // a block is at most a quarter too large
 constexpr int kClasses = 64 * kClassesPerDoubling;
 
 struct Counters {
@@ -65,7 +65,7 @@ void count(int device_index, std::int64_t bytes) {
   }
 }
 
-// A block of `bytes`, kCachedFrom or more; null where there is none.
+// Allocates `bytes`, kCachedFrom or more; null if there is no memory.
 void* allocate_large(std::size_t bytes) {
   if (bytes >= std::size_t{1} << 62) return nullptr;
   const int index = class_of(bytes);
@@ -76,7 +76,7 @@ void* allocate_large(std::size_t bytes) {
 }
 
 [[noreturn]] void throw_no_memory(std::size_t bytes, int device_index) {
-  throw DeviceError(fmt::format("cpu: out of memory: {} bytes asked for, {} bytes live on this device", bytes,
+  throw DeviceError(fmt::format("cpu: out of memory: {} bytes requested, {} bytes live on this device", bytes,
                                 stats(device_index).allocated_bytes));
 }
 

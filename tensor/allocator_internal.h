@@ -1,5 +1,5 @@
-// Host memory for storages. Small blocks come from small_blocks.h; larger ones are kept in a process-wide cache of size
-// classes when freed, so that a training step finds the blocks (and pages) of the step before. Not installed API:
+// Host memory for storages. Small blocks come from small_blocks.h. Larger ones are kept in a process-wide cache of
+// size classes when freed, so that a training step reuses the blocks (and pages) of the step before. Not installed:
 // users see it through Storage and allocator_stats.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace lockstep::cpu {
 
-// At least `bytes`, not aligned beyond malloc's own. Throws DeviceError, naming both sizes, where there is none.
+// Allocates at least `bytes`, aligned as by malloc. Throws DeviceError, naming both sizes, if there is no memory.
 void* allocate(std::size_t bytes, int device_index);
 void deallocate(void* block, std::size_t bytes, int device_index);
 

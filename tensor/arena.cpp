@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kGrain = 512;              // as cudaMalloc aligns
-constexpr std::size_t kSmallestSlab = 1u << 20;  // so that many small tensors take one call
+constexpr std::size_t kSmallestSlab = 1u << 20;  // one slab serves many small tensors
 
 std::size_t round_up(std::size_t bytes, std::size_t grain) {
   return (std::max<std::size_t>(bytes, 1) + grain - 1) / grain * grain;
@@ -34,7 +34,7 @@ void Arena::grow(std::size_t at_least) {
   bytes_ += bytes;
 }
 
-// The smallest block that is large enough: large ones stay whole for what needs them.
+// Takes the smallest sufficient block, so that large blocks stay whole for large requests.
 void* Arena::allocate(std::size_t bytes) {
   const std::size_t size = round_up(bytes, kGrain);
   const std::lock_guard lock(mutex_);
@@ -56,7 +56,7 @@ void* Arena::allocate(std::size_t bytes) {
   return taken_.insert(std::move(node)).position->first;
 }
 
-// Moves the block's node, so that nothing is allocated here.
+// Moves the block's map node, so that this function does not allocate.
 void Arena::deallocate(void* data) noexcept {
   const std::lock_guard lock(mutex_);
   auto node = taken_.extract(static_cast<std::byte*>(data));

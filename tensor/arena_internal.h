@@ -1,5 +1,5 @@
-// The memory of one CUDA graph: what a recorded step allocates has to lie in the same place whenever it is replayed, so it
-// comes from here, and stays until the graph and the last tensor in it have gone. Not installed.
+// The memory of one CUDA graph. Memory that a recorded step allocates must have the same address in every replay, so
+// it comes from here and is kept until the graph and the last tensor in it are destroyed. Not installed.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@ namespace lockstep {
 
 class Arena final : public CaptureMemory {
  public:
-  // `expected`: how much is likely to be needed at once; more is taken from the device as it is asked for.
+  // `expected`: the memory likely to be needed at the same time; more is allocated from the device on demand.
   Arena(Accelerator& accelerator, int index, std::size_t expected);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   void* allocate(std::size_t bytes) override;
-  void deallocate(void* data) noexcept override;  // by any thread
-  std::size_t bytes() const { return bytes_; }    // taken from the device
+  void deallocate(void* data) noexcept override;  // from any thread
+  std::size_t bytes() const { return bytes_; }    // allocated from the device
 
  private:
-  using Blocks = std::map<std::byte*, std::size_t>;  // where a block starts, and its size
+  using Blocks = std::map<std::byte*, std::size_t>;  // a block's address and size
   void grow(std::size_t at_least);
   Blocks::iterator join_neighbours(Blocks::iterator block);
 
@@ -32,7 +32,7 @@ class Arena final : public CaptureMemory {
   int index_;
   std::mutex mutex_;
   Blocks free_, taken_;
-  std::set<std::byte*> slabs_;  // what the device gave; blocks of different slabs are never joined
+  std::set<std::byte*> slabs_;  // memory from the device; blocks of different slabs are never merged
   std::size_t bytes_ = 0;
 };
 

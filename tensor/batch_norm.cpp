@@ -56,8 +56,8 @@ Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& we
                            const Tensor& grad_weight, const Tensor& grad_bias) {
   require_same(kBatchNorm, grad, x);
   LOCKSTEP_CHECK(grad.shape() == x.shape(), "batch_norm: the gradient is {}, x is {}", describe(grad), describe(x));
-  require_place("the place for weight's gradient", grad_weight, x);
-  require_place("the place for bias's gradient", grad_bias, x);
+  require_place("the output for weight's gradient", grad_weight, x);
+  require_place("the output for bias's gradient", grad_bias, x);
   const Dense g(grad), input(x), w(weight, !weight.defined() || weight.is_contiguous());
   Tensor out = empty(x.shape(), x.options());
   if (out.numel() > 0)

@@ -1,5 +1,5 @@
-// Reading bytes that somebody else wrote: every length is checked before it is used, and every error names the file and
-// the byte where it went wrong. All readers (safetensors, npy, npz, IDX) go through here.
+// Reads untrusted bytes: every length is checked before it is used, and every error names the file and the byte where
+// reading failed. All readers (safetensors, npy, npz, IDX) use it.
 #pragma once
 
 #include <bit>
@@ -16,28 +16,28 @@
 
 namespace lockstep {
 
-// What readers accept at most. A file past a limit is an IoError that names the limit. The limits keep a
-// reader's memory, besides the tensors that it returns, below the file's size and 64 MiB.
+// Limits of the readers. A file past a limit is an IoError that names the limit. The limits keep a reader's memory,
+// besides the tensors that it returns, below the file's size and 64 MiB.
 namespace limits {
-inline constexpr std::uint64_t kSafetensorsHeaderBytes = 100'000'000;  // as the format says
+inline constexpr std::uint64_t kSafetensorsHeaderBytes = 100'000'000;  // the format's own limit
 inline constexpr std::uint64_t kSafetensorsTensors = 1 << 16;
 inline constexpr std::uint64_t kSafetensorsNameBytes = 8 << 20;     // all names together
 inline constexpr std::uint64_t kSafetensorsMetadata = 1 << 14;      // entries
 inline constexpr std::uint64_t kSafetensorsTextBytes = 2 << 20;     // of one name, key or value
-inline constexpr std::uint64_t kSafetensorsBlankBytes = 256 << 10;  // of all else between two of these
+inline constexpr std::uint64_t kSafetensorsBlankBytes = 256 << 10;  // between two texts
 inline constexpr std::uint64_t kCsvBytes = std::uint64_t{4} << 30;
 inline constexpr std::uint64_t kCsvColumns = 1 << 19;
 inline constexpr std::uint64_t kCsvHeaderBytes = 16 << 20;
 inline constexpr std::uint64_t kArrayBytes = std::uint64_t{64} << 30;      // of one array in an IDX, npy or npz file
 inline constexpr std::uint64_t kCompressedBytes = std::uint64_t{4} << 30;  // of a gzip file
-inline constexpr std::uint64_t kInflatedBytes = std::uint64_t{4} << 30;    // what gzip or deflate data may unfold to
+inline constexpr std::uint64_t kInflatedBytes = std::uint64_t{4} << 30;    // decompressed size of gzip or deflate data
 inline constexpr std::uint64_t kNpyHeaderBytes = 64 << 10;
 inline constexpr std::uint64_t kZipEntries = 1 << 16;
 inline constexpr std::uint64_t kZipDirectoryBytes = 16 << 20;
-inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do better, so a file that claims more is broken
+inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate's largest ratio: a file that claims more is corrupt
 }  // namespace limits
 
-// *result = a op b, and true, unless that overflows.
+// *result = a op b. Returns false on overflow.
 [[nodiscard]] constexpr bool checked_add(std::uint64_t a, std::uint64_t b, std::uint64_t* result) {
   return !__builtin_add_overflow(a, b, result);
 }
@@ -45,17 +45,17 @@ inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate cannot do bette
   return !__builtin_mul_overflow(a, b, result);
 }
 
-// `text` for a message: in double quotes, at most 40 bytes or 80 characters of it, control characters as \xNN.
+// Quotes `text` for a message: in double quotes, at most 40 bytes or 80 characters of it, control characters as \xNN.
 std::string in_quotes(std::string_view text);
 
-// A cursor over bytes in memory. It keeps a view: the bytes must outlive it. Reading past the end throws IoError.
+// A cursor over bytes in memory, which must outlive it. Reading past the end throws IoError.
 class ByteReader {
  public:
   // `file` and `base`, the offset of the first byte in that file, are for messages only.
   ByteReader(std::span<const std::byte> bytes, std::string file, std::uint64_t base = 0)
       : bytes_(bytes), file_(std::move(file)), base_(base) {}
 
-  // Numbers; `what` names the field in the message of an error.
+  // Reads an integer; `what` names the field in error messages.
   template <std::unsigned_integral T>
   T little(const char* what) {
     return read<T>(what, std::endian::little);
@@ -67,7 +67,7 @@ class ByteReader {
   std::span<const std::byte> bytes(std::uint64_t count, const char* what);
   std::string_view text(std::uint64_t count, const char* what);
   void skip(std::uint64_t count, const char* what) { static_cast<void>(bytes(count, what)); }
-  // Goes to `position`, counted from the first of the bytes.
+  // Moves to `position`, counted from the first byte.
   void seek(std::uint64_t position, const char* what);
 
   std::uint64_t remaining() const { return bytes_.size() - position_; }
@@ -101,12 +101,12 @@ class ByteReader {
   std::uint64_t position_ = 0;
 };
 
-// Where a reader takes its bytes from: a file, or memory (tests, fuzzing, archives).
+// The source of a reader's bytes: a file, or memory (tests, fuzzing, archives).
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual std::uint64_t size() const = 0;
-  // Fills `out` with the bytes from `offset` on. Throws IoError where there are fewer.
+  // Fills `out` with the bytes from `offset` on. Throws IoError if there are fewer.
   virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
   virtual const std::string& name() const = 0;  // for messages
 };

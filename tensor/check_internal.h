@@ -1,4 +1,4 @@
-// Argument checks for .cpp files (not for public headers: it brings fmt). The message is formatted only on failure.
+// Argument checks for .cpp files (not for public headers: it includes fmt). The message is formatted only on failure.
 #pragma once
 
 #include <fmt/format.h>

@@ -36,7 +36,7 @@ void require_grad(const Tensor& grad, const Convolution& c, const Tensor& like) 
                  out_shape(c).to_string());
 }
 
-// The room that the device's kernel wants beside its operands.
+// The workspace that the device's kernel needs.
 Tensor workspace(const Convolution& c, ConvolutionPass pass, const Tensor& like) {
   std::int64_t elements = 0;
   kernels(like.device()).conv2d_workspace(c, pass, &elements);
@@ -55,7 +55,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   }
   Tensor out = empty(out_shape(c), x.options());
   if (out.numel() == 0) return out;
-  if (weight.numel() == 0) {  // no channels to look at
+  if (weight.numel() == 0) {  // no input channels
     if (bias.defined())
       copy(view(contiguous(bias), {bias.size(0), 1, 1}), out);
     else
@@ -86,7 +86,7 @@ Tensor conv2d_backward_input(const Tensor& grad, const Tensor& weight, const Sha
 void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& out, const ConvolutionOptions& options) {
   const Convolution c = geometry(x, out, options);
   require_grad(grad, c, x);
-  LOCKSTEP_CHECK(out.is_contiguous(), "conv2d: the place for a gradient is not contiguous: {}", describe(out));
+  LOCKSTEP_CHECK(out.is_contiguous(), "conv2d: the output for a gradient is not contiguous: {}", describe(out));
   if (out.numel() == 0) return;
   if (grad.numel() == 0) return fill(out, 0);
   const Dense g(grad), input(x);

@@ -16,7 +16,7 @@ void convert(const Tensor& from, const Tensor& to) {
   kernels(to.device()).cast(make_loop<2>(to.shape(), {&to, &source}), from.dtype(), to.dtype());
 }
 
-// Where a device that is not a CPU's takes part: bytes cross between devices, conversions are made on one.
+// Copies with a device that is not a CPU: bytes are copied between devices, dtypes are converted on one of them.
 void copy_elsewhere(const Tensor& from, const Tensor& to) {
   const bool same_bytes =
       from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous() && from.shape() == to.shape();
@@ -68,7 +68,7 @@ double largest(DType dtype) {
   }
 }
 
-// PyTorch's rule: fractions are cut off, and u8 takes -255 to -1 modulo 256.
+// PyTorch's rule: fractions are truncated, and u8 takes -255 to -1 modulo 256.
 bool fits(const Scalar& number, DType dtype) {
   const double value = number.to_double();
   if (dtype == kBool) return true;

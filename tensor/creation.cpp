@@ -37,11 +37,11 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
   const double first = start.to_double(), last = end.to_double(), stride = step.to_double();
   LOCKSTEP_CHECK(stride != 0, "arange: the step is 0");
   LOCKSTEP_CHECK(std::isfinite(first) && std::isfinite(last) && std::isfinite(stride) && (last - first) / stride >= 0,
-                 "arange: step {} does not lead from {} to {}", stride, first, last);
+                 "arange: step {} has the wrong sign for {} to {}", stride, first, last);
   const double count = std::ceil((last - first) / stride);
   LOCKSTEP_CHECK(count < 0x1p53, "arange: {} elements are too many", count);
   auto n = static_cast<std::int64_t>(count);
-  if (integers) {  // beyond 2^53 doubles do not tell neighbours apart
+  if (integers) {  // doubles are not exact beyond 2^53
     const std::int64_t span = end.to_int64() - start.to_int64(), by = step.to_int64();
     n = span / by + (span % by != 0);
   }
@@ -56,11 +56,11 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
 }
 
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
-  LOCKSTEP_CHECK(steps >= 0, "linspace: {} steps; at least 0 are needed", steps);
+  LOCKSTEP_CHECK(steps >= 0, "linspace: the number of steps must be at least 0, got {}", steps);
   Tensor values = empty({steps}, {.dtype = kFloat64});
   double* out = values.data<double>();
   const double width = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
-  // From both ends towards the middle, so that the last element is exactly `end`.
+  // Computed from both ends, so that the last element is exactly `end`.
   for (std::int64_t i = 0; i < steps; ++i)
     out[i] =
         i < (steps + 1) / 2 ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);

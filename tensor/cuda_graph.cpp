@@ -16,14 +16,14 @@
 namespace lockstep {
 namespace {
 
-// Numbers that change from replay to replay: as the host has them, and their place in the device's memory, which one launch
-// fills where it holds others.
+// Values that change from replay to replay: the host's bytes and the device's copy, which one launch updates if they
+// differ.
 struct Page {
   using Bytes = std::array<std::byte, kMostWords * sizeof(std::uint64_t)>;
   alignas(16) Bytes host;
   std::size_t used = 0;
   void* device = nullptr;
-  Bytes written;  // what the device has; nothing before the first launch
+  Bytes written;  // bytes on the device; empty before the first launch
   bool is_written = false;
 };
 
@@ -36,40 +36,42 @@ struct Freed {
   void* data;
   std::size_t bytes;
   Device device;
-  bool apart;  // of Accelerator::allocate_apart
+  bool apart;  // allocated by Accelerator::allocate_apart
 };
 
 }  // namespace
 
 struct RecordedStep {
   std::shared_ptr<Arena> arena;
-  // Of the pages, which are written in front of the work: in the arena they would share memory with what the step has freed.
+  // Memory of the pages. They are written before the work starts; in the arena they would share memory that the step
+  // frees.
   std::optional<Arena> pages_memory;
   std::vector<std::unique_ptr<Page>> pages;
   std::vector<Moving> moving;
-  std::unique_ptr<RecordedWork> work;  // goes first
+  std::unique_ptr<RecordedWork> work;  // destroyed first
 };
 
 namespace {
 
-// A capture under way.
+// An active capture.
 struct Capture {
   Device device;
   Accelerator& accelerator;
   RecordedStep& recorded;
-  std::vector<Freed> freed = {};  // of older tensors and graphs, under the mutex
+  std::vector<Freed> freed = {};  // memory of older tensors and graphs, guarded by capture_mutex
 };
 
-constinit std::mutex capture_mutex;                  // of `under_way` where it changes, and of its list
-constinit std::atomic<Capture*> under_way{nullptr};  // one at a time in a process
-constinit thread_local Capture* own = nullptr;       // the same, for the thread that captures
+constinit std::mutex capture_mutex;                  // guards changes of `under_way` and its list
+constinit std::atomic<Capture*> under_way{nullptr};  // at most one in a process
+constinit thread_local Capture* own = nullptr;       // the capture of this thread
 
-// Makes a capture known while it lives, and frees afterwards what waited.
+// Registers a capture for its lifetime, then performs the deferred frees.
 class Announced {
  public:
   explicit Announced(Capture& capture) : capture_(capture) {
     const std::lock_guard lock(capture_mutex);
-    LOCKSTEP_CHECK(!under_way.load(), "CudaGraph: another capture is under way in this process, on {}",
+    LOCKSTEP_CHECK(!under_way.load(),
+                   "CudaGraph: another capture is active in this process, on {}; captures cannot overlap",
                    under_way.load()->device.to_string());
     under_way.store(&capture);
     own = &capture;
@@ -93,9 +95,9 @@ class Announced {
   Capture& capture_;
 };
 
-// How much more memory than before the step needs at once.
+// Runs the step and returns how much memory it needs beyond what was allocated before.
 std::size_t warm_up(Accelerator& accelerator, Device device, FunctionRef<void()> step) {
-  accelerator.synchronize(device.index());  // what was wrong before is told as such
+  accelerator.synchronize(device.index());  // reports earlier errors before the step runs
   const std::int64_t before = accelerator.stats(device.index()).allocated_bytes;
   accelerator.reset_peak(device.index());
   step();
@@ -112,7 +114,7 @@ std::unique_ptr<RecordedWork> record(Capture& capture, FunctionRef<void()> step)
   } catch (...) {
     try {
       static_cast<void>(capture.accelerator.end_capture(index));
-    } catch (const Error&) {  // what the step threw is the reason
+    } catch (const Error&) {  // the step's exception is the cause
     }
     throw;
   }
@@ -140,7 +142,8 @@ Ref<Storage> capture::allocate(std::size_t bytes, Device device) {
     const std::lock_guard lock(capture_mutex);
     const Capture* const capture = under_way.load();
     if (!capture || capture->device != device) return {};
-    throw DeviceError(fmt::format("{}: another thread is capturing a CUDA graph on it", device.to_string()));
+    throw DeviceError(fmt::format("{}: cannot allocate: another thread is capturing a CUDA graph on this device",
+                                  device.to_string()));
   }
   const std::shared_ptr<Arena> arena = own->recorded.arena;
   void* const data = arena->allocate(bytes);
@@ -168,7 +171,7 @@ bool capture::defer_free_apart(void* data, Device device) noexcept {
 
 void capture::forbid(const char* op, Device device) {
   LOCKSTEP_CHECK(!is_active(device),
-                 "{}: waits for {}, which a CUDA graph that is being captured cannot do; do it before or after "
+                 "{}: waits for {}, which is not allowed while a CUDA graph is captured; call it before or after "
                  "CudaGraph::capture and replay",
                  op, device.to_string());
 }
@@ -193,13 +196,14 @@ const void* capture::place(const void* value, std::size_t bytes, Callback<void(v
 
 CudaGraph::CudaGraph(Device device) : device_(device) {
   LOCKSTEP_CHECK(device.is_cuda(), "CudaGraph: {} is not a cuda device", device.to_string());
-  accelerator(device);  // throws where there is none
+  accelerator(device);  // throws if there is no such device
 }
 
 CudaGraph::~CudaGraph() = default;
 
 void CudaGraph::capture(FunctionRef<void()> step, const CaptureOptions& options) {
-  LOCKSTEP_CHECK(!own, "CudaGraph: a capture inside another one, of {}", own->device.to_string());
+  LOCKSTEP_CHECK(!own, "CudaGraph: a capture inside another one, of {}; captures cannot be nested",
+                 own->device.to_string());
   recorded_.reset();
   Accelerator& device = accelerator(device_);
   auto recorded = std::make_unique<RecordedStep>();

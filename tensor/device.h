@@ -1,5 +1,5 @@
-// Where a tensor lives. `cpu:1`, `cpu:2`, ... are separate virtual devices: mixing them in one operation is an error
-// and moving between them copies, exactly as with `cuda:N`.
+// Devices. `cpu:1`, `cpu:2`, ... are separate virtual devices: mixing them in one operation is an error and moving
+// between them copies, exactly as with `cuda:N`.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class Device {
   Device(const std::string& text) : Device(std::string_view(text)) {}
 
   DeviceType type() const { return type_; }                    // kCpu or kCuda
-  int index() const { return index_; }                         // 0 is the first of its kind
-  bool is_cpu() const { return type_ == DeviceType::kCpu; }    // of any number
-  bool is_cuda() const { return type_ == DeviceType::kCuda; }  // of any number
+  int index() const { return index_; }                         // counted from 0 among devices of one kind
+  bool is_cpu() const { return type_ == DeviceType::kCpu; }    // true for cpu:N
+  bool is_cuda() const { return type_ == DeviceType::kCuda; }  // true for cuda:N
   // "cpu" for cpu:0, otherwise "cpu:1", "cuda:0", ...
   std::string to_string() const;
 
@@ -39,10 +39,10 @@ class Device {
   std::int16_t index_ = 0;
 };
 
-// How many devices of a kind there are; 0 for CUDA where the build or the machine has none.
+// The number of devices of a kind; 0 for CUDA if the build or the machine has none.
 int device_count(DeviceType type);
 
-// Cores that this process can really use: its affinity, and its cgroup's quota rounded up.
+// The cores that this process may use: its affinity, and its cgroup's quota rounded up.
 int usable_cores();
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@ const char* name(DType dtype) {
 }
 
 DType promote(DType a, DType b) {
-  // The enumeration is ordered by category and width, so the larger one wins but for the pair of half types.
+  // The enumeration is ordered by category and width, so the larger one wins except for the pair of half types.
   const bool halves = (a == kFloat16 && b == kBFloat16) || (a == kBFloat16 && b == kFloat16);
   return halves ? kFloat32 : (a > b ? a : b);
 }

@@ -1,4 +1,5 @@
-// Element types. f32 and f64 compute; f16 and bf16 are storage (cast to compute); integers and bool index and count.
+// Element types. Operations compute in f32 and f64; f16 and bf16 are storage formats (cast to compute); integers and
+// bool are for indices and counts.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace lockstep {
 
-// The dtypes; kFloat32 and the like below are short for DType::kFloat32.
+// The dtypes; kFloat32 below is short for DType::kFloat32, and so on.
 enum class DType : std::uint8_t { kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64 };
 
 inline constexpr DType kBool = DType::kBool;          // truth values, a byte each
@@ -20,19 +21,19 @@ inline constexpr DType kFloat16 = DType::kFloat16;    // IEEE binary16
 inline constexpr DType kBFloat16 = DType::kBFloat16;  // bfloat16: the upper half of an f32
 inline constexpr DType kFloat32 = DType::kFloat32;    // the default
 inline constexpr DType kFloat64 = DType::kFloat64;    // double precision
-inline constexpr int kDTypeCount = 8;                 // how many there are
+inline constexpr int kDTypeCount = 8;                 // number of dtypes
 
 // IEEE binary16 and bfloat16 bit patterns. Converted with `to_float` and `from_float` (half.h).
 struct Half {
-  std::uint16_t bits;  // sign, 5 of exponent, 10 of mantissa
+  std::uint16_t bits;  // 1 sign, 5 exponent, 10 mantissa bits
 };
-// A bfloat16 number's bits.
+// The bit pattern of a bfloat16 number.
 struct BFloat16 {
-  std::uint16_t bits;  // sign, 8 of exponent, 7 of mantissa
+  std::uint16_t bits;  // 1 sign, 8 exponent, 7 mantissa bits
 };
 
-// Bytes of one element. A table in a constant, one digit a dtype: a table in memory would be written to the stack at each
-// call, or be a symbol that all instruction-set levels share.
+// Bytes of one element. The table is a constant with one digit per dtype: a table in memory would be written to the
+// stack at each call, or be a symbol that all instruction-set levels share.
 constexpr std::size_t item_size(DType dtype) {
   return static_cast<std::size_t>(0x84228411u >> (4 * static_cast<unsigned>(dtype)) & 0xf);
 }
@@ -46,8 +47,8 @@ constexpr bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype 
 // "f32", "i64", ...: the short names used in messages.
 const char* name(DType dtype);
 
-// The dtype in which an operation of `a` with `b` is computed, PyTorch's table: the wider of the two within a
-// category (bool < integers < floats), the higher category across; f16 with bf16 gives f32.
+// The dtype in which an operation of `a` with `b` is computed, as in PyTorch: the wider of the two within a category
+// (bool < integers < floats), otherwise the dtype of the higher category; f16 with bf16 gives f32.
 DType promote(DType a, DType b);
 
 // The DType of a C++ type.

@@ -1,5 +1,5 @@
-// Dual numbers a + b e with e^2 = 0: the slope of a functor, evaluated on a dual number, carries its own derivative.
-// Included by kernels only, inside their namespace, so that each instruction-set level has its own copy.
+// Dual numbers a + b e with e^2 = 0: evaluating a functor's derivative on a dual number also gives the second
+// derivative. Included by kernels only, inside their namespace, so that each instruction-set level has its own copy.
 #pragma once
 
 #include <bit>
@@ -35,13 +35,13 @@ struct Dual {
   friend HOST_DEVICE bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
 };
 
-// The elementary functions that functors are written in, for numbers and duals.
+// The elementary functions that functors use, for numbers and dual numbers.
 namespace math {
 
 template <class T>
 inline constexpr T kTwoOverSqrtPi = T(1.12837916709551257390L);
 
-// One rounding where the level has the instruction; where it has not, a library call would cost more than it gains.
+// Rounds once if the level has an FMA instruction; without one, a library call would cost more than it gains.
 HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 #ifdef __FMA__
   return __builtin_fmaf(a, b, c);
@@ -51,8 +51,8 @@ HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 }
 
 // e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; e^r by
-// the polynomial of Cephes' expf; 2^n goes straight into the exponent. Largest relative error 9e-8; results below
-// 2^-126 are 0. GPUs have an instruction for 2^x, which makes their own function a third as long (and keeps such results).
+// the polynomial of Cephes' expf; 2^n is added to the exponent bits. Largest relative error 9e-8; results below
+// 2^-126 are 0. GPUs have an instruction for 2^x: their own function is a third as long (and keeps such results).
 HOST_DEVICE inline float exp(float x) {
 #ifdef __CUDA_ARCH__
   return ::expf(x);
@@ -70,7 +70,7 @@ HOST_DEVICE inline float exp(float x) {
   const float scaled =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
   const float above_zero = x < -87.33654f ? 0.0f : scaled;
-  // Infinity and NaN come from the product: the bits of a NaN whose mantissa is all ones, as GPUs write it, have become a number.
+  // Infinity and NaN come from the product: a NaN whose mantissa is all ones, as GPUs write it, became a number above.
   return x <= 88.722839f ? above_zero : x * std::numeric_limits<float>::infinity();
 #endif
 }
@@ -82,7 +82,7 @@ HOST_DEVICE Dual<T> exp(Dual<T> d) {
 }
 
 // erf without branches: an odd polynomial up to 0.93, 1 - e^polynomial beyond (coefficients by N. Juffa, largest error
-// 1 unit in the last place). GPUs take the shorter function of their own.
+// 1 unit in the last place). GPUs use their own shorter function.
 HOST_DEVICE inline float erf(float x) {
 #ifdef __CUDA_ARCH__
   return ::erff(x);

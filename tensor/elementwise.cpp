@@ -1,4 +1,4 @@
-// Elementwise operations with several operands: promotion and broadcasting happen here.
+// Elementwise operations with several operands, with promotion and broadcasting.
 #include <algorithm>
 #include <limits>
 
@@ -32,7 +32,7 @@ Tensor binary(const char* op, const Tensor& a, const Tensor& b, DType dtype, std
   return out;
 }
 
-// Two operands of one dtype and shape, contiguous: what training steps mostly have, without the general machinery.
+// True for contiguous operands of one dtype and shape, the usual case in training, which needs no general loop.
 bool alike(const Tensor& a, const Tensor& b) {
   const TensorImpl &x = a.impl(), &y = b.impl();
   return x.dtype == y.dtype && x.shape == y.shape && x.contiguous && y.contiguous;
@@ -68,23 +68,23 @@ void require_alpha(const char* op, const Tensor& a, const Tensor& b, DType resul
   require_fits(op, alpha, result);
 }
 
-// Throws InvalidArgument for bool operands, as PyTorch.
+// Throws InvalidArgument for bool operands, as PyTorch does.
 void require_subtractable(const char* op, const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.dtype() != kBool && b.dtype() != kBool,
-                 "{}: bool tensors do not subtract: {} and {}; compare with == or !=, or convert with to(kInt64)", op,
-                 describe(a), describe(b));
+                 "{}: bool tensors cannot be subtracted: {} and {}; compare with == or !=, or convert with to(kInt64)",
+                 op, describe(a), describe(b));
 }
 
-// A bool stays one, which no result of subtraction accepts as its alpha.
+// A bool alpha stays bool, which require_alpha rejects.
 Scalar negative(const Scalar& x) {
   if (x.is_bool()) return x;
   return x.is_floating_point() ? Scalar(-x.to_double()) : Scalar(-x.to_int64());
 }
 
-// An alpha for bool operands: whether the second one counts.
+// The alpha of bool operands: true if the second operand is added.
 Scalar truth(const Scalar& alpha) { return alpha.to_double() != 0; }
 
-// a + alpha b, under the name of the operation that asked for it.
+// a + alpha b, with the caller's operation `op` in messages.
 Tensor add_scaled(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha) {
   require_same_device(op, a, b);
   const KernelTable& table = kernels(a.device());
@@ -124,7 +124,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
 
 Tensor pow(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
-                 "pow: bool tensors have no powers: {} and {}; convert one with "
+                 "pow: bool tensors are not supported: {} and {}; convert one with "
                  "to(kInt64)",
                  describe(a), describe(b));
   return plain("pow", a, b, &KernelTable::pow);

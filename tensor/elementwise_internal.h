@@ -1,5 +1,5 @@
-// The functors of the elementwise kernels that are not in pointwise.def, for all devices. Included by kernels only, inside
-// their namespace.
+// The functors of the elementwise kernels that are not in pointwise.def, for all devices. Included by kernels only,
+// inside their namespace.
 #pragma once
 
 #include <cmath>
@@ -60,7 +60,7 @@ struct Power {
   }
 };
 
-// NaN wins on either side, as in PyTorch.
+// NaN in either operand gives NaN, as in PyTorch.
 struct Maximum {
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
@@ -149,7 +149,7 @@ struct Convert {
       return to_bfloat16(static_cast<float>(value));
     else if constexpr (std::is_same_v<To, bool>)
       return value != From(0);
-    // Through i64, so that a negative or large number wraps as in PyTorch instead of being undefined.
+    // Converts through i64, so that a negative or large number wraps as in PyTorch instead of being undefined.
     else if constexpr (std::is_floating_point_v<From> && std::is_same_v<To, std::uint8_t>)
       return static_cast<To>(static_cast<std::int64_t>(value));
     else

@@ -1,4 +1,4 @@
-// What environment variables say. A value that is not understood is an error, never ignored.
+// Reads environment variables. A value that cannot be parsed is an error, never ignored.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ std::optional<int> environment_number(const char* name, int low, int high);
 // `fix` ends the message.
 int parse_number(const std::string& what, const std::string& text, int low, int high, const char* fix = "");
 
-// The cores of a cgroup's quota, rounded up: 2 for "150000 100000". 0 where `text` sets no limit.
+// The cores of a cgroup's quota, rounded up: 2 for "150000 100000". 0 if `text` sets no limit.
 int cores_of_quota(const std::string& text);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The exceptions of the library. Every message says what was asked, shows both sides, and names the way out.
+// The exceptions of the library. Every message says what failed, what was expected and found, and what to do.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message), message_(message) {}
   const char* what() const noexcept override { return message_.c_str(); }  // the message
 
-  // For an error on its way out through a module's forward. Dotted: adding "net" to "fc1: linear: ..." gives
+  // Adds a module's name while an error passes through its forward. Dotted: adding "net" to "fc1: linear: ..." gives
   // "net.fc1: linear: ...".
   void add_module(const std::string& name);
   // Puts "where: " before the message.
@@ -25,12 +25,12 @@ class Error : public std::runtime_error {
   bool has_module_ = false;
 };
 
-// The caller's arguments do not fit: shapes, dtypes, devices, values, or the state of an object.
+// Invalid arguments of the caller: shapes, dtypes, devices, values, or the state of an object.
 struct InvalidArgument : Error {
   using Error::Error;
 };
 
-// The part that was asked for is not in this build (CUDA, MPI, ...).
+// The requested feature is not in this build (CUDA, MPI, ...).
 struct NotBuilt : Error {
   using Error::Error;
 };
@@ -40,17 +40,17 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
-// A file or stream could not be read or written, or its contents are not what they should be.
+// A file or stream could not be read or written, or its contents are invalid.
 struct IoError : Error {
   using Error::Error;
 };
 
-// A rank was lost, disagreed, or did not arrive.
+// A rank failed, disagreed, or did not connect.
 struct CommError : Error {
   using Error::Error;
 };
 
-// A rank did not arrive in time.
+// A rank did not respond in time.
 struct CommTimeout : CommError {
   using CommError::CommError;
 };

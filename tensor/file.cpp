@@ -39,7 +39,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// True where the name is that of the open file.
+// True if `path` names the open file.
 bool leads_to(const std::string& path, int descriptor) {
   struct stat named, open;
   return ::lstat(path.c_str(), &named) == 0 && ::fstat(descriptor, &open) == 0 && named.st_dev == open.st_dev &&
@@ -62,9 +62,9 @@ class OwnDescriptor {
 
 }  // namespace
 
-// --- reading ------------------------------------------------------------------------------------------------------------
+// --- reading --------------------------------------------------------------------------------------------------------
 
-// O_NONBLOCK: opening a pipe that nobody writes to would wait forever.
+// O_NONBLOCK: opening a pipe without a writer would block forever.
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
   LOCKSTEP_CHECK_IO(descriptor_ >= 0, "{}: cannot open: {}", path_, reason(errno));
@@ -75,8 +75,8 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
-  ::close(descriptor_);  // the destructor does not run for an object that was not finished
-  LOCKSTEP_CHECK_IO(result == 0, "{}: cannot ask for its size: {}", path_, reason(error));
+  ::close(descriptor_);  // no destructor runs after a constructor throws
+  LOCKSTEP_CHECK_IO(result == 0, "{}: cannot read its size: {}", path_, reason(error));
   throw IoError(fmt::format("{}: is {}, not a regular file", path_, kind_of(status.st_mode)));
 }
 
@@ -103,7 +103,7 @@ std::vector<std::byte> read_all(const ByteSource& source, std::uint64_t max_byte
     source.read_at(0, bytes);
     return bytes;
   } catch (const std::bad_alloc&) {
-    throw IoError(fmt::format("{}: no memory for its {} bytes", source.name(), source.size()));
+    throw IoError(fmt::format("{}: out of memory for its {} bytes", source.name(), source.size()));
   }
 }
 
@@ -111,7 +111,7 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
   return read_all(InputFile(path), max_bytes);
 }
 
-// --- replacing ----------------------------------------------------------------------------------------------------------
+// --- replacing ------------------------------------------------------------------------------------------------------
 
 FileSystemCalls FileSystemCalls::real() {
   return {.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); },
@@ -135,25 +135,25 @@ std::string boot_id() {
 
 AtomicFile::AtomicFile(std::string path, const FileSystemCalls& calls)
     : calls_(calls), path_(std::move(path)), target_(path_) {
-  LOCKSTEP_CHECK_IO(path_.rfind('/') + 1 < path_.size(), "\"{}\": is not the name of a file", path_);
+  LOCKSTEP_CHECK_IO(path_.rfind('/') + 1 < path_.size(), "\"{}\" is not the name of a file", path_);
   find_target();
   open_temporary();
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
-  calls_.unlink(temporary_.c_str());  // before the lock goes: later the name may be another process's
+  calls_.unlink(temporary_.c_str());  // before the lock is released: another process may then use the name
   calls_.close(descriptor_);
 }
 
-// Follows symbolic links, but not those that the kernel would not follow either (fs.protected_symlinks):
-// links of other users in a folder such as /tmp could lead to any file of this user.
+// Follows symbolic links, except those that the kernel would not follow either (fs.protected_symlinks): links of other
+// users in a folder such as /tmp could lead to any file of this user.
 void AtomicFile::find_target() {
   constexpr int kMostLinks = 40;
   for (int links = 0;; ++links) {
     const OwnDescriptor file(::open(target_.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat status, folder;
-    if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return;  // a new file, or creating it says why not
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return;  // a new file, or creating it fails
     if (!S_ISLNK(status.st_mode)) {
       LOCKSTEP_CHECK_IO(S_ISREG(status.st_mode), "{}: is {}, not a regular file", path_, kind_of(status.st_mode));
       replaces_ = true;
@@ -163,12 +163,12 @@ void AtomicFile::find_target() {
       return;
     }
     if (links == kMostLinks) fail("cannot follow the symbolic link", ELOOP);
-    if (::stat(folder_of(target_).c_str(), &folder) != 0) fail("cannot look at the folder", errno);
+    if (::stat(folder_of(target_).c_str(), &folder) != 0) fail("cannot read the attributes of the folder", errno);
     constexpr mode_t kShared = S_ISVTX | S_IWOTH;
     const bool is_safe = status.st_uid == ::geteuid() || status.st_uid == folder.st_uid;
     LOCKSTEP_CHECK_IO(is_safe || (folder.st_mode & kShared) != kShared,
-                      "{}: {} is a symbolic link of user {} in a folder that everybody may write to; it is not "
-                      "followed\nGive the path of the file that it leads to",
+                      "{}: {} is a symbolic link of user {} in a world-writable folder; it is not "
+                      "followed\nGive the path of the file that the link leads to",
                       path_, in_quotes(target_), status.st_uid);
     std::string text(PATH_MAX, '\0');
     const ssize_t size = ::readlinkat(file.get(), "", text.data(), text.size());
@@ -178,9 +178,9 @@ void AtomicFile::find_target() {
   }
 }
 
-// The name tells temporary files of this boot of this host, whose locks this process can see, from others.
-// The process id and the number keep several writers apart. What replaces a file is for this user alone
-// until it has that file's permissions.
+// The name distinguishes temporary files of this boot of this host, whose locks this process can see, from others. The
+// process id and the number distinguish concurrent writers. A file that replaces another is readable by this user
+// alone until it has the old file's permissions.
 void AtomicFile::open_temporary() {
   constexpr int kTries = 1000;
   const std::string boot = boot_id().substr(0, 8);
@@ -198,15 +198,14 @@ void AtomicFile::open_temporary() {
     const bool is_locked = uninterrupted([&] { return calls_.flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0;
     can_lock = is_locked || errno == EWOULDBLOCK;
     if (is_locked && leads_to(temporary_, descriptor_)) return remove_abandoned(prefix);
-    // Another process took the file for an abandoned one, and removes it; or this file system has no locks.
+    // Another process removes the file as abandoned; or this file system has no locks.
     if (!can_lock) calls_.unlink(temporary_.c_str());
     calls_.close(std::exchange(descriptor_, -1));
   }
   fail("cannot create the temporary file", errno);
 }
 
-// Who has the lock of a temporary file, and finds it under its name, is the only process that may rename or
-// remove it.
+// Only a process that holds the lock of a temporary file, and finds the file under its name, may rename or remove it.
 void AtomicFile::remove_abandoned(const std::string& prefix) const {
   const std::string folder = folder_of(target_);
   const auto close = [](DIR* listing) { ::closedir(listing); };
@@ -229,7 +228,7 @@ void AtomicFile::remove_abandoned(const std::string& prefix) const {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: written to after commit", path_);
+  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: write() after commit()", path_);
   while (!bytes.empty()) {
     const ssize_t count = uninterrupted([&] { return calls_.write(descriptor_, bytes.data(), bytes.size()); });
     if (count <= 0) fail("cannot write", count == 0 ? ENOSPC : errno);
@@ -238,20 +237,20 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: committed twice", path_);
+  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: commit() called twice", path_);
   if (replaces_) keep_permissions();
   // The content must be on the disk before the name points to it, or a power cut could leave an empty file.
   if (uninterrupted([&] { return calls_.fsync(descriptor_); }) != 0) fail("cannot flush to the disk", errno);
   if (calls_.rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot rename the temporary file", errno);
-  calls_.close(std::exchange(descriptor_, -1));  // nothing is lost if this fails: the content is on the disk
+  calls_.close(std::exchange(descriptor_, -1));  // failure is harmless: the content is on the disk
   sync_folder();
 }
 
-// Only root may give a file away; a group may be given by its members. Where the group is another now, it
-// gets the rights of all others only.
+// Only root may change the owner; a member of a group may set that group. If the group cannot be kept, the group
+// permissions become those of others.
 void AtomicFile::keep_permissions() {
   struct stat status;
-  if (::fstat(descriptor_, &status) != 0) fail("cannot look at the temporary file", errno);
+  if (::fstat(descriptor_, &status) != 0) fail("cannot read the attributes of the temporary file", errno);
   bool has_group = status.st_gid == group_;
   const auto give = [&](uid_t owner) {
     return uninterrupted([&] { return calls_.fchown(descriptor_, owner, group_); }) == 0;
@@ -270,7 +269,7 @@ void AtomicFile::sync_folder() {
   const int result = uninterrupted([&] { return calls_.fsync(folder); });
   const int error = errno;
   calls_.close(folder);
-  // Some file systems cannot flush a folder and say EINVAL; there is nothing more to be done there.
+  // Some file systems cannot flush a folder and return EINVAL; nothing more can be done for them.
   if (result != 0 && error != EINVAL) fail("replaced, but its folder cannot be flushed to the disk", error);
 }
 

@@ -1,4 +1,4 @@
-// Files: reading them whole or in parts, and replacing one so that the old or the new content is there, never a part.
+// Reads files whole or in parts, and replaces a file atomically: the path holds either the old or the new content.
 #pragma once
 
 #include <sys/types.h>
@@ -17,13 +17,13 @@ namespace lockstep {
 // An open regular file. Devices, pipes and directories are refused, and opening one never blocks.
 class InputFile final : public ByteSource {
  public:
-  // Throws IoError, naming path and reason, where it cannot be opened or is not a regular file.
+  // Throws IoError, naming path and reason, if it cannot be opened or is not a regular file.
   explicit InputFile(std::string path);
   ~InputFile() override;
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  std::uint64_t size() const override { return size_; }  // when it was opened
+  std::uint64_t size() const override { return size_; }  // at the time of opening
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
   const std::string& name() const override { return path_; }
 
@@ -33,12 +33,12 @@ class InputFile final : public ByteSource {
   int descriptor_ = -1;
 };
 
-// All bytes of a source. Throws IoError where it holds more than `max_bytes`.
+// All bytes of a source. Throws IoError if it holds more than `max_bytes`.
 std::vector<std::byte> read_all(const ByteSource& source, std::uint64_t max_bytes);
 std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_bytes);
 
-// The system calls that AtomicFile makes, so that a test can let each of them fail in turn. Signatures and error
-// reporting (errno) as in POSIX.
+// The system calls of AtomicFile, replaceable so that a test can let each one fail. Signatures and error reporting
+// (errno) as in POSIX.
 struct FileSystemCalls {
   int (*open)(const char* path, int flags, mode_t mode);
   int (*flock)(int descriptor, int operation);
@@ -53,19 +53,19 @@ struct FileSystemCalls {
   static FileSystemCalls real();
 };
 
-// Identifies the running kernel, until it is booted again; empty, with errno set, where /proc cannot be read.
+// The id of the current boot; empty, with errno set, if /proc cannot be read.
 std::string boot_id();
 
-// Replaces the file at `path` by what is written here, all at once, in `commit`: a temporary file in the same folder is
-// written, flushed to the disk, and renamed. Whatever fails, or if the process dies, the old file stays as it was until
-// the rename. Without commit (an exception passed through) the destructor removes the temporary file.
+// Replaces the file at `path` atomically in `commit`: the new content is written to a temporary file in the same
+// folder, flushed to the disk, and renamed. If anything fails or the process dies before the rename, the old file is
+// unchanged. Without commit (an exception passed through) the destructor removes the temporary file.
 //
-// Where `path` is a symbolic link, the file that the link leads to is replaced, and the link stays. The new
-// file has the permission bits of the old one and, as far as this process may set them, its owner and group;
-// it has no other names (hard links), access lists or extended attributes. Only regular files are replaced.
+// If `path` is a symbolic link, the file that the link leads to is replaced, and the link stays. The new file has the
+// permission bits of the old one and, as far as this process may set them, its owner and group; it has no other names
+// (hard links), access lists or extended attributes. Only regular files are replaced.
 //
-// A temporary file is locked while it is written. Temporary files of this path that a killed process left on
-// this host, since it was booted, have no lock: they are removed.
+// A temporary file is locked while it is written. Temporary files of this path without a lock, left on this host since
+// its boot by a killed process, are removed.
 //
 // Every failure is an IoError naming path, operation and reason. One thread uses it at a time.
 class AtomicFile {
@@ -77,7 +77,7 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
-  // After it returns the new content is on the disk under `path`. Throws InvalidArgument the second time.
+  // On return the new content is on the disk under `path`. Throws InvalidArgument the second time.
   void commit();
 
  private:
@@ -89,12 +89,12 @@ class AtomicFile {
   [[noreturn]] void fail(const char* operation, int error) const;
 
   FileSystemCalls calls_;
-  std::string path_, target_, temporary_;  // target: where the path leads
-  bool replaces_ = false;                  // the target exists, and ...
-  uid_t owner_ = 0;                        // ... these are its owner, ...
+  std::string path_, target_, temporary_;  // target: the path with symbolic links resolved
+  bool replaces_ = false;                  // the target exists
+  uid_t owner_ = 0;                        // the target's owner
   gid_t group_ = 0;
-  mode_t mode_ = 0;      // ... and permission bits
-  int descriptor_ = -1;  // of the temporary file, which exists as long
+  mode_t mode_ = 0;      // the target's permission bits
+  int descriptor_ = -1;  // of the temporary file; -1 after commit
 };
 
 }  // namespace lockstep

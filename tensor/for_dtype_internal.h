@@ -1,4 +1,4 @@
-// From a dtype to code for its C++ type. Included by kernels only, inside their namespace.
+// Calls code for the C++ type of a dtype. Included by kernels only, inside their namespace.
 #pragma once
 
 #include "lockstep/tensor/level_internal.h"
@@ -28,7 +28,7 @@ void for_number(DType dtype, F function) {
       return function(std::uint8_t{});  // u8, and bool as 0 or 1
   }
 }
-// Any dtype by its size, for kernels that only move elements.
+// Dispatches on the size of the dtype, for kernels that only move elements.
 template <class F>
 void for_size(DType dtype, F function) {
   switch (item_size(dtype)) {
@@ -42,7 +42,7 @@ void for_size(DType dtype, F function) {
       return function(std::uint64_t{});
   }
 }
-// All dtypes, each by its own type.
+// Dispatches on all dtypes, each by its own type.
 template <class F>
 void for_any(DType dtype, F function) {
   switch (dtype) {

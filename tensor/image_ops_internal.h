@@ -1,4 +1,4 @@
-// Raw operations on pictures (images, channels, height, width): convolution, pooling, batch normalisation. f32 and f64.
+// Raw operations on images (images, channels, height, width): convolution, pooling, batch normalisation. f32 and f64.
 // autograd/functions.h has the public ones, with formulas.
 #pragma once
 
@@ -9,19 +9,19 @@
 
 namespace lockstep::raw {
 
-// A window of `kernel` elements, `dilation` apart, that stands at `output` places, `stride` apart, of pictures of `input`
-// elements and `padding` more on each side.
+// Windows of `kernel` elements, `dilation` apart, at `output` positions, `stride` apart, of images of `input` elements
+// with `padding` more on each side.
 struct Windows {
   Size2d input, output, kernel, stride, padding, dilation;
 };
 
-// x (images, groups in, height, width), weight (groups out, in, kernel), out (images, groups out, output): output channels
-// of a group see the input channels of the same group.
+// x (images, groups in, height, width), weight (groups out, in, kernel), out (images, groups out, output): the output
+// channels of a group depend on the input channels of the same group.
 struct Convolution {
   Windows windows;
-  std::int64_t images, groups, in, out;  // channels are those of one group
+  std::int64_t images, groups, in, out;  // in and out: channels of one group
 };
-// What is computed of a convolution.
+// The pass of a convolution that a kernel computes.
 enum class ConvolutionPass : std::uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
 struct ConvolutionOptions {
@@ -39,15 +39,15 @@ void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& o
 
 struct PoolingOptions {
   Size2d kernel, stride, padding, dilation = 1;
-  bool ceil_mode = false;  // a last window that begins in the picture or its padding before it may reach past the end
+  bool ceil_mode = false;  // a last window that begins inside the image or its leading padding may reach past the end
 };
 
 struct MaxPooled {
   Tensor out;
-  Tensor index;  // i64, shape of out: where the largest element stands in its picture, height x width in a row
+  Tensor index;  // i64, shape of out: the largest element's row-major index in its image
 };
 MaxPooled max_pool2d(const Tensor& x, const PoolingOptions& options);
-// Each element of `grad` goes to the place that `index` says; the result has `shape`.
+// Adds each element of `grad` at the position in `index`; the result has `shape`.
 Tensor max_pool2d_backward(const Tensor& grad, const Tensor& index, const Shape& shape, const PoolingOptions& options);
 
 Tensor avg_pool2d(const Tensor& x, const PoolingOptions& options, bool count_include_pad);
@@ -56,13 +56,13 @@ Tensor avg_pool2d_backward(const Tensor& grad, const Shape& shape, const Pooling
 
 struct BatchNormalized {
   Tensor out;
-  Tensor statistics;  // (2, channels): of each channel the mean and 1 / sqrt(variance + eps)
+  Tensor statistics;  // (2, channels): mean and 1 / sqrt(variance + eps) of each channel
 };
-// By the batch's own statistics. weight, bias, running_mean and running_var are (channels) or undefined; the running ones
-// move by `momentum` towards the batch's mean and unbiased variance.
+// Normalises by the batch's statistics. weight, bias, running_mean and running_var are (channels) or undefined; the
+// running statistics move by `momentum` towards the batch's mean and unbiased variance.
 BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                            const Tensor& running_var, double momentum, double eps);
-// The gradient of x; writes those of the parameters where they are defined.
+// Returns the gradient of x; writes the gradients of the parameters that are defined.
 Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
                            const Tensor& grad_weight, const Tensor& grad_bias);
 

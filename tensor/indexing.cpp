@@ -7,14 +7,14 @@ namespace lockstep::raw {
 
 namespace {
 
-// The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not; on devices that
-// run later than their calls the kernels look at every index themselves, and synchronising throws.
+// The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not. On
+// asynchronous devices the kernels check every index, and synchronising throws.
 Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
   LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index must be i64 or i32, got {}", op,
                  describe(index));
   Tensor out = contiguous(to(index, kInt64));
   if (out.numel() == 0) return out;
-  if (!out.device().is_cpu()) {  // its kernels report an index that is outside, and use 0 in its place
+  if (!out.device().is_cpu()) {  // its kernels report an index outside the range, and use 0 instead
     LOCKSTEP_CHECK(size > 0, "{}: the index {} is outside [0, 0)", op, describe(index));
     return out;
   }
@@ -27,10 +27,10 @@ Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
 }  // namespace
 
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
-  LOCKSTEP_CHECK(!tensors.empty(), "cat: no tensors given");
+  LOCKSTEP_CHECK(!tensors.empty(), "cat: expected at least one tensor, got none");
   const Tensor& first = tensors.front();
   const int d = wrap_dim("cat", dim, first.dim());
-  LOCKSTEP_CHECK(first.dim() > 0, "cat: 0-d tensors do not join; use stack");
+  LOCKSTEP_CHECK(first.dim() > 0, "cat: 0-d tensors cannot be concatenated; use stack");
   Shape shape = first.shape();
   DType dtype = first.dtype();
   shape[at(d)] = 0;

@@ -1,7 +1,7 @@
-// What a device has to offer: one table of kernels, generated from ops.def and pointwise.def. Not installed.
+// The kernel table of a device, generated from ops.def and pointwise.def. Not installed.
 //
-// Kernels get plain memory and geometry. They never allocate, check, promote or broadcast; raw ops (the wrappers) do,
-// and compute nothing themselves.
+// Kernels receive plain memory and geometry. They never allocate, check, promote or broadcast; raw ops (the wrappers)
+// do, and compute nothing themselves.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Loop {
   void* data[N];
 };
 
-// A contiguous input seen as (outer, n, inner); n is reduced, or is what a row operation runs along.
+// A contiguous input seen as (outer, n, inner). Reductions and row operations run along n.
 struct Rows {
   std::int64_t outer = 1, n = 1, inner = 1;
 };
@@ -43,7 +43,7 @@ struct Matrix {
   std::int64_t row, column;
 };
 
-// out (m, n) = a (m, k) b (k, n) + bias (n), for each of `batch` problems whose operands lie at the given distances.
+// out (m, n) = a (m, k) b (k, n) + bias (n), for each of `batch` problems; their operands lie at the given distances.
 struct Gemm {
   std::int64_t m, n, k;
   Matrix a, b, out;
@@ -51,7 +51,7 @@ struct Gemm {
   std::int64_t batch = 1, a_step = 0, b_step = 0, out_step = 0;
 };
 
-inline constexpr std::int64_t kMostWords = 256;  // that one write_words writes
+inline constexpr std::int64_t kMostWords = 256;  // limit of one write_words
 
 using raw::PointwiseParams;
 
@@ -68,12 +68,12 @@ struct KernelTable {
 #undef POINTWISE
 };
 
-// The table of a device. Throws NotBuilt for a device this build lacks.
+// The table of a device. Throws NotBuilt for a device that this build does not support.
 const KernelTable& kernels(Device device);
 
-// The instruction-set level whose kernels run: "v2", "v3", "v4" or "native".
+// The instruction-set level of the kernels in use: "v2", "v3", "v4" or "native".
 const char* cpu_level();
-// The level and the library of products, by version: "native, oneDNN 2.6.3". Ranks that compare bits must agree on it.
+// The level and the version of the matrix library: "native, oneDNN 2.6.3". Ranks that compare bits must agree on both.
 std::string cpu_description();
 
 }  // namespace lockstep

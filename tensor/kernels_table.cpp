@@ -1,4 +1,4 @@
-// The table of one level or device. A kernel that ops.def names and nobody wrote is a link error here.
+// The table of one level or device. A kernel in ops.def without a definition is a link error here.
 #include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {

@@ -13,7 +13,7 @@ void require_parameter(const char* name, const Tensor& parameter, const Shape& s
 
 Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
-// x as (outer, n), by the (2, outer) statistics.
+// x as (outer, n); the statistics are (2, outer).
 Rows normalized_rows(const Tensor& x, const Tensor& statistics) {
   const std::int64_t outer = statistics.size(1);
   return {.outer = outer, .n = outer > 0 ? x.numel() / outer : 0};
@@ -57,7 +57,7 @@ void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tenso
   for (const Tensor* out : {&grad_weight, &grad_bias}) {
     if (!out->defined()) continue;
     require_same("layer_norm", *out, x);
-    LOCKSTEP_CHECK(out->is_contiguous(), "layer_norm: the place for a gradient is not contiguous: {}", describe(*out));
+    LOCKSTEP_CHECK(out->is_contiguous(), "layer_norm: the output for a gradient is not contiguous: {}", describe(*out));
     if (x.numel() == 0) fill(*out, 0);
   }
   if (x.numel() == 0 || (!grad_weight.defined() && !grad_bias.defined())) return;

@@ -1,11 +1,11 @@
-// One table of kernels: the namespace they live in, and their declarations. Included first by every file of kernels,
-// which is compiled once for each table (an instruction-set level, or a kind of device) with LOCKSTEP_KERNELS set to the
-// namespace: cpu::v3, cuda::device.
+// The declarations of one kernel table and its namespace. Included first by every file of kernels, which is compiled
+// once for each table (an instruction-set level, or a kind of device) with LOCKSTEP_KERNELS set to the namespace:
+// cpu::v3, cuda::device.
 #pragma once
 
 #include "lockstep/tensor/kernels_internal.h"
 
-// In front of what host and device share.
+// Marks functions that host and device share.
 #ifdef __CUDACC__
 #define HOST_DEVICE __host__ __device__
 #else

@@ -5,14 +5,14 @@
 namespace lockstep::raw {
 namespace {
 
-// An undefined weight stays undefined.
+// True if the weight can be read as it is: contiguous or undefined.
 bool stays(const Tensor& weight) { return !weight.defined() || weight.is_contiguous(); }
 
 double scale_of(Reduction reduction, std::int64_t count) {
   return reduction == Reduction::kMean ? 1.0 / static_cast<double>(count) : 1.0;
 }
 
-// "(2, 0)": where the element stands that is `flat` in row-major order.
+// "(2, 0)": the index of the element at `flat` in row-major order.
 std::string place(const Shape& shape, std::int64_t flat) {
   Shape index = shape;
   for (int dim = shape.dim() - 1; dim >= 0; --dim) {
@@ -27,7 +27,7 @@ std::string place(const Shape& shape, std::int64_t flat) {
   const double value = select(reshape(x, {-1}), 0, flat).item<double>();
   throw InvalidArgument(
       fmt::format("bce_loss: x at {} is {}, expected 0 to 1; x is {}\n"
-                  "logits go through sigmoid first, or into BCEWithLogitsLoss",
+                  "For logits use BCEWithLogitsLoss, or apply sigmoid first",
                   place(x.shape(), flat), value, describe(x)));
 }
 

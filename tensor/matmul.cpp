@@ -5,12 +5,12 @@ namespace lockstep::raw {
 
 namespace {
 
-// f16 and bf16 are storage formats on CPUs; cuda devices multiply them, and add up in f32.
+// f16 and bf16 are storage formats on CPUs; cuda devices multiply them and sum in f32.
 void require_factor(const char* op, const Tensor& x) {
   if (!x.device().is_cuda() || (x.dtype() != kFloat16 && x.dtype() != kBFloat16)) require_float(op, x);
 }
 
-// True where the last two dimensions are a matrix that the kernels can read: one stride is 1, the other covers it.
+// True if kernels can read the last two dimensions as a matrix: one stride is 1, the other is at least the row length.
 bool readable(const Tensor& x) {
   const int d = x.dim();
   const std::int64_t rows = x.shape()[at(d - 2)], columns = x.shape()[at(d - 1)];
@@ -44,11 +44,12 @@ void run(const Tensor& a, const Tensor& b, const Tensor& out) {
       .gemm({.m = m, .n = n, .k = k, .a = matrix(a), .b = matrix(b), .out = {out.raw_data(), n, 1}}, out.dtype());
 }
 
-// Shapes as NumPy's matmul: a vector on the left is a row, on the right a column, and its dimension goes afterwards.
+// Shapes as in NumPy's matmul: a vector on the left is a row, on the right a column; its dimension is removed
+// afterwards.
 struct Operands {
   Tensor a, b;  // at least 2-D
   Shape batch;  // broadcast leading dimensions
-  Shape out;    // of the result
+  Shape out;    // shape of the result
 };
 
 Operands prepare(const Tensor& a, const Tensor& b) {
@@ -69,7 +70,7 @@ Operands prepare(const Tensor& a, const Tensor& b) {
   return p;
 }
 
-// One problem per broadcast batch index; where both operands step evenly they go to the kernel in one call.
+// One product per broadcast batch index; one kernel call if both operands have a constant batch stride.
 void run_batched(const Operands& p, const Tensor& out) {
   const Dense dense_a(p.a, readable(p.a)), dense_b(p.b, readable(p.b));
   const Tensor &a = *dense_a, &b = *dense_b;
@@ -122,7 +123,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out) {
   const Operands p = prepare(a, b);
   require_same("matmul", a, out);
-  LOCKSTEP_CHECK(out.shape() == p.out && out.is_contiguous(), "matmul: the result has shape {}, the place for it is {}",
+  LOCKSTEP_CHECK(out.shape() == p.out && out.is_contiguous(), "matmul: the result has shape {}, the output is {}",
                  p.out.to_string(), describe(out));
   run_batched(p, out);
 }

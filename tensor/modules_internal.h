@@ -1,5 +1,5 @@
-// Parts of the library that are shared objects of their own, opened on first use: what they need (CUDA, MPI) is no burden
-// for programs that do without. Not installed.
+// Parts of the library in shared objects of their own, opened on first use: programs that do not use CUDA or MPI do
+// not need them. Not installed.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace lockstep {
 
 // The file of a module as messages name it: <folder>/lockstep/liblockstep_<name>.so.
 std::string module_file(const std::string& name);
-// Its function `entry`; the module stays open. Null where there is none: `why` is empty if the file is missing, and else
-// says what is wrong with it.
+// Opens the module and returns its function `entry`; the module stays open. Returns null on failure: `why` is empty if
+// the file is missing, otherwise it is the reason.
 void* open_module(const std::string& name, const std::string& entry, std::string& why);
 
 }  // namespace lockstep

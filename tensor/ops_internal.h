@@ -1,4 +1,5 @@
-// Raw operations: checked, without history. autograd/functions.h has the public ones, which record and document.
+// Raw operations: checked, not recorded by autograd. The public ones, recorded and documented, are in
+// autograd/functions.h.
 //
 // A wrapper here checks its arguments, allocates the result and calls one kernel of the device's table; it throws
 // InvalidArgument naming the operation and both operands. Functions with `out` write there and need the exact shape.
@@ -14,7 +15,7 @@
 
 namespace lockstep::raw {
 
-// --- creation (creation.cpp) --------------------------------------------------------------------------------------------
+// --- creation (creation.cpp) ----------------------------------------------------------------------------------------
 Tensor empty(const Shape& shape, const TensorOptions& options = {});
 Tensor empty_like(const Tensor& like);
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
@@ -25,13 +26,13 @@ Tensor eye(std::int64_t n, const TensorOptions& options = {});
 Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options = {});  // copies
 Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = {}, std::shared_ptr<void> owner = {});
 
-// --- views (views.cpp) --------------------------------------------------------------------------------------------------
+// --- views (views.cpp) ----------------------------------------------------------------------------------------------
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
 Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
 bool can_view(const Tensor& x, const Shape& shape);
-bool is_expanded(const Tensor& x);                         // several of its elements are in one place
-bool overlap(const Tensor& a, const Tensor& b);            // they may have an address in common
-void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument where `out` is expanded
+bool is_expanded(const Tensor& x);                         // several elements share one address
+bool overlap(const Tensor& a, const Tensor& b);            // true if they may share an address
+void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument if `out` is expanded
 Tensor view(const Tensor& x, const Shape& shape);
 Tensor reshape(const Tensor& x, const Shape& shape);
 Tensor transpose(const Tensor& x, std::int64_t dim_a, std::int64_t dim_b);
@@ -42,9 +43,9 @@ Tensor expand(const Tensor& x, const Shape& shape);
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step);
 
-// --- copies (copy.cpp) --------------------------------------------------------------------------------------------------
+// --- copies (copy.cpp) ----------------------------------------------------------------------------------------------
 void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
-void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws where the value does not fit
+void fill(const Tensor& x, const Scalar& value, const char* op = "fill_");  // throws if the value does not fit
 // Throws InvalidArgument, naming `op`, for a number that an element of `dtype` cannot hold.
 void require_fits(const char* op, const Scalar& number, DType dtype);
 Tensor to(const Tensor& x, DType dtype);
@@ -52,13 +53,13 @@ Tensor to(const Tensor& x, Device device);
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
 
-// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------------
+// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------
 enum class Pointwise : std::uint8_t {
 #define POINTWISE(name, functor, low, high) name,
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };
-struct PointwiseParams {  // of the functor: slope, limits, exponent
+struct PointwiseParams {  // parameters of the functor: negative slope, limits, exponent
   double a = 0, b = 0;
 };
 const char* name(Pointwise op);
@@ -67,7 +68,7 @@ Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const 
                        const PointwiseParams& params);                                                    // grad f'(x)
 Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params);  // grad f''(x)
 
-// --- elementwise with several operands (elementwise.cpp) --------------------------------------------------------------------------------------------
+// --- elementwise with several operands (elementwise.cpp) ------------------------------------------------------------
 enum class Compare : std::uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
@@ -80,16 +81,16 @@ Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Integers between lo and hi. A limit that is absent, or outside the dtype's range on its own side, does not limit.
 Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi);
-// a[i] = a[i] op b[i] where b broadcasts to a, which keeps its dtype.
+// a[i] = a[i] op b[i]; b broadcasts to a, which keeps its dtype.
 void add_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);
 void mul_(const Tensor& a, const Tensor& b);
 void div_(const Tensor& a, const Tensor& b);
-// A 0-d tensor of the dtype that `number` takes next to `like`, or bool for a bool. Too large a number wraps, as in
-// PyTorch.
+// A 0-d tensor of `number`, with the dtype that promotion next to `like` gives, or bool for a bool. Too large a number
+// wraps, as in PyTorch.
 Tensor scalar_like(const Tensor& like, const Scalar& number);
 
-// --- reductions (reduce.cpp): `dims` empty means all --------------------------------------------------------------------
+// --- reductions (reduce.cpp): `dims` empty means all ----------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out);
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -109,28 +110,28 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t di
 bool equal(const Tensor& a, const Tensor& b);
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
-// --- layer normalisation (layer_norm.cpp): over the last dimensions, `shape`; weight and bias of that shape or undefined --
+// --- layer normalisation (layer_norm.cpp): over the last dimensions `shape`; weight, bias: `shape` or undefined -------
 struct Normalized {
   Tensor out;
-  Tensor statistics;  // (2, rows): of each row the mean and 1 / sqrt(variance + eps)
+  Tensor statistics;  // (2, rows): mean and 1 / sqrt(variance + eps) of each row
 };
 Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps);
 Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics);
-// Writes the parameters' gradients; one that is undefined is left out.
+// Writes the gradients of the parameters that are defined.
 void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
                                 const Tensor& grad_weight, const Tensor& grad_bias);
 
-// --- products (matmul.cpp) -------------------------------------------------------------------------------------------------
+// --- products (matmul.cpp) ------------------------------------------------------------------------------------------
 // 1-D to batched N-D by NumPy's rule; transposed operands are read in place.
 Tensor matmul(const Tensor& a, const Tensor& b);
 void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out);
 // x (..., in), weight (out, in), bias (out) or undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-// --- printing (printing.cpp): as PyTorch, with `suffix` before the last parenthesis ---------------------------------------
+// --- printing (printing.cpp): as PyTorch, with `suffix` before the last parenthesis ---------------------------------
 std::string to_string(const Tensor& x, const std::string& suffix = {});
 
-// --- indexing (indexing.cpp) --------------------------------------------------------------------------------------------
+// --- indexing (indexing.cpp) ----------------------------------------------------------------------------------------
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim);
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]

@@ -1,4 +1,5 @@
-// The numbers of optimizer steps in the parameters' own precision. Included by kernels only, inside their namespace.
+// The hyperparameters of optimizer steps in the parameters' precision. Included by kernels only, inside their
+// namespace.
 #pragma once
 
 #include "lockstep/tensor/level_internal.h"

@@ -19,18 +19,19 @@ void check(const char* op, const char* role, const Tensor& parameter, const Tens
                  describe(other));
 }
 
-// The roles of the state that a step uses, null for none.
+// Names of the state tensors that a step uses, null for none.
 using Roles = std::array<const char*, 2>;
 
 void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
-  LOCKSTEP_CHECK(list.size() <= kMostStepped, "{}: {} parameters, at most {} at once", op, list.size(), kMostStepped);
+  LOCKSTEP_CHECK(list.size() <= kMostStepped, "{}: {} parameters, expected at most {} in one call", op, list.size(),
+                 kMostStepped);
   const TensorImpl& first = list[0].parameter->impl();
   for (const Stepped& one : list) {
     const TensorImpl& parameter = one.parameter->impl();
     LOCKSTEP_CHECK(parameter.dtype == kFloat32 || parameter.dtype == kFloat64,
                    "{}: parameter is {}, expected f32 or f64", op, describe(*one.parameter));
     LOCKSTEP_CHECK(parameter.dtype == first.dtype && parameter.storage->device() == first.storage->device(),
-                   "{}: one parameter is {}, another {}; step them apart", op, describe(*list[0].parameter),
+                   "{}: one parameter is {}, another {}; step them in separate calls", op, describe(*list[0].parameter),
                    describe(*one.parameter));
     check(op, "the gradient", *one.parameter, *one.grad);
     if (!parameter.contiguous) require_writable(op, *one.parameter);
@@ -42,11 +43,11 @@ void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
   }
 }
 
-// Calls step(kernels, memory of each) with contiguous tensors, and puts the results back where a parameter is not.
+// Calls step(kernels, memory) with contiguous copies where needed, and copies the results back to the parameters.
 template <class Step>
 void in_place(const Roles& roles, std::span<const Stepped> list, Step step) {
   std::array<SteppedMemory, kMostStepped> memory;
-  std::vector<Tensor> copies;  // of what is not contiguous, until the end
+  std::vector<Tensor> copies;  // of tensors that are not contiguous
   struct Scattered {
     const Tensor* parameter;
     Tensor dense;

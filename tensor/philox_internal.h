@@ -47,7 +47,7 @@ HOST_DEVICE inline void box_muller(double u, double v, double* first, double* se
   *second = radius * std::sin(angle);
 }
 
-// What a block's elements are: 4 in f32, 2 in f64 (where a uniform takes two words).
+// The elements of one block: 4 in f32, 2 in f64 (a uniform takes two words).
 HOST_DEVICE inline void uniforms_of(const PhiloxBlock& block, float low, float width, float* out) {
   for (int i = 0; i < 4; ++i) out[i] = low + width * uniform24(block.words[i]);
 }

@@ -21,7 +21,7 @@ constexpr PointwiseEntry kEntries[] = {
 
 const PointwiseEntry& entry(Pointwise op) { return kEntries[static_cast<std::size_t>(op)]; }
 
-// These keep integers; all others turn them into f32 first.
+// True for operations that keep integer dtypes; all others convert integers to f32 first.
 bool keeps_integers(Pointwise op) { return op == Pointwise::neg || op == Pointwise::abs || op == Pointwise::relu; }
 
 }  // namespace
@@ -32,7 +32,7 @@ Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
   if (!x.is_floating_point() && !keeps_integers(op)) [[unlikely]]
     return pointwise(op, to(x, kFloat32), params);
   LOCKSTEP_CHECK(x.dtype() != kBool,
-                 "{}: bool tensors are not numbers, got {}; convert with to(kInt64), and for the "
+                 "{}: bool tensors are not supported, got {}; convert with to(kInt64), and for the "
                  "opposite compare with == false",
                  entry(op).name, describe(x));
   require_computable(entry(op).name, x);

@@ -1,7 +1,7 @@
-// The functors of pointwise.def: a value, a slope in terms of input x and output y, and, where Eigen has a vectorised
-// form, that form. Used on the host and on devices.
+// The functors of pointwise.def: a value, a derivative (`slope`) in terms of input x and output y, and, if Eigen has a
+// vectorised form, that form. Used on the host and on devices.
 //
-// To add one: the functor here, a line in pointwise.def, a documented declaration in autograd/functions.h.
+// To add a function: a functor here, a line in pointwise.def, a documented declaration in autograd/functions.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Neg {
-  static constexpr bool kIntegers = true;  // also for integer tensors, which keep their dtype
+  static constexpr bool kIntegers = true;  // accepts integer tensors, which keep their dtype
   template <class T>
   HOST_DEVICE static T value(T x) {
     return -x;
@@ -36,8 +36,8 @@ struct Abs {
   }
 };
 
-// e^x of a packet: f32 by math::exp, f64 by Eigen, with the ends that Eigen leaves out (it clamps its argument to the
-// range of finite results).
+// e^x of a packet: f32 by math::exp, f64 by Eigen, corrected outside the range of finite results, to which Eigen
+// clamps its argument.
 template <class P>
 P exp_packet(const P& x) {
   using T = typename P::Scalar;
@@ -69,7 +69,7 @@ struct Exp {
   }
 };
 
-// Eigen's log takes every subnormal number for the smallest normal one: they are scaled up first.
+// Eigen's log treats subnormal numbers as the smallest normal one, so they are scaled up first.
 template <class P>
 P log_packet(const P& x) {
   using T = typename P::Scalar;
@@ -167,7 +167,7 @@ struct Tanh {
   }
 };
 
-struct Sigmoid {  // 1 / (1 + e^-x): where e^-x overflows, 1 / infinity is the right 0
+struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the right value
   template <class T>
   HOST_DEVICE static T value(T x) {
     return T(1) / (T(1) + math::exp(-x));
@@ -184,7 +184,7 @@ struct Sigmoid {  // 1 / (1 + e^-x): where e^-x overflows, 1 / infinity is the r
 
 struct Relu {
   static constexpr bool kIntegers = true;
-  static constexpr bool kStops = true;  // where the slope is 0 the gradient is 0, also an infinite one
+  static constexpr bool kStops = true;  // a derivative of 0 gives gradient 0, even for an infinite incoming gradient
   template <class T>
   HOST_DEVICE static T value(T x) {
     return x < T(0) ? T(0) : x;
@@ -207,7 +207,7 @@ struct LeakyRelu {
   }
 };
 
-struct Gelu {  // x Phi(x), Phi the normal distribution function
+struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
   template <class T>
   HOST_DEVICE static T value(T x) {
     return x * phi(x);
@@ -238,7 +238,7 @@ struct Silu {  // x sigmoid(x)
   }
 };
 
-struct Softplus {  // log(1 + e^x), written so that large |x| neither overflow nor lose the tail
+struct Softplus {  // log(1 + e^x), without overflow or loss of precision for large |x|
   template <class T>
   HOST_DEVICE static T value(T x) {
     return (x > T(0) ? x : T(0)) + math::log1p(math::exp(x > T(0) ? -x : x));
@@ -262,7 +262,7 @@ struct Erf {
 
 struct Clamp {
   static constexpr bool kStops = true;
-  double low, high;  // NaN: no limit. The upper one wins where they are in the wrong order
+  double low, high;  // NaN: no limit. If low > high, the result is high
   template <class T>
   HOST_DEVICE T value(T x) const {
     const T raised = x < T(low) ? T(low) : x;
@@ -312,7 +312,7 @@ HOST_DEVICE T times_slope(T grad, T slope) {
     return grad * slope;
 }
 
-// f'' by evaluating the slope on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.
+// f'' by evaluating f' on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.
 template <class F, class T>
 HOST_DEVICE T bend_of(const F& f, T x) {
   const T y = f.value(x);

@@ -9,16 +9,15 @@ Windows geometry(const char* op, const Tensor& x, const PoolingOptions& options)
   require_picture(op, x);
   const Windows w =
       windows_over(op, x, options.kernel, options.stride, options.padding, options.dilation, options.ceil_mode);
-  LOCKSTEP_CHECK(w.input.height * w.input.width <= kMostSize, "{}: pictures may have {} elements, x is {}", op,
+  LOCKSTEP_CHECK(w.input.height * w.input.width <= kMostSize, "{}: images may have at most {} elements, x is {}", op,
                  kMostSize, describe(x));
-  // Otherwise a window could see padding alone, as it could with either of the next two.
+  // These three checks exclude windows that consist of padding alone.
   LOCKSTEP_CHECK(2 * w.padding.height <= w.kernel.height && 2 * w.padding.width <= w.kernel.width,
                  "{}: the padding {} is more than half of the kernel, {}", op, text(w.padding), text(w.kernel));
-  LOCKSTEP_CHECK(w.input.height > 0 && w.input.width > 0, "{}: the pictures have no elements: x is {}", op,
-                 describe(x));
+  LOCKSTEP_CHECK(w.input.height > 0 && w.input.width > 0, "{}: the images have no elements: x is {}", op, describe(x));
   LOCKSTEP_CHECK((w.padding.height == 0 || w.dilation.height <= w.input.height) &&
                      (w.padding.width == 0 || w.dilation.width <= w.input.width),
-                 "{}: with padding, a dilation of {} is more than the pictures have: x is {}", op, text(w.dilation),
+                 "{}: with padding, the dilation {} must not exceed the images' size: x is {}", op, text(w.dilation),
                  describe(x));
   return w;
 }
@@ -29,7 +28,7 @@ Tensor empty_output(const Tensor& x, const Windows& w, DType dtype) {
   return empty({x.size(0), x.size(1), w.output.height, w.output.width}, {.dtype = dtype, .device = x.device()});
 }
 
-// The place for the gradient of x, and where windows stand in it.
+// The windows over `out`, the gradient of x; checks grad against them.
 Windows backward_geometry(const char* op, const Tensor& grad, const Tensor& out, const PoolingOptions& options) {
   const Windows w = geometry(op, out, options);
   const Shape expected = {out.size(0), out.size(1), w.output.height, w.output.width};

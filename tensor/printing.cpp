@@ -1,5 +1,5 @@
-// PyTorch's way of printing: elements aligned in columns, four digits, scientific where the range asks for it, long
-// tensors summarised.
+// Prints as PyTorch does: elements aligned in columns, four digits, scientific notation for a wide range, long tensors
+// summarised.
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +17,7 @@ constexpr int kDigits = 4;
 
 bool summarized(const Tensor& x) { return x.numel() > kSummarizeFrom; }
 
-// The elements that are shown, as f64 (exact for every dtype but large i64, which are shown by their own path).
+// The elements that are printed, as f64 (exact for every dtype but large i64, which have their own code path).
 void collect(const Tensor& x, bool summarize, std::vector<Scalar>& out) {
   if (x.dim() == 0) {
     out.push_back(x.item());
@@ -30,13 +30,13 @@ void collect(const Tensor& x, bool summarize, std::vector<Scalar>& out) {
   }
 }
 
-// How all elements of one tensor are written, found from the shown ones.
+// The number format of one tensor, chosen from the printed elements.
 class Format {
  public:
   Format(const Tensor& x, const std::vector<Scalar>& values)
       : floating_(x.is_floating_point()), bool_(x.dtype() == kBool) {
     if (floating_) choose(values);
-    for (const Scalar& value : values) {  // as PyTorch, which does not make room for floating zeros, NaN and infinities
+    for (const Scalar& value : values) {  // as PyTorch, which ignores floating zeros, NaN and infinities in the width
       const double v = value.to_double();
       if (!floating_ || (std::isfinite(v) && v != 0)) width_ = std::max(width_, static_cast<int>(write(value).size()));
     }
@@ -46,7 +46,7 @@ class Format {
   int width() const { return width_; }
 
  private:
-  // PyTorch's rules: integers as "1."; scientific where the largest is over 1e8, or 1000 times the smallest, or the
+  // PyTorch's rules: integers as "1."; scientific if the largest is over 1e8, or 1000 times the smallest, or the
   // smallest under 1e-4.
   void choose(const std::vector<Scalar>& values) {
     double low = INFINITY, high = 0;
@@ -118,7 +118,7 @@ std::string block_text(const Tensor& x, const Format& format, int indent, bool s
   return text + "]";
 }
 
-// PyTorch's names of dtypes without its prefix, shown where they are not the default.
+// PyTorch's names of dtypes without the prefix "torch.", printed if not the default dtype.
 const char* torch_name(DType dtype) {
   switch (dtype) {
     case kUInt8:

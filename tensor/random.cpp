@@ -35,8 +35,8 @@ std::vector<std::uint64_t> state() {
 }
 
 void set_state(std::span<const std::uint64_t> state) {
-  LOCKSTEP_CHECK(state.size() % 3 == 1,
-                 "random::set_state: {} numbers are not a state; use what random::state returned", state.size());
+  LOCKSTEP_CHECK(state.size() % 3 == 1, "random::set_state: {} numbers are not a state; pass a result of random::state",
+                 state.size());
   for (std::size_t i = 1; i < state.size(); i += 3) {
     LOCKSTEP_CHECK(state[i] < kMaxMicroBatches && state[i + 1] < kStreamCount,
                    "random::set_state: micro-batch {}, stream {} do not exist", state[i], state[i + 1]);
@@ -75,7 +75,7 @@ Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& opt
   return out;
 }
 
-// Counter blocks for a draw on the device; each replay of a CUDA graph draws from blocks of its own.
+// Reserves counter blocks for a draw on the device; each replay of a CUDA graph uses new blocks.
 random::Position reserve(random::Stream stream, std::int64_t blocks, Device device) {
   const auto count = static_cast<std::uint64_t>(blocks);
   random::Position position = random::reserve(stream, count);
@@ -86,7 +86,7 @@ random::Position reserve(random::Stream stream, std::int64_t blocks, Device devi
   return position;
 }
 
-// For all elements of `out`: a block has four f32 or two f64.
+// Reserves blocks for all elements of `out`: a block has four f32 or two f64.
 random::Position reserve(const Tensor& out, random::Stream stream) {
   const std::int64_t each = out.dtype() == kFloat64 ? 2 : 4;
   return reserve(stream, (out.numel() + each - 1) / each, out.device());
@@ -119,7 +119,7 @@ Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& option
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
   LOCKSTEP_CHECK(low < high, "randint: no integer in [{}, {})", low, high);
-  // 64 bits an element; high * (range / 2^64) is uniform to one part in 2^64 / range.
+  // 64 bits per element; high * (range / 2^64) is uniform to one part in 2^64 / range.
   Tensor values = empty(shape, {.dtype = kInt64});
   const std::int64_t count = values.numel();
   Tensor bits = empty({count * 2}, {.dtype = kInt32});

@@ -20,7 +20,7 @@ unsigned dims_mask(const char* op, const Tensor& x, const Shape& dims) {
   unsigned mask = 0;
   for (std::int64_t dim : dims) {
     const unsigned bit = 1u << wrap_dim(op, dim, x.dim());
-    LOCKSTEP_CHECK(!(mask & bit), "{}: a dimension stands twice in {}", op, dims.to_string());
+    LOCKSTEP_CHECK(!(mask & bit), "{}: a dimension appears twice in {}", op, dims.to_string());
     mask |= bit;
   }
   return mask;
@@ -49,7 +49,7 @@ Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
   }
   if (block) {
     out.input = contiguous(x);
-  } else {  // reduced dimensions apart from each other: moved to the end
+  } else {  // reduced dimensions that are not adjacent are moved to the end
     for (std::int64_t d : reduced) order.push_back(d);
     out.input = contiguous(permute(x, order));
     out.rows.outer *= out.rows.inner;
@@ -59,7 +59,7 @@ Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 void require_elements(const char* op, const Tensor& x, const Plan& p) {
-  LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: nothing to choose from in {}", op, describe(x));
+  LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: no elements to reduce in {}", op, describe(x));
 }
 
 using ExtremeKernel = void (*KernelTable::*)(const void*, void*, const Rows&, DType);
@@ -95,7 +95,7 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
 void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out) {
   require_same("sum", x, out);
   const Plan p = plan("sum", x, dims, keepdim);
-  LOCKSTEP_CHECK(p.shape == out.shape() && out.is_contiguous(), "sum: the result has shape {}, the place for it is {}",
+  LOCKSTEP_CHECK(p.shape == out.shape() && out.is_contiguous(), "sum: the result has shape {}, the output is {}",
                  p.shape.to_string(), describe(out));
   if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
 }
@@ -104,7 +104,7 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
   require_float("mean", x);
   const Plan p = plan("mean", x, dims, keepdim);
   Tensor out = empty(p.shape, x.options());
-  // The mean of nothing is 0 * infinity: NaN, as in PyTorch.
+  // The mean of no elements is 0 * infinity: NaN, as in PyTorch.
   if (out.numel() > 0)
     kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0 / static_cast<double>(p.rows.n));
   return out;

@@ -54,7 +54,7 @@ std::int64_t checked_numel(const char* op, const Shape& shape) {
   }
   if (negative) [[unlikely]]
     throw_no_tensor(op, shape, "a negative size");
-  // A size of 0 hides what stands before it; no tensor of ours addresses more than 2^59 elements of 8 bytes.
+  // A size of 0 hides overflow in the sizes before it; no tensor has more than 2^59 elements of 8 bytes.
   if (too_many || product >= std::int64_t{1} << 59) [[unlikely]]
     throw_no_tensor(op, shape, "too many elements");
   return product;

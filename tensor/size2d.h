@@ -1,4 +1,4 @@
-// Two sizes of a picture.
+// A height and a width.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace lockstep {
 
-// A height and a width. One number stands for both, as in `.padding = 1`; two are written in braces, `.padding = {1, 2}`.
+// A height and a width. One number means both, as in `.padding = 1`; two are written in braces, `.padding = {1, 2}`.
 struct Size2d {
-  // A square.
+  // Equal height and width.
   constexpr Size2d(std::int64_t both) : height(both), width(both) {}  // NOLINT: implicit
   constexpr Size2d(std::int64_t h, std::int64_t w) : height(h), width(w) {}
   friend constexpr bool operator==(const Size2d&, const Size2d&) = default;

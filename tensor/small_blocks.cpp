@@ -11,7 +11,7 @@ constexpr std::size_t kStep = 64, kLargest = 1024;  // sizes are multiples of kS
 constexpr std::size_t kKept = 16 * 1024;            // bytes that one list keeps at most
 constexpr std::size_t kLists = kLargest / kStep + 1;
 
-// A sanitizer that looks for uses after free, or for leaks, wants to see every block come and go.
+// Sanitizers that detect uses after free or leaks must see every allocation and free.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kKeepsBlocks = false;
 #elif defined(__has_feature)
@@ -28,16 +28,16 @@ struct Block {
 
 struct List {
   Block* first;
-  std::uint32_t room;  // how many blocks it would still take
+  std::uint32_t room;  // number of blocks the list can still hold
 };
 
-// No constructor and no destructor: usable from a thread's first moment to its last, when destructors of other
-// thread-locals and of statics still free tensors. Lists have room from the thread's first deallocation to its end; list
-// 0, of no size, never has.
+// No constructor and no destructor: usable until a thread's very end, when destructors of other thread-locals and of
+// statics still free tensors. Lists have room from the thread's first deallocation to its end; list 0, for size 0,
+// never has.
 constinit thread_local List lists[kLists] = {};
 constinit thread_local bool opened = false;
 
-// Gives the blocks back when the thread ends.
+// Frees the blocks when the thread ends.
 struct Closer {
   ~Closer() {
     for (List& list : lists) {
@@ -50,7 +50,7 @@ struct Closer {
   }
 };
 
-// For a block that finds no room: its list is full, or closed, or this is the first block that the thread frees.
+// Frees a block whose list has no room: the list is full or closed, or this is the thread's first free.
 [[gnu::noinline]] void deallocate_without_room(void* block, std::size_t bytes) noexcept {
   if (opened || !kKeepsBlocks || bytes > kLargest) return std::free(block);
   opened = true;

@@ -1,4 +1,5 @@
-// A vector whose first N elements live inside it: most operations have few inputs, and lists of them should not allocate.
+// A vector that stores its first N elements inside the object: most operations have few inputs, and lists of them
+// should not allocate.
 #pragma once
 
 #include <cstddef>
@@ -69,7 +70,7 @@ class SmallVector {
     data_ = larger;
     capacity_ = capacity;
   }
-  // Destroys the elements and goes back to the room inside.
+  // Destroys the elements and returns to the inline storage.
   void clear() {
     release_heap();
     data_ = inside();
@@ -83,7 +84,7 @@ class SmallVector {
     std::destroy(begin(), end());
     if (data_ != inside()) std::allocator<T>().deallocate(data_, capacity_);
   }
-  // Of an empty vector: the elements of another, which is left empty.
+  // Moves the elements of `other` into this empty vector.
   void take(SmallVector& other) {
     if (other.data_ == other.inside()) {
       std::uninitialized_move(other.begin(), other.end(), data_);

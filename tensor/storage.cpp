@@ -13,10 +13,10 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void throw_no_memory(std::size_t bytes, Device device) {
-  throw DeviceError(fmt::format("{}: out of memory: {} bytes asked for", device.to_string(), bytes));
+  throw DeviceError(fmt::format("{}: out of memory: {} bytes requested", device.to_string(), bytes));
 }
 
-// On the CPU one block holds the Storage, then the data on the next aligned address.
+// On the CPU one block holds the Storage, followed by the data at the next aligned address.
 constexpr std::size_t kHeader = kAlignment;
 
 std::size_t block_bytes(std::size_t data_bytes) { return data_bytes + kHeader + kAlignment; }
@@ -53,7 +53,7 @@ Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner) {
-  if (!device.is_cpu()) accelerator(device);  // throws where there is none
+  if (!device.is_cpu()) accelerator(device);  // throws if there is no such device
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
   auto* storage = new (block) Storage(data, bytes, device, block);

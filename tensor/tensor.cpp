@@ -32,13 +32,13 @@ TensorImpl::TensorImpl(const TensorImpl& other)
       strides(other.strides), dtype(other.dtype), contiguous(other.contiguous) {}
 
 void Tensor::throw_undefined() {
-  throw InvalidArgument("tensor: an undefined tensor was used; assign it before, and test with defined()");
+  throw InvalidArgument("tensor: an undefined tensor was used; assign it first, or test it with defined()");
 }
 
 namespace {
 // One size or stride of x. Unlike a reduction, a size does not take dimension 0 of a 0-d tensor.
 std::int64_t entry_of(const char* op, const Shape& entries, std::int64_t dim, const Tensor& x) {
-  LOCKSTEP_CHECK(x.dim() > 0, "{}: dimension {} was asked for, but {} is 0-d and has none; test dim() first", op, dim,
+  LOCKSTEP_CHECK(x.dim() > 0, "{}: dimension {} was requested, but {} is 0-d and has none; test dim() first", op, dim,
                  describe(x));
   return entries[static_cast<std::size_t>(wrap_dim(op, dim, x.dim()))];
 }
@@ -48,7 +48,7 @@ std::int64_t Tensor::size(std::int64_t dim) const { return entry_of("size", shap
 std::int64_t Tensor::stride(std::int64_t dim) const { return entry_of("stride", strides(), dim, *this); }
 
 Scalar Tensor::item() const {
-  LOCKSTEP_CHECK(numel() == 1, "item: the tensor has {} elements, not one: {}", numel(), describe(*this));
+  LOCKSTEP_CHECK(numel() == 1, "item: expected one element, the tensor has {}: {}", numel(), describe(*this));
   if (!device().is_cpu()) [[unlikely]] {
     capture::forbid("item", device());
     return raw::to(*this, Device()).item();
@@ -76,12 +76,12 @@ Scalar Tensor::item() const {
 }
 
 void* Tensor::checked_data(DType dtype) const {
-  LOCKSTEP_CHECK(dtype == this->dtype(), "data: asked for {}, the tensor is {}", name(dtype), describe(*this));
+  LOCKSTEP_CHECK(dtype == this->dtype(), "data: {} was requested, the tensor is {}", name(dtype), describe(*this));
   return raw_data();
 }
 
 void* Tensor::checked_span(DType dtype) const {
-  LOCKSTEP_CHECK(dtype == this->dtype(), "span: asked for {}, the tensor is {}", name(dtype), describe(*this));
+  LOCKSTEP_CHECK(dtype == this->dtype(), "span: {} was requested, the tensor is {}", name(dtype), describe(*this));
   LOCKSTEP_CHECK(is_contiguous() && device().is_cpu(),
                  "span: {} is not contiguous memory of the CPU; call contiguous() or to(\"cpu\")", describe(*this));
   return raw_data();

@@ -29,37 +29,37 @@ namespace lockstep {
 
 class Tensor;
 
-// What autograd keeps with a tensor: history or gradient. tensor/ owns it and does not look inside.
+// Autograd's data of a tensor: history or gradient. tensor/ owns the slot and does not read it.
 struct AutogradSlot : SmallObject {
   virtual ~AutogradSlot() = default;
 };
 
-// How to create a tensor. A member that is not set means the function's own default: f32 for most functions and i64
-// for integers, on the cpu; `zeros_like` and `ones_like` take dtype and device from their tensor.
+// Options of tensor creation. A member that is not set means the function's default: f32 for most functions and i64
+// for integers, on the cpu; `zeros_like` and `ones_like` use dtype and device of their tensor.
 struct TensorOptions {
-  std::optional<DType> dtype = std::nullopt;    // of the elements
-  std::optional<Device> device = std::nullopt;  // where it lives
-  bool requires_grad = false;                   // a leaf that backward gives a gradient
+  std::optional<DType> dtype = std::nullopt;    // dtype of the elements
+  std::optional<Device> device = std::nullopt;  // the tensor's device
+  bool requires_grad = false;                   // true: a leaf for which backward computes a gradient
 };
 
-// How `var` and `std` reduce.
+// Options of `var` and `std`.
 struct VarOptions {
   std::int64_t correction = 1;  // subtracted from the number of elements in the divisor; 0: the biased variance
-  bool keepdim = false;         // leave the reduced dimensions with size 1
+  bool keepdim = false;         // keep the reduced dimensions with size 1
 };
 
-// How to run backward from a tensor.
+// Options of backward.
 struct BackwardOptions {
-  bool retain_graph = false;  // keep what the graph saved, to run it again
+  bool retain_graph = false;  // keep the saved tensors, so that backward can run again
   bool create_graph = false;  // record backward itself, for second derivatives (implies retain_graph)
 };
 
-// Removes a hook. It may outlive the tensor; dropping it leaves the hook in place.
+// A handle that removes a hook. It may outlive the tensor; destroying the handle does not remove the hook.
 class HookHandle {
  public:
   HookHandle() = default;
   explicit HookHandle(Callback<void()> remove) : remove_(std::move(remove)) {}
-  // Takes the hook away. Doing it twice is fine.
+  // Removes the hook. A second call does nothing.
   void remove() {
     if (remove_) std::exchange(remove_, {})();
   }
@@ -74,12 +74,12 @@ struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
   TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype);
   // Row-major from the start of the storage; `numel` is the product of the sizes.
   TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype);
-  // The same elements, without what autograd keeps.
+  // Shares the elements of `other`, without its autograd data.
   explicit TensorImpl(const TensorImpl& other);
   static void destroy(const TensorImpl* impl) { delete impl; }
 
   Ref<Storage> storage;
-  std::byte* data;  // of the first element
+  std::byte* data;  // address of the first element
   std::int64_t numel;
   Shape shape;
   Strides strides;  // in elements
@@ -88,7 +88,7 @@ struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
   std::unique_ptr<AutogradSlot> autograd;
 };
 
-// A handle on elements, as the head of this file describes it. Copies refer to the same elements.
+// A handle to elements; see the head of this file. Copies refer to the same elements.
 class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false, and using it in an operation is an error
@@ -98,22 +98,22 @@ class Tensor {
   // Assignment to a variable makes it refer to the elements of `other`.
   Tensor& operator=(const Tensor& other) & = default;
   Tensor& operator=(Tensor&& other) & noexcept = default;
-  // Assignment to a temporary, as in x[0] = y and x[0] = 5, changes its elements: copy_ and fill_.
+  // Assignment to a temporary changes its elements: x[0] = y is copy_, x[0] = 5 is fill_.
   Tensor& operator=(const Tensor& other) &&;
   Tensor& operator=(const Scalar& value) &&;
   ~Tensor() = default;
 
-  // --- asking -------------------------------------------------------------------------------------------------------
+  // --- properties ---------------------------------------------------------------------------------------------------
   bool defined() const { return static_cast<bool>(impl_); }   // false for Tensor()
-  const Shape& shape() const { return impl().shape; }         // the sizes of its dimensions
+  const Shape& shape() const { return impl().shape; }         // the sizes of the dimensions
   const Strides& strides() const { return impl().strides; }   // in elements, one for each dimension
-  std::int64_t size(std::int64_t dim) const;                  // of one dimension; negative ones count from the end
+  std::int64_t size(std::int64_t dim) const;                  // of one dimension; negative values count from the end
   std::int64_t stride(std::int64_t dim) const;                // in elements
   int dim() const { return impl().shape.dim(); }              // number of dimensions
   std::int64_t numel() const { return impl().numel; }         // number of elements
-  DType dtype() const { return impl().dtype; }                // of the elements
-  Device device() const { return impl().storage->device(); }  // where they live
-  // Dtype and device, to make another one like it.
+  DType dtype() const { return impl().dtype; }                // dtype of the elements
+  Device device() const { return impl().storage->device(); }  // device of the storage
+  // Dtype and device, to create a similar tensor.
   TensorOptions options() const { return {.dtype = dtype(), .device = device()}; }
   bool is_contiguous() const { return impl().contiguous; }                         // row-major, without gaps
   bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  // f16, bf16, f32 or f64
@@ -131,12 +131,12 @@ class Tensor {
   }
   Scalar item() const;
 
-  // Address of the first element. Throws InvalidArgument where T is not the tensor's dtype.
+  // Address of the first element. Throws InvalidArgument if T is not the tensor's dtype.
   template <class T>
   T* data() const {
     return static_cast<T*>(checked_data(dtype_of<T>));
   }
-  // The elements in order. Throws InvalidArgument where T is not the dtype, or the tensor is not contiguous or not on the CPU.
+  // The elements in order. Throws InvalidArgument if T is not the dtype, or the tensor is not contiguous CPU memory.
   template <class T>
   std::span<T> span() const {
     return {static_cast<T*>(checked_span(dtype_of<T>)), static_cast<std::size_t>(numel())};
@@ -148,31 +148,31 @@ class Tensor {
     const T* first = static_cast<const T*>(dense.raw_data());
     return std::vector<T>(first, first + numel());
   }
-  // PyTorch's way of printing: "tensor([[1., 2.]])".
+  // The tensor as PyTorch prints it: "tensor([[1., 2.]])".
   std::string to_string() const;
 
-  // --- views: they share storage, and gradients flow through them -----------------------------------------------------
-  // One size may be -1. `view` throws where the elements would have to move; `reshape` copies then.
+  // --- views: share storage and are differentiable ------------------------------------------------------------------
+  // One size may be -1. If the elements would have to move, `view` throws and `reshape` copies.
   Tensor view(const Shape& shape) const;
   Tensor reshape(const Shape& shape) const;                        // as view, or a copy
-  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;  // these dimensions change places
-  Tensor permute(const Shape& dims) const;                         // dimension i is the one that was dims[i]
+  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;  // swaps two dimensions
+  Tensor permute(const Shape& dims) const;                         // dimension i of the result is dims[i]
   Tensor t() const;                                                // 2-D: transpose(0, 1); 0-D and 1-D: itself
   Tensor squeeze() const;                                          // without dimensions of size 1
-  Tensor squeeze(std::int64_t dim) const;                          // without this one, where its size is 1
+  Tensor squeeze(std::int64_t dim) const;                          // without this one, if its size is 1
   Tensor unsqueeze(std::int64_t dim) const;                        // with a new dimension of size 1 before `dim`
-  // Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions come in front.
+  // Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions are prepended.
   Tensor expand(const Shape& shape) const;
-  Tensor select(std::int64_t dim, std::int64_t index) const;  // one position of `dim`, which goes
+  Tensor select(std::int64_t dim, std::int64_t index) const;  // one position of `dim`; removes `dim`
   // Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
   // `length` positions from `start` on.
   Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
-  // Joins these dimensions into one; a copy where they do not lie together.
+  // Joins these dimensions into one; copies if they cannot be joined without moving elements.
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
   Tensor operator[](std::int64_t index) const;  // select(0, index)
 
-  // --- moving: the tensor itself where nothing changes, otherwise a copy ------------------------------------------------
+  // --- conversions: the tensor itself if nothing changes, otherwise a copy ------------------------------------------
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
   Tensor to(const char* device) const { return to(Device(device)); }
@@ -180,9 +180,9 @@ class Tensor {
   Tensor clone() const;   // always a copy, contiguous
   Tensor detach() const;  // shares storage, without history
 
-  // --- in place: they change the elements and return the tensor; add_ is +=, and so on -----------------------------------
+  // --- in place: change the elements and return the tensor; add_ is +=, and so on -----------------------------------
   // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error. The dtype
-  // stays. A result of a higher category (bool, integers, floats) throws InvalidArgument.
+  // stays; a result of a higher category (bool < integers < floats) throws InvalidArgument.
   const Tensor& fill_(const Scalar& value) const;  // throws for a value outside the range of the dtype
   const Tensor& zero_() const;
   const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices
@@ -195,7 +195,7 @@ class Tensor {
   const Tensor& div_(const Tensor& other) const;
   const Tensor& div_(const Scalar& other) const;
 
-  // --- reductions (see the free functions) -------------------------------------------------------------------------------
+  // --- reductions (see the free functions) --------------------------------------------------------------------------
   Tensor sum() const;
   Tensor sum(const Shape& dims, bool keepdim = false) const;
   Tensor mean() const;
@@ -217,7 +217,7 @@ class Tensor {
   Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
   Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
 
-  // --- the most common functions, for code that comes from LibTorch (see the free functions) -----------------------------
+  // --- the most common functions, as members like LibTorch's (see the free functions) -------------------------------
   Tensor add(const Tensor& other, const Scalar& alpha = 1) const;
   Tensor add(const Scalar& other) const;
   Tensor sub(const Tensor& other, const Scalar& alpha = 1) const;
@@ -241,24 +241,24 @@ class Tensor {
   Tensor matmul(const Tensor& other) const;
 
   // --- autograd -----------------------------------------------------------------------------------------------------
-  bool requires_grad() const;  // takes part in gradients
-  // Only a leaf may be changed; only floating-point tensors can require grad. A leaf that is frozen (false)
-  // after the forward gets no gradient from it; its hooks still run. Returns the tensor.
+  bool requires_grad() const;  // true if backward computes or passes on its gradient
+  // Only a leaf may be changed; only floating-point tensors can require grad. A leaf that is frozen (false) after the
+  // forward gets no gradient from that forward; its hooks still run. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
-  bool is_leaf() const;  // made by the program, not by a recorded operation
-  // The gradient that backward accumulated in this leaf; undefined where there is none. Warns on others.
+  bool is_leaf() const;  // not the result of a recorded operation
+  // The gradient that backward accumulated in this leaf; undefined if there is none. Warns on non-leaves.
   Tensor grad() const;
-  // Sets the gradient: of this shape, dtype and device, or undefined for none. Backward adds to it in place,
-  // so it is copied where it is expanded or overlaps this tensor; otherwise it is kept.
+  // Sets the gradient: a tensor of this shape, dtype and device, or undefined for none. Backward adds to it in place,
+  // so a gradient that is expanded or overlaps this tensor is copied; any other is kept as it is.
   void set_grad(const Tensor& grad) const;
-  // Runs backward from this tensor. Without a gradient it must have one element, whose gradient is 1.
+  // Runs backward from this tensor. Without a gradient argument the tensor must have one element; its gradient is 1.
   void backward() const;
   void backward(const Tensor& gradient, const BackwardOptions& options = {}) const;
   void backward(const BackwardOptions& options) const;
-  // Runs when this tensor's gradient is complete; what the hook returns, if defined, replaces the gradient.
+  // Registers a hook that runs when this tensor's gradient is complete. A defined result replaces the gradient.
   HookHandle register_hook(Callback<Tensor(const Tensor&)> hook) const;
 
-  // --- for the library itself: programs do without ----------------------------------------------------------------------
+  // --- internal: for the library itself -----------------------------------------------------------------------------
   TensorImpl& impl() const {
     if (!impl_) [[unlikely]]
       throw_undefined();

@@ -53,7 +53,7 @@ class Pool {
     wake_.notify_all();
     take_chunks(body, context, chunks);
     std::unique_lock lock(mutex_);
-    body_ = nullptr;  // a worker that wakes late finds nothing to join
+    body_ = nullptr;  // a worker that wakes late finds no job
     idle_.wait(lock, [this] { return active_ == 0; });
   }
 
@@ -96,7 +96,8 @@ class Pool {
   bool stop_ = false;
 };
 
-// The pool and who may use it. `busy` also answers nested calls: an operation inside a chunk runs in turn.
+// The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on that chunk's
+// thread.
 struct PoolState {
   explicit PoolState(int count) : threads(count) {}
   std::mutex busy;
@@ -112,8 +113,9 @@ PoolState*& state() {
 }
 
 PoolState* make_state() {
-  auto made = std::make_unique<PoolState>(default_threads());  // first: this may throw
-  // A forked child has none of the threads: it leaves the parent's pool (and its locks) alone and starts another.
+  auto made = std::make_unique<PoolState>(default_threads());  // first, because it may throw
+  // A forked child has none of the threads: it leaves the parent's pool (and its locks) untouched and starts another
+  // pool.
   pthread_atfork(nullptr, nullptr, [] { state() = new PoolState(state()->threads.load()); });
   return made.release();
 }
@@ -123,7 +125,7 @@ PoolState* make_state() {
 int num_threads() { return state()->threads.load(std::memory_order_relaxed); }
 
 void set_num_threads(int count) {
-  LOCKSTEP_CHECK(count >= 1, "set_num_threads: {} threads; at least 1 is needed", count);
+  LOCKSTEP_CHECK(count >= 1, "set_num_threads: {} threads, expected at least 1", count);
   const std::lock_guard lock(state()->busy);
   state()->pool.reset();
   state()->threads.store(count);

@@ -20,7 +20,7 @@ constinit std::atomic<int> trace_level{0};
 
 namespace {
 
-// An event as it stands in a ring.
+// An event as stored in a ring.
 struct Packed {
   std::uint64_t begin, end;  // ticks of the clock
   std::int64_t bytes;
@@ -29,13 +29,13 @@ struct Packed {
   std::int16_t from, to;
   std::int8_t phase;
   TraceKind kind;
-  char name[28];  // not terminated where it is as long
+  char name[28];  // not terminated if it fills the array
 };
 constexpr std::size_t kWords = 8;
 static_assert(sizeof(Packed) == kWords * 8);
 
-// The events of one thread, which alone writes. Words are atomic, so that a reader that comes while one is written reads
-// nonsense, which it notices by `head_`, and not a data race; on x86 that costs nothing.
+// The events of one thread, its only writer. Words are atomic, so that a reader during a write gets a torn event,
+// which it detects by `head_`, instead of a data race; on x86 atomic words cost nothing.
 class Ring {
  public:
   Ring(std::size_t capacity, int thread)
@@ -52,7 +52,7 @@ class Ring {
     head_.store(head + 1, std::memory_order_release);
   }
 
-  // Calls body(event) for all that are left, and returns how many are not.
+  // Calls body(event) for all events that are left, and returns the number of lost ones.
   template <class Body>
   std::int64_t read(Body body) const {
     const std::uint64_t head = head_.load(std::memory_order_acquire);
@@ -62,7 +62,7 @@ class Ring {
       std::uint64_t words[kWords];
       for (std::size_t w = 0; w < kWords; ++w)
         words[w] = records_[i % (capacity_ + 1)].words[w].load(std::memory_order_acquire);
-      if (head_.load(std::memory_order_relaxed) - i > capacity_) {  // its place is being written again
+      if (head_.load(std::memory_order_relaxed) - i > capacity_) {  // the slot is being overwritten
         ++lost;
         continue;
       }
@@ -83,7 +83,7 @@ class Ring {
   std::atomic<std::uint64_t> head_{0};
 };
 
-// A moment on both clocks: events are stamped by the cheap one, and reported on the system's.
+// A time on both clocks: events are stamped by the cheaper clock and reported in the system's.
 struct Moment {
   std::uint64_t ticks = 0;
   std::int64_t ns = 0;
@@ -94,7 +94,7 @@ struct Rings {
   TraceOptions options;
   Moment begin;
   std::vector<std::shared_ptr<Ring>> all;
-  std::vector<std::shared_ptr<Ring>> free;  // of threads that have ended
+  std::vector<std::shared_ptr<Ring>> free;  // rings of threads that have ended
 };
 
 Rings& rings() {
@@ -102,15 +102,15 @@ Rings& rings() {
   return instance;
 }
 
-// Numbers traces; a thread whose ring is of another one gets a new ring.
+// The number of the current trace; a thread whose ring belongs to another trace gets a new ring.
 constinit std::atomic<std::uint32_t> current{0};
 
-// No constructor and no destructor: usable from a thread's first moment to its last.
+// No constructor and no destructor: usable until a thread's very end.
 constexpr std::uint32_t kEnded = ~std::uint32_t{0};
 constinit thread_local Ring* own = nullptr;
 constinit thread_local std::uint32_t own_trace = 0;
 
-// Keeps the thread's ring, and hands it on when the thread ends.
+// Owns the thread's ring, and releases it for reuse when the thread ends.
 struct Owner {
   ~Owner() {
     const std::lock_guard lock(rings().mutex);
@@ -121,7 +121,7 @@ struct Owner {
   std::shared_ptr<Ring> ring;
 };
 
-// Gives this thread a ring of the trace that runs. Null where the thread is about to end.
+// Gives this thread a ring of the current trace. Null if the thread is about to end.
 [[gnu::noinline]] Ring* new_ring() {
   if (own_trace == kEnded) return nullptr;
   thread_local Owner owner;
@@ -140,7 +140,7 @@ struct Owner {
   return own;
 }
 
-// Whether the processor's counter runs at one rate, the same on all cores.
+// True if the processor's counter runs at one constant rate on all cores.
 bool has_steady_counter() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -224,10 +224,10 @@ void add_trace_event(TraceKind kind, std::string_view name, std::uint64_t begin,
 
 void start_trace(const TraceOptions& options) {
   LOCKSTEP_CHECK(options.events_per_thread >= 1 && options.events_per_thread <= std::size_t{1} << 26,
-                 "start_trace: {} events a thread, expected 1 to 67,108,864", options.events_per_thread);
+                 "start_trace: {} events per thread, expected 1 to 67,108,864", options.events_per_thread);
   Rings& shared = rings();
   const std::lock_guard lock(shared.mutex);
-  LOCKSTEP_CHECK(!is_tracing(), "start_trace: a trace runs already; end it with stop_trace()");
+  LOCKSTEP_CHECK(!is_tracing(), "start_trace: a trace is already running; end it with stop_trace()");
   shared.options = options;
   shared.all.clear();
   shared.free.clear();
@@ -239,7 +239,7 @@ void start_trace(const TraceOptions& options) {
 Trace stop_trace() {
   Rings& shared = rings();
   const std::lock_guard lock(shared.mutex);
-  LOCKSTEP_CHECK(is_tracing(), "stop_trace: no trace runs; begin one with start_trace()");
+  LOCKSTEP_CHECK(is_tracing(), "stop_trace: no trace is running; start one with start_trace()");
   detail::trace_level.store(0, std::memory_order_relaxed);
   const Moment begin = shared.begin, end = moment();
   Trace trace;

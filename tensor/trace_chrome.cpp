@@ -1,4 +1,4 @@
-// Traces in the JSON of Chrome's tracing: what chrome://tracing and ui.perfetto.dev open.
+// Writes traces in the JSON format of Chrome's tracing, for chrome://tracing and ui.perfetto.dev.
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ void put(Text& out, fmt::format_string<Args...> format, Args&&... args) {
   fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
 }
 
-// Names may be cut in the middle of a character: what is not ASCII becomes '?'.
+// Names may be cut in the middle of a character: non-ASCII bytes become '?'.
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -29,7 +29,7 @@ std::string json_string(std::string_view text) {
   return out + '"';
 }
 
-// Nanoseconds since `zero` in the format's microseconds.
+// Nanoseconds as the format's microseconds.
 std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 void put_labels(Text& out, const TraceLabels& labels) {
@@ -67,7 +67,7 @@ class Writer {
  private:
   void write(const TraceEvent& event) {
     switch (event.kind) {
-      case TraceKind::kCollective:  // overlaps with what the thread does meanwhile
+      case TraceKind::kCollective:  // overlaps with other events of the thread
         begin(event, "b", event.begin), put_id(event), put_labels(out_, event.labels), put(out_, "}}");
         begin(event, "e", event.end), put_id(event), put(out_, "}}");
         return;
@@ -90,7 +90,8 @@ class Writer {
     }
   }
 
-  // What no other event of the kind has: collectives are numbered for their group, messages for their two ranks.
+  // Writes an id that is unique among events of the kind: collectives are numbered in their group, messages between
+  // two ranks.
   void put_id(const TraceEvent& event) {
     const TraceLabels& labels = event.labels;
     put(out_, ",\"id\":\"{}.{}.", pid_, labels.group);
@@ -105,7 +106,7 @@ class Writer {
     begin(event, "i", event.begin), put(out_, ",\"s\":\"t\"");
     put_labels(out_, event.labels), put(out_, "}}");
   }
-  // From a bucket's launch to its completion. A bucket is launched once a step: the arrow's number is that of the pair.
+  // Writes an arrow from a bucket's launch to its completion. Each launch gets a new arrow number.
   void arrow(const TraceEvent& event, const char* ph, const char* rest) {
     if (*ph == 's') arrows_.push_back({event.labels.id, ++arrow_});
     const auto open = std::ranges::find(arrows_, event.labels.id, &Arrow::bucket);

@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-// The first line of a small file of the kernel's; empty where it cannot be read.
+// The first line of one of the kernel's small files; empty if it cannot be read.
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -21,7 +21,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The limit of a control group and of all above it; 0 where there is none.
+// The smallest limit of a control group and its ancestors; 0 if there is none.
 int cores_of_groups(const std::string& root, std::string path) {
   int least = 0;
   for (;;) {
@@ -31,7 +31,7 @@ int cores_of_groups(const std::string& root, std::string path) {
     const int cores = cores_of_quota(quota);
     if (cores > 0) least = least == 0 ? cores : std::min(least, cores);
     if (path.empty()) return least;
-    path.resize(std::min(path.rfind('/'), path.size()));  // "" is above "/a"
+    path.resize(std::min(path.rfind('/'), path.size()));  // the parent of "/a" is ""
   }
 }
 

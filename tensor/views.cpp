@@ -13,7 +13,7 @@ Tensor make_view(const Tensor& x, const Shape& shape, const Strides& strides, st
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, first, shape, strides, impl.dtype)));
 }
 
-// `shape` with its -1 replaced by what is left over.
+// `shape` with -1 replaced by the inferred size.
 Shape infer(const char* op, const Tensor& x, Shape shape) {
   std::int64_t known = 1;
   int open = -1;
@@ -25,12 +25,13 @@ Shape infer(const char* op, const Tensor& x, Shape shape) {
   }
   if (open >= 0 && known > 0 && x.numel() % known == 0) shape[at(open)] = x.numel() / known;
   LOCKSTEP_CHECK(std::ranges::all_of(shape, [](std::int64_t s) { return s >= 0; }) && shape.numel() == x.numel(),
-                 "{}: {} has {} elements, which shape {} does not hold", op, describe(x), x.numel(), shape.to_string());
+                 "{}: {} has {} elements, which do not fit into shape {}", op, describe(x), x.numel(),
+                 shape.to_string());
   return shape;
 }
 
-// Strides that give x the (complete) shape without moving elements; false where there are none. Walks both shapes from
-// the back: each run of x's dimensions that is contiguous in itself must be a product of new dimensions.
+// Strides that give x the (complete) shape without moving elements; false if there are none. Walks both shapes from
+// the back: each contiguous run of x's dimensions must be a product of new dimensions.
 bool view_strides(const Tensor& x, const Shape& shape, Strides& strides) {
   strides = contiguous_strides(shape);
   if (x.is_contiguous() || x.numel() == 0) return true;
@@ -79,7 +80,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 }
 
 void require_writable(const char* op, const Tensor& out) {
-  LOCKSTEP_CHECK(!is_expanded(out), "{}: {} is expanded: several elements share one place; clone() it first", op,
+  LOCKSTEP_CHECK(!is_expanded(out), "{}: {} is expanded: several elements share one address; clone() it first", op,
                  describe(out));
 }
 
@@ -120,7 +121,7 @@ Tensor permute(const Tensor& x, const Shape& dims) {
   unsigned seen = 0;
   for (int i = 0; i < x.dim(); ++i) {
     const int from = wrap_dim("permute", dims[at(i)], x.dim());
-    LOCKSTEP_CHECK(!(seen >> from & 1u), "permute: dimension {} twice in {}", from, dims.to_string());
+    LOCKSTEP_CHECK(!(seen >> from & 1u), "permute: dimension {} appears twice in {}", from, dims.to_string());
     seen |= 1u << from;
     shape[at(i)] = x.shape()[at(from)];
     strides[at(i)] = x.strides()[at(from)];
@@ -166,7 +167,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
 }
 
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
-  LOCKSTEP_CHECK(x.dim() > 0, "select: a 0-d tensor has nothing to select from");
+  LOCKSTEP_CHECK(x.dim() > 0, "select: a 0-d tensor has no dimension to select from");
   const int d = wrap_dim("select", dim, x.dim());
   const std::int64_t size = x.shape()[at(d)];
   LOCKSTEP_CHECK(index >= -size && index < size, "select: index {} is outside [{}, {}) of dimension {} of {}", index,
@@ -180,8 +181,8 @@ Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
 }
 
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) {
-  LOCKSTEP_CHECK(x.dim() > 0, "slice: a 0-d tensor has nothing to slice");
-  LOCKSTEP_CHECK(step > 0, "slice: step {}; it must be positive", step);
+  LOCKSTEP_CHECK(x.dim() > 0, "slice: a 0-d tensor has no dimension to slice");
+  LOCKSTEP_CHECK(step > 0, "slice: step {}, expected a positive step", step);
   const int d = wrap_dim("slice", dim, x.dim());
   Shape shape = x.shape();
   Strides strides = x.strides();

@@ -19,7 +19,7 @@ Warnings& warnings() {
   return instance;
 }
 
-// In one call, so that lines of several threads do not mix.
+// Prints in one call, so that lines of several threads do not mix.
 void print(const std::string& message) {
   const std::string line = "warning: " + message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);

@@ -1,5 +1,5 @@
-// f16 and bf16 are added up in f32 and rounded once: the type in which a dtype is summed. Included by kernels only, inside
-// their namespace.
+// Wide<T> is the type in which T is summed: f16 and bf16 are summed in f32 and rounded once. Included by kernels only,
+// inside their namespace.
 #pragma once
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// How windows stand over pictures: what convolution and pooling check alike.
+// Window geometry and checks that convolution and pooling share.
 #pragma once
 
 #include "lockstep/tensor/image_ops_internal.h"
@@ -8,7 +8,7 @@ namespace lockstep::raw {
 
 inline std::string text(const Size2d& size) { return fmt::format("{} x {}", size.height, size.width); }
 
-inline constexpr std::int64_t kMostSize = 1 << 30;  // so that products of two stay far from the largest number
+inline constexpr std::int64_t kMostSize = 1 << 30;  // so that a product of two sizes does not overflow
 
 inline void require_sizes(const char* op, const char* name, const Size2d& size, std::int64_t least) {
   LOCKSTEP_CHECK(size.height >= least && size.width >= least && size.height <= kMostSize && size.width <= kMostSize,
@@ -20,8 +20,8 @@ inline void require_picture(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dim() == 4, "{}: x must be (images, channels, height, width), got {}", op, describe(x));
 }
 
-// How many windows stand along a side that has `room` for their first elements beside the first window's. With ceil_mode one
-// more, cut off, where it still begins before the end of the side, of `input` elements.
+// The number of windows along a side; `room` is the distance from the first window to the last possible one. ceil_mode
+// adds one more, cut off, if it begins inside the `input` elements or the padding before them.
 inline std::int64_t windows_along(std::int64_t room, std::int64_t stride, std::int64_t input, std::int64_t padding,
                                   bool ceil_mode) {
   if (!ceil_mode) return room / stride + 1;
@@ -29,7 +29,7 @@ inline std::int64_t windows_along(std::int64_t room, std::int64_t stride, std::i
   return (count - 1) * stride >= input + padding ? count - 1 : count;
 }
 
-// Where a window of `kernel` stands in x's pictures. Throws where it does not fit at all.
+// The windows of `kernel` over x's images. Throws if the kernel does not fit.
 inline Windows windows_over(const char* op, const Tensor& x, const Size2d& kernel, const Size2d& stride,
                             const Size2d& padding, const Size2d& dilation, bool ceil_mode = false) {
   require_sizes(op, "the kernel", kernel, 1);

@@ -1,4 +1,4 @@
-// What the raw wrappers share: operand checks, loops over broadcast operands, rows along a dimension.
+// Shared by the raw wrappers: operand checks, loops over broadcast operands, rows along a dimension.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 namespace lockstep::raw {
 
 inline std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
-// Of an operand that may be absent.
+// The address of an optional operand's elements.
 inline const void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
 
-// Apart from the checks, which are then small enough to be inlined.
+// Separate functions, so that the checks are small enough to be inlined.
 [[noreturn, gnu::noinline]] inline void throw_devices_differ(const char* op, const Tensor& a, const Tensor& b) {
   throw InvalidArgument(fmt::format("{}: operands on different devices: {} and {}; move one with to(device)", op,
                                     describe(a), describe(b)));
@@ -46,8 +46,8 @@ inline void require_float(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "{}: needs f32 or f64, got {}", op, describe(x));
 }
 
-// A tensor itself where it is contiguous (or a kernel can read it as it is), otherwise a contiguous copy. Counts no
-// reference.
+// The tensor itself if it is contiguous (or a kernel can read it as it is), otherwise a contiguous copy. Takes no
+// reference to the tensor.
 class Dense {
  public:
   explicit Dense(const Tensor& x) : Dense(x, x.is_contiguous()) {}
@@ -62,7 +62,7 @@ class Dense {
   const Tensor& tensor_;
 };
 
-// The shape of a result of both; throws InvalidArgument where there is none.
+// The shape to which a and b broadcast; throws InvalidArgument if there is none.
 inline Shape broadcast(const char* op, const Tensor& a, const Tensor& b) {
   Shape out;
   LOCKSTEP_CHECK(try_broadcast(a.shape(), b.shape(), &out), "{}: shapes do not broadcast: {} and {}", op, describe(a),
@@ -77,15 +77,16 @@ inline void require_broadcast_to(const char* op, const Tensor& from, const Tenso
                  op, describe(from), describe(to));
 }
 
-// `read` itself, or a copy where it shares memory with `written` in another arrangement (a shifted or transposed view):
-// there, writing one element would change another that is still to be read.
+// Returns `read`, or a copy if it shares memory with `written` in another arrangement (a shifted or transposed view):
+// then writing one element would change another that is still to be read.
 inline Tensor apart(const Tensor& read, const Tensor& written) {
   if (read.raw_data() == written.raw_data() && read.shape() == written.shape() && read.strides() == written.strides())
     return read;
   return overlap(read, written) ? clone(read) : read;
 }
 
-// The loop nest over `operands` (the output first), all broadcast to `shape`, with mergeable dimensions merged.
+// The loop nest over `operands` (the output first), all broadcast to `shape`; adjacent dimensions are merged where
+// possible.
 template <int N>
 Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operands) {
   Loop<N> loop;

@@ -1,4 +1,4 @@
-// Chooses the level of the CPU kernels, once, by what the processor offers (or by LOCKSTEP_ISA).
+// Chooses the level of the CPU kernels, once, by the processor's instruction sets (or by LOCKSTEP_ISA).
 #include <string_view>
 
 #include "lockstep/tensor/accelerator_internal.h"
@@ -34,7 +34,7 @@ struct Level {
   bool supported;
 };
 
-// What the processor (and the operating system, which must save wide registers) offers.
+// True if the processor supports the level and the operating system saves its wide registers.
 bool supports(std::string_view level) {
 #if LOCKSTEP_HAVE_LEVELS_ALL
   __builtin_cpu_init();
@@ -49,7 +49,7 @@ bool supports(std::string_view level) {
 }
 
 Level choose() {
-  num_threads();  // throws for a wrong LOCKSTEP_NUM_THREADS, also where no operation is large enough for the pool
+  num_threads();  // throws for an invalid LOCKSTEP_NUM_THREADS even if no operation uses the pool
   const std::optional<std::string> wanted = environment("LOCKSTEP_ISA");
   const Level levels[] = {
 #define ENTRY(level, cpu_name) {#level, &cpu::level::kTable, supports(#level)},
@@ -58,7 +58,8 @@ Level choose() {
   };
   for (const Level& level : levels) {
     if (wanted ? *wanted == level.name : level.supported) {
-      if (!level.supported) throw DeviceError(fmt::format("LOCKSTEP_ISA: this processor has no {}", level.name));
+      if (!level.supported)
+        throw DeviceError(fmt::format("LOCKSTEP_ISA: this processor does not support {}; unset it", level.name));
       return level;
     }
   }

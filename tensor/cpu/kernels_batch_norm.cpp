@@ -1,4 +1,5 @@
-// Batch normalisation of (outer, channels, inner), a channel at a time; its sums are those of its rows, in order.
+// Batch normalisation of (outer, channels, inner), one channel at a time. A channel's sum adds the sums of its rows,
+// in order.
 #include "lockstep/tensor/level_internal.h"
 
 #include <cmath>
@@ -10,7 +11,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// The sum over a channel's rows of sum(where the row begins).
+// The sum over a channel's rows of sum(first element of the row).
 template <class F>
 double sum_rows(const Rows& rows, std::int64_t channel, F sum) {
   double total = 0;
@@ -18,7 +19,7 @@ double sum_rows(const Rows& rows, std::int64_t channel, F sum) {
   return total;
 }
 
-// The sum of g[i] (x[i] - mean), in an order that follows from `n` alone.
+// The sum of g[i] (x[i] - mean), in an order that depends on `n` alone.
 template <class T>
 double sum_products(const T* g, const T* x, T mean, std::int64_t n) {
   constexpr int kSize = kPacketSize<T>;

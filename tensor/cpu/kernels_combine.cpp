@@ -1,5 +1,5 @@
-// Canonical sums over ranks: in blocks that stay in the first-level cache, each of them reduced like a binary counter,
-// so that any number of inputs needs few spare blocks and comes out in pairs, then pairs of pairs.
+// Canonical sums over ranks: in blocks that fit the first-level cache. Each block is reduced like a binary counter, so
+// that any number of inputs needs few spare blocks and is summed in pairs, then pairs of pairs.
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -11,12 +11,12 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
-constexpr std::int64_t kBlock = 256;                                      // elements
-constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blocks of a counter at once
+constexpr std::int64_t kBlock = 256;                                      // elements of a block
+constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // blocks that a counter holds at most
 
-// Every loop below goes over elements that may be the same in inputs and outputs, but never shifted: safe as vectors.
+// Inputs and outputs of the loops below may be the same memory but never overlap shifted, so vectorising is safe.
 #if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"  // without optimisation nothing is made a vector, and that is fine
+#pragma clang diagnostic ignored "-Wpass-failed"  // without optimisation no loop is vectorised
 #define LOCKSTEP_EACH_ELEMENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define LOCKSTEP_EACH_ELEMENT _Pragma("GCC ivdep")
@@ -36,7 +36,7 @@ void join_blocks(W* a, const W* b, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) a[i] = join<kOp>(a[i], b[i]);
 }
 
-// Two inputs into two outputs, the whole range at once: the usual case, at the speed of memory.
+// Combines two inputs into two outputs in one pass: the usual case, at memory bandwidth.
 template <class T, raw::CombineOp kOp, bool kScaled>
 void combine_pair(const T* a, const T* b, T* out0, T* out1, std::int64_t count, Wide<T> scale) {
   LOCKSTEP_EACH_ELEMENT
@@ -58,7 +58,7 @@ template <raw::CombineOp kOp, int N, class W>
     return join<kOp>(join_all<kOp, N / 2>(values), join_all<kOp, N / 2>(values + N / 2));
 }
 
-// N inputs into one output or all of them, the whole range at once.
+// Combines N inputs into one output or N outputs, in one pass.
 template <class T, raw::CombineOp kOp, int N>
 void combine_few(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> scale) {
   const T* in[N];
@@ -80,7 +80,7 @@ void combine_few(const raw::Combine& c, std::int64_t first, std::int64_t count, 
     run(std::integral_constant<int, N>{});
 }
 
-// Leaves the canonical combination of one block in blocks[0].
+// Stores the canonical combination of one block in blocks[0].
 template <class T, raw::CombineOp kOp>
 void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> (*blocks)[kBlock]) {
   int height = 0;
@@ -139,7 +139,7 @@ void combine_type(const raw::Combine& c, std::int64_t first, std::int64_t count)
 void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   switch (c.dtype) {
     case DType::kBool:
-      return;  // refused by the wrapper
+      return;  // rejected by the wrapper
     case DType::kUInt8:
       return combine_type<std::uint8_t>(c, first, count);
     case DType::kInt32:

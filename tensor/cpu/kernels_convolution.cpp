@@ -1,7 +1,7 @@
-// Convolution as products of matrices: the elements that each window sees become a column, a tile of columns at a time.
+// Convolution as matrix products (im2col): the elements of each window become a column, a tile of columns at a time.
 //
-// Tiles and shares follow from the shapes alone, and products keep their bits with any number of threads (gemm), so results
-// do, too; oneDNN promises no such thing of its own convolution.
+// Tiles and shares depend on the shapes alone, and products have the same bits for any number of threads (gemm), so
+// results do, too; oneDNN's own convolution does not guarantee that.
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
@@ -16,16 +16,16 @@ using raw::Convolution;
 using raw::ConvolutionPass;
 using raw::Windows;
 
-constexpr std::int64_t kTileElements = 1 << 16;  // of a tile of columns: it stays in second-level cache
-constexpr std::int64_t kLeastPositions = 64;     // ... but is never so narrow that products become slow
-constexpr std::int64_t kMostShares = 32;         // each has a tile of its own
-constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' gradients of the weight
-constexpr std::int64_t kShareFrom = 1 << 20;     // multiplications worth sharing
-constexpr std::int64_t kAlign = 16;              // elements: pieces of the workspace start on 64 bytes
+constexpr std::int64_t kTileElements = 1 << 16;  // elements of a tile: it fits the second-level cache
+constexpr std::int64_t kLeastPositions = 64;     // minimum columns of a tile: narrower products are slow
+constexpr std::int64_t kMostShares = 32;         // shares of the work; each has its own tile
+constexpr std::int64_t kPartials = 1 << 22;      // elements of all shares' weight gradients
+constexpr std::int64_t kShareFrom = 1 << 20;     // minimum multiplications for several threads
+constexpr std::int64_t kAlign = 16;              // elements: parts of the workspace are aligned to 64 bytes
 
 std::int64_t aligned(std::int64_t elements) { return (elements + kAlign - 1) / kAlign * kAlign; }
 
-// How a convolution is cut: `units` in `shares`, each of them in turn.
+// The partition of a convolution: `units` in `shares`; a share computes its units in order.
 struct Plan {
   Plan(const Convolution& c, ConvolutionPass pass)
       : inputs(c.in * c.windows.kernel.height * c.windows.kernel.width),
@@ -42,7 +42,7 @@ struct Plan {
     shares = std::min({units, kMostShares, std::max<std::int64_t>(kPartials / weights, 1)});
     room += aligned(weights) + aligned(c.out * inputs);
   }
-  // Calls body(unit, its share's workspace) for all units; shared between threads where that is worth it.
+  // Calls body(unit, the share's workspace) for all units, on several threads if worthwhile.
   template <class T, class F>
   void run(void* workspace, F body) const {
     const auto share = [&](std::int64_t s) {
@@ -55,25 +55,25 @@ struct Plan {
       for (std::int64_t s = 0; s < shares; ++s) share(s);
   }
 
-  std::int64_t inputs;     // elements that one window sees
-  std::int64_t positions;  // windows of a picture
-  std::int64_t pixels;     // of one channel of x
-  std::int64_t width;      // columns of a tile
-  std::int64_t tiles;      // of a picture
+  std::int64_t inputs;     // elements of one window
+  std::int64_t positions;  // windows of an image
+  std::int64_t pixels;     // elements of one channel of x
+  std::int64_t width;      // columns of one tile
+  std::int64_t tiles;      // tiles of an image
   std::int64_t weights, column_room;
-  std::int64_t units = 0, shares = 0, room = 0;  // room of one share, in elements
+  std::int64_t units = 0, shares = 0, room = 0;  // room: workspace of one share, in elements
 };
 
 // Calls body(column, pixel, count) for the runs of windows [begin, begin + width) that lie in one row and in which the
-// kernel's element (i, j) is inside the picture: `pixel` is the first one's place in the channel, the next ones' are
-// stride.width further.
+// kernel's element (i, j) is inside the image. `pixel` is the first window's index in the channel; the next ones are
+// stride.width apart.
 template <class F>
 void for_runs(const Windows& w, std::int64_t i, std::int64_t j, std::int64_t begin, std::int64_t width, F body) {
   const std::int64_t shift = j * w.dilation.width - w.padding.width, step = w.stride.width;
   const Range inside = places_inside(w.input.width, w.output.width, step, shift);
   for (std::int64_t at = begin; at < begin + width;) {
     const std::int64_t row = at / w.output.width, place = at % w.output.width;
-    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // of the row's part in the tile
+    const std::int64_t end = std::min(w.output.width, place + begin + width - at);  // end of the row in the tile
     const std::int64_t y = row * w.stride.height - w.padding.height + i * w.dilation.height;
     const std::int64_t from = std::max(place, inside.first), to = std::min(end, inside.last);
     if (y >= 0 && y < w.input.height && from < to)
@@ -93,7 +93,7 @@ void for_window(const Convolution& c, F body) {
   }
 }
 
-// columns (inputs, width): what windows [begin, begin + width) see of the channels at x.
+// columns (inputs, width) = the elements of windows [begin, begin + width) in the channels at x.
 template <class T>
 void gather_columns(const Convolution& c, const Plan& plan, const T* x, std::int64_t begin, std::int64_t width,
                     T* columns) {
@@ -112,7 +112,7 @@ void gather_columns(const Convolution& c, const Plan& plan, const T* x, std::int
   });
 }
 
-// The other way round: adds what stands in the columns to the channels at x.
+// The reverse: adds the columns to the channels at x.
 template <class T>
 void add_columns(const Convolution& c, const Plan& plan, const T* columns, std::int64_t begin, std::int64_t width,
                  T* x) {
@@ -140,7 +140,7 @@ constexpr DType dtype_of() {
   return std::is_same_v<T, float> ? kFloat32 : kFloat64;
 }
 
-// Calls body(begin, width) for a picture's tiles.
+// Calls body(begin, width) for the tiles of an image.
 template <class F>
 void for_tiles(const Plan& plan, F body) {
   for (std::int64_t begin = 0; begin < plan.positions; begin += plan.width)
@@ -169,7 +169,7 @@ void forward(const Convolution& c, const T* x, const T* weight, const T* bias, T
   });
 }
 
-// A picture's gradient is the sum over its tiles, in order.
+// An image's gradient is the sum over its tiles, in order.
 template <class T>
 void backward_input(const Convolution& c, const T* grad, const T* weight, T* out, void* workspace) {
   const Plan plan(c, ConvolutionPass::kBackwardInput);
@@ -190,7 +190,7 @@ void backward_input(const Convolution& c, const T* grad, const T* weight, T* out
   });
 }
 
-// Each share adds up its pictures, in order; then the shares are added, in order.
+// Each share sums over its images, in order; then the shares are added, in order.
 template <class T>
 void backward_weight(const Convolution& c, const T* grad, const T* x, T* out, void* workspace) {
   const Plan plan(c, ConvolutionPass::kBackwardWeight);

@@ -1,5 +1,6 @@
-// Cross-entropy with class labels, from scores to loss and back. Rows of few classes run as many samples as a packet has
-// lanes, one class at a time; long rows run packets along the classes. Which of the two follows from the shape alone.
+// Cross-entropy with class labels, from scores to loss and gradient. Rows of few classes process as many samples as a
+// packet has lanes, one class at a time; long rows use packets along the classes. The choice depends on the shape
+// alone.
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
@@ -16,16 +17,16 @@ namespace {
 
 constexpr std::int64_t kFewClasses = 64;
 
-// One call: scores x (outer, n, inner), a label and two statistics for each of outer * inner samples.
+// The operands of one call: scores x (outer, n, inner), a label and two statistics for each of outer * inner samples.
 template <class T>
 struct Samples {
   const T* x;
   const std::int64_t* labels;
-  const T* weight;     // of each class, or null for 1
+  const T* weight;     // weight of each class, or null for 1
   T *shift, *log_sum;  // log softmax of a score: (x - shift) - log_sum
   Rows rows;
   std::int64_t ignored;
-  T keep, spread;  // the label's share, and what every class gets besides
+  T keep, spread;  // the label's weight, and the smoothing weight of every class
 
   std::int64_t count() const { return rows.outer * rows.inner; }
   std::int64_t start(std::int64_t sample) const {
@@ -51,7 +52,7 @@ Samples<T> make_samples(const void* x, const std::int64_t* labels, const void* w
           static_cast<T>(options.label_smoothing / static_cast<double>(rows.n))};
 }
 
-// Calls body(first, count) for groups of as many samples as a packet has lanes, shared between threads where large.
+// Calls body(first, count) for groups of as many samples as a packet has lanes, on several threads if large.
 template <class T, class F>
 void for_groups(const Samples<T>& s, F body) {
   constexpr std::int64_t kLanes = kPacketSize<T>;
@@ -84,7 +85,7 @@ struct Lanes {
 template <class T>
 void statistics_in_lanes(const Samples<T>& s, std::int64_t first, std::int64_t count) {
   const Lanes<T> lanes(s, first, count);
-  alignas(64) T tile[kFewClasses * kPacketSize<T>];  // scores of the first classes, so as not to gather them twice
+  alignas(64) T tile[kFewClasses * kPacketSize<T>];  // scores of the first classes, to gather them only once
   Packet<T> highest = Packet<T>::Constant(-std::numeric_limits<T>::infinity());
   for (std::int64_t c = 0; c < s.rows.n; ++c) {
     const Packet<T> scores = lanes.load(s, c);

@@ -1,4 +1,4 @@
-// Products of matrices: a plain loop for tiny ones, oneDNN for f32 where it is built in, Eigen otherwise.
+// Matrix products: a plain loop for tiny ones, oneDNN for f32 if built in, Eigen otherwise.
 #include "lockstep/tensor/level_internal.h"
 
 #include <Eigen/Core>
@@ -11,8 +11,8 @@ namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
 constexpr std::int64_t kTinyProduct = 4096;  // multiplications; below, a library call costs more than the work
-constexpr std::int64_t kBlockRows = 128;  // of one share of a large product: from the shape alone, never from threads
-constexpr std::int64_t kShareFrom = 1 << 22;  // multiplications worth sharing
+constexpr std::int64_t kBlockRows = 128;  // rows of one share of a large product, independent of the number of threads
+constexpr std::int64_t kShareFrom = 1 << 22;  // minimum multiplications for several threads
 
 template <class T>
 struct Problem {
@@ -68,7 +68,7 @@ void eigen_product(const Problem<T>& g) {
     with_a(Eigen::Map<const ColumnMajor, 0, Stride>(g.a, g.m, g.k, Stride(g.a_column)));
 }
 
-// A stride of a dimension of size 1 is arbitrary; the libraries want it to look like a leading dimension.
+// A stride of a dimension of size 1 is arbitrary; the libraries require a valid leading dimension.
 std::int64_t leading(std::int64_t stride, std::int64_t length) { return stride > length ? stride : length; }
 
 template <class T>

@@ -1,4 +1,4 @@
-// Indexing kernels. Indices were checked by index_range before; additions run in order of the index position.
+// Indexing kernels. index_range has checked the indices; additions run in order of the index position.
 #include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"

@@ -1,4 +1,4 @@
-// Losses: one pass for the value, one for the gradient. Sums are taken in an order that follows from the shape alone.
+// Losses: one pass for the value, one for the gradient. The order of sums depends on the shape alone.
 #include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
@@ -9,12 +9,12 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
-// A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative by x.
+// A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative with respect to x.
 template <class T>
 struct Bce {
   using P = Packet<T>;
   static constexpr bool kProbabilities = true;
-  // The logarithms are cut at -100, and x (1 - x) at 1e-12f, as PyTorch does: 0 and 1 have finite
+  // The logarithms are clamped to at least -100, and x (1 - x) to at least 1e-12f, as in PyTorch: 0 and 1 have finite
   // losses and gradients.
   static P value(const P& x, const P& y, const P&) {
     const P log_x = x.log().max(T(-100)), log_rest = (-x).log1p().max(T(-100));
@@ -104,7 +104,7 @@ void store(T* out, std::int64_t at, std::int64_t length, const Packet<T>& value)
     store_tail<T>(out + at, value, length);
 }
 
-// The sum, block by block in f64; or `out[i]` each. Returns false where an x is not a probability and should be.
+// Writes the sum, block by block in f64, or each `out[i]`. Returns false if an x should be a probability and is not.
 template <class T, class Loss>
 bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
   double total = 0;
@@ -127,7 +127,7 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
   return valid;
 }
 
-// What the loss of one sample is made of, apart from its log probabilities.
+// The terms of one sample's loss, apart from its log probabilities.
 template <class T>
 struct ClassWeights {
   ClassWeights(const void* weight, std::int64_t classes, const raw::NllOptions& options)
@@ -136,7 +136,7 @@ struct ClassWeights {
   T of(std::int64_t label) const { return weight ? weight[label] : T(1); }
 
   const T* weight;
-  T keep, spread;  // the label's share, and what every class gets besides
+  T keep, spread;  // the label's weight, and the smoothing weight of every class
 };
 
 }  // namespace

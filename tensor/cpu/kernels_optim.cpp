@@ -1,5 +1,6 @@
 // Optimizer steps: plain loops that the compiler vectorises. Every number is computed by single operations that round
-// exactly (no contraction, sqrt and division included), so an element has the same bits in a vector and in a tail.
+// exactly (no contraction, sqrt and division included), so an element has the same bits in the vector loop and in its
+// tail.
 #include <cmath>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
@@ -9,7 +10,7 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
-// Calls loop(first, count) for all elements: at once where there are few, else cut among the pool's threads.
+// Calls loop(first, count) for all elements, in one call if there are few, otherwise in parts on the pool's threads.
 template <class F>
 void in_chunks(std::int64_t count, F loop) {
   if (count < kParallelFrom) return loop(std::int64_t{0}, count);

@@ -1,5 +1,5 @@
-// Pooling, a plane at a time: row by row of windows, element by element of the kernel, so that the inner loop runs along
-// a row.
+// Pooling, one plane at a time: for each row of windows and each element of the kernel, the inner loop runs along a
+// row.
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using raw::Windows;
 std::int64_t input_size(const Windows& w) { return w.input.height * w.input.width; }
 std::int64_t output_size(const Windows& w) { return w.output.height * w.output.width; }
 
-// Calls body(pixel, range) for each element of the kernel that windows of `row` see: window `place` of the range sees the
-// picture's element pixel + place stride.width.
+// Calls body(pixel, range) for each element of the kernel in the windows of `row`: window `place` of the range
+// contains the image's element pixel + place stride.width.
 template <class F>
 void for_kernel(const Windows& w, std::int64_t row, F body) {
   for (std::int64_t i = 0; i < w.kernel.height; ++i) {
@@ -30,12 +30,12 @@ void for_kernel(const Windows& w, std::int64_t row, F body) {
   }
 }
 
-// The largest elements that `count` windows of a row see, the first of them at `begin`, and where these stand in the plane.
+// The largest elements of `count` windows of a row, the first of them at `begin`, and their indices in the plane.
 template <class T>
 void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_t begin, std::int64_t count, T* out,
                      std::int64_t* index) {
   alignas(64) T best[kTile], value[kTile];
-  alignas(64) std::int32_t where[kTile];  // planes are small enough (the wrapper checks), and so it is as wide as f32
+  alignas(64) std::int32_t where[kTile];  // large enough for a plane (the wrapper checks), and as wide as f32
   const std::int64_t top = first_seen(row * w.stride.height - w.padding.height, w.dilation.height);
   for (std::int64_t p = 0; p < count; ++p) {
     const std::int64_t left = first_seen((begin + p) * w.stride.width - w.padding.width, w.dilation.width);
@@ -48,7 +48,7 @@ void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_
     const auto last = static_cast<std::int32_t>(std::min(range.last - begin, count));
     const std::int64_t start = pixel + begin * w.stride.width;
     for (std::int32_t p = first; p < last; ++p) value[p] = x[start + p * w.stride.width];
-    for (std::int32_t p = first; p < last; ++p) {  // without branches, which nothing could predict
+    for (std::int32_t p = first; p < last; ++p) {  // without branches, which would be unpredictable
       const bool better = (value[p] > best[p]) | (value[p] != value[p]);
       best[p] = better ? value[p] : best[p];
       where[p] = better ? static_cast<std::int32_t>(start) + p * step : where[p];
@@ -58,7 +58,7 @@ void largest_of_tile(const Windows& w, const T* x, std::int64_t row, std::int64_
   for (std::int64_t p = 0; p < count; ++p) index[p] = where[p];
 }
 
-// What the sum of a window is divided by: its elements in the picture, or in the padding around it as well.
+// The divisor of a window's sum: its elements in the image, or also in the padding around it.
 template <class T>
 class Divisor {
  public:

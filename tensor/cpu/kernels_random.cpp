@@ -8,7 +8,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Calls fill(block, out + i, left) for every block of `each` elements; only `left` of them exist in the last one.
+// Calls fill(block, out + i, left) for every block of `each` elements; the last block has only `left` of them.
 template <class T, class F>
 void for_blocks(T* out, std::int64_t count, int each, const random::Position& position, F fill) {
   const std::int64_t blocks = (count + each - 1) / each, group = kChunk / each;

@@ -1,5 +1,5 @@
-// Reductions over the middle of (outer, n, inner). The order of additions follows from n (and from whether inner is 1)
-// alone: neither from the number of threads nor from addresses.
+// Reductions over the middle of (outer, n, inner). The order of additions depends on n (and on whether inner is 1)
+// alone: neither on the number of threads nor on addresses.
 #include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
@@ -9,11 +9,11 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-constexpr std::int64_t kColumns = 256;     // of one share of a column reduction
-constexpr std::int64_t kRowsBetween = 64;  // rows added up before they join the total: keeps rounding errors small
+constexpr std::int64_t kColumns = 256;     // columns of one share of a column reduction
+constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
 constexpr int kPartials = 64;              // shares of one long row
 
-// Shares `count` units of `work` elements each between threads, where that is worth it.
+// Runs `count` units of `work` elements each, on several threads if worthwhile.
 template <class F>
 void for_units(std::int64_t count, std::int64_t work, F body) {
   if (count * work < kParallelFrom) {
@@ -27,7 +27,7 @@ void for_units(std::int64_t count, std::int64_t work, F body) {
   });
 }
 
-// The sum of one row; a long one is cut into kPartials shares of whole blocks.
+// The sum of one row; a long row is split into kPartials shares of whole blocks.
 template <class T, class F>
 double sum_row(const T* x, std::int64_t n, F f) {
   const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
@@ -118,7 +118,7 @@ void squares(const T* in, const T* center, T* out, const Rows& rows, double scal
   });
 }
 
-// Where the extreme of each column stands first. NaN beats everything.
+// The first index of each column's extreme. NaN is more extreme than any number.
 template <class T, class Better>
 void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
   for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
@@ -134,7 +134,7 @@ void position(const T* in, std::int64_t* out, const Rows& rows, Better better) {
   });
 }
 
-// The extremes themselves: row by row, so that the columns are vectorised.
+// The values of the extremes: row by row, so that the loop over columns is vectorised.
 template <class T, class Better>
 void extreme(const T* in, T* out, const Rows& rows, Better better) {
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {

@@ -14,7 +14,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Calls body(o) for every outer index, shared between threads where rows * width is large.
+// Calls body(o) for every outer index, on several threads if rows * width is large.
 template <class F>
 void for_rows(std::int64_t outer, std::int64_t width, F body) {
   if (outer * width < kParallelFrom || outer == 1) {
@@ -27,7 +27,7 @@ void for_rows(std::int64_t outer, std::int64_t width, F body) {
   });
 }
 
-// y[i] = e^(x[i] - shift), every element by the same code.
+// y[i] = e^(x[i] - shift), with the same code for every element.
 template <class T>
 void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
   if constexpr (std::is_same_v<T, float>) {
@@ -37,7 +37,7 @@ void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
   }
 }
 
-// The sum of e^(x[i] - shift) without a place to keep the terms.
+// The sum of e^(x[i] - shift) without storing the terms.
 template <class T>
 double sum_shifted_exp(const T* x, std::int64_t n, T shift) {
   T tile[kTile];
@@ -50,7 +50,7 @@ double sum_shifted_exp(const T* x, std::int64_t n, T shift) {
   return total;
 }
 
-// The largest element. A NaN may go unnoticed: it makes every exponential sum NaN by itself.
+// The largest element. It may ignore a NaN, which makes every exponential sum NaN anyway.
 template <class T>
 T largest(const T* x, std::int64_t n) {
   constexpr int kSize = kPacketSize<T>;
@@ -59,7 +59,7 @@ T largest(const T* x, std::int64_t n) {
     for (std::int64_t i = 1; i < n; ++i) best = x[i] > best ? x[i] : best;
     return best;
   }
-  // The last two packets overlap those before: a maximum does not mind elements seen twice.
+  // The last two packets overlap earlier ones: a maximum may count elements twice.
   Packet<T> a = load_packet(x + n - 2 * kSize), b = load_packet(x + n - kSize);
   for (std::int64_t i = 0; i + 2 * kSize <= n; i += 2 * kSize) {
     a = a.max(load_packet(x + i));
@@ -68,13 +68,13 @@ T largest(const T* x, std::int64_t n) {
   return a.max(b).maxCoeff();
 }
 
-// What to subtract so that no exponential overflows; 0 for a row of -inf, where -inf - -inf would be NaN.
+// The shift that prevents overflow of the exponentials; 0 for a row of -inf, where -inf - -inf would be NaN.
 template <class T>
 T shift_of(T highest) {
   return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
 }
 
-// Contiguous rows: maximum, exponentials with their sum, then one scaling pass, all in first-level cache.
+// Contiguous rows: maximum, exponentials with their sum, then one scaling pass, all in the first-level cache.
 template <class T>
 void softmax_row(const T* x, T* y, std::int64_t n, bool log) {
   const T shift = shift_of(largest(x, n));
@@ -222,8 +222,8 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
   }
 }
 
-constexpr std::int64_t kColumns = 64;      // of one share of the parameters' gradients
-constexpr std::int64_t kRowsBetween = 64;  // rows added up before they join the total: keeps rounding errors small
+constexpr std::int64_t kColumns = 64;      // columns of one share of the parameters' gradients
+constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
 
 // Columns [begin, begin + count) of the sums over rows of g z and g.
 template <class T>

@@ -1,6 +1,6 @@
-// Runs contiguous inner loops over strided operands. One code path per element: operands that are not contiguous are
-// gathered into small tiles first, so a kernel only has a loop over contiguous memory, and the same value gives the
-// same bits wherever it stands.
+// Runs contiguous inner loops over strided operands. Operands that are not contiguous are gathered into small tiles
+// first, so a kernel is one loop over contiguous memory with one code path: equal values give equal bits at any
+// position.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-inline constexpr std::int64_t kTile = 256;              // elements
-inline constexpr std::int64_t kParallelFrom = 1 << 16;  // elements an operation needs to be worth sharing
-inline constexpr std::int64_t kChunk = 1 << 15;         // elements of one share
+inline constexpr std::int64_t kTile = 256;              // elements of a tile
+inline constexpr std::int64_t kParallelFrom = 1 << 16;  // minimum elements of an operation that uses several threads
+inline constexpr std::int64_t kChunk = 1 << 15;         // elements that a thread takes at a time
 
 // parallel_for over a lambda.
 template <class F>
@@ -27,7 +27,7 @@ void for_chunks(std::int64_t chunks, F body) {
 
 namespace detail {
 
-// One operand of type T inside a row: its tile, and where the row starts.
+// One operand of type T in a row: its tile and the row's address.
 template <class T>
 struct Cursor {
   T* row;
@@ -35,13 +35,13 @@ struct Cursor {
   bool dense;
   alignas(64) T tile[kTile];
 
-  Cursor() {}  // leaves the tile as it is: a tuple would otherwise fill it with zeros
+  Cursor() {}  // leaves the tile uninitialised: a tuple would otherwise fill it with zeros
 
   void enter(T* start, std::int64_t step, std::int64_t length) {
     row = start;
     stride = step;
     dense = step == 1;
-    if (step == 0) {  // a repeated element fills its tile once for the whole row
+    if (step == 0) {  // a repeated element: the tile is filled once per row
       for (std::int64_t i = 0; i < (length < kTile ? length : kTile); ++i) tile[i] = *start;
     }
   }
@@ -93,7 +93,7 @@ void run_range(const Loop<N>& loop, std::int64_t begin, std::int64_t end, F& bod
   }
   std::int64_t rest = begin;
   for (int d = inner; d >= 0; --d) {
-    index[d] = rest == 0 ? 0 : rest % loop.shape[d];  // the usual case spares the division
+    index[d] = rest == 0 ? 0 : rest % loop.shape[d];  // the usual case avoids the division
     rest = rest == 0 ? 0 : rest / loop.shape[d];
     if (d == inner) continue;
     for (int k = 0; k < N; ++k) offsets[k] += index[d] * loop.strides[k][d];
@@ -117,8 +117,8 @@ void run_range(const Loop<N>& loop, std::int64_t begin, std::int64_t end, F& bod
 
 }  // namespace detail
 
-// Calls body(count, out, in...) on contiguous pieces until every element is written. `body` must treat each element
-// by its values alone.
+// Calls body(count, out, in...) on contiguous pieces until every element is written. The result of `body` must depend
+// on an element's values alone.
 template <class Out, class... In, int N, class F>
 void run_loop(const Loop<N>& loop, F body) {
   static_assert(N == 1 + sizeof...(In));

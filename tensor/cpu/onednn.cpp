@@ -5,7 +5,7 @@
 #if LOCKSTEP_HAS_ONEDNN
 #include <dnnl.h>
 
-extern "C" {  // of libgomp, which oneDNN runs on; its header comes with some compilers only
+extern "C" {  // functions of libgomp, which oneDNN uses; only some compilers install its header
 int omp_get_max_threads();
 void omp_set_num_threads(int);
 }
@@ -16,8 +16,8 @@ namespace lockstep::cpu {
 #if LOCKSTEP_HAS_ONEDNN
 
 namespace {
-// With several OpenMP threads oneDNN changes bits, and a forked child hangs in libgomp: it always gets one. The caller's
-// own setting comes back afterwards.
+// With several OpenMP threads oneDNN's bits vary, and a forked child hangs in libgomp, so oneDNN gets one thread. The
+// destructor restores the caller's setting.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {

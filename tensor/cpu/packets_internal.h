@@ -1,4 +1,4 @@
-// Eigen arrays of one register's width: vectorised arithmetic with one code path, the tail included.
+// Eigen arrays of one register's width: vectorised arithmetic, with the same code for the tail.
 #pragma once
 
 #include <Eigen/Core>
@@ -23,7 +23,8 @@ template <class T>
 void store_packet(T* to, const Packet<T>& value) {
   Eigen::Map<Packet<T>>{to} = value;
 }
-// The last `count` elements, filled up with `padding`. Not inlined: alone it becomes one masked load.
+// Loads the last `count` elements, padded with `padding`. Not inlined: a separate function compiles to one masked
+// load.
 template <class T>
 [[gnu::noinline]] Packet<T> load_tail(const T* from, std::int64_t count, T padding) {
   alignas(kPacketBytes) T lanes[kPacketSize<T>];
@@ -48,7 +49,7 @@ void map_packets(std::int64_t count, T* out, const T* in, F f) {
   if (i < count) store_tail<T>(out + i, f(load_tail(in + i, count - i, T(0))), count - i);
 }
 
-// The lanes of a packet added in pairs.
+// The sum of a packet's lanes, added in pairs.
 template <class T>
 T add_lanes(const Packet<T>& packet) {
   T lanes[kPacketSize<T>];
@@ -59,7 +60,7 @@ T add_lanes(const Packet<T>& packet) {
   return lanes[0];
 }
 
-// The largest element (NaN if there is one), found in lanes.
+// The largest element (NaN if there is one), computed per lane first.
 template <class T>
 T max_of(const T* x, std::int64_t count) {
   constexpr int kLanes = 4 * kPacketSize<T>;
@@ -78,8 +79,8 @@ T max_of(const T* x, std::int64_t count) {
   return best;
 }
 
-// The sum of f(x[i]), in an order that follows from `count` alone: four packets of partial sums in blocks of
-// kSumBlock elements, the blocks in f64.
+// The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock
+// elements; block sums are added in f64.
 inline constexpr std::int64_t kSumBlock = 4096;
 
 template <class T, class F>

@@ -1,4 +1,4 @@
-// What the kernels of pictures share: work by channels, and which windows of a row see an element.
+// Shared by the image kernels: threads over channels, and the windows of a row that contain an element.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-// Calls body(plane) for `count` planes of `work` elements each, shared between threads where that is worth it.
+// Calls body(plane) for `count` planes of `work` elements each, on several threads if worthwhile.
 template <class F>
 void for_planes(std::int64_t count, std::int64_t work, F body) {
   if (count * work < kParallelFrom) {
@@ -22,17 +22,17 @@ void for_planes(std::int64_t count, std::int64_t work, F body) {
 }
 
 struct Range {
-  std::int64_t first, last;  // one after the last
+  std::int64_t first, last;  // last: one past the end
 };
 
-// The places p in [0, output) with 0 <= p stride + shift < input.
+// The positions p in [0, output) with 0 <= p stride + shift < input.
 inline Range places_inside(std::int64_t input, std::int64_t output, std::int64_t stride, std::int64_t shift) {
   const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
   const std::int64_t last = input > shift ? (input - shift + stride - 1) / stride : 0;
   return {first, std::min(output, last)};
 }
 
-// The first element of a window that is in the picture, for one that begins at `start`.
+// The first element inside the image of a window that begins at `start`.
 inline std::int64_t first_seen(std::int64_t start, std::int64_t dilation) {
   return start >= 0 ? start : start + (dilation - 1 - start) / dilation * dilation;
 }

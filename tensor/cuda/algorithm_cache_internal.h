@@ -1,4 +1,4 @@
-// Which algorithm a library has chosen for an operation, so that it is asked once for the same sizes.
+// Caches the algorithm that a library chose for an operation, so that each size is queried once.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace lockstep::cuda {
 
-// Of one thread. A program whose sizes never repeat starts over after `kMost` of them.
+// Used by one thread. The cache is cleared after `kMost` different keys.
 template <class Key, class Algorithm>
 class AlgorithmCache {
  public:
   static constexpr std::size_t kMost = 4096;
 
-  // What choose() said for this key, now or before. What it throws is not kept. Whoever learns more may write it there.
+  // The result of choose() for this key, cached. Exceptions are not cached. The caller may update the returned entry.
   template <class Choose>
   Algorithm& find(const Key& key, Choose choose) {
     if (const auto known = known_.find(key); known != known_.end()) return known->second;

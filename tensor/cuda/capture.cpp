@@ -14,7 +14,7 @@ class Graph final : public RecordedWork {
     if (status != cudaSuccess) forget(cudaGraphDestroy(graph_));
     check(status, "cudaGraphInstantiate");
   }
-  ~Graph() override {  // what has been launched ends first; there is nobody to tell what fails
+  ~Graph() override {  // waits for launches; errors cannot be reported here
     try {
       const DeviceGuard guard(device_);
       forget(cudaStreamSynchronize(stream()));
@@ -61,7 +61,7 @@ class Event final : public DeviceEvent {
 
 }  // namespace
 
-// Thread-local: what other threads do on other streams, such as allocating, does not spoil the capture.
+// Thread-local: calls of other threads on other streams, such as allocations, do not invalidate the capture.
 void begin_capture(CaptureMemory& memory) {
   check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   set_capture(&memory);
@@ -78,7 +78,7 @@ std::unique_ptr<RecordedWork> end_capture() {
 
 namespace {
 
-// cudaMalloc counts among the calls that could spoil a capture, in general: a relaxed thread may make it.
+// cudaMalloc is a call that may invalidate a capture; a thread in relaxed mode may make it.
 cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
@@ -91,16 +91,16 @@ cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
 }  // namespace
 
 void* allocate_apart(std::size_t bytes) {
-  static_cast<void>(stream());  // makes the device ready
+  static_cast<void>(stream());  // initialises the device
   void* data = nullptr;
   cudaError_t status = relaxed_malloc(&data, bytes);
-  if (status == cudaErrorMemoryAllocation && !is_capturing()) {  // what freed tensors have left
+  if (status == cudaErrorMemoryAllocation && !is_capturing()) {  // releases memory cached from freed tensors
     empty_cache(current_device());
     status = relaxed_malloc(&data, bytes);
   }
   if (status == cudaErrorMemoryAllocation)
     throw DeviceError(
-        fmt::format("cuda:{}: out of memory: {} bytes asked for, apart from those of tensors; "
+        fmt::format("cuda:{}: out of memory: {} bytes requested outside tensor memory; "
                     "empty_cache() before CudaGraph::capture may help",
                     current_device(), bytes));
   check(status, "cudaMalloc");

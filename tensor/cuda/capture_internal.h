@@ -7,7 +7,7 @@
 
 namespace lockstep::cuda {
 
-// On the current device, as in Accelerator.
+// These act on the current device; see Accelerator.
 void begin_capture(CaptureMemory& memory);
 std::unique_ptr<RecordedWork> end_capture();
 void* allocate_apart(std::size_t bytes);

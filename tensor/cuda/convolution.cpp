@@ -19,7 +19,7 @@ namespace {
 using raw::Convolution;
 using raw::ConvolutionPass;
 
-constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;  // bytes; algorithms that want more are not taken
+constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;  // bytes; algorithms that need more are not used
 
 void check_dnn(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) [[unlikely]]
@@ -40,11 +40,11 @@ cudnnHandle_t handle() {
 template <class T, cudnnStatus_t (*kCreate)(T*), cudnnStatus_t (*kDestroy)(T)>
 class Descriptor {
  public:
-  Descriptor() { check_dnn(kCreate(&descriptor_), "a descriptor of cuDNN's"); }
+  Descriptor() { check_dnn(kCreate(&descriptor_), "creating a cuDNN descriptor"); }
   ~Descriptor() { static_cast<void>(kDestroy(descriptor_)); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
-  operator T() const { return descriptor_; }  // NOLINT: implicit, so that it is used like what it owns
+  operator T() const { return descriptor_; }  // NOLINT: implicit, so that it is used like the descriptor
 
  private:
   T descriptor_ = nullptr;
@@ -55,7 +55,7 @@ using ConvolutionDescriptor =
     Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
 
 int narrow(std::int64_t size) {
-  LOCKSTEP_CHECK(size <= std::numeric_limits<int>::max(), "conv2d: cuDNN takes sizes up to {}, got {}",
+  LOCKSTEP_CHECK(size <= std::numeric_limits<int>::max(), "conv2d: cuDNN supports sizes up to {}, got {}",
                  std::numeric_limits<int>::max(), size);
   return static_cast<int>(size);
 }
@@ -98,7 +98,7 @@ ConvolutionKey key_of(const Convolution& c, ConvolutionPass pass, DType dtype) {
           w.dilation.width};
 }
 
-// The operands of a convolution as cuDNN knows them.
+// The operands of a convolution as cuDNN descriptors.
 class Operation {
  public:
   Operation(const Convolution& c, ConvolutionPass pass, DType dtype)
@@ -120,7 +120,8 @@ class Operation {
                                         narrow(w.dilation.width), CUDNN_CROSS_CORRELATION, type),
         "cudnnSetConvolution2dDescriptor");
     check_dnn(cudnnSetConvolutionGroupCount(how_, narrow(c.groups)), "cudnnSetConvolutionGroupCount");
-    if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");  // no TF32
+    // FMA math excludes TF32.
+    if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");
   }
 
   void forward(const void* x, const void* weight, void* out) const {
@@ -158,8 +159,8 @@ class Operation {
   }
 
  private:
-  // Starts the best way of those that `list` finds. What cuDNN proposes for a shape it can refuse once it sees the operands:
-  // then the next one is taken, from now on.
+  // Starts the best algorithm that `list` finds. cuDNN can propose an algorithm for a shape and reject it for the
+  // operands: then the next one is used, also in later calls.
   template <class Way, class List, class Start>
   void run(const char* call, List list, Start start) const {
     std::vector<ConvolutionWay>& ways = handles().convolutions.find(key_, [&] { return choose<Way>(list); });
@@ -171,7 +172,7 @@ class Operation {
       ways.erase(ways.begin());
     }
   }
-  // The algorithms that repeat their bits and compute in the operands' precision.
+  // The deterministic algorithms that compute in the operands' precision.
   template <class Way, class List>
   static std::vector<ConvolutionWay> choose(List list) {
     constexpr int kMost = 16;
@@ -187,12 +188,12 @@ class Operation {
     }
     if (!out.empty()) return out;
     throw DeviceError(
-        fmt::format("cuda:{}: conv2d: cuDNN has no algorithm for these sizes that repeats its bits with a "
+        fmt::format("cuda:{}: conv2d: cuDNN has no deterministic algorithm for these sizes with a "
                     "workspace of up to {} bytes",
                     current_device(), kMostWorkspace));
   }
 
-  // cuDNN computes one() result + zero() what was there; both are f64 for f64.
+  // cuDNN computes one() * result + zero() * previous content; both are f64 for f64.
   const void* one() const { return wide_ ? static_cast<const void*>(&one64_) : &one32_; }
   const void* zero() const { return wide_ ? static_cast<const void*>(&zero64_) : &zero32_; }
 

@@ -1,4 +1,4 @@
-// Division of positions by a number that a whole launch shares. Included by kernels only, inside their namespace.
+// Division of indices by a number that is constant in a launch. Included by kernels only, inside their namespace.
 #pragma once
 
 #include <bit>
@@ -12,12 +12,12 @@ struct Quotient {
   std::int64_t whole, rest;
 };
 
-// A GPU has no instruction that divides: 64 bits take it some hundred others, and a branch. Here a product does it (Granlund
-// and Montgomery, Division by Invariant Integers using Multiplication, 1994): with s = ceil(log2 d) and
-// m = floor(2^64 (2^s - d) / d) + 1, n / d is (n + floor(n m / 2^64)) >> s. For 0 <= n < 2^63.
+// A GPU has no division instruction: dividing 64 bits takes about a hundred instructions and a branch. A product
+// replaces it (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994): with
+// s = ceil(log2 d) and m = floor(2^64 (2^s - d) / d) + 1, n / d is (n + floor(n m / 2^64)) >> s. For 0 <= n < 2^63.
 class Divisor {
  public:
-  // `d` may be 0 where nothing is divided.
+  // `d` may be 0 if nothing is divided.
   explicit Divisor(std::int64_t d = 0) : size_(d) {
     if (d <= 0) return;
     const auto size = static_cast<std::uint64_t>(d);
@@ -32,7 +32,7 @@ class Divisor {
   HOST_DEVICE std::int64_t size() const { return size_; }
 
  private:
-  __extension__ typedef unsigned __int128 Wide128;  // not `using`, which nvcc does not know with __extension__
+  __extension__ typedef unsigned __int128 Wide128;  // not `using`: nvcc rejects it with __extension__
 
   HOST_DEVICE static std::uint64_t high_of_product(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint64_t>(static_cast<Wide128>(a) * b >> 64);

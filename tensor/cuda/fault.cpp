@@ -14,11 +14,10 @@ std::string describe(const Fault& fault, int device) {
         return fmt::format("cross_entropy or nll_loss: the target of sample {} is class {}, expected 0 to {}",
                            fault.place, fault.value, fault.limit - 1);
       default:
-        return fmt::format("bce_loss: x at element {} is no probability, expected 0 to 1", fault.place);
+        return fmt::format("bce_loss: x at element {} is not a probability, expected 0 to 1", fault.place);
     }
   };
-  return fmt::format("cuda:{}: an operation before this one: {}\nLOCKSTEP_CUDA_SYNC=1 tells at which call", device,
-                     what());
+  return fmt::format("cuda:{}: an earlier operation: {}\nSet LOCKSTEP_CUDA_SYNC=1 to find the call", device, what());
 }
 
 }  // namespace lockstep::cuda

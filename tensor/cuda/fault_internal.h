@@ -1,4 +1,4 @@
-// Wrong values that only a kernel can see, told later.
+// Wrong values that only a kernel can detect, reported later.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,16 @@
 
 namespace lockstep::cuda {
 
-// What a kernel met that its caller could not know: written once, by the first to come, and told when the device is
-// synchronised.
+// A wrong value that a kernel found: the first one is recorded, and reported when the device is synchronised.
 struct Fault {
   enum Kind : int { kNone, kIndex, kClass, kProbability };
   int kind;
-  std::int64_t place;  // position among the indices, samples or elements
+  std::int64_t place;  // index among the indices, samples or elements
   std::int64_t value;  // the index or class
-  std::int64_t limit;  // it had to be below
+  std::int64_t limit;  // exclusive upper bound of `value`
 };
 
-// "cuda:0: an index is 7, expected 0 to 4 (number 3 of them), in an operation before this one ...".
+// "cuda:0: an earlier operation: gather: index 7 is outside [0, 5) ...".
 std::string describe(const Fault& fault, int device);
 
 }  // namespace lockstep::cuda

@@ -14,7 +14,7 @@ namespace {
 
 struct Pool {
   std::mutex mutex;
-  std::vector<std::pair<int, std::unique_ptr<Handles>>> unused;  // of which device
+  std::vector<std::pair<int, std::unique_ptr<Handles>>> unused;  // device index and handles
 };
 Pool& pool() {
   static Pool* const instance = new Pool;
@@ -35,7 +35,7 @@ std::unique_ptr<Handles> take_unused(int device) {
   return nullptr;
 }
 
-// The stream first: setting it takes cuBLAS back to a workspace of its own.
+// Sets the stream first: cublasSetStream resets the workspace to the default one.
 void make_cublas(Handles& own) {
   if (!own.workspace) own.workspace = allocate_apart(kWorkspaceBytes);
   cublasHandle_t blas = nullptr;

@@ -1,4 +1,4 @@
-// What cuBLAS and cuDNN need for each device and thread: handles, memory to work in, and the algorithms they have chosen.
+// State of cuBLAS and cuDNN for each device and thread: handles, workspace, and the chosen algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,13 +19,13 @@ namespace lockstep::cuda {
 // Throws DeviceError with cuBLAS's own text unless `status` is success.
 void check_blas(cublasStatus_t status, const char* call);
 
-inline constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what NVIDIA advises for Hopper
+inline constexpr std::size_t kWorkspaceBytes = 32u << 20;  // NVIDIA's recommendation for Hopper
 
-// All that a product's choice of algorithm depends on.
+// Everything that the choice of a product's algorithm depends on.
 using ProductKey = std::array<std::int64_t, 13>;
 
-// All that a convolution's choice depends on, and the choice, best ones first: algorithms of its pass, and the bytes they work
-// in.
+// Everything that the choice of a convolution's algorithm depends on; the candidates of one pass, best first, with
+// their workspace in bytes.
 using ConvolutionKey = std::array<std::int64_t, 18>;
 struct ConvolutionWay {
   int algorithm;
@@ -33,21 +33,23 @@ struct ConvolutionWay {
 };
 
 struct Handles {
-  cublasHandle_t blas = nullptr;  // on the device's stream
+  cublasHandle_t blas = nullptr;  // uses the device's stream
   cublasLtHandle_t lt = nullptr;
-  void* workspace = nullptr;  // kWorkspaceBytes; given, since a product in a CUDA graph cannot allocate its own
-  AlgorithmCache<ProductKey, std::optional<cublasLtMatmulAlgo_t>> products = {};  // none: there is none
-  cudnnContext* dnn = nullptr;                                                    // convolution.cpp's
+  void* workspace = nullptr;  // kWorkspaceBytes; ours, since a product in a CUDA graph cannot allocate its own
+  AlgorithmCache<ProductKey, std::optional<cublasLtMatmulAlgo_t>> products = {};  // nullopt: no algorithm
+  cudnnContext* dnn = nullptr;                                                    // used by convolution.cpp
   AlgorithmCache<ConvolutionKey, std::vector<ConvolutionWay>> convolutions = {};
 };
 
-// The calling thread's for its current device; left to other threads at the thread's end. Handles are made on first use, each
-// library's by itself, and never destroyed: at the end of a thread, and of the process, the driver may be gone already.
+// The calling thread's handles for its current device; at the thread's end another thread may take them over. Each
+// library's handle is created on first use and never destroyed: at the end of a thread or process the driver may be
+// gone already.
 Handles& handles();
-// The same with cuBLAS's.
+// The same, with the cuBLAS handle created.
 Handles& product_handles();
 
-// The status of create(), which makes a handle in the device's memory; tried again without what freed tensors have left there.
+// Calls create(), which makes a handle in the device's memory, and returns its status; if memory is short, releases
+// the cache and tries again.
 template <class Create>
 auto with_memory(Create create) {
   const auto status = create();

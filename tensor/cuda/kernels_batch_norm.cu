@@ -1,4 +1,5 @@
-// Batch normalisation of (outer, channels, inner): reductions over all elements of a channel, then a thread for each.
+// Batch normalisation of (outer, channels, inner): reductions over all elements of a channel, then one thread per
+// element.
 #include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
@@ -7,7 +8,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Which channel an element belongs to, and where a channel's elements stand.
+// Maps elements to channels, and a channel's elements to addresses.
 struct Channels {
   explicit Channels(const Rows& rows)
       : channels(rows.n), inner(rows.inner), count(rows.outer * rows.inner), by_channels(channels), by_inner(inner) {}
@@ -20,7 +21,7 @@ struct Channels {
     return (at.whole * channels + channel) * inner + at.rest;
   }
   std::int64_t elements() const { return channels * count; }
-  // For launch_reduce, whose outputs are the channels.
+  // The shape for launch_reduce: one output per channel.
   Rows reduced() const { return {.outer = channels, .n = count, .inner = 1}; }
 };
 
@@ -76,7 +77,7 @@ struct BatchNormalize {
   }
 };
 
-// Of each channel the means of g and of g z, with z = (x - mean) factor; their sums are the parameters' gradients.
+// The means of g and of g z of each channel, with z = (x - mean) factor; their sums are the parameters' gradients.
 template <class T>
 struct BatchGradients {
   struct Sum {

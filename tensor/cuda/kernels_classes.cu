@@ -1,5 +1,5 @@
-// Losses over classes: negative log likelihood and cross-entropy. y and x are (outer, n, inner), n the classes; a sample is
-// one of outer * inner.
+// Losses over classes: negative log likelihood and cross-entropy. y and x are (outer, n, inner), n the classes; there
+// are outer * inner samples.
 #include <limits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
@@ -19,11 +19,11 @@ struct Samples {
         spread(static_cast<T>(options.label_smoothing / static_cast<double>(rows.n))), fault(fault_record()) {}
 
   const std::int64_t* labels;
-  const T* weight;  // of each class, or null for 1
+  const T* weight;  // weight of each class, or null for 1
   std::int64_t n, inner;
   Divisor by_n, by_inner;
   std::int64_t count, ignored;
-  T keep, spread;  // the label's share, and what every class gets besides
+  T keep, spread;  // the label's weight, and the smoothing weight of every class
   Fault* fault;
 
   DEVICE_ONLY std::int64_t start(std::int64_t sample) const {
@@ -33,13 +33,13 @@ struct Samples {
   struct Score {
     std::int64_t sample, c;
   };
-  // Whose score element i is, and of which class.
+  // The sample and class of element i.
   DEVICE_ONLY Score score(std::int64_t i) const {
     const Quotient at = by_inner.divide(i), of = by_n.divide(at.whole);
     return {of.whole * inner + at.rest, of.rest};
   }
   DEVICE_ONLY T weight_of(std::int64_t label) const { return weight ? weight[label] : T(1); }
-  // The sample's class, -1 where it is ignored. One that does not exist is reported, and ignored.
+  // The sample's class, -1 if it is ignored. A class outside [0, n) is reported and ignored.
   DEVICE_ONLY std::int64_t label(std::int64_t sample) const {
     const std::int64_t label = labels[sample];
     if (label == ignored) return -1;
@@ -101,7 +101,7 @@ struct MeanOfLosses {
   }
 };
 
-// The gradient of a sample's loss: that of the result, divided by the weights where it is a mean.
+// The gradient of a sample's loss: the result's gradient, divided by the weights for a mean.
 template <class T>
 struct SampleGradient {
   const T* grad;
@@ -114,7 +114,7 @@ struct SampleGradient {
 };
 
 template <class T>
-struct NllSlope {  // for element i of y
+struct NllSlope {  // the gradient of element i of y
   Samples<T> s;
   SampleGradient<T> gradient;
   T* out;
@@ -134,7 +134,7 @@ struct Statistics {
 };
 
 template <class T>
-struct CrossEntropy {  // a thread a sample
+struct CrossEntropy {  // one thread per sample
   Samples<T> s;
   Statistics<T> stats;
   T* losses;
@@ -150,7 +150,7 @@ struct CrossEntropy {  // a thread a sample
   }
 };
 
-// The same by a block of threads a sample, for many classes that lie side by side.
+// The same with a block of threads per sample, for many classes in contiguous memory.
 template <class T>
 struct CrossEntropyRow {
   Samples<T> s;
@@ -198,7 +198,7 @@ struct CrossEntropySlope {
   SampleGradient<T> gradient;
   Statistics<T> stats;
   T* out;
-  const T* all_weights;  // their sum, or null: the number of classes
+  const T* all_weights;  // the sum of the weights, or null: the number of classes
   DEVICE_ONLY void operator()(std::int64_t i) const {
     const auto [sample, c] = s.score(i);
     const std::int64_t label = s.label(sample);
@@ -224,7 +224,7 @@ struct SumOfWeights {
   DEVICE_ONLY void finish(std::int64_t, Sum sum) const { *out = sum; }
 };
 
-constexpr std::int64_t kBlockFrom = 128;  // classes that are worth a block of threads
+constexpr std::int64_t kBlockFrom = 128;  // minimum number of classes for a block of threads
 
 template <class T>
 Statistics<T> statistics_at(const void* x, void* memory, const Samples<T>& s) {

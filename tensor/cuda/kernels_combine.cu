@@ -1,5 +1,5 @@
-// Canonical sums over ranks and replicas: see combine.h. Each element is reduced like a binary counter, so that any number
-// of inputs comes out in pairs, then pairs of pairs.
+// Canonical sums over ranks and replicas: see combine_internal.h. Each element is reduced like a binary counter, so
+// that any number of inputs is summed in pairs, then pairs of pairs.
 #include <bit>
 
 #include "lockstep/tensor/cuda/launch_internal.h"
@@ -10,8 +10,8 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-constexpr int kFew = 8;  // inputs and outputs that are passed in a small argument
-constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // partial sums of a counter at once
+constexpr int kFew = 8;  // maximum inputs and outputs of the small argument
+constexpr int kLevels = std::bit_width(unsigned{raw::kMaxCombined}) + 1;  // partial sums that a counter holds at most
 
 template <class W>
 DEVICE_ONLY W join(raw::CombineOp op, W a, W b) {

@@ -1,4 +1,4 @@
-// Convolution: cuDNN, then the bias. On the host, for tests, plain sums instead.
+// Convolution: cuDNN, then the bias. The host build for tests uses plain sums instead.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
@@ -23,7 +23,7 @@ struct AddChannelBias {  // out (images, channels, size) += bias (channels)
 };
 
 #ifndef __CUDACC__
-// Calls visit(places in x, weight and out) for every product of the convolution.
+// Calls visit(indices in x, weight and out) for every product of the convolution.
 template <class Visit>
 void for_products(const Convolution& c, Visit visit) {
   const raw::Windows& w = c.windows;
@@ -78,7 +78,7 @@ void run(const Convolution& c, ConvolutionPass pass, const void* a, const void* 
 
 }  // namespace
 
-// cuDNN says for itself how much it wants, for the time of a call.
+// convolve() allocates cuDNN's workspace itself for each call.
 void conv2d_workspace(const Convolution&, ConvolutionPass, std::int64_t* elements) { *elements = 0; }
 
 void conv2d(const Convolution& c, const void* x, const void* weight, const void* bias, void* out, void*, DType dtype) {

@@ -12,7 +12,7 @@ struct Constant {
   HOST_DEVICE T operator()() const { return value; }
 };
 
-// The relation is the same for all threads, so choosing it inside costs nothing and saves five kernels a dtype.
+// The relation is the same for all threads, so a branch on it costs nothing and saves five kernels per dtype.
 struct Related {
   raw::Compare relation;
   template <class T>
@@ -23,7 +23,7 @@ struct Related {
   }
 };
 
-// Any conversion, one element at a time: in a wide type of its kind, which holds it exactly.
+// Any conversion, one element at a time, through the widest type of its kind, which is exact.
 struct AnyCast {
   const void* in;
   void* out;
@@ -90,7 +90,7 @@ struct AnyCast {
   }
 };
 
-// Those that training makes often have kernels of their own, which move several elements at once.
+// Conversions that are frequent in training have their own kernels, which move several elements at once.
 template <class From, class To>
 bool cast_if(const Loop<2>& loop, DType from, DType to) {
   if (from != dtype_of<From> || to != dtype_of<To>) return false;
@@ -120,7 +120,7 @@ void fill(const Loop<1>& loop, DType dtype, const Scalar& value) {
   });
 }
 
-// In the launch's arguments, which are copied when it is started.
+// The words are launch arguments, which are copied when the kernel is launched.
 void write_words(void* to, const void* from, std::int64_t count) {
   WriteWords body;
   std::memcpy(body.words, from, static_cast<std::size_t>(count) * sizeof(std::uint64_t));

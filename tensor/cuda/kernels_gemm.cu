@@ -1,4 +1,4 @@
-// Products of matrices: small ones here, the others by cuBLAS, then the bias where it has not added that as well.
+// Matrix products: small ones here, the others by cuBLAS; the bias is added afterwards if cuBLAS did not add it.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
@@ -41,7 +41,7 @@ struct AddBias {
   }
 };
 
-// A thread for each element.
+// One thread per element.
 template <class T>
 struct SmallProduct {
   Elements<T> out;
@@ -57,7 +57,7 @@ struct SmallProduct {
   }
 };
 
-// Less work than cuBLAS has with choosing a kernel, and the bias is added at once.
+// Small products take less time here than cuBLAS needs to choose a kernel, and include the bias.
 bool is_small(const Gemm& g) { return g.k <= 32 && g.batch * g.m * g.n <= 4096; }
 
 template <class F>
@@ -77,7 +77,7 @@ void gemm(const Gemm& g, DType dtype) {
 #ifdef __CUDACC__
     if (g.bias && cuda::product_with_bias(g, dtype)) return;
     cuda::product(g, dtype);
-#else  // in tests
+#else  // the host build for tests
     Gemm without_bias = g;
     without_bias.bias = nullptr;
     launch_elements("gemm", count, SmallProduct<T>{Elements<T>(without_bias)});

@@ -1,5 +1,5 @@
-// Indexing. Every index is looked at where it is used; one outside its range is reported and stands for 0, so that nothing
-// is read or written elsewhere.
+// Indexing. Every index is checked when it is used; one outside its range is reported and replaced by 0, so that no
+// other memory is read or written.
 #include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
@@ -19,7 +19,7 @@ struct CheckedIndex {
   }
 };
 
-// *to += value, also where several threads have the same place.
+// *to += value, atomically.
 template <class T>
 DEVICE_ONLY void add_to(T* to, T value) {
 #ifdef __CUDA_ARCH__
@@ -27,7 +27,7 @@ DEVICE_ONLY void add_to(T* to, T value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
   } else if constexpr (sizeof(T) >= 4) {
     atomicAdd(to, value);
-  } else {  // a byte within its word
+  } else {  // a byte in its word
     const auto address = reinterpret_cast<std::uintptr_t>(to);
     auto* const word = reinterpret_cast<unsigned*>(address & ~std::uintptr_t{3});
     const unsigned shift = static_cast<unsigned>(address & 3) * 8;
@@ -113,7 +113,7 @@ struct RangeOf {
 
 }  // namespace
 
-// Waits for the device. Raw ops do without.
+// Waits for the device. Raw ops do not use it on cuda devices.
 void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lowest, std::int64_t* highest) {
   forbid_in_capture("index_range");
   const Scratch result(sizeof(RangeOf::Sum));

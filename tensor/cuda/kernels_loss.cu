@@ -16,7 +16,8 @@ DEVICE_ONLY T absolute(T x) {
   return x < T(0) ? -x : x;
 }
 
-// A loss of x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative by x. As on the CPU.
+// A loss of x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative with respect to x. As on
+// the CPU.
 struct Bce {
   static constexpr bool kProbabilities = true;
   template <class T>

@@ -1,4 +1,4 @@
-// Optimizer steps: one launch for all parameters of a call, which it finds in a table in its arguments.
+// Optimizer steps: one launch for all parameters of a call, listed in a table in the launch's arguments.
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// The update of one element: parameter p, gradient g and the state s. kStates: how many numbers that is.
+// The update of one element: parameter p, gradient g and the state s of kStates numbers.
 template <class T>
 struct SgdPlain {
   static constexpr int kStates = 0;
@@ -51,13 +51,13 @@ struct Adam {
 template <class T, class Update>
 struct StepBlock {
   static constexpr int kPack = detail::kPackBytes / static_cast<int>(sizeof(T));
-  static constexpr std::int64_t kShare = std::int64_t{4} * kThreads * kPack;  // elements that a block steps
+  static constexpr std::int64_t kShare = std::int64_t{4} * kThreads * kPack;  // elements of a block
   struct Entry {
     T* parameter;
     const T* grad;
     T* state[2];
     std::int64_t count, first_block;
-    bool packed;  // all of it stands on 16 bytes
+    bool packed;  // all pointers are aligned to 16 bytes
   };
   Entry entries[raw::kMostStepped];
   int entry_count;

@@ -1,5 +1,5 @@
-// Pooling: a thread for each element of the result. The gradients gather from the windows that see an element, so that one
-// GPU repeats its own bits.
+// Pooling: one thread per element of the result. Gradients are gathered from the windows that contain an element, so
+// that results are deterministic.
 #include <limits>
 
 #include "lockstep/tensor/cuda/divisor_internal.h"
@@ -13,26 +13,26 @@ namespace {
 using raw::Windows;
 
 struct Span {
-  std::int64_t first, last;  // one after the last
+  std::int64_t first, last;  // last: one past the end
 };
 
-// One side of the windows.
+// One side (height or width) of the windows.
 struct Side {
   std::int64_t input, output, kernel, stride, padding, dilation;
   Divisor by_input{input}, by_output{output}, by_stride{stride}, by_dilation{dilation};
 
-  // The elements that window `place` sees, `dilation` apart.
+  // The elements of window `place`, `dilation` apart.
   HOST_DEVICE Span seen_by(std::int64_t place) const {
     const std::int64_t start = place * stride - padding, end = start + (kernel - 1) * dilation + 1;
     return {start < 0 ? start + by_dilation.divide(dilation - 1 - start).whole * dilation : start,
             end < input ? end : input};
   }
-  // The windows around element `at`: all that see it, and with a dilation others.
+  // The windows around element `at`: all that contain it, and with a dilation also others.
   HOST_DEVICE Span seeing(std::int64_t at) const {
     const std::int64_t from = at + padding - (kernel - 1) * dilation, last = by_stride.divide(at + padding).whole + 1;
     return {from <= 0 ? 0 : by_stride.divide(from + stride - 1).whole, last < output ? last : output};
   }
-  // How many elements window `place` has, in the picture or in the padding around it as well. Without dilation.
+  // The number of elements of window `place`, in the image or also in the padding around it. Without dilation.
   HOST_DEVICE std::int64_t counted(std::int64_t place, bool with_padding) const {
     const Span seen = seen_by(place);
     const std::int64_t left = input + 2 * padding - place * stride;
@@ -49,7 +49,7 @@ struct Sides {
   std::int64_t inputs() const { return y.input * x.input; }
   std::int64_t outputs() const { return y.output * x.output; }
 
-  // Where the element or the window `i` of all planes stands.
+  // The position of element or window `i` among all planes.
   struct Place {
     std::int64_t plane, row, column;
   };
@@ -60,7 +60,7 @@ struct Sides {
   HOST_DEVICE Place input(std::int64_t i) const { return place(i, y.by_input, x.by_input); }
   HOST_DEVICE Place output(std::int64_t i) const { return place(i, y.by_output, x.by_output); }
 
-  // What the sum of a window is divided by.
+  // The divisor of a window's sum.
   HOST_DEVICE std::int64_t divisor(std::int64_t row, std::int64_t column, bool count_include_pad) const {
     return y.counted(row, count_include_pad) * x.counted(column, count_include_pad);
   }
@@ -81,7 +81,7 @@ struct MaxPool {
     for (std::int64_t r = rows.first; r < rows.last; r += sides.y.dilation) {
       for (std::int64_t c = columns.first; c < columns.last; c += sides.x.dilation) {
         const T value = plane[r * sides.x.input + c];
-        if (!(value > best) && value == value) continue;  // a NaN wins
+        if (!(value > best) && value == value) continue;  // NaN counts as the largest
         best = value;
         where = r * sides.x.input + c;
       }

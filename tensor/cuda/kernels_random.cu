@@ -1,4 +1,4 @@
-// Random numbers: element i depends on the position and i alone, and is what the CPU draws.
+// Random numbers: element i depends on the position and i alone, and equals the CPU's.
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/philox_internal.h"
@@ -7,7 +7,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Block b of the stream makes elements kEach * b and those after it.
+// Block b of the stream yields elements kEach * b and those after it.
 template <class T, int kEach, class Fill>
 struct Draw {
   T* out;

@@ -1,4 +1,4 @@
-// Sums and extremes.
+// Sums, maxima and minima.
 #include <type_traits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
@@ -8,7 +8,7 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Integers are added in 64 bits, which wraps around as adding in their own width would.
+// Integers are added in 64 bits, which wraps to the same result as addition in their own width.
 template <class T>
 struct SumOf {
   using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
@@ -30,7 +30,7 @@ template <class T>
 struct SumOfSquares {
   using Sum = T;
   const T* in;
-  const T* center;  // of each output, or null
+  const T* center;  // center of each output, or null
   T* out;
   double scale;
   DEVICE_ONLY Sum start() const { return 0; }
@@ -57,7 +57,7 @@ struct Least {
   }
 };
 
-// The extreme and the first place where it stands (-1: nothing seen). NaN beats everything.
+// The extreme and its first index (-1: no element yet). NaN is more extreme than any number.
 template <class T, class Order>
 struct ExtremeOf {
   struct Sum {
@@ -65,8 +65,8 @@ struct ExtremeOf {
     std::int64_t place;
   };
   const T* in;
-  T* value_out;             // these or ...
-  std::int64_t* place_out;  // ... those
+  T* value_out;             // values, or null
+  std::int64_t* place_out;  // indices, or null
   DEVICE_ONLY Sum start() const { return {T(0), -1}; }
   DEVICE_ONLY void add(Sum& sum, std::int64_t at, std::int64_t, std::int64_t r) const { sum = join(sum, {in[at], r}); }
   DEVICE_ONLY Sum join(const Sum& a, const Sum& b) const {

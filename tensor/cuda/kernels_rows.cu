@@ -1,5 +1,5 @@
-// Operations along one dimension of (outer, n, inner): a block of threads for each row where inner is 1, else a thread for
-// each column.
+// Operations along one dimension of (outer, n, inner): a block of threads per row if inner is 1, otherwise one thread
+// per column.
 #include <limits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
@@ -17,14 +17,14 @@ struct Add {
     return a + b;
   }
 };
-struct Largest {  // a NaN may go unnoticed: it makes every exponential sum NaN by itself
+struct Largest {  // may ignore a NaN, which makes every exponential sum NaN anyway
   template <class T>
   DEVICE_ONLY T operator()(T a, T b) const {
     return a > b ? a : b;
   }
 };
 
-// join over term(i) of a row of n, by the whole block.
+// Joins term(i) of a row of n, by the whole block.
 template <class T, class Join, class Term>
 DEVICE_ONLY T over_row(const Block& block, std::int64_t n, T start, Join join, Term term) {
   PerThread<T> sums;
@@ -43,7 +43,7 @@ DEVICE_ONLY void each_of_row(const Block& block, std::int64_t n, Step step) {
   });
 }
 
-// What to subtract so that no exponential overflows; 0 for a row of -inf, where -inf - -inf would be NaN.
+// The shift that prevents overflow of the exponentials; 0 for a row of -inf, where -inf - -inf would be NaN.
 template <class T>
 DEVICE_ONLY T shift_of(T highest) {
   return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
@@ -88,7 +88,7 @@ struct SoftmaxRow {
   }
 };
 
-// Where columns begin: thread i has column i % inner of outer index i / inner.
+// The first elements of columns: thread i has column i % inner of outer index i / inner.
 struct Columns {
   explicit Columns(const Rows& rows) : n(rows.n), inner(rows.inner), by_inner(inner) {}
   std::int64_t n, inner;
@@ -229,7 +229,7 @@ struct LayerNormBackwardRow {
   }
 };
 
-// The parameters' gradients: over the rows, the sums of g z and of g.
+// The parameters' gradients: the sums of g z and of g over the rows.
 template <class T>
 struct LayerNormAffine {
   struct Sum {
@@ -249,7 +249,7 @@ struct LayerNormAffine {
   }
 };
 
-// A row is cut among the threads: each adds up its share, then goes over it again from the sum of those before it.
+// A row is divided among the threads: each sums its part, then scans the part from the sum of the parts before it.
 template <class T>
 struct CumsumRow {
   const T* in;

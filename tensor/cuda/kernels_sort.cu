@@ -1,4 +1,4 @@
-// Sorting: elements become unsigned keys whose order is theirs, and CUB sorts those, keeping the order of equal ones.
+// Sorting: elements are mapped to unsigned keys of the same order; CUB sorts the keys, stably.
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -61,7 +61,7 @@ struct RowStart {
   HOST_DEVICE std::int64_t operator()(std::int64_t row) const { return row * n; }
 };
 
-// A row by itself is sorted by all of the device: a segment, by one block of threads.
+// A single row is sorted by the whole device, a segment by one block of threads.
 template <class Key>
 void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::int64_t* order, std::int64_t outer,
                std::int64_t n) {
@@ -76,7 +76,7 @@ void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::in
                                                           starts, starts + 1, cuda::stream()),
                 "cub::DeviceSegmentedSort");
   };
-  sort(nullptr);  // asks for the size
+  sort(nullptr);  // queries the size of the workspace
   const Scratch memory(std::max<std::int64_t>(static_cast<std::int64_t>(bytes), 1));
   sort(memory.as<void>());
   cuda::check_launch("sort");
@@ -85,7 +85,7 @@ void sort_rows(const Key* keys, Key* sorted, const std::int64_t* places, std::in
 template <class Key>
 void sort_rows(const Key* keys, Key*, const std::int64_t*, std::int64_t* order, std::int64_t outer, std::int64_t n) {
   std::vector<std::int64_t> row(
-      static_cast<std::size_t>(n));  // not in the device's memory, where std:: has no business
+      static_cast<std::size_t>(n));  // on the host, since std:: algorithms cannot run on device memory
   for (; outer > 0; --outer, keys += n, order += n) {
     std::iota(row.begin(), row.end(), 0);
     std::stable_sort(row.begin(), row.end(), [&](std::int64_t a, std::int64_t b) { return keys[a] < keys[b]; });
@@ -98,7 +98,7 @@ void sort_rows(const Key* keys, Key*, const std::int64_t*, std::int64_t* order, 
 
 void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t /*keep*/, DType dtype,
           bool descending) {
-  forbid_in_capture("sort");  // CUB reads on the host how long the rows are
+  forbid_in_capture("sort");  // CUB reads the lengths of the rows on the host
   for_number(dtype, [&]<class T>(T) {
     using Key = KeyOf<T>;
     const std::int64_t count = outer * n;

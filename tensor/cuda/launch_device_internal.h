@@ -1,4 +1,4 @@
-// The launches of launch.h as kernels on the current device's stream.
+// The launches of launch_internal.h as kernels on the current device's stream.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace detail {
 
-inline constexpr std::int64_t kMostBlocks = 1 << 16;          // of elements: each thread then takes several
-inline constexpr std::int64_t kMostOfGrid = (1LL << 31) - 1;  // what the first dimension of a grid can count
+inline constexpr std::int64_t kMostBlocks = 1 << 16;          // of an elementwise launch; beyond that threads loop
+inline constexpr std::int64_t kMostOfGrid = (1LL << 31) - 1;  // limit of a grid's first dimension
 
-// __grid_constant__: functors are read where the launch has put them; their tables would otherwise be copied by every
-// thread that indexes them.
+// __grid_constant__: functors are read from the launch arguments; otherwise every thread that indexes their tables
+// would copy them.
 template <class F>
 __global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, const __grid_constant__ F f) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  ONE_BY_ONE  // most threads have one i: unrolled, they would first divide to see how often
+  ONE_BY_ONE  // most threads have one i: an unrolled loop would first divide to find its count
       for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
 }
 
@@ -27,14 +27,14 @@ __global__ void __launch_bounds__(kThreads) run_block(std::int64_t first, const 
   f(Block(first + blockIdx.x));
 }
 
-// kernel<<<blocks, kThreads, 0, stream>>>(first, f), as the runtime's function, which tests/cuda/simulator/ has as well.
+// kernel<<<blocks, kThreads, 0, stream>>>(first, f), as a call of the runtime, which tests/cuda/simulator/ replaces.
 template <class F>
 void start(const char* op, std::int64_t blocks, void (*kernel)(std::int64_t, F), std::int64_t first, const F& f) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(kThreads);
   config.stream = cuda::stream();
-  static_cast<void>(cudaLaunchKernelEx(&config, kernel, first, f));  // what it answers, check_launch asks for
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, first, f));  // check_launch reads its status
   cuda::check_launch(op);
 }
 

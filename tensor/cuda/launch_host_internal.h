@@ -1,4 +1,5 @@
-// The launches of launch.h as loops of the calling thread, at once or, while a graph is captured, whenever it is replayed.
+// The launches of launch_internal.h as loops of the calling thread: run immediately or, while a graph is captured, in
+// each replay.
 #pragma once
 
 #include <functional>
@@ -7,7 +8,7 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-// Of the device that these kernels are run for: tests/cuda/host_accelerator.cpp has them.
+// The state of the device for which these kernels run: defined in tests/cuda/host_accelerator.cpp.
 bool is_recording();
 void record(std::function<void()> launch);
 void* allocate_scratch(std::size_t bytes);

@@ -1,5 +1,5 @@
-// How kernels for CUDA are written: as functors over elements or over blocks of threads, which nvcc makes kernels of and any
-// other compiler plain loops. So what they compute is tested on machines without a GPU, too.
+// Kernels for CUDA are written as functors over elements or over blocks of threads. nvcc compiles them to kernels, any
+// other compiler to plain loops, so they are also tested on machines without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-inline constexpr int kThreads = 256;  // of a block
+inline constexpr int kThreads = 256;  // threads of a block
 inline constexpr int kWarp = 32;
 static_assert(kThreads % kWarp == 0);
 
-// A value of each thread of a block, for code in several steps.
+// One value per thread of a block, for code in several steps.
 #ifdef __CUDACC__
 template <class T>
 struct PerThread {
@@ -44,7 +44,7 @@ struct PerThread {
 #ifdef __CUDACC__
 namespace detail {
 
-// The value of the thread `distance` further on in the warp, word by word.
+// The value of the thread `distance` lanes further in the warp, word by word.
 template <class T>
 __device__ T from_further(const T& value, int distance) {
   static_assert(sizeof(T) % sizeof(int) == 0);
@@ -65,7 +65,7 @@ class Block {
   DEVICE_ONLY explicit Block(std::int64_t index) : index_(index) {}
   DEVICE_ONLY std::int64_t index() const { return index_; }
 #ifdef __CUDACC__
-  // Runs step(thread) for all threads; then all have ended it.
+  // Runs step(thread) for all threads, then synchronises them.
   template <class F>
   __device__ void each(F step) const {
     step(static_cast<int>(threadIdx.x));
@@ -78,15 +78,15 @@ class Block {
   }
 #endif
 
-  // All threads' values joined in pairs, in an order that is always the same: within a warp 16 apart, 8, 4, 2, 1, then
-  // the warps likewise. Every thread gets the result. `T` has whole words.
+  // Joins all threads' values in pairs, in a fixed order: within a warp 16 apart, 8, 4, 2, 1, then the warps likewise.
+  // Every thread gets the result. The size of `T` is a multiple of a word.
   template <class T, class Join>
   DEVICE_ONLY T reduce(PerThread<T>& values, Join join) const;
-  // The same apart for each of `lanes` (a power of two) groups of threads that are equal modulo `lanes`: 128 apart, 64,
-  // ... The first `lanes` threads get the results.
+  // The same for each of `lanes` (a power of two) groups of threads that are equal modulo `lanes`: 128 apart, 64, ...
+  // The first `lanes` threads get the results.
   template <class T, class Join>
   DEVICE_ONLY void reduce_lanes(PerThread<T>& values, int lanes, Join join) const;
-  // Every thread's value becomes the sum of those of the threads before it.
+  // Replaces every thread's value by the sum of the values of the threads before it.
   template <class T>
   DEVICE_ONLY void sum_before(PerThread<T>& values) const;
 
@@ -114,7 +114,7 @@ __device__ T Block::reduce(PerThread<T>& values, Join join) const {
   }
   __syncthreads();
   const T total = of_warps[0];
-  __syncthreads();  // the memory is that of the next reduction, too
+  __syncthreads();  // the next reduction reuses the memory
   return total;
 }
 
@@ -130,7 +130,7 @@ __device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) 
     __syncthreads();
   }
   values.value = all[thread];
-  __syncthreads();  // the memory is that of the next reduction, too
+  __syncthreads();  // the next reduction reuses the memory
 }
 
 template <class T>
@@ -149,7 +149,7 @@ __device__ void Block::sum_before(PerThread<T>& values) const {
   }
   __syncthreads();
   values.value = all[threadIdx.x];
-  __syncthreads();  // the memory is that of the next call, too
+  __syncthreads();  // the next call reuses the memory
 }
 #else
 template <class T, class Join>
@@ -183,15 +183,15 @@ void Block::sum_before(PerThread<T>& values) const {
 }
 #endif
 
-// Starts f(i) for i = 0 ... count - 1, in any order. `op` is for messages.
+// Launches f(i) for i = 0 ... count - 1, in any order. `op` is for messages.
 template <class F>
 void launch_elements(const char* op, std::int64_t count, const F& f);
-// Starts f(block) for that many blocks.
+// Launches f(block) for that many blocks.
 template <class F>
 void launch_blocks(const char* op, std::int64_t blocks, const F& f);
 
 using cuda::Fault;
-// Of the device that this thread's launches go to; kernels may write it.
+// The fault record of the device to which this thread launches; kernels may write it.
 Fault* fault_record();
 
 DEVICE_ONLY inline void report(Fault* fault, Fault::Kind kind, std::int64_t place, std::int64_t value,
@@ -207,10 +207,10 @@ DEVICE_ONLY inline void report(Fault* fault, Fault::Kind kind, std::int64_t plac
   fault->limit = limit;
 }
 
-// Throws where a graph is being captured: `op` waits for the device in its middle.
+// Throws while a graph is captured: `op` waits for the device.
 void forbid_in_capture(const char* op);
 
-// Memory for the time of some launches.
+// Temporary memory for some launches.
 class Scratch {
  public:
   explicit Scratch(std::int64_t bytes);

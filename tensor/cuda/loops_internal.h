@@ -11,7 +11,7 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-// Several elements that are loaded or stored at once.
+// Several elements that are loaded or stored together.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T values[N];
@@ -24,7 +24,7 @@ inline constexpr int kPackBytes = 16;
 template <class Out, class... In>
 inline constexpr int kPackOf = kPackBytes / static_cast<int>(std::max({sizeof(Out), sizeof(In)...}));
 
-// Where element i of the nest stands in operand k.
+// The offset of element i of the nest in operand k.
 template <int N>
 struct Places {
   int dims;
@@ -63,8 +63,8 @@ struct StridedLoop {
   HOST_DEVICE void operator()(std::int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
 };
 
-// Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once for each. A call takes two packs that lie a
-// block of threads apart, and loads both before it stores one: enough bytes under way to hide the memory's latency.
+// Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once per call. A call takes two packs, a
+// block of threads apart, and loads both before it stores one: enough bytes in flight to hide the memory's latency.
 template <class F, int N, class Out, class... In>
 struct DenseLoop {
   F f;
@@ -95,7 +95,7 @@ struct DenseLoop {
     out[pack] = apply(first...);
     out[pack + kThreads] = apply(second...);
   }
-  // One pack, or the elements that are left over.
+  // One pack, or the remaining elements.
   template <std::size_t... K>
   HOST_DEVICE void run_one(std::int64_t pack, std::index_sequence<K...>) const {
     Out* const out = static_cast<Out*>(data[0]);
@@ -117,7 +117,7 @@ struct DenseLoop {
   HOST_DEVICE void operator()(std::int64_t i) const {
     run(i / kThreads * (2 * kThreads) + i % kThreads, std::index_sequence_for<In...>{});
   }
-  // How often it is to be called.
+  // The number of calls needed.
   std::int64_t calls() const { return (count + 2 * kThreads * N - 1) / (2 * kThreads * N) * kThreads; }
 };
 

@@ -15,10 +15,10 @@ namespace {
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  ~Event() { forget(cudaEventDestroy(event_)); }  // what waits for it goes on to
+  ~Event() { forget(cudaEventDestroy(event_)); }  // does not affect streams that wait for it
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  // `later` goes on when all that was started on `earlier` has ended.
+  // Makes `later` wait for all work started on `earlier` so far.
   void order(cudaStream_t earlier, cudaStream_t later) {
     check(cudaEventRecord(event_, earlier), "cudaEventRecord");
     check(cudaStreamWaitEvent(later, event_, 0), "cudaStreamWaitEvent");
@@ -46,7 +46,7 @@ class CudaAccelerator final : public Accelerator {
     try {
       const DeviceGuard guard(index);
       cuda::deallocate(data, bytes);
-    } catch (const DeviceError&) {  // the driver has ended, and the memory with it
+    } catch (const DeviceError&) {  // the driver has shut down, which freed the memory
     }
   }
   AllocatorStats stats(int index) override { return cuda::stats(index); }
@@ -96,7 +96,7 @@ class CudaAccelerator final : public Accelerator {
     try {
       const DeviceGuard guard(index);
       forget(cudaFree(data));
-    } catch (const DeviceError&) {  // the driver has ended, and the memory with it
+    } catch (const DeviceError&) {  // the driver has shut down, which freed the memory
     }
   }
 
@@ -114,7 +114,7 @@ class CudaAccelerator final : public Accelerator {
     try {
       set_any_device();
       forget(cudaHostUnregister(data));
-    } catch (const DeviceError&) {  // the driver has ended, and its hold on the memory with it
+    } catch (const DeviceError&) {  // the driver has shut down, which unpinned the memory
     }
   }
   void* compute_stream(int index) override {
@@ -123,8 +123,8 @@ class CudaAccelerator final : public Accelerator {
   }
 
  private:
-  // Pageable memory has been copied aside when cudaMemcpyAsync returns; the device reads pinned memory later, and all of
-  // the host's where it uses its page tables.
+  // Pageable memory is staged before cudaMemcpyAsync returns; pinned memory is read later, and so is any host memory
+  // if the device uses the host's page tables.
   static bool is_read_later(const void* data) {
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
@@ -133,7 +133,7 @@ class CudaAccelerator final : public Accelerator {
           "cudaDeviceGetAttribute");
     return attributes.type != cudaMemoryTypeUnregistered || reads_all != 0;
   }
-  // The copy runs on the target's stream: after what the source has been asked to compute, and before what it will be.
+  // The copy runs on the target's stream: after the work started on the source so far, and before its later work.
   static void copy_between(void* to, int to_index, const void* from, int from_index, std::size_t bytes) {
     const cudaStream_t target = stream();
     set_device(from_index);

@@ -10,7 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// cuBLAS counts columns first: a row-major matrix is its own transpose there.
+// cuBLAS is column-major: a row-major matrix is its own transpose there.
 struct Operand {
   Operand(const Matrix& matrix, std::int64_t rows, std::int64_t columns)
       : transposed(matrix.column != 1 && columns > 1),
@@ -34,7 +34,7 @@ struct Types {
   cublasComputeType_t compute;
 };
 
-// 1 and 0 in the type of the scale.
+// 1 and 0 in the scale type.
 struct Factors {
   const void* one(const Types& types) const {
     return types.scale == CUDA_R_64F ? &one64 : static_cast<const void*>(&one32);
@@ -46,7 +46,7 @@ struct Factors {
   float one32 = 1, zero32 = 0;
 };
 
-// The descriptors of cuBLASLt, which are destroyed.
+// Owns a descriptor of cuBLASLt.
 template <class T>
 struct Destroy;
 template <>
@@ -83,14 +83,14 @@ void set(cublasLtMatmulPreferenceOpaque_t& wish, cublasLtMatmulPreferenceAttribu
              "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// Up to 256 bytes, the most that algorithms ask for.
+// The alignment, up to 256 bytes, the most that algorithms distinguish.
 std::uint32_t alignment(const void* data) {
   std::uint32_t bytes = 256;
   while (reinterpret_cast<std::uintptr_t>(data) % bytes != 0) bytes /= 2;
   return bytes;
 }
 
-// out^T (n, m) = b^T (n, k) a^T (k, m) + bias (n), as cuBLASLt sees it.
+// out^T (n, m) = b^T (n, k) a^T (k, m) + bias (n), as described to cuBLASLt.
 struct Problem {
   Problem(const Gemm& g, DType dtype)
       : types(dtype), a(g.a, g.m, g.k), b(g.b, g.k, g.n), out_stride(std::max(g.out.row, g.n)) {
@@ -132,7 +132,7 @@ std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& pr
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const Owned<cublasLtMatmulPreferenceOpaque_t> wish(made);
   set(*wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-  // Sums stay in the type that they are computed in, however the work is split: "in place" adds in that of the result.
+  // Partial sums of split work stay in the compute type; the "in place" scheme would add them in the result's type.
   set(*wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.b.data));
   set(*wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g.a.data));

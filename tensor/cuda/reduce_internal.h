@@ -1,7 +1,7 @@
-// Reductions over the middle of (outer, n, inner). The order in which elements are joined follows from the shape alone.
+// Reductions over the middle of (outer, n, inner). The order in which elements are joined depends on the shape alone.
 //
-// What is reduced is a functor R: R::Sum, a type of whole words; start(), the sum of nothing; add(sum, at, output, r), which
-// joins input element `at`, the r-th of that output; join(a, b); finish(output, sum), which writes it.
+// A reduction is a functor R: R::Sum, a type of whole words; start(), the sum of no elements; add(sum, at, output, r),
+// which joins input element `at`, the r-th of that output; join(a, b); finish(output, sum), which writes the result.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace detail {
 
-inline constexpr std::int64_t kWantedBlocks = 1024;  // to keep a large device busy
-inline constexpr std::int64_t kLongest = 512;     // elements that one thread joins in turn: keeps rounding errors small
-inline constexpr std::int64_t kShortest = 16;     // ... and that make another part worth a second launch
-inline constexpr std::int64_t kOfOneThread = 32;  // elements of one of many outputs that a block is too much for
-inline constexpr std::int64_t kFew = 2;           // ... of an output in any case
-inline constexpr int kUnderWay = 8;               // elements that a thread can load before it joins the first of them
+inline constexpr std::int64_t kWantedBlocks = 1024;  // enough to keep a large device busy
+inline constexpr std::int64_t kLongest = 512;  // maximum elements of a thread in sequence: keeps rounding errors small
+inline constexpr std::int64_t kShortest = 16;  // minimum elements of a thread if n is split (a second launch)
+inline constexpr std::int64_t kOfOneThread = 32;  // longest n for one thread per output, if there are many outputs
+inline constexpr std::int64_t kFew = 2;           // longest n for one thread per output in any case
+inline constexpr int kUnderWay = 8;               // elements that a thread loads before it joins the first one
 
-// Where an output's elements stand.
+// The positions of an output's elements.
 struct Outputs {
   explicit Outputs(const Rows& rows) : inner(rows.inner), by_inner(rows.inner), span(rows.n * rows.inner) {}
-  std::int64_t inner;  // how far apart
+  std::int64_t inner;  // distance between elements
   Divisor by_inner;
   std::int64_t span;
   DEVICE_ONLY std::int64_t origin(std::int64_t output) const {
@@ -38,7 +38,7 @@ struct Share {
   std::int64_t next, end, step;
 };
 
-// Joins it, N by N as long as there are so many, then fewer at a time.
+// Joins a share, N elements at a time while possible, then fewer.
 template <int N, class R>
 DEVICE_ONLY void add_share(const R& reduction, typename R::Sum& sum, Share& share) {
   ONE_BY_ONE
@@ -52,7 +52,7 @@ DEVICE_ONLY void add_share(const R& reduction, typename R::Sum& sum, Share& shar
   if constexpr (N > 1) add_share<(N + 3) / 4>(reduction, sum, share);
 }
 
-// How a reduction is cut: blocks of `lanes` neighbouring outputs, and n into `parts`.
+// The partition of a reduction: blocks of `lanes` neighbouring outputs, and n into `parts`.
 struct Cut {
   explicit Cut(const Rows& rows) : outputs(rows.outer * rows.inner), n(rows.n) {
     while (lanes() < kWarp && lanes() * 2 <= rows.inner) ++lane_bits;
@@ -61,12 +61,12 @@ struct Cut {
     const std::int64_t wanted = std::min(kWantedBlocks / std::max<std::int64_t>(blocks, 1), each() / kShortest);
     cut_into(std::max({std::int64_t{1}, wanted, (each() + kLongest - 1) / kLongest}));
   }
-  // Into so many parts, or fewer where some would be empty. n > 0.
+  // Splits n > 0 into `wanted` parts, or fewer if some would be empty.
   void cut_into(std::int64_t wanted) {
     length = (each() + wanted - 1) / wanted * step();
     parts = (n + length - 1) / length;
   }
-  std::int64_t each() const { return (n + step() - 1) / step(); }  // elements of a thread, were there one part
+  std::int64_t each() const { return (n + step() - 1) / step(); }  // elements of a thread if there is one part
   HOST_DEVICE int lanes() const { return 1 << lane_bits; }
   HOST_DEVICE int step() const { return kThreads >> lane_bits; }
 
@@ -106,7 +106,7 @@ struct ReduceBlock {
                     begin + (thread >> cut.lane_bits),
                     cut.n < begin + cut.length ? cut.n : begin + cut.length,
                     cut.step()};
-        if (lanes == 1) {  // a row: with steps that the compiler knows
+        if (lanes == 1) {  // a row: the step is a compile-time constant
           share.inner = 1;
           share.step = kThreads;
           add_share<kUnderWay>(reduction, sum, share);
@@ -126,7 +126,7 @@ struct ReduceBlock {
   }
 };
 
-// By one thread for each output, in their order.
+// One thread per output, elements in order.
 template <class R>
 struct ReduceElements {
   R reduction;
@@ -140,7 +140,7 @@ struct ReduceElements {
   }
 };
 
-// The second round, over the parts.
+// The second launch, over the parts.
 template <class R>
 struct JoinParts {
   using Sum = typename R::Sum;

@@ -5,8 +5,8 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
-// A row that a block of threads reads once and keeps in registers. How it is dealt to the threads, and so the order of sums,
-// follows from its length alone: from an address that is no multiple of 16 elements are read one by one.
+// A row that a block of threads reads once and keeps in registers. Its distribution over threads, and so the order of
+// sums, depends on its length alone: if the address is not aligned to 16 bytes, elements are read one by one.
 template <class T>
 class RegisterRow {
  public:
@@ -20,7 +20,7 @@ class RegisterRow {
       each_pack(thread, [&](Values& values, std::int64_t at, int) { values = load(x, aligned, at); });
     });
   }
-  // join over term(value).
+  // Joins term(value) of all values.
   template <class Join, class Term>
   DEVICE_ONLY T reduce(T start, Join join, Term term) {
     PerThread<T> sums;
@@ -33,7 +33,7 @@ class RegisterRow {
     });
     return block_.reduce(sums, join);
   }
-  // Every value becomes f(value).
+  // Replaces every value by f(value).
   template <class F>
   DEVICE_ONLY void update(F f) {
     block_.each([&](int thread) {
@@ -42,7 +42,7 @@ class RegisterRow {
       });
     });
   }
-  // Every value becomes f(value, data[i]).
+  // Replaces every value by f(value, data[i]).
   template <class F>
   DEVICE_ONLY void update(const T* data, F f) {
     const bool aligned = is_aligned(data);

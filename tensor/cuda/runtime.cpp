@@ -23,12 +23,12 @@ struct PerDevice {
   void* fault = nullptr;
 };
 
-// What the driver says once, and what each device needs; kept until the process ends.
+// The driver's devices and the state of each; kept until the process ends.
 struct Devices {
   Devices() {
     error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) count = 0;
-    static_cast<void>(cudaGetLastError());  // clears it
+    static_cast<void>(cudaGetLastError());  // clears the error
     list = std::vector<PerDevice>(static_cast<std::size_t>(count));
   }
   int count = 0;
@@ -46,7 +46,7 @@ constexpr int kUnknown = -1;
 thread_local int current = kUnknown;
 
 struct Capture {
-  CaptureMemory* memory = nullptr;  // null: none
+  CaptureMemory* memory = nullptr;  // null: no capture
   int device = kUnknown;
 };
 thread_local Capture capture;
@@ -58,7 +58,7 @@ void prepare(PerDevice& device, int index) {
     throw DeviceError(fmt::format("cuda:{}: the device has no stream-ordered memory (cudaMallocAsync)", index));
   check(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   check(cudaDeviceGetDefaultMemPool(&device.pool, index), "cudaDeviceGetDefaultMemPool");
-  std::uint64_t keep = UINT64_MAX;  // freed memory is kept for the next tensors until empty_cache
+  std::uint64_t keep = UINT64_MAX;  // freed memory is cached until empty_cache
   check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
   for (int peer = 0; peer < devices().count; ++peer) {
     int reachable = 0;
@@ -102,7 +102,7 @@ std::int64_t cached_bytes(const PerDevice& device) {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   throw DeviceError(
-      fmt::format("cuda:{}: out of memory: {} bytes asked for; {} of {} are free, {} in live tensors, {} cached",
+      fmt::format("cuda:{}: out of memory: {} bytes requested; {} of {} are free, {} in live tensors, {} cached",
                   current_device(), bytes, free, total, device.allocated.load(), cached_bytes(device)));
 }
 
@@ -111,10 +111,10 @@ std::int64_t cached_bytes(const PerDevice& device) {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) [[likely]]
     return;
-  static_cast<void>(cudaGetLastError());  // an error that is not sticky is not told twice
+  static_cast<void>(cudaGetLastError());  // a non-sticky error is not reported again
   if (status == cudaErrorInitializationError && getpid() != devices().process)
     throw DeviceError(
-        fmt::format("cuda: {}: this process was forked from one that uses CUDA, which CUDA cannot follow; "
+        fmt::format("cuda: {}: this process was forked from one that uses CUDA, which CUDA does not support; "
                     "start it with exec, or fork before the first use of a cuda device",
                     call));
   throw DeviceError(fmt::format("cuda: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
@@ -136,11 +136,12 @@ int device_count() { return devices().count; }
 
 std::string why_no_device() {
   int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "this machine has no driver of NVIDIA's";
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "this machine has no NVIDIA driver";
   return devices().error == cudaSuccess ? "this machine has none" : cudaGetErrorString(devices().error);
 }
 
-// Asked for even where it has been set: other code of the thread may have changed it (NCCL, a program's own CUDA).
+// Queries the device even if it was set before: other code of the thread may have changed it (NCCL, a program's own
+// CUDA).
 void set_device(int index) {
   int actual = kUnknown;
   if (current == index) {
@@ -179,7 +180,7 @@ void* allocate(std::size_t bytes) {
   void* data = nullptr;
   const std::size_t at_least = std::max((bytes + kWord - 1) / kWord, std::size_t{1}) * kWord;
   cudaError_t status = cudaMallocAsync(&data, at_least, device.stream);
-  if (status == cudaErrorMemoryAllocation) {  // what the cache holds may lie in pieces
+  if (status == cudaErrorMemoryAllocation) {  // the cache may be fragmented
     static_cast<void>(cudaGetLastError());
     empty_cache(current_device());
     status = cudaMallocAsync(&data, at_least, device.stream);
@@ -198,7 +199,7 @@ void* allocate(std::size_t bytes) {
   return data;
 }
 
-// At the end of the process the driver may be gone already, and the memory with it; there is nobody to tell otherwise.
+// At the end of the process the driver and its memory may be gone already; errors cannot be reported.
 void deallocate(void* data, std::size_t bytes) noexcept {
   if (is_capturing()) return capture.memory->deallocate(data);
   try {
@@ -236,7 +237,7 @@ void set_capture(CaptureMemory* memory) { capture = {memory, memory ? current_de
 bool is_capturing() { return capture.memory && capture.device == current; }
 void forbid_in_capture(const char* op) {
   if (is_capturing())
-    throw InvalidArgument(fmt::format("{}: waits for cuda:{}, which a CUDA graph that is being captured cannot do", op,
+    throw InvalidArgument(fmt::format("{}: waits for cuda:{}, which is not allowed while a CUDA graph is captured", op,
                                       current_device()));
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("wrong values are told when the device is synchronised, by the operati
   CHECK(contains(no_classes, "the target of sample 0 is class 0"));
   const std::string probability =
       error_of([&] { (void)nn::binary_cross_entropy(table * 1.5, ls::zeros_like(table)).template item<float>(); });
-  CHECK(contains(probability, "is no probability"));
+  CHECK(contains(probability, "is not a probability"));
   CHECK(ls::sum(table).item<float>() == 10);  // what follows is undisturbed
 }
 

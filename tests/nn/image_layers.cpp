@@ -210,11 +210,11 @@ TEST_CASE("layers for pictures name both sides of what does not fit") {
         "max_pool2d: a kernel of 4 x 4 (dilation 1 x 1) does not fit into x, which is (1, 1, 2, 4) f32 cpu, with "
         "padding 0 x 0");
   CHECK(message(nn::MaxPool2d(2, {.stride = 1, .padding = 1, .dilation = 2}), {1, 1, 1, 4}) ==
-        "max_pool2d: with padding, a dilation of 2 x 2 is more than the pictures have: x is (1, 1, 1, 4) f32 cpu");
+        "max_pool2d: with padding, the dilation 2 x 2 must not exceed the images' size: x is (1, 1, 1, 4) f32 cpu");
   CHECK(message(nn::MaxPool2d(2, {.dilation = {1, 0}}), {1, 1, 4, 4}) ==
         "max_pool2d: the dilation is 1 x 0, expected 1 to 1073741824");
   CHECK(message(nn::MaxPool2d(2, {.padding = 1}), {1, 1, 0, 4}) ==
-        "max_pool2d: the pictures have no elements: x is (1, 1, 0, 4) f32 cpu");
+        "max_pool2d: the images have no elements: x is (1, 1, 0, 4) f32 cpu");
   CHECK(message(nn::AvgPool2d(2, {.stride = {-1, 2}}), {1, 1, 4, 4}) ==
         "avg_pool2d: the stride is -1 x 2, expected 1 to 1073741824");
   CHECK(message(nn::AvgPool2d(2, {.padding = {0, -1}}), {1, 1, 4, 4}) ==

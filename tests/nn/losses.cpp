@@ -161,7 +161,7 @@ TEST_CASE("BCELoss names the value that is not a probability, and its place") {
   const std::string text = error_of([&] { nn::BCELoss()(x, y); });
   CHECK(text ==
         "bce_loss: x at (2, 1) is 1.5, expected 0 to 1; x is (3, 2) f32 cpu\n"
-        "logits go through sigmoid first, or into BCEWithLogitsLoss");
+        "For logits use BCEWithLogitsLoss, or apply sigmoid first");
   x.fill_(0.5);
   x.select(0, 0).select(0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   CHECK(contains(error_of([&] { nn::BCELoss({.reduction = nn::Reduction::kNone})(x, y); }), "x at (0, 1) is nan"));

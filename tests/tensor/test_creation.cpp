@@ -140,8 +140,8 @@ TEST_CASE("data and span give the elements where the type fits, and say what it 
   const ls::Tensor t = ls::arange(6).view({2, 3});
   CHECK(t.span<std::int64_t>()[5] == 5);
   CHECK(t[1].data<std::int64_t>() == t.data<std::int64_t>() + 3);
-  CHECK(contains(error_of([&] { t.data<float>(); }), "asked for f32, the tensor is (2, 3) i64 cpu"));
-  CHECK(contains(error_of([&] { t.span<float>(); }), "asked for f32"));
+  CHECK(contains(error_of([&] { t.data<float>(); }), "f32 was requested, the tensor is (2, 3) i64 cpu"));
+  CHECK(contains(error_of([&] { t.span<float>(); }), "f32 was requested"));
   CHECK(contains(error_of([&] { t.t().span<std::int64_t>(); }), "not contiguous"));
 }
 

@@ -164,8 +164,8 @@ TEST_CASE("two writers of one file do not disturb each other") {
   CHECK(content(folder + "/f") == "a");
   b.commit();
   CHECK(content(folder + "/f") == "b");
-  CHECK(contains(error_of([&] { a.commit(); }), "committed twice"));
-  CHECK(contains(error_of([&] { a.write("c"); }), "after commit"));
+  CHECK(contains(error_of([&] { a.commit(); }), "commit() called twice"));
+  CHECK(contains(error_of([&] { a.write("c"); }), "write() after commit()"));
 }
 
 TEST_CASE("what killed processes left is removed by the next writer, and what a living one writes is not") {
@@ -272,7 +272,8 @@ TEST_CASE("another user's symbolic link in a folder like /tmp is not followed") 
   REQUIRE(symlink("../victim", (folder + "/f").c_str()) == 0);
   REQUIRE(lchown((folder + "/f").c_str(), 1234, 1234) == 0);
   REQUIRE(chmod(folder.c_str(), 01777) == 0);
-  CHECK(contains(error_of<ls::IoError>([&] { save(folder + "/f"); }), "is a symbolic link of user 1234 in a folder"));
+  CHECK(contains(error_of<ls::IoError>([&] { save(folder + "/f"); }),
+                 "is a symbolic link of user 1234 in a world-writable folder"));
   CHECK(content("victim") == "old");
   REQUIRE(chmod(folder.c_str(), 0755) == 0);
   save(folder + "/f");

@@ -80,7 +80,7 @@ TEST_CASE("cat joins along a dimension and promotes") {
   CHECK(ls::cat({ls::zeros({0, 2}, {.dtype = ls::kInt64}), b}).shape() == ls::Shape{2, 2});
   CHECK(ls::cat({a}).raw_data() != a.raw_data());
   CHECK(ls::cat({a.to(ls::kFloat16), a.to(ls::kFloat16)}).dtype() == ls::kFloat16);
-  CHECK(contains(error_of([] { ls::cat({}); }), "cat: no tensors"));
+  CHECK(contains(error_of([] { ls::cat({}); }), "cat: expected at least one tensor"));
   CHECK(contains(error_of([&] { ls::cat({a, ls::ones({1, 3})}); }), "(1, 2) i64 cpu and (1, 3) f32 cpu"));
   CHECK(contains(error_of([&] { ls::cat({a, ls::ones({2})}); }), "numbers of dimensions differ"));
   CHECK(contains(error_of([] { ls::cat({ls::tensor(1.0)}); }), "use stack"));

@@ -212,7 +212,7 @@ TEST_CASE("equal compares values whatever their dtypes") {
 
 TEST_CASE("a 0-d tensor has no sizes") {
   const ls::Tensor x = ls::tensor(2.5);
-  CHECK(contains(error_of([&] { x.size(0); }), "size: dimension 0 was asked for, but () f32 cpu is 0-d"));
+  CHECK(contains(error_of([&] { x.size(0); }), "size: dimension 0 was requested, but () f32 cpu is 0-d"));
   CHECK(contains(error_of([&] { x.stride(-1); }), "stride"));
   CHECK(contains(error_of([&] { ls::split(x, 1); }), "0-d"));
 }

@@ -119,10 +119,11 @@ TEST_CASE("a CPU device's kernels are in the trace, unless it was begun without 
 }
 
 TEST_CASE("start and stop out of turn, and a trace of nothing, are errors") {
-  CHECK_THROWS_WITH_AS(stop_trace(), "stop_trace: no trace runs; begin one with start_trace()", InvalidArgument);
+  CHECK_THROWS_WITH_AS(stop_trace(), "stop_trace: no trace is running; start one with start_trace()", InvalidArgument);
   CHECK_THROWS_AS(start_trace({.events_per_thread = 0}), InvalidArgument);
   start_trace();
-  CHECK_THROWS_WITH_AS(start_trace(), "start_trace: a trace runs already; end it with stop_trace()", InvalidArgument);
+  CHECK_THROWS_WITH_AS(start_trace(), "start_trace: a trace is already running; end it with stop_trace()",
+                       InvalidArgument);
   stop_trace();
 }
 

@@ -1,4 +1,4 @@
-# An overlay port: vcpkg install lockstep --overlay-ports=packaging/vcpkg. It builds the tree it lies in.
+# An overlay port: vcpkg install lockstep --overlay-ports=packaging/vcpkg. It builds the tree that contains it.
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS

@@ -154,7 +154,7 @@ TEST_CASE("a device without memory says what there is, and goes on") {
     const ls::Tensor live = ls::zeros({1 << 20}, {.device = device});
     (void)ls::zeros({1 << 21}, {.device = device});  // 8 MB, cached from here on
     const std::string error = error_of<ls::DeviceError>([&] { (void)ls::zeros({1 << 24}, {.device = device}); });
-    CHECK(contains(error, "out of memory: 67108864 bytes asked for"));
+    CHECK(contains(error, "out of memory: 67108864 bytes requested"));
     CHECK(contains(error, "of 67108864 are free"));
     CHECK(contains(error, "in live tensors, 0 cached"));  // it has been given back first
     CHECK(ls::sum(live + 1).item<float>() == 1 << 20);
