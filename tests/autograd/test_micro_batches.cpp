@@ -1,5 +1,5 @@
-// Contributions to one gradient are added in the order (micro-batch, newest first), whatever the order of recording
-// or arrival.
+// Contributions to one gradient are added in the order (micro-batch, newest first), for any order of recording and of
+// computation.
 #include <algorithm>
 
 #include "lockstep/autograd/history_internal.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMicroBatches = 4;
 
-// One micro-batch's part of the loss, recorded under its number. Magnitudes differ, so that another order gives other
+// Records one micro-batch's part of the loss under its number. Magnitudes differ, so that another order gives other
 // bits.
 ls::Tensor part(const ls::Tensor& w, int micro_batch) {
   const ls::random::MicroBatchGuard guard(micro_batch);
@@ -19,7 +19,7 @@ ls::Tensor part(const ls::Tensor& w, int micro_batch) {
   return ls::sum(hidden * hidden) + ls::sum(ls::tanh(ls::linear(x, w)));
 }
 
-// The gradient with the parts recorded in `recorded` order and added up in `added` order.
+// Returns the gradient with the parts recorded in `recorded` order and added up in `added` order.
 ls::Tensor gradient(const std::vector<int>& recorded, const std::vector<int>& added, bool with_home = false) {
   const ls::Tensor w = numbers({3, 5}, {.requires_grad = true});
   if (with_home) ls::autograd::set_gradient_home(w, ls::zeros({3, 5}));
@@ -33,7 +33,7 @@ ls::Tensor gradient(const std::vector<int>& recorded, const std::vector<int>& ad
 
 }  // namespace
 
-TEST_CASE("a gradient of several micro-batches has the same bits in whatever order they were recorded and joined") {
+TEST_CASE("a gradient of several micro-batches has the same bits for any order of recording and joining") {
   std::vector<int> order = {0, 1, 2, 3};
   const ls::Tensor want = gradient(order, order);
   std::vector<int> other = order;
@@ -45,7 +45,7 @@ TEST_CASE("a gradient of several micro-batches has the same bits in whatever ord
   } while (std::next_permutation(other.begin(), other.end()));
 }
 
-TEST_CASE("the sum of a gradient of several micro-batches runs by micro-batch, within a micro-batch newest first") {
+TEST_CASE("a gradient of several micro-batches is summed by micro-batch, and within a micro-batch newest first") {
   const ls::Tensor w = ls::ones({1}, {.requires_grad = true});
   const auto term = [&](int micro_batch, double slope) {
     const ls::random::MicroBatchGuard guard(micro_batch);
@@ -53,7 +53,7 @@ TEST_CASE("the sum of a gradient of several micro-batches runs by micro-batch, w
   };
   const ls::Tensor late = term(1, 1e8), early = term(0, 1.0), newest = term(1, -1e8);
   ls::sum(ls::cat({late, early, newest})).backward();
-  const float want = (1.0f + -1e8f) + 1e8f;  // micro-batch 0, then the newer and the older operation of micro-batch 1
+  const float want = (1.0f + -1e8f) + 1e8f;  // micro-batch 0, then micro-batch 1's newer and older operation
   CHECK(w.grad().item<float>() == want);
 }
 
