@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The library's writable variables, process-wide and thread-local, are those that process_state.txt lists with a reason.
+# The library's writable variables, process-wide and thread-local, must be those that process_state.txt lists with a
+# reason.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 list=$SOURCE/tests/project/process_state.txt
 
-# objdump -tC prints, per object, lines of address, seven flags, section, size, name. State is what stands in .data, .bss,
-# .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
-# routine, section names. Names lose the instruction-set level. Of .cu files what nvcc adds to every kernel
-# does not count, nor what CUB keeps for itself: only names of ours, but for the stubs that start kernels.
+# objdump -tC prints, per object, lines of address, seven flags, section, size, name. State is the contents of .data,
+# .bss, .tdata and .tbss (.data.rel.ro is constant after start), except the compiler's own: guards, references to the
+# exception routine, section names. The instruction-set level is removed from names. In .cu files only our names count,
+# not those that nvcc adds to every kernel or that CUB defines, nor the stubs that start kernels.
 grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -tC | sed -E '
   s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
   / \.data\.rel\.ro/ d
