@@ -46,10 +46,11 @@ void check_comparable(const Options& options) {
                     "8, ... of them",
                     options.micro_batches, options.nproc));
   if (options.loss == "outside" && !has_same_bits_outside(options))
-    throw ls::InvalidArgument(fmt::format(
-        "--mode compare: with {} micro-batches dp's bits differ when the loss is taken outside; take --loss replica, or "
-        "1, 2, 4, 8, ... micro-batches",
-        options.micro_batches));
+    throw ls::InvalidArgument(
+        fmt::format("--mode compare: with {} micro-batches dp's bits differ when the loss is taken outside; take "
+                    "--loss replica, or "
+                    "1, 2, 4, 8, ... micro-batches",
+                    options.micro_batches));
 }
 
 void print_intro(const Options& options) {
@@ -129,7 +130,7 @@ int compare(const Options& options, Train train) {
   }
   fmt::print("accumulate, dp and ddp end with the same parameters, bit for bit. {}\n",
              single.hash == accumulate.hash ? "So does single, this time."
-                                               : "single differs: it adds up a step's rows in another order.");
+                                            : "single differs: it adds up a step's rows in another order.");
   fmt::print("\n");
   print_written(options);
   fmt::print(

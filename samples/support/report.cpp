@@ -155,9 +155,10 @@ void write_report(const Options& options, const std::vector<Timeline>& timelines
   Json kinds = Json::array(), modes = Json::array();
   for (int kind = 0; kind < ls::kTraceKindCount; ++kind) kinds.push_back(name(static_cast<ls::TraceKind>(kind)));
   for (const Timeline& timeline : timelines) modes.push_back(to_json(timeline));
-  const Json data = {{"program", options.program},          {"command", options.command}, {"batch", options.batch},
-                     {"micro_batches", options.micro_batches}, {"nproc", options.nproc},     {"loss", options.loss},
-                     {"kinds", std::move(kinds)},           {"modes", std::move(modes)}};
+  const Json data = {{"program", options.program}, {"command", options.command},
+                     {"batch", options.batch},     {"micro_batches", options.micro_batches},
+                     {"nproc", options.nproc},     {"loss", options.loss},
+                     {"kinds", std::move(kinds)},  {"modes", std::move(modes)}};
   const std::size_t at = kReportPage.find(kDataMark);
   ls::AtomicFile file(options.report);
   file.write(kReportPage.substr(0, at));

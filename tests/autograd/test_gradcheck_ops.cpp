@@ -317,8 +317,7 @@ TEST_CASE("pow has PyTorch's gradient with respect to the exponent where the bas
   CHECK(q.grad().to_vector<double>() == std::vector<double>{-kInf, 0, 0});
 }
 
-TEST_CASE(
-    "maximum and minimum give equal operands half of the gradient each, and all of it to both if one is NaN") {
+TEST_CASE("maximum and minimum give equal operands half of the gradient each, and all of it to both if one is NaN") {
   const ls::Tensor a = ls::tensor({1.0, 2.0, 3.0, kNan}, {.requires_grad = true}),
                    b = ls::tensor({2.0, 2.0, 2.0, 2.0}, {.requires_grad = true});
   ls::sum(ls::max(a, b)).backward();

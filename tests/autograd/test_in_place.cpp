@@ -36,7 +36,8 @@ TEST_CASE("every in-place member refuses a tensor that requires grad, or a view 
   CHECK(x.to_vector<double>() == std::vector<double>{1, 2});
 }
 
-TEST_CASE("an in-place member refuses an operand that requires grad while grad mode is on: its gradient would be lost") {
+TEST_CASE(
+    "an in-place member refuses an operand that requires grad while grad mode is on: its gradient would be lost") {
   using F = void (*)(const ls::Tensor& x, const ls::Tensor& operand);
   const std::vector<std::pair<std::string, F>> members = {
       {"copy_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.copy_(operand); }},

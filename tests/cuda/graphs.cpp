@@ -276,8 +276,7 @@ TEST_CASE("a capture that drops the last tensor of an older graph frees that gra
   const auto step = [&] { sum = ls::sum(x); };
   step();
   ls::CudaGraph graph;
-  for (int i = 0; i < 2; ++i)
-    graph.capture(step, {.warm_up = false});  // only `sum` holds the first graph's memory
+  for (int i = 0; i < 2; ++i) graph.capture(step, {.warm_up = false});  // only `sum` holds the first graph's memory
   x.fill_(3);
   graph.replay();
   CHECK(sum.item<float>() == 24);

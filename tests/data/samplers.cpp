@@ -98,7 +98,8 @@ TEST_CASE("SequentialSampler gives 0 to n-1 in every epoch") {
   CHECK(sampler.next_epoch() == Rows{0, 1, 2, 3});
 }
 
-TEST_CASE("each micro-batch of a batch has the rows that DistributedSampler gives its number, on whichever rank it runs") {
+TEST_CASE(
+    "each micro-batch of a batch has the rows that DistributedSampler gives its number, on whichever rank it runs") {
   for (const bool drop_last : {false, true}) {
     for (const std::int64_t n : {0, 3, 100, 103}) {
       const std::int64_t micro_batches = 4, batch_size = 6;

@@ -108,7 +108,8 @@ TEST_CASE("no_sync prevents the reduction of a backward inside it, and the next 
   });
 }
 
-TEST_CASE("backward() adds to accumulated gradients: means over the ranks are kept, a rank's own gradients are reduced") {
+TEST_CASE(
+    "backward() adds to accumulated gradients: means over the ranks are kept, a rank's own gradients are reduced") {
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     Mlp model(0), both(0);

@@ -45,7 +45,8 @@ void expect_golden(const std::string& name, const std::string& output) {
 
 }  // namespace
 
-TEST_CASE("every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {
+TEST_CASE(
+    "every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {
   for (const std::string algorithm : {"ring", "tree", "direct", "halving_doubling"}) {
     CAPTURE(algorithm);
     const Finished four = explain("all_reduce --algorithm " + algorithm + " --ranks 4 --elements 12");

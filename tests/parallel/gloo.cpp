@@ -170,8 +170,7 @@ TEST_CASE("gloo: ranks that disagree get an error that names both calls") {
       "send of 3 f32", "send of 4 f32");
 }
 
-TEST_CASE(
-    "gloo: a rank that is killed is named by the others, and the failed step leaves their parameters unchanged") {
+TEST_CASE("gloo: a rank that is killed is named by the others, and the failed step leaves their parameters unchanged") {
   for (const int size : {2, 3}) check_killed_rank(size, size - 1, 5, "gloo");
 }
 

@@ -9,4 +9,6 @@ TEST_CASE("gloo: a rank that is stopped before any of its C library calls is nam
   sweep_stop_points("gloo", 201);
 }
 
-TEST_CASE("gloo: a rank that dies at a random moment is named by the others, and soon") { run_random_kills("gloo", 12); }
+TEST_CASE("gloo: a rank that dies at a random moment is named by the others, and soon") {
+  run_random_kills("gloo", 12);
+}

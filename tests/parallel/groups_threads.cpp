@@ -52,8 +52,7 @@ TEST_CASE("local: 100,000 random collectives of random sizes, waited for at rand
     with_group("local", size, [](const Group& group) { check_random_collectives(group, 50000); });
 }
 
-TEST_CASE(
-    "communication memory and views of it are reduced in place, and outlive their handle while in flight") {
+TEST_CASE("communication memory and views of it are reduced in place, and outlive their handle while in flight") {
   with_group("local", 3, [](const Group& group) {
     for (const std::int64_t count : {1, 1000, 100000}) {
       ls::Tensor t = group->empty({count + 16}, ls::kFloat64);

@@ -27,7 +27,8 @@ void step(DistributedDataParallel& ddp, const ls::nn::Module& model, int rank, i
 
 }  // namespace
 
-TEST_CASE("join: ranks without batches join the others' steps, and the result is that of one process with the same steps") {
+TEST_CASE(
+    "join: ranks without batches join the others' steps, and the result is that of one process with the same steps") {
   for (const bool by_initial : {true, false}) {
     CAPTURE(by_initial);
     for (const bool verb : {true, false}) check_uneven_threads({.by_initial = by_initial, .verb = verb});
@@ -120,7 +121,8 @@ TEST_CASE("join: with shadow_step the optimizers' states stay equal, and trainin
   });
 }
 
-TEST_CASE("join: throw_on_early_termination names the first exhausted rank on all ranks, and the group remains usable") {
+TEST_CASE(
+    "join: throw_on_early_termination names the first exhausted rank on all ranks, and the group remains usable") {
   with_group("local", 3, [](const Group& group) {
     Counting model;
     DistributedDataParallel ddp(model, group);

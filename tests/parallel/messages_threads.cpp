@@ -233,7 +233,8 @@ TEST_CASE("messages: in a chain of ranks that wait for each other, all name the 
 }
 
 TEST_CASE(
-    "messages: in a cycle of ranks that wait for each other, each names its next one, or repeats another rank's error") {
+    "messages: in a cycle of ranks that wait for each other, each names its next one, or repeats another rank's "
+    "error") {
   for (const bool waits : {false, true}) {
     CAPTURE(waits);
     with_message_group(

@@ -33,7 +33,8 @@ void check_ranks(const Options& options, int ranks, int micro_batches) {
 }  // namespace
 
 TEST_CASE(
-    "DistributedDataParallel over R ranks with S / R micro-batches each gives the bits of S micro-batches in sequence") {
+    "DistributedDataParallel over R ranks with S / R micro-batches each gives the bits of S micro-batches in "
+    "sequence") {
   for (const int micro_batches : {1, 2, 4, 8}) {
     for (int ranks = 1; ranks <= micro_batches; ranks *= 2) {
       check_ranks<ls::optim::SGD>(kSgd, ranks, micro_batches);

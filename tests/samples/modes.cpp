@@ -89,8 +89,7 @@ void write_pictures(const std::string& name, int count) {
 
 }  // namespace
 
-TEST_CASE(
-    "compare: accumulate, dp and ddp end with the same bits, single does not, and the least accuracy is last") {
+TEST_CASE("compare: accumulate, dp and ddp end with the same bits, single does not, and the least accuracy is last") {
   const Finished finished = run(kProgram, {"--mode", "compare", "--out", fresh("compare")});
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);

@@ -218,7 +218,8 @@ void check_matmul(const ls::Shape& a, const ls::Shape& b, ls::DType dtype) {
 
 }  // namespace
 
-TEST_CASE("the comparison detects an operation that depends on addresses, and one that depends on the number of threads") {
+TEST_CASE(
+    "the comparison detects an operation that depends on addresses, and one that depends on the number of threads") {
   const Threads restore;
   const Operation address = {
       "address", [](const Tensors& in) {

@@ -37,9 +37,8 @@ struct Memory {
   using Rooms = std::map<std::size_t, std::vector<unsigned char*>>;  // by size in bytes
   Rooms cached = {};                                                 // in the pool
   Rooms vacant = {};
-  std::vector<std::pair<unsigned char*, std::size_t>> fenced =
-      {};                                           // with fences: all rooms without their last page
-  std::size_t live = 0, live_pooled = 0, kept = 0;  // rooms in bytes; `kept`: cached
+  std::vector<std::pair<unsigned char*, std::size_t>> fenced = {};  // with fences: all rooms without their last page
+  std::size_t live = 0, live_pooled = 0, kept = 0;                  // rooms in bytes; `kept`: cached
   CUmemPoolHandle_st pool = {};
 };
 
