@@ -1,4 +1,4 @@
-// Checks that division by multiplication equals division.
+// Checks that division by multiplication with a precomputed factor equals division.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 
 #include <algorithm>

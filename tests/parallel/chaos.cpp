@@ -23,6 +23,6 @@ TEST_CASE("shm: after any fault of a rank the others name it, keep their bits, a
 }
 
 TEST_CASE("local: after any fault of a rank the others name it, keep their bits, and leave nothing behind") {
-  ls::nn::Linear warm_up(2, 2);  // creates what this process creates only once
+  ls::nn::Linear warm_up(2, 2);  // creates the objects that exist once per process
   run_trials(20, check_threads_survive);
 }

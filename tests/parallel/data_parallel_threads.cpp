@@ -180,7 +180,7 @@ TEST_CASE("several inputs are split in the same way and passed to the module's f
 }
 
 TEST_CASE("the traffic counters have an entry for the output device, whichever device it is") {
-  for (const int where : {0, 1, 2, 5}) {  // of three devices; the last index is a device that is not in use
+  for (const int where : {0, 1, 2, 5}) {  // three devices are in use; index 5 is another one
     CAPTURE(where);
     Net model;
     const ls::Device target("cpu:" + std::to_string(where));

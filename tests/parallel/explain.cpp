@@ -1,4 +1,4 @@
-// Runs lockstep-explain as a user starts it.
+// Runs lockstep-explain as a user does.
 #include <sys/wait.h>
 
 #include <cstdio>

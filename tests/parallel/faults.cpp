@@ -203,7 +203,7 @@ TEST_CASE("a rank that throws or leaves is named by the others") {
   CHECK(ended[2].ok());
 }
 
-TEST_CASE("a rank that is stopped causes a timeout on the others, who name it") {
+TEST_CASE("a rank that is stopped causes a timeout on the others, which name it") {
   const auto ended = ranks_of(
       2,
       [&](const Group& group) {

@@ -74,7 +74,7 @@ TEST_CASE("gloo: a large sum sends 2 (n-1) / n of its bytes, counted where they 
         settle();
         const std::int64_t sent = bytes_of_connections() - before, booked = group->traffic().bytes_from(group->rank());
         const int n = group->size();
-        // The counters record tensors alone; headers, and gloo's own messages, are a few hundred bytes a piece.
+        // The counters record tensors alone; headers, and gloo's own messages, are a few hundred bytes per piece.
         CHECK_MESSAGE(sent >= 2 * (n - 1) * count * 4 / n - 64 * n, sent << " bytes, " << booked << " are recorded");
         CHECK_MESSAGE(sent <= 2 * (n - 1) * count * 4 / n + 64 * n + 1500 * (n - 1) + booked / 500,
                       sent << " bytes, " << booked << " are recorded");
@@ -194,7 +194,7 @@ TEST_CASE("gloo: a rank that is killed during large sums is named by all others"
   CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
 }
 
-TEST_CASE("gloo: ranks that are stopped cause a timeout on the others, who name all of them") {
+TEST_CASE("gloo: ranks that are stopped cause a timeout on the others, which name all of them") {
   const auto ended = ranks_of(
       3,
       [&](const Group& group) {
@@ -210,7 +210,7 @@ TEST_CASE("gloo: ranks that are stopped cause a timeout on the others, who name 
   CHECK(ended[1].signal == SIGKILL);
 }
 
-TEST_CASE("gloo: a rank that waits for a live rank gets the error of another's death first") {
+TEST_CASE("gloo: a rank that waits for a live rank gets the error about a dead rank before the live one arrives") {
   const auto ended = ranks_of(
       3,
       [](const Group& group) {

@@ -6,7 +6,7 @@
 
 using ls::parallel::ReduceOp;
 
-TEST_CASE("operations may be waited for in any order, dropped, and outnumber the slots") {
+TEST_CASE("operations may be waited for in any order or dropped, and may outnumber the slots") {
   with_group("local", 3, [](const Group& group) {
     std::vector<ls::Tensor> tensors;
     std::vector<std::shared_ptr<ls::parallel::Work>> works;

@@ -96,7 +96,7 @@ TEST_CASE("a batch with fewer rows than devices is scaled before it is rounded, 
   CHECK(spare->grad().item<float>() == doctest::Approx(2.0 / 3).epsilon(1e-3));
 }
 
-TEST_CASE("a backward of its own reduces f16 gradients in f32, too, and a rank's unused parameters count as zero") {
+TEST_CASE("a separate backward reduces f16 gradients in f32, too, and a rank's unused parameters count as zero") {
   with_group("local", 2, [](const Group& group) {
     Weights model(ls::kFloat16);
     DistributedDataParallel ddp(model, group);

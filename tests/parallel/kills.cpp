@@ -43,12 +43,14 @@ int memfd_create(const char* name, unsigned flags) noexcept {
 }
 }
 
-TEST_CASE("shm: a rank that dies before any of its C library calls is named by the others, and soon") {
+TEST_CASE("shm: a rank that is killed at any C library call is named by the others, and soon") {
   sweep_kill_points("shm", 9);
 }
 
-TEST_CASE("shm: a rank that is stopped before any of its C library calls is named by the others after the timeout") {
+TEST_CASE("shm: a rank that is stopped at any C library call is named by the others after the timeout") {
   sweep_stop_points("shm", 61);
 }
 
-TEST_CASE("shm: a rank that dies at a random moment is named by the others, and soon") { run_random_kills("shm", 12); }
+TEST_CASE("shm: a rank that is killed at a random moment is named by the others, and soon") {
+  run_random_kills("shm", 12);
+}

@@ -2,7 +2,7 @@
 
 #include "tests/parallel/arrival.h"
 
-TEST_CASE("shm: two models in one backward, each launched in another order on each rank") {
+TEST_CASE("shm: two models in one backward, launched in a different order on each rank") {
   for (const int ranks : {2, 3}) {
     for (const double cap : {25.0, 0.0001})
       with_group("shm", ranks, [&](const Group& group) { train_two_models(group, cap); });

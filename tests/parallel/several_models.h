@@ -1,4 +1,4 @@
-// Several DistributedDataParallel models on one group, whose buckets are launched in another order on each rank.
+// Several DistributedDataParallel models on one group, whose buckets are launched in a different order on each rank.
 #pragma once
 
 #include "tests/support/groups.h"

@@ -8,7 +8,7 @@ using Net = PartlyUsed;
 
 TEST_CASE("two models in one backward: ranks leave parameters unused and run forward in different orders") {
   for (const int ranks : {2, 3}) {
-    for (const double cap : {25.0, 0.0001, 0.0005}) {  // one bucket per model, one per parameter, and between
+    for (const double cap : {25.0, 0.0001, 0.0005}) {  // one bucket per model, one per parameter, and in between
       CAPTURE(ranks);
       CAPTURE(cap);
       with_group("local", ranks, [&](const Group& group) { train_two_models(group, cap); });

@@ -97,7 +97,7 @@ TEST_CASE("sim: an all_reduce takes the time of its closed form, on every rank t
             group->all_reduce(ls::ones({80'000}))->wait();
             CAPTURE(par::name(algorithm));
             CAPTURE(size);
-            // In a tree the last rank finishes last.
+            // In a tree the rank with the highest number finishes last.
             if (algorithm != Algorithm::kTree || group->rank() == size - 1)
               CHECK(is_near(simulation.seconds() - before, closed_form(algorithm, size, 320'000)));
           },
@@ -191,7 +191,7 @@ TEST_CASE("scaling: DP and DDP take the time of their closed forms, for 1 to 102
   }
 }
 
-TEST_CASE("scaling: DDP wins from the crossing of the closed forms on") {
+TEST_CASE("scaling: the predicted crossover to DDP is where the closed forms cross") {
   // With few bytes latency dominates: a ring has 2 (n-1) latencies, DP four.
   for (const double bytes : {1024.0, 8192.0, 16384.0, 1e6}) {
     const par::StepProfile profile{.buckets = {{bytes, 0}}};
@@ -214,7 +214,7 @@ TEST_CASE("scaling: buckets are reduced during backward, one after another") {
         .ddp;
   };
   CHECK(is_near(one, 1e-3));
-  CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, true), 13e-3 + one));  // only the last bucket is visible
+  CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, true), 13e-3 + one));  // only the last one is not hidden
   CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, false), 13e-3 + 2 * one));
   CHECK(is_near(ddp({{4 * each, 1e-3}, {each, 2e-3}}, true), 6e-3 + 5 * one));  // the second bucket waits for the first
   const par::StepPrediction alone =

@@ -34,7 +34,7 @@ TEST_CASE(
         REQUIRE(done.size() == buckets);
         REQUIRE(collectives.size() == buckets);
         REQUIRE(waits.size() == buckets);
-        // Within a step, gradients become ready in another order than their buckets.
+        // Within a step, gradients become ready in a different order than their buckets.
         const auto ready_of = [&](std::size_t b) {
           const auto begin = ready.begin() + static_cast<std::ptrdiff_t>(b / 4 * 4);
           return *std::find_if(begin, begin + 4, [&](const TraceEvent& event) {

@@ -1,7 +1,7 @@
 // Random faults: a seed picks the number of ranks, the victim, the moment and the fault. After each trial all ranks
 // have ended, each survivor has named the victim and has the bits of a run without the fault, and no resource is left
-// behind. LOCKSTEP_CHAOS_TRIALS sets the number of trials, LOCKSTEP_CHAOS_SEED the first seed, to repeat one
-// (scripts/chaos.sh).
+// behind. LOCKSTEP_CHAOS_TRIALS sets the number of trials, LOCKSTEP_CHAOS_SEED the first seed, which repeats a
+// trial (scripts/chaos.sh).
 #pragma once
 
 #include <dirent.h>

@@ -17,12 +17,12 @@ Table pointwise() {
                    },                                                                                             \
                    low, high});                                                                                   \
   table.push_back(                                                                                                \
-      {#name " slope",                                                                                            \
+      {#name " derivative",                                                                                       \
        [](const Tensors& in) {                                                                                    \
          return Tensors{ls::raw::pointwise_slope(ls::raw::Pointwise::name, in[1], in[0], in[2], {0.5, 1.5})};     \
        },                                                                                                         \
        low, high});                                                                                               \
-  table.push_back({#name " bend",                                                                                 \
+  table.push_back({#name " second derivative",                                                                    \
                    [](const Tensors& in) {                                                                        \
                      return Tensors{ls::raw::pointwise_bend(ls::raw::Pointwise::name, in[1], in[0], {0.5, 1.5})}; \
                    },                                                                                             \

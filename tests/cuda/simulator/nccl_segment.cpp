@@ -69,7 +69,7 @@ Segment::Segment(const std::string& name, int rank, int size, const Gpu& gpu)
   head_ = static_cast<Head*>(mapped);
   int others = 0;
   if (!head_->size.compare_exchange_strong(others, size) && others != size)
-    give_up("ranks expect " + std::to_string(others) + " and " + std::to_string(size) + " to come");
+    give_up("ranks disagree on their number: " + std::to_string(others) + " and " + std::to_string(size));
   Head::Rank& own = head_->ranks[static_cast<std::size_t>(rank)];
   if (own.is_taken.exchange(true)) give_up("two ranks have the number " + std::to_string(rank));
   own.gpu = gpu;
