@@ -46,7 +46,7 @@ struct Goal {
   std::string against = "";  // the peer of the ratio, if it is not the fastest LibTorch
 };
 
-// "Equal" allows 5 %, the difference between two runs of one program. allows the 5 % that two runs of one program differ by.
+// "Equal" allows 5 %, the difference between two runs of one program.
 constexpr double kEqual = 0.95;
 
 const std::vector<Goal> kGoals{

@@ -1,4 +1,4 @@
-// Computing lanes, shares and sentences from events: pure functions, on events that are defined here.
+// Computes lanes, shares and sentences from events: pure functions, on events that are defined here.
 #include "support/explain.h"
 
 #include <doctest/doctest.h>

@@ -32,7 +32,7 @@ TEST_CASE("without the data, the convolutional network's error names the package
   CHECK(contains(result.output, "dataset-fashion-mnist"));
 }
 
-TEST_CASE("after one epoch on 6,000 images the convolutional network classifies three of four others correctly") {
+TEST_CASE("after one epoch on 6,000 images the convolutional network is right for three of four test images") {
   if (!std::filesystem::exists(kData + "train-images-idx3-ubyte.gz")) {
     MESSAGE("SKIPPED: dataset-fashion-mnist is not installed");
     return;

@@ -9,8 +9,8 @@
   const setClipboard = (value) => Object.defineProperty(navigator, 'clipboard', {value, configurable: true});
   const figure = document.querySelector('#figure-ddp'), copy = figure.querySelector('.copy'), text = figure.querySelector('textarea');
 
-  // Which rank waits for which, and the bytes of the step: the first step, then the second, where the clocks cannot
-  // tell.
+  // Which rank waits for which, and the bytes of the step: the first step, then the second, where the clocks differ too
+  // much to tell.
   check('two arrows', figure.querySelectorAll('.arrow').length === 2);
   check('two waits are explained', labels('; waits for rank 2, which came last, at 700.0 \u00b5s') === 2);
   check('waits say for whom', [...figure.querySelectorAll('.waiting text')].filter((each) => each.textContent === 'waits for rank 2').length === 2);
