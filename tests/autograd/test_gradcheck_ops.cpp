@@ -1,5 +1,5 @@
-// Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does not
-// generate, and for the members that record. The last test compares the tables with the names in the headers.
+// Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does
+// not generate, and for the members that record. The last test compares the tables with the names in the headers.
 #include <fstream>
 #include <functional>
 #include <regex>

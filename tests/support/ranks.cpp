@@ -84,7 +84,7 @@ std::chrono::milliseconds rank_deadline() {
   return std::chrono::seconds(text ? std::atoi(text) : 120);
 }
 
-// --- threads ------------------------------------------------------------------------------------------------------------
+// --- threads --------------------------------------------------------------------------------------------------------
 
 void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline) {
   std::mutex mutex;
@@ -117,7 +117,7 @@ void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::mi
   if (first) std::rethrow_exception(first);
 }
 
-// --- processes ----------------------------------------------------------------------------------------------------------
+// --- processes ------------------------------------------------------------------------------------------------------
 
 namespace {
 

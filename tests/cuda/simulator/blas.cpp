@@ -160,7 +160,7 @@ bool is_aligned(const void* data, std::uint32_t bytes) { return reinterpret_cast
 
 using simulator::factor_of;
 
-// --- handles --------------------------------------------------------------------------------------------------------------
+// --- handles --------------------------------------------------------------------------------------------------------
 
 const char* cublasGetStatusString(cublasStatus_t status) {
   switch (status) {
@@ -236,7 +236,7 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(cublasHandle_t handle, cublasOperat
                           handle->stream);
 }
 
-// --- cuBLASLt -------------------------------------------------------------------------------------------------------------
+// --- cuBLASLt -------------------------------------------------------------------------------------------------------
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   ENTER_BLAS();

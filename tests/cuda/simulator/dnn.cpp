@@ -175,7 +175,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// --- descriptors ----------------------------------------------------------------------------------------------------------
+// --- descriptors ----------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
   ENTER_DNN();
@@ -244,7 +244,7 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
   return CUDNN_STATUS_SUCCESS;
 }
 
-// --- forward --------------------------------------------------------------------------------------------------------------
+// --- forward --------------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x,
                                                      cudnnFilterDescriptor_t weight, cudnnConvolutionDescriptor_t how,
@@ -276,7 +276,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
   });
 }
 
-// --- backward -------------------------------------------------------------------------------------------------------------
+// --- backward -------------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t weight,
                                                           cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t how,

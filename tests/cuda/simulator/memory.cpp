@@ -233,7 +233,7 @@ void free_on_device(void* data) {
 using simulator::current_device;
 using simulator::memory_of;
 
-// --- the pool -------------------------------------------------------------------------------------------------------------
+// --- the pool -------------------------------------------------------------------------------------------------------
 
 // As in CUDA, a block that was freed earlier on the same stream is allocated again at once; its bytes are overwritten
 // when the stream reaches that point.
@@ -320,7 +320,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return answer(cudaSuccess);
 }
 
-// --- memory apart from the pool -------------------------------------------------------------------------------------------
+// --- memory apart from the pool -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   ENTER();
@@ -372,7 +372,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return answer(cudaSuccess);
 }
 
-// --- copies ---------------------------------------------------------------------------------------------------------------
+// --- copies ---------------------------------------------------------------------------------------------------------
 
 // Pageable memory is copied before the call returns; other memory is read and written when the stream reaches the
 // copy.

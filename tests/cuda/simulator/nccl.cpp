@@ -127,7 +127,7 @@ using simulator::Kind;
 using simulator::Operation;
 using simulator::refuse;
 
-// --- operations -----------------------------------------------------------------------------------------------------------
+// --- operations -----------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
@@ -221,7 +221,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   });
 }
 
-// --- communicators --------------------------------------------------------------------------------------------------------
+// --- communicators --------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return call(__func__, [&] {
@@ -316,7 +316,7 @@ const char* ncclGetErrorString(ncclResult_t status) {
   return status >= 0 && status < ncclNumResults ? kTexts[status] : "unknown result code";
 }
 
-// --- memory ---------------------------------------------------------------------------------------------------------------
+// --- memory ---------------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   return call(__func__, [&] {

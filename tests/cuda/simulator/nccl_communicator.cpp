@@ -94,7 +94,7 @@ ncclResult_t refuse(ncclResult_t status, const std::string& why) {
   return status;
 }
 
-// --- operations -----------------------------------------------------------------------------------------------------------
+// --- operations -----------------------------------------------------------------------------------------------------
 
 bool Operation::run() {
   if (comm->is_aborted) return true;
@@ -165,7 +165,7 @@ ncclResult_t submit(std::shared_ptr<Operation> operation) {
   return ncclSuccess;
 }
 
-// --- communicators --------------------------------------------------------------------------------------------------------
+// --- communicators --------------------------------------------------------------------------------------------------
 
 std::map<ncclComm_t, std::shared_ptr<ncclComm>>& communicators() {
   static auto* const instance = new std::map<ncclComm_t, std::shared_ptr<ncclComm>>;

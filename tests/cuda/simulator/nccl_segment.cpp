@@ -30,7 +30,7 @@ struct alignas(64) Segment::Head {
   std::array<Rank, kMostRanks> ranks;
 };
 
-// --- rings ----------------------------------------------------------------------------------------------------------------
+// --- rings ----------------------------------------------------------------------------------------------------------
 
 void Ring::write(const void* data, std::size_t bytes) {
   const std::size_t written = written_.load(std::memory_order_relaxed), at = written % kBytes;
@@ -50,7 +50,7 @@ void Ring::read(void* data, std::size_t bytes) {
   read_.store(read + bytes, std::memory_order_release);
 }
 
-// --- the segment ----------------------------------------------------------------------------------------------------------
+// --- the segment ----------------------------------------------------------------------------------------------------
 
 // The first rank to arrive creates the segment, and the last one unlinks its name.
 Segment::Segment(const std::string& name, int rank, int size, const Gpu& gpu)

@@ -105,7 +105,7 @@ cudaError_t disturb_captures() {
 
 using simulator::Work;
 
-// --- streams --------------------------------------------------------------------------------------------------------------
+// --- streams --------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   ENTER();
@@ -150,7 +150,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return answer(cudaSuccess);
 }
 
-// --- events ---------------------------------------------------------------------------------------------------------------
+// --- events ---------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER();
@@ -214,7 +214,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return answer(cudaSuccess);
 }
 
-// --- captures and graphs --------------------------------------------------------------------------------------------------
+// --- captures and graphs --------------------------------------------------------------------------------------------
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   ENTER();
