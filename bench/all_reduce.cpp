@@ -1,5 +1,5 @@
-// all_reduce over shared memory beside its limit: processes that sum their shares in place, with nothing but a barrier.
-// With --backend gloo, or --backend mpi under mpirun -np 2: that backend, in either order of additions.
+// all_reduce over shared memory compared with its limit: processes that sum their parts in place, with nothing but a
+// barrier. With --backend gloo, or --backend mpi under mpirun -np 2: that backend, in either order of additions.
 #include <cstring>
 
 #include "support/arguments.h"
@@ -15,7 +15,7 @@ using bench::Shared;
 
 constexpr int kWarmUp = 20;
 
-// The median time of one call, over batches of calls; the ranks are in step by the calls themselves.
+// The median time of one call, over batches of calls. The calls themselves keep the ranks in step.
 template <class Call>
 double time_calls(std::size_t bytes, bool crowded, Call call) {
   const int batch = bytes <= 65536 ? (crowded ? 50 : 1000) : 1;
@@ -54,7 +54,7 @@ constexpr struct {
   const char* name;
 } kReductions[] = {{ls::parallel::Reduction::kNative, "native"}, {ls::parallel::Reduction::kCanonical, "canonical"}};
 
-// The median over fewer calls than on shared memory: these take longer.
+// The median over fewer calls than on shared memory, because each call takes longer.
 double time_on(const Group& group, std::size_t bytes) {
   const ls::Tensor t = ls::zeros({static_cast<std::int64_t>(bytes / 4)});
   const int batch = bytes <= 65536 ? 100 : 1, batches = bytes > (32u << 20) ? 10 : bytes > 65536 ? 80 : 30;
@@ -91,7 +91,7 @@ void run_backend(const std::string& backend) {
   }
 }
 
-// Two processes, each of which sums its half of both arrays into both.
+// The limit: two processes, each of which sums its half of both arrays into both.
 double limit(std::size_t bytes) {
   void* const memory = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();

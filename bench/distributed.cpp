@@ -1,8 +1,8 @@
-// What data parallelism costs: DistributedDataParallel beside the same number of processes without a group, DataParallel
-// beside DistributedDataParallel, and memory. Two ranks on two cores.
+// The cost of data parallelism: DistributedDataParallel compared with the same number of processes without a group,
+// DataParallel compared with DistributedDataParallel, and memory. Two ranks on two cores.
 //
-// With --first-step it is one rank of a job that a launcher started: it trains one step of the MLP and prints the time of
-// CLOCK_MONOTONIC at its end.
+// With --first-step the program is one rank of a job that a launcher started: it trains one step of the MLP and prints
+// the time of CLOCK_MONOTONIC at its end.
 #include <string_view>
 
 #include "support/ranks.h"
@@ -27,7 +27,7 @@ struct Mlp : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc3(ls::relu(fc2(ls::relu(fc1(x))))); }
 };
 
-// The median of batches of steps, by the wall clock: waiting is what is measured.
+// The median of batches of steps, by the wall clock, because waiting must be measured.
 template <class Step>
 double time_steps(int batch, int batches, Step step) {
   for (int i = 0; i < 10 * batch; ++i) step();
@@ -54,7 +54,7 @@ double logistic_step(const Group& group) {
   });
 }
 
-// One step of the MLP on `rows` rows, whose forward `net` does and whose gradients `loss.backward()` leaves complete.
+// One step of the MLP on `rows` rows with the forward of `net`; after `loss.backward()` the gradients are complete.
 template <class Net>
 double mlp_step(Mlp& model, Net& net, std::int64_t rows) {
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.01});
@@ -101,8 +101,8 @@ double data_parallel_step(std::int64_t rows) {
   });
 }
 
-// Kilobytes that this process holds for training: what its tensors take, and its share of shared memory. (Not the whole
-// process: what glibc and oneDNN keep differs by a megabyte between runs of one program.)
+// Kilobytes that this process holds for training: its tensors, and its part of shared memory. (The whole process is no
+// measure: the memory of glibc and oneDNN differs by a megabyte between runs of one program.)
 double kilobytes_held() {
   std::FILE* const file = std::fopen("/proc/self/smaps_rollup", "r");
   char line[256];
@@ -114,7 +114,7 @@ double kilobytes_held() {
   return static_cast<double>(shared) + static_cast<double>(ls::allocator_stats().allocated_bytes) / 1024;
 }
 
-// Kilobytes a rank that training takes, with or without DistributedDataParallel: the mean over two.
+// Kilobytes per rank for training, with or without DistributedDataParallel: the mean over two ranks.
 double memory(bool distributed) {
   const auto train = [](Mlp& model, auto& net) {
     ls::optim::SGD optimizer(model.parameters(), {.lr = 0.01});
@@ -146,7 +146,7 @@ double memory(bool distributed) {
   return (shared->results[0][0] + shared->results[1][0]) / 2;
 }
 
-// Two ranks of one launch write to one pipe: each its line in one write.
+// Two ranks of one launch write to one pipe, so each writes its line in one call.
 void print_first_step() {
   const Group group = ls::parallel::init_process_group();
   Mlp model;

@@ -1,10 +1,10 @@
-// What a GPU is asked for: small training steps, one by one and as a CUDA graph, products, passes over memory. Times are
-// medians over CUDA events, errors those of a part of the result beside f64 on the CPU, relative to its largest number.
-// PyTorch's figures: peers/torch_gpu.py, which prints the same rows.
+// GPU benchmarks: small training steps, one by one and as a CUDA graph, products, passes over memory. Times are
+// medians over CUDA events. Errors compare a part of the result with f64 on the CPU, relative to its largest number.
+// peers/torch_gpu.py prints PyTorch's figures for the same rows.
 //   bench_gpu              all rows; BENCH_FILTER=mlp those with mlp in their name
-//   bench_gpu --quick      all rows once, and tiny: whether it works, not how fast
-//   bench_gpu --first-use  ends when the first result of the GPU has come: its caller takes the time
-// Without a GPU it says so and ends with 77.
+//   bench_gpu --quick      all rows once, with tiny sizes: a test, not a measurement
+//   bench_gpu --first-use  exits after the first result of the GPU: its caller takes the time
+// Without a GPU it reports that and exits with 77.
 #include <lockstep/lockstep.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ namespace {
 const ls::Device kGpu = "cuda:0";
 const ls::TensorOptions kOnGpu = {.device = kGpu};
 
-// How large a run is.
+// The size of a run.
 struct Scale {
   int samples = 21, warm_up = 20;
-  bool once = false;  // one call a sample
+  bool once = false;  // one call per sample
   std::vector<std::int64_t> products = {4096, 8192};
   std::int64_t count = std::int64_t{1} << 28, rows = 16384, columns = 4096, pictures = 256;
 };
@@ -41,13 +41,13 @@ const Scale kQuick{.samples = 3,
                    .columns = 96,
                    .pictures = 4};
 
-// What one call moves or computes, for the rates.
+// Bytes and operations of one call, for the rates.
 struct Amount {
   double bytes = 0;
   double operations = 0;
 };
 
-// What a row's error is: its result, or a part of it, and the same from f64 on the CPU.
+// The result of a row, or a part of it, and the same computed in f64 on the CPU, for the error.
 struct Compared {
   ls::Tensor have, want;
 };
@@ -103,7 +103,7 @@ class Bench {
   Scale scale_;
 };
 
-// A training step, from the host and replayed.
+// A training step, run from the host and replayed.
 template <class Criterion>
 void Bench::measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
                          const ls::Tensor& y) const {
@@ -126,7 +126,7 @@ void Bench::measure_step(const std::string& name, nn::Module& model, const Crite
   measure(name + "_graph", 100, {}, [&] { graph.replay(); });
 }
 
-// samples/fashion_mnist_cnn.cpp's.
+// The network of samples/fashion_mnist_cnn.cpp.
 struct Cnn : nn::Module {
   nn::Sequential& body =
       add<nn::Sequential>("body", nn::Conv2d(1, 16, 3, {.padding = 1, .bias = false}), nn::BatchNorm2d(16), nn::ReLU(),
@@ -173,7 +173,7 @@ void Bench::measure_memory() const {
   const double pass = 4.0 * static_cast<double>(scale_.count);  // bytes, one way
   const std::int64_t compared = std::min<std::int64_t>(scale_.count, 1 << 20);
   const ls::Tensor x = ls::randn({scale_.count}, kOnGpu), y = ls::randn({scale_.count}, kOnGpu);
-  // The first elements beside the same of what `f` makes of f64.
+  // Compares the first elements with the results of `f` in f64.
   const auto pointwise = [&](const std::string& name, double passes, const auto& f) {
     measure(
         name, 10, {.bytes = passes * pass}, [&] { f(x, y); },

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What nvcc made of the kernels: registers, local memory, instructions. Needs no GPU, and measures no time.
+"""Analyses the kernels that nvcc compiled: registers, local memory, instructions. Needs no GPU, and measures no time.
 
     bench/gpu_instructions.py build/release/liblockstep_cuda.so             # or object files of kernels
     bench/gpu_instructions.py --before old.so --name 'Gelu|SumOf' new.so    # two builds side by side
 
-cuobjdump and nvdisasm are looked for in PATH; they come with the CUDA toolkit, or with
+cuobjdump and nvdisasm must be in PATH; they are part of the CUDA toolkit, or of
 `pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm` (in site-packages/nvidia/cu13/bin).
 
-per element   of dense pointwise kernels: instructions from the start to the second store of 16 bytes, over the
-              elements of both (nvcc puts the way that most threads take first). An H200 starts about 50 instructions in the time in which its memory moves 8 bytes.
-to load       of the others: instructions in front of the first load
+per element   for dense pointwise kernels: instructions from the start to the second store of 16 bytes, divided by the
+              elements of both stores (nvcc puts the path of most threads first). An H200 starts about 50 instructions
+              in the time in which its memory moves 8 bytes.
+to load       for the others: instructions before the first load
 """
 import argparse
 import re
@@ -26,13 +27,13 @@ def output_of(*command, given=None):
     try:
         return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
-        sys.exit(f"gpu_instructions.py: {command[0]} is not in PATH; --help says where it comes from")
+        sys.exit(f"gpu_instructions.py: {command[0]} is not in PATH; --help names the packages that have it")
     except subprocess.CalledProcessError as error:
         sys.exit(f"gpu_instructions.py: {' '.join(command)}: {error.stderr.strip()}")
 
 
 def readable(names):
-    """Kernels as they are called in the source: DenseLoop<Value<Exp>, 4, float, float>."""
+    """Kernel names as in the source: DenseLoop<Value<Exp>, 4, float, float>."""
     lines = output_of("c++filt", given="\n".join(names)).split("\n")
     without = [re.sub(r"lockstep::\w+::cuda::device::|\(anonymous namespace\)::|detail::", "", line) for line in lines]
     return [re.sub(r"^void run_(elements|block)<(.*?) ?>\(long.*$", r"\2", line) for line in without]
@@ -49,11 +50,11 @@ def kernels_of(files, architecture):
         mangled = [text.split("\n", 1)[0].strip() for text in texts]
         for name, key, text in zip(readable(mangled), mangled, texts):
             instructions = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", text)
-            while name in found:  # another file's
+            while name in found:  # from another file
                 name += "'"
             found[name] = (*usage.get(key, ("?", "?")), instructions)
     if not found:
-        sys.exit(f"gpu_instructions.py: no kernels for {architecture} in {', '.join(files)}; --arch names another")
+        sys.exit(f"gpu_instructions.py: no kernels for {architecture} in {', '.join(files)}; --arch selects another architecture")
     return found
 
 
@@ -76,9 +77,9 @@ def row_of(name, kernel):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="the module, or object files")
-    parser.add_argument("--before", nargs="+", default=[], help="the same of another build, to the left")
-    parser.add_argument("--arch", default="sm_90", help="of the code (sm_90)")
-    parser.add_argument("--name", default=SHOWN, help="kernels whose name matches")
+    parser.add_argument("--before", nargs="+", default=[], help="the same files of another build, shown to the left")
+    parser.add_argument("--arch", default="sm_90", help="architecture of the code (sm_90)")
+    parser.add_argument("--name", default=SHOWN, help="show the kernels whose name matches")
     options = parser.parse_args()
     builds = [kernels_of(files, options.arch) for files in (options.before, options.files) if files]
     columns = ["registers", "stack", "instructions", "per element", "to load"]

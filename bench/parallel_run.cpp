@@ -1,4 +1,4 @@
-// Runs the benchmarks of data parallelism and their peers in turns and prints both beside the goals.
+// Runs the benchmarks of data parallelism and their peers in turn and prints both next to the goals.
 //
 //   bench_parallel_run --bin <our programs> --launcher <lockstep-run> --result <file.json>
 //                      [--filter <part of a row's name>] [--repeats 3]
@@ -41,24 +41,24 @@ const std::string kOurs = "ours";
 const std::string kMpi = "OpenMPI";
 const std::string kTorch = "PyTorch";
 
-// A figure that somebody measured: the row's name as the program prints it, and whose program.
+// A measured figure: the row's name as the program prints it, and its contender.
 struct Source {
   std::string contender, row;
 };
 
-// What a row is held against.
+// The reference of a row.
 struct Reference {
   Source source;
   std::string name;                          // in the table
-  bool ours_over = false;                    // the ratio is ours / reference (a price), else reference / ours (a gain)
-  double at_most = kNone, at_least = kNone;  // of the ratio
-  double more_at_most = kNone;               // of ours - reference, in the row's unit
+  bool ours_over = false;                    // ratio: ours / reference (a price), else reference / ours (a gain)
+  double at_most = kNone, at_least = kNone;  // bounds of the ratio
+  double more_at_most = kNone;               // bound of ours - reference, in the row's unit
 };
 
 struct Goal {
   std::string name;
   std::string unit;
-  double at_most = kNone;  // of our figure, in that unit
+  double at_most = kNone;  // bound of our figure, in that unit
   std::optional<Reference> reference = std::nullopt;
 };
 
@@ -66,7 +66,7 @@ Reference limit(const std::string& row, double at_most = kNone) {
   return {.source = {kOurs, "limit_" + row}, .name = "limit", .ours_over = true, .at_most = at_most};
 }
 
-// The same step in as many processes without a group: the ratio is the efficiency.
+// The same step in as many processes without a group; the ratio is the efficiency.
 Reference plain(const std::string& rows, double at_least) {
   return {.source = {kOurs, "plain_mlp_" + rows}, .name = "plain", .at_least = at_least};
 }
@@ -120,7 +120,7 @@ const std::vector<Goal> kGoals{
     {.name = "ddp_memory", .unit = "KB", .at_most = 64},
 };
 
-// Every figure of every round, by contender and row: seconds, or what the row is in.
+// All figures of all rounds, by contender and row: in seconds, or in the row's unit.
 class Figures {
  public:
   void add(const Source& source, double value) { values_[source.contender][source.row].push_back(value); }
@@ -143,7 +143,7 @@ double monotonic_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The objects among the lines of a program's output.
+// The JSON objects among the lines of a program's output.
 std::vector<json> json_lines(const std::string& output) {
   std::vector<json> rows;
   std::istringstream stream(output);
@@ -154,7 +154,7 @@ std::vector<json> json_lines(const std::string& output) {
   return rows;
 }
 
-// A row's figure in the unit it is shown in.
+// Converts a row's figure to the unit of the table.
 double shown(double value, const std::string& unit) {
   if (unit == "us") return value * 1e6;
   if (unit == "ms") return value * 1e3;
@@ -173,7 +173,7 @@ class Comparison {
   explicit Comparison(const Arguments& arguments)
       : arguments_(arguments), filter_(arguments.get("filter")), skipped_(arguments.all("skipped")) {}
 
-  // Ours and the peers take turns, so that a change in the machine's mood meets all of them.
+  // Our programs and the peers take turns, so that disturbances of the machine affect all of them.
   void measure() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
     const std::string bin = arguments_.get("bin"), mpi = arguments_.get("mpi"), torch = arguments_.get("torch");
@@ -197,9 +197,9 @@ class Comparison {
     }
   }
 
-  // Prints the table and returns it as JSON. A row without our figure is left out.
+  // Prints the table and returns it as JSON. A row without our figure is omitted.
   json report() {
-    std::printf("\n%-28s %10s %10s  %-20s %-36s %s\n", "work", "ours", "beside", "ratio", "goal", "met");
+    std::printf("\n%-28s %10s %10s  %-20s %-36s %s\n", "work", "ours", "reference", "ratio", "goal", "met");
     json rows = json::array();
     for (const Goal& goal : kGoals) {
       if (!wanted(goal.name)) continue;
@@ -209,7 +209,7 @@ class Comparison {
     for (const Goal& goal : kGoals) {
       if (!wanted(goal.name)) continue;
       for (const std::string& peer : {kMpi, kTorch}) {
-        if (goal.reference && goal.reference->source.contender == peer) continue;  // stands above
+        if (goal.reference && goal.reference->source.contender == peer) continue;  // printed above
         if (const auto row = beside({goal.name, goal.unit}, peer)) rows.push_back(*row);
       }
     }
@@ -223,7 +223,7 @@ class Comparison {
 
  private:
   bool wanted(const std::string& row) const { return row.find(filter_) != std::string::npos; }
-  // Whether a row whose name starts so is asked for.
+  // True if the filter selects a row whose name starts with `start`.
   bool any_wanted(const std::string& start) const {
     return std::any_of(kGoals.begin(), kGoals.end(),
                        [&](const Goal& goal) { return goal.name.starts_with(start) && wanted(goal.name); });
@@ -233,7 +233,7 @@ class Comparison {
   }
 
   std::optional<std::vector<json>> rows_of(const std::string& contender, const std::vector<std::string>& command) {
-    // A peer's row does not have our backend's name before it.
+    // A peer's row has no backend in its name.
     const bool is_of_backend = filter_.starts_with("gloo") || filter_.starts_with("mpi");
     const std::size_t size = filter_.find("all_reduce");
     const std::string peers_filter = !is_of_backend              ? filter_
@@ -262,7 +262,7 @@ class Comparison {
     run(contender, command);
   }
 
-  // From here to the end of the last rank's first step.
+  // Measures from here to the end of the last rank's first step.
   void launch(const std::string& contender, const std::vector<std::string>& command) {
     const double start = monotonic_seconds();
     double end = 0;
@@ -309,13 +309,13 @@ class Comparison {
                     {"ratio_of", quotient}});
       }
     }
-    const std::string verdict = !met ? "NO" : known ? "yes" : "-";  // without the peer nothing is known
+    const std::string verdict = !met ? "NO" : known ? "yes" : "-";  // without the peer the result is unknown
     row.update({{"goal", goals}, {"met", verdict}});
     print(goal.name, goal.unit, number(figure), theirs, ratio, goals, verdict);
     return row;
   }
 
-  // A row without a goal: our figure beside a peer's, where there are both.
+  // A row without a goal: our figure and a peer's, if both exist.
   std::optional<json> beside(const Goal& goal, const std::string& peer) const {
     const auto ours = figures_.median({kOurs, goal.name}), other = figures_.median({peer, goal.name});
     if (!ours || !other) return std::nullopt;

@@ -1,5 +1,5 @@
-// How well the model of a link predicts: latency and bandwidth of shared memory from two sizes of all_reduce, and from them
-// the time of other sizes and of a training step on two ranks, beside what was measured. Goal: within 15 %.
+// Tests the model of a link: fits latency and bandwidth of shared memory to two sizes of all_reduce, predicts the time
+// of other sizes and of a training step on two ranks, and compares with measurements. Goal: within 15 %.
 #include "lockstep/parallel/simulate/scaling.h"
 
 #include "support/ranks.h"
@@ -13,7 +13,7 @@ namespace {
 using bench::Group;
 using bench::Shared;
 
-constexpr std::int64_t kSmall = 65'536, kLarge = 4'194'304;  // bytes, from which the link is fitted
+constexpr std::int64_t kSmall = 65'536, kLarge = 4'194'304;  // bytes; the link is fitted to these sizes
 constexpr std::int64_t kAsked[] = {131'072, 524'288, 1'048'576, 2'097'152};
 
 struct Mlp : ls::nn::Module {
@@ -23,7 +23,7 @@ struct Mlp : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc3(ls::relu(fc2(ls::relu(fc1(x))))); }
 };
 
-// What one call of `work` takes by the wall clock while nothing disturbs it: nine of ten calls take longer.
+// The wall-clock time of an undisturbed call of `work`: nine of ten calls take longer.
 template <class Work>
 double quick_time(int calls, Work work) {
   for (int i = 0; i < calls / 5 + 1; ++i) work();
@@ -88,7 +88,7 @@ int main() {
         link, plan.steps(), [&](int step) { return plan.step(step); }, 4, ends);
     print(("all_reduce of " + std::to_string(kAsked[i])).c_str(), ends[0], times[2 + i]);
   }
-  // The profile of one rank while the other one computes as well: they share caches and memory.
+  // The profile of one rank while the other one computes too, because they share caches and memory.
   const Shared& steps = *bench::run_ranks(2, [](int rank, Shared& shared) {
     shared.meet(2);
     shared.results[rank][0] = time_step(alone());

@@ -1,4 +1,5 @@
-// Runs our benchmark programs and their peers in turns, each pinned to the same core, and prints both beside the goals.
+// Runs our benchmark programs and their peers in turn, each pinned to the same core, and prints both next to the
+// goals.
 //
 //   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
 //             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
@@ -38,14 +39,14 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 struct Goal {
   std::string name;
-  std::string program;  // that prints the row: bench_<program> and libtorch_<program>; empty where run.cpp measures it
+  std::string program;  // that prints the row: bench_<program> and libtorch_<program>; empty if run.cpp measures it
   std::string unit;
-  double at_most = kNone;    // of our figure, in that unit
-  double at_least = kNone;   // of peer / ours
-  std::string against = "";  // the peer of the ratio, where it is not the fastest LibTorch
+  double at_most = kNone;    // bound of our figure, in that unit
+  double at_least = kNone;   // bound of peer / ours
+  std::string against = "";  // the peer of the ratio, if it is not the fastest LibTorch
 };
 
-// "Equal" allows the 5 % that two runs of one program differ by.
+// "Equal" allows 5 %, the difference between two runs of one program.
 constexpr double kEqual = 0.95;
 
 const std::vector<Goal> kGoals{
@@ -68,15 +69,15 @@ const std::vector<Goal> kGoals{
     {.name = "clean_library_build", .program = "", .unit = "s", .at_most = 240},
 };
 
-// One program that prints rows, and all it printed.
+// A program that prints rows, and its output.
 struct Contender {
   std::string name;
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;
-  std::string row_prefix = "";  // before the names of its rows
+  std::string row_prefix = "";  // prefix of the names of its rows
 };
 
-// Figures by row and contender; each is the median of what is collected.
+// Figures by row and contender; each is the median of the collected samples.
 class Figures {
  public:
   void add(const std::string& row, const std::string& contender, double value) {
@@ -113,7 +114,7 @@ class Comparison {
   explicit Comparison(const Arguments& arguments)
       : arguments_(arguments), filter_(arguments.get("filter")), skipped_(arguments.all("skipped")) {}
 
-  // Contenders take turns, so that a change in the machine's mood meets all of them; every other round runs backwards.
+  // Contenders take turns, so that disturbances of the machine affect all of them; every other round runs backwards.
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
     for (int round = 0; round < repeats; ++round) {
@@ -134,7 +135,7 @@ class Comparison {
     std::filesystem::remove_all(scratch);
     std::filesystem::create_directories(scratch);
     const std::filesystem::path here = std::filesystem::current_path();
-    std::filesystem::current_path(scratch);  // it writes a model and metrics where it runs
+    std::filesystem::current_path(scratch);  // the sample writes a model and metrics to its working folder
     const ProcessResult result = run_process({sample, "--epochs", "20"}, {.pin = true});
     std::filesystem::current_path(here);
     std::filesystem::remove_all(scratch);
@@ -163,7 +164,7 @@ class Comparison {
     }
   }
 
-  // Prints the table and returns it as JSON. A row without our figure is left out.
+  // Prints the table and returns it as JSON. A row without our figure is omitted.
   json report() const {
     std::printf("\n%-27s %12s %12s %7s  %-22s %-4s %s\n", "work", "ours", "best peer", "ratio", "goal", "met", "peer");
     json rows = json::array();
@@ -171,7 +172,7 @@ class Comparison {
       if (!wanted(goal.name)) continue;
       if (const auto ours = figures_.median(goal.name, "ours")) rows.push_back(report(goal, *ours));
     }
-    // The bare loop is what the MLP's goals are about; what a user of LibTorch gains is worth a line too.
+    // The goals of the MLP compare with the bare loop; the gain over LibTorch is worth a line too.
     for (const Goal& goal : kGoals) {
       const auto ours = figures_.median(goal.name, "ours");
       if (goal.against.empty() || !ours || !wanted(goal.name)) continue;
@@ -224,7 +225,7 @@ class Comparison {
       const std::string name = row["name"].get<std::string>().substr(contender.row_prefix.size());
       figures_.add(name, contender.name, row["seconds"].get<double>() * 1e6);
     }
-    // A LibTorch program that trains a logistic regression is what our sample's memory is compared with.
+    // Our sample's memory is compared with a LibTorch program that trains a logistic regression.
     if (program == "small" && contender.name != "ours") {
       figures_.add("sample_peak_memory", contender.name, result.peak_mb);
     }
@@ -279,7 +280,7 @@ class Comparison {
       if (has_peer && ratio < goal.at_least)
         verdict = "NO";
       else if (verdict != "NO")
-        verdict = has_peer ? "yes" : "-";  // without the peer nothing is known
+        verdict = has_peer ? "yes" : "-";  // without the peer the result is unknown
     }
     const auto number = [](double value) {
       std::ostringstream stream;
@@ -323,8 +324,8 @@ int main(int argc, char** argv) {
     const Arguments arguments(argc, argv);
     Comparison comparison(arguments);
     comparison.take_given_rows();
-    comparison
-        .measure_sample_memory();  // first: what a process starts from, a copy of this one, counts as its own memory
+    // First, because a process starts as a copy of this one, whose memory counts as its own.
+    comparison.measure_sample_memory();
     comparison.measure_compile_cost();
     comparison.measure_times();
     const json result = comparison.report();

@@ -1,4 +1,4 @@
-// A store over TCP on this host, MAC included: threads with a connection each set and get a key of their own.
+// A store over TCP on this host, MAC included: threads, each with its own connection and key, set and get.
 //   bench_store [--threads 8] [--operations 10000] [--authenticate 1] [--runs 3]
 // Half of the operations are sets and half are gets. The goal: 50,000 operations a second, 99 of 100 within 1 ms.
 #include <lockstep/lockstep.h>
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The seconds that each of `operations` took.
+// The seconds of each of `operations` operations.
 std::vector<double> set_and_get(par::Store& store, const std::string& key, int operations) {
   const std::string value(32, 'v');
   std::vector<double> times;
@@ -33,7 +33,7 @@ std::vector<double> set_and_get(par::Store& store, const std::string& key, int o
     store.set(key, value);
     times.push_back(seconds_since(start));
     start = Clock::now();
-    if (store.get(key) != value) throw std::runtime_error("bench_store: " + key + " came back changed");
+    if (store.get(key) != value) throw std::runtime_error("bench_store: " + key + " was changed by the store");
     times.push_back(seconds_since(start));
   }
   return times;

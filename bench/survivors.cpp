@@ -1,6 +1,6 @@
-// How long the other ranks take to have an error after one of them was killed: from just before its SIGKILL to the moment
-// at which the last survivor holds the CommError. Three ranks in sums, small and large ones in turn; one job a kill.
-//   bench_survivors [--kills 100] [--backend shm|gloo]      both backends where none is named
+// How soon the other ranks get an error after one of them was killed: from just before its SIGKILL to the moment at
+// which the last survivor has its CommError. Three ranks run sums, small and large ones alternately; one job per kill.
+//   bench_survivors [--kills 100] [--backend shm|gloo]      default: both backends
 #include <signal.h>
 
 #include <cstring>
@@ -17,8 +17,8 @@ constexpr int kRanks = 3;
 
 struct Moments {
   double killed = 0;            // steady clock, seconds
-  double heard[kRanks] = {};    // when a rank had its error
-  bool was_named[kRanks] = {};  // and the error named the victim
+  double heard[kRanks] = {};    // time of a rank's error
+  bool was_named[kRanks] = {};  // true if the error named the victim
 };
 
 void be_rank(int rank, int victim, int moment, std::int64_t count, const std::string& backend, Moments& moments) {
@@ -39,7 +39,7 @@ void be_rank(int rank, int victim, int moment, std::int64_t count, const std::st
   }
 }
 
-// The last survivor's seconds. Ends the program where a survivor does not name the victim.
+// Seconds until the last survivor has its error. Exits if a survivor does not name the victim.
 double seconds_after_kill(int number, const std::string& backend) {
   void* const memory = mmap(nullptr, sizeof(Moments), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();

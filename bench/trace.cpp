@@ -1,4 +1,4 @@
-// What a trace costs: an event while none runs and while one does, and a logistic-regression step either way.
+// The cost of a trace: an event while none is recorded and while one is, and a logistic-regression step in both cases.
 #include <lockstep/lockstep.h>
 
 #include "support/timing.h"
@@ -21,7 +21,7 @@ void measure_all(const std::string& suffix) {
   LogisticRegression model;
   ls::nn::BCELoss criterion;
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.01});
-  // The sample's step: a batch of 32 of 456 rows is drawn as well.
+  // The sample's step also draws a batch of 32 of 456 rows.
   auto set =
       std::make_shared<ls::data::TensorDataset>(ls::randn({456, 30}), ls::randint(0, 2, {456, 1}).to(ls::kFloat32));
   ls::data::DataLoader<> loader(set, {.batch_size = 32, .shuffle = true});

@@ -1,8 +1,8 @@
 // The bare loop: a training step of the MLP 784-512-256-10 (ReLU, softmax cross entropy, SGD) as oneDNN products and
-// hand-written loops, with no framework around it. What a framework may at best reach.
+// hand-written loops, without a framework. It is the bound for any framework.
 //
-// FLOPs: forward 2*B*in*out a layer; the weight gradient the same for all three layers; the input gradient for layers
-// 2 and 3 only. Everything is f32, row-major; weights are (out, in) as in PyTorch. One OpenMP thread.
+// FLOPs: forward 2*B*in*out per layer; the weight gradient the same for all three layers; the input gradient for
+// layers 2 and 3 only. Everything is f32, row-major; weights are (out, in) as in PyTorch. One OpenMP thread.
 #include <dnnl.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ extern "C" void omp_set_num_threads(int);  // clang has no <omp.h> without libom
 
 namespace {
 
-// Memory on 64 bytes, not initialised: what a kernel reads best.
+// Uninitialised memory aligned to 64 bytes, which kernels read fastest.
 class Buffer {
  public:
   explicit Buffer(std::int64_t size) : size_(size), data_(new (std::align_val_t{64}) float[size]) {}
@@ -71,7 +71,7 @@ void add_bias(Layer& layer, std::int64_t batch, bool relu) {
   }
 }
 
-// Returns the mean loss and leaves its gradient in layer.grad_y.
+// Returns the mean loss and writes its gradient to layer.grad_y.
 float softmax_cross_entropy(Layer& layer, const std::vector<int>& labels) {
   const auto batch = static_cast<std::int64_t>(labels.size());
   float loss = 0;
@@ -138,7 +138,7 @@ struct Mlp {
       Layer& layer = layers[i];
       product('T', 'N', layer.out, layer.in, batch, layer.grad_y.data(), input_of(i), layer.grad_weight.data());
       sum_rows(layer, batch);
-      if (i == 0) continue;  // nobody asks for the gradient of the data
+      if (i == 0) continue;  // the gradient of the data is not needed
       product('N', 'N', batch, layer.in, layer.out, layer.grad_y.data(), layer.weight.data(),
               layers[i - 1].grad_y.data());
       relu_backward(layers[i - 1]);
@@ -169,7 +169,7 @@ int main() {
     Mlp mlp(batch);
     const float first = mlp.step(0.01F);
     const double seconds = bench::median_seconds([&] { mlp.step(0.01F); }, 2.0);
-    if (const float last = mlp.step(0.01F); !(last < first)) {  // the same batch again and again: it must be learnt
+    if (const float last = mlp.step(0.01F); !(last < first)) {  // the same batch in every step: it must be learnt
       std::fprintf(stderr, "bare loop: the loss went from %g to %g\n", first, last);
       return 1;
     }

@@ -1,5 +1,5 @@
-// OpenMPI's all_reduce beside ours (bench/all_reduce.cpp): the same sizes, measured in the same way. Not part of the
-// build; scripts/bench_parallel.sh builds it where there is mpicc.
+// OpenMPI's all_reduce, to compare with ours (bench/all_reduce.cpp): the same sizes, measured in the same way. Not
+// part of the build; scripts/bench_parallel.sh builds it where there is mpicc.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static int compare(const void* a, const void* b) {
   return (left > right) - (left < right);
 }
 
-// The median time of one call, over batches of calls; the ranks are in step by the calls themselves.
+// The median time of one call, over batches of calls. The calls themselves keep the ranks in step.
 static double time_calls(size_t bytes, int crowded) {
   const int batch = bytes <= 65536 ? (crowded ? 50 : 1000) : 1;
   const int batches = bytes > (32u << 20) ? 20 : bytes > 65536 ? 300 : 100;
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 4; ++i) {
     char name[64];
     snprintf(name, sizeof(name), "all_reduce_%d_%s", size, names[i]);
-    if (size > 2 && (i == 0 || i == 3)) continue;  // as ours
+    if (size > 2 && (i == 0 || i == 3)) continue;  // as in ours
     if (filter && !strstr(name, filter)) continue;
     const double seconds = time_calls(sizes[i], crowded);
     if (rank == 0) {

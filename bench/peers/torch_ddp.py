@@ -1,4 +1,4 @@
-"""PyTorch's gloo and DistributedDataParallel beside ours (bench/all_reduce.cpp, bench/distributed.cpp): the same work in
+"""PyTorch's gloo and DistributedDataParallel, to compare with bench/all_reduce.cpp and bench/distributed.cpp: the same work in
 two processes with one thread each. Gloo is slow, so there are fewer calls. With --first-step both processes only train one
 step and print CLOCK_MONOTONIC at its end."""
 import json
@@ -68,7 +68,7 @@ def mlp_step(rows, distributed):
 
 
 def worst(seconds):
-    """The slower rank's figure."""
+    """The figure of the slower rank."""
     figure = torch.tensor([seconds], dtype=torch.float64)
     dist.all_reduce(figure, op=dist.ReduceOp.MAX)
     return figure.item()

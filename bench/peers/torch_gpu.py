@@ -1,5 +1,5 @@
-"""PyTorch's figures for the rows of bench/gpu.cpp, in the same way: medians over CUDA events. With --first-use it ends when
-the first result of the GPU has come. Without a GPU it ends with 77."""
+"""PyTorch's figures for the rows of bench/gpu.cpp, measured in the same way: medians over CUDA events. With --first-use it
+exits after the first result of the GPU. Without a GPU it exits with 77."""
 import json
 import os
 import statistics

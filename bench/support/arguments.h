@@ -1,4 +1,4 @@
-// The command line of the benchmark drivers: --name value pairs, a name as often as it likes.
+// The command line of the benchmark drivers: --name value pairs; a name may be repeated.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 """Joins rows of bench/gpu.cpp and bench/peers/torch_gpu.py: gpu_table.py OURS.jsonl TORCH.jsonl OUT writes OUT.json and
-OUT.md. Rates of memory are also given as parts of the device's own copy (row copy_256m of ours). Errors
-are ours, beside f64."""
+OUT.md. Memory rates are also given in percent of a copy on the device (our row copy_256m). Errors
+are ours, relative to f64."""
 import json
 import sys
 

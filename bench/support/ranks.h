@@ -1,4 +1,4 @@
-// Benchmarks over several processes: fork the ranks, run them together, take rank 0's figures.
+// Benchmarks over several processes: forks the ranks, runs them together, and returns rank 0's figures.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -33,7 +33,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// What forked ranks share beside a group: a barrier that spins, and a place for figures.
+// Shared by forked ranks in addition to a group: a barrier that spins, and room for figures.
 struct Shared {
   std::atomic<int> arrived{0};
   std::atomic<int> round{0};
@@ -51,7 +51,7 @@ struct Shared {
   }
 };
 
-// Runs fn(rank, shared) in `size` processes; `pinned`: each on a core of its own, where there are enough.
+// Runs fn(rank, shared) in `size` processes; `pinned`: each on its own core, if there are enough.
 inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn, bool pinned = true) {
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
@@ -88,7 +88,8 @@ inline Shared* run_ranks(int size, const std::function<void(int, Shared&)>& fn, 
   return shared;
 }
 
-// The same, with a group; of the backend shm unless `options` say otherwise. gloo has threads of its own: not pinned.
+// The same, with a group of the backend shm unless `options` name another. gloo is not pinned, as it has its own
+// threads.
 inline Shared* run_group(int size, const std::function<void(const Group&, Shared&)>& fn,
                          ls::parallel::InitOptions options = {}) {
   static int runs = 0;

@@ -1,4 +1,4 @@
-// How every benchmark program here and its peers measure and report. Knows nothing of Lockstep or LibTorch.
+// Measurement and output of every benchmark program here and its peers. Independent of Lockstep and LibTorch.
 #pragma once
 
 #include <time.h>
@@ -12,18 +12,18 @@
 
 namespace bench {
 
-// Once a thread has existed reference counts are atomic, as they are in any real program.
+// After a thread has existed, reference counts are atomic, as in any real program.
 inline void start_a_thread_once() {
   std::thread([] {}).join();
 }
 
-// Whether this row is asked for: BENCH_FILTER is a part of its name.
+// True if BENCH_FILTER selects this row by a part of its name.
 inline bool wanted(const std::string& name) {
   const char* filter = std::getenv("BENCH_FILTER");
   return filter == nullptr || name.find(filter) != std::string::npos;
 }
 
-// Processor time of all threads of this process: unlike the wall clock it does not count what other programs do.
+// Processor time of all threads of this process. Unlike the wall clock it excludes other programs.
 inline double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -31,7 +31,7 @@ inline double cpu_seconds() {
 }
 
 // The median over samples of the processor seconds of one call, after 0.2 s of warm-up. A sample repeats `work` until
-// it takes about 2 ms, so that the clock's own cost is lost in it.
+// it takes about 2 ms, so that the cost of the clock is negligible.
 template <class Work>
 double median_seconds(Work&& work, double total_seconds = 1.0) {
   const auto seconds_of = [&](long repeats) {
@@ -52,7 +52,7 @@ double median_seconds(Work&& work, double total_seconds = 1.0) {
   return *middle;
 }
 
-// Prints {"name": ..., "seconds": ...} where the row is wanted.
+// Prints {"name": ..., "seconds": ...} if the row is wanted.
 template <class Work>
 void measure(const std::string& name, Work&& work, double total_seconds = 1.0) {
   if (!wanted(name)) return;

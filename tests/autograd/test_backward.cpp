@@ -1,4 +1,4 @@
-// backward: accumulation, released graphs, grad mode, leaves and what is refused.
+// backward: accumulation, released graphs, grad mode, leaves, and refused calls.
 #include "tests/support/testing.h"
 
 namespace {
@@ -7,7 +7,7 @@ ls::Tensor leaf(std::initializer_list<double> values) { return ls::tensor(values
 Doubles gradient(const ls::Tensor& x) { return x.grad().to_vector<double>(); }
 }  // namespace
 
-TEST_CASE("backward fills the gradients of leaves and of nothing else") {
+TEST_CASE("backward sets the gradients of leaves and of no other tensors") {
   const ls::Tensor x = leaf({1, 2}), constant = ls::tensor({5.0, 5.0});
   const ls::Tensor y = x * constant;
   ls::sum(y).backward();
@@ -31,7 +31,7 @@ TEST_CASE("gradients add up over several backwards until they are cleared") {
   CHECK(gradient(x)[0] == 2);
 }
 
-TEST_CASE("a gradient handed out before does not change when the next one is added") {
+TEST_CASE("a gradient that the program holds does not change when the next one is added") {
   const ls::Tensor x = leaf({3});
   (x * 2).backward();
   const ls::Tensor upstream = ls::tensor({10.0});
@@ -54,7 +54,7 @@ TEST_CASE("a tensor used several times gets the sum of its uses: diamonds") {
   CHECK(gradient(x)[0] == 1073741824.0);
 }
 
-TEST_CASE("a second backward through a released graph is an error that names the operation and the way out") {
+TEST_CASE("a second backward through a released graph is an error that names the operation and the fix") {
   const ls::Tensor x = leaf({2});
   const ls::Tensor y = ls::exp(x);
   y.backward();
@@ -74,7 +74,7 @@ TEST_CASE("retain_graph keeps the graph for another backward") {
   CHECK(!error_of([&] { y.backward(); }).empty());
 }
 
-TEST_CASE("a part of the graph that another root still needs is said to be gone") {
+TEST_CASE("backward through a part of the graph that another root has released is an error") {
   const ls::Tensor x = leaf({2});
   const ls::Tensor shared = x * x;
   const ls::Tensor a = shared * 2, b = shared * 3;
@@ -132,7 +132,7 @@ TEST_CASE("a second backward through operations that saved no tensor works, as i
   }
 }
 
-TEST_CASE("one operation that saved a tensor makes a second backward an error, and is the one that is named") {
+TEST_CASE("one operation that saved a tensor makes a second backward an error, which names that operation") {
   const ls::Tensor x = leaf({2});
   const ls::Tensor y = ls::sum((-x + 1) * ls::tensor({3.0})) + x;
   y.backward();
@@ -157,7 +157,7 @@ TEST_CASE("backward from a leaf gives it its own gradient") {
   CHECK(gradient(x)[0] == 2);
 }
 
-TEST_CASE("backward of several elements wants a gradient of their shape, dtype and device") {
+TEST_CASE("backward of several elements needs a gradient of their shape, dtype and device") {
   const ls::Tensor x = leaf({1, 2});
   const ls::Tensor y = x * 2;
   CHECK(contains(error_of([&] { y.backward(); }), "(2) f32 cpu has 2 elements"));
@@ -168,7 +168,7 @@ TEST_CASE("backward of several elements wants a gradient of their shape, dtype a
   CHECK(gradient(x) == Doubles{2, 20});
 }
 
-TEST_CASE("backward of something that depends on no leaf is an error") {
+TEST_CASE("backward of a tensor that depends on no leaf is an error") {
   CHECK(contains(error_of([] { ls::ones({1}).backward(); }), "does not depend on a tensor that requires grad"));
   const ls::Tensor x = leaf({1});
   CHECK(!error_of([&] { x.detach().backward(); }).empty());
@@ -196,7 +196,7 @@ TEST_CASE("under NoGradGuard nothing is recorded, and guards nest") {
   CHECK((x * 2).requires_grad());
 }
 
-TEST_CASE("grad mode belongs to the guard even when an exception passes") {
+TEST_CASE("an exception restores the grad mode from before the guard") {
   try {
     const ls::NoGradGuard no_grad;
     ls::matmul(ls::ones({2}), ls::ones({3}));
@@ -244,10 +244,10 @@ TEST_CASE("an operand that needs no gradient costs no node and no saved tensor")
   const ls::Tensor w = ls::ones({10, 10}, {.requires_grad = true});
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   const ls::Tensor y = ls::matmul(ls::ones({10, 10}), w);
-  CHECK(ls::allocator_stats().allocated_bytes <= before + 2 * 700);  // the result and the left operand that is saved
+  CHECK(ls::allocator_stats().allocated_bytes <= before + 2 * 700);  // the result and the saved left operand
 }
 
-TEST_CASE("a gradient of ones over a million ways equals the closed form for a small network") {
+TEST_CASE("a gradient of ones over a million paths equals the closed form for a small network") {
   const ls::Tensor x = numbers({4, 3}), w = numbers({2, 3}, {.requires_grad = true}, 2),
                    b = numbers({2}, {.requires_grad = true}, 3);
   ls::sum(ls::linear(x, w, b)).backward();

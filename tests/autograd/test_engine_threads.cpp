@@ -6,7 +6,7 @@
 
 namespace {
 
-// One training step on its own leaves; returns its gradient.
+// Runs one training step on its own leaves and returns its gradient.
 ls::Tensor step(std::uint32_t salt) {
   const ls::Tensor w = numbers({16, 16}, {.requires_grad = true}, salt), x = numbers({16, 16}, {}, salt + 1);
   ls::Tensor y = x;
@@ -23,7 +23,7 @@ void run_threads(int count, const std::function<void(int)>& body) {
 
 }  // namespace
 
-TEST_CASE("backwards of independent graphs run at the same time in two threads, with the bits they have alone") {
+TEST_CASE("backwards of independent graphs may run in two threads at the same time, with the bits of a single thread") {
   const std::vector<ls::Tensor> want = {step(1), step(2)};
   run_threads(2, [&](int i) {
     for (int repeat = 0; repeat < 50; ++repeat) {
@@ -79,7 +79,7 @@ TEST_CASE("large products inside concurrent backwards share the pool without cha
   ls::set_num_threads(before);
 }
 
-TEST_CASE("an error in one thread's backward leaves the other's alone") {
+TEST_CASE("an error in one thread's backward does not affect the other's") {
   const ls::Tensor want = step(3);
   run_threads(2, [&](int i) {
     for (int repeat = 0; repeat < 20; ++repeat) {

@@ -1,4 +1,4 @@
-// Operations of the user's own.
+// User-defined operations.
 #include "tests/support/testing.h"
 
 using ls::autograd::Context, ls::autograd::Function, ls::autograd::Gradients;
@@ -10,7 +10,7 @@ ls::Tensor leaf(std::initializer_list<double> values) {
   return ls::tensor(values, {.dtype = ls::kFloat64, .requires_grad = true});
 }
 
-struct Cube : Function<Cube> {  // keeps its input
+struct Cube : Function<Cube> {  // saves its input
   static ls::Tensor forward(Context& context, const ls::Tensor& x) {
     context.save_for_backward({x});
     return x * x * x;
@@ -20,7 +20,7 @@ struct Cube : Function<Cube> {  // keeps its input
   }
 };
 
-struct Exp : Function<Exp> {  // keeps its output
+struct Exp : Function<Exp> {  // saves its output
   static ls::Tensor forward(Context& context, const ls::Tensor& x) {
     const ls::Tensor y = ls::exp(x);
     context.save_for_backward({y});
@@ -29,7 +29,7 @@ struct Exp : Function<Exp> {  // keeps its output
   static Gradients backward(Context& context, const ls::Tensor& grad) { return {grad * context.saved(0)}; }
 };
 
-struct Power : Function<Power> {  // arguments that are no tensors
+struct Power : Function<Power> {  // has arguments that are not tensors
   static ls::Tensor forward(Context& context, const ls::Tensor& x, int exponent, double scale) {
     context.save_for_backward({x});
     last_exponent = exponent;
@@ -60,7 +60,7 @@ struct SumAndProduct : Function<SumAndProduct> {  // several inputs and outputs
   static inline std::vector<bool> seen;
 };
 
-struct Peek : Function<Peek> {  // notes whether its own operations are recorded
+struct Peek : Function<Peek> {  // records whether its own operations are recorded
   static ls::Tensor forward(Context&, const ls::Tensor& x) {
     inside = (x * 2).requires_grad();
     return x * 2;
@@ -80,7 +80,7 @@ TEST_CASE("a function's backward gives the gradient, and its own derivative") {
                                 {.second_order = true}));
 }
 
-TEST_CASE("a function that saves its output is differentiable twice and owns nothing that owns it") {
+TEST_CASE("a function that saves its output is differentiable twice and makes no reference cycle") {
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   {
     const ls::Tensor x = leaf({0.5, 1});
@@ -95,7 +95,7 @@ TEST_CASE("a function that saves its output is differentiable twice and owns not
   CHECK(ls::allocator_stats().allocated_bytes == before);
 }
 
-TEST_CASE("arguments that are no tensors pass through to forward") {
+TEST_CASE("arguments that are not tensors are passed to forward") {
   const ls::Tensor x = leaf({3});
   const ls::Tensor y = Power::apply(x, 3, 2.0);
   CHECK(y.item<double>() == 54);
@@ -116,7 +116,7 @@ TEST_CASE("backward may return a gradient for each argument or for each tensor")
   CHECK(contains(error_of([&] { TooMany::apply(x).backward(); }), "returned 3 gradients for 1 tensors"));
 }
 
-TEST_CASE("several outputs: those that nothing used have an undefined gradient") {
+TEST_CASE("several outputs: unused outputs have an undefined gradient") {
   const ls::Tensor a = leaf({2}), b = leaf({5});
   auto out = SumAndProduct::apply(a, b);
   CHECK(out[0].item<double>() == 7);
@@ -135,7 +135,7 @@ TEST_CASE("several outputs: those that nothing used have an undefined gradient")
       {leaf({0.5, -1}), leaf({2, 3})}, {.second_order = true}));
 }
 
-TEST_CASE("needs_input_grad says which tensors want a gradient") {
+TEST_CASE("needs_input_grad tells which tensors need a gradient") {
   struct Asking : Function<Asking> {
     static ls::Tensor forward(Context&, const ls::Tensor& a, const ls::Tensor& b) { return a + b; }
     static Gradients backward(Context& context, const ls::Tensor& grad) {
@@ -149,7 +149,7 @@ TEST_CASE("needs_input_grad says which tensors want a gradient") {
   CHECK(!constant.grad().defined());
 }
 
-TEST_CASE("a changed saved tensor is noticed, and an index beyond what was saved refused") {
+TEST_CASE("a change of a saved tensor is detected, and an index beyond the saved tensors is refused") {
   struct Beyond : Function<Beyond> {
     static ls::Tensor forward(Context&, const ls::Tensor& x) { return x * 1; }
     static Gradients backward(Context& context, const ls::Tensor&) { return {context.saved(0)}; }
@@ -164,7 +164,7 @@ TEST_CASE("a changed saved tensor is noticed, and an index beyond what was saved
   CHECK(contains(error_of([&] { Beyond::apply(x).backward(); }), "index 0, but 0 tensors were saved"));
 }
 
-TEST_CASE("a saved output that is changed in place is noticed") {
+TEST_CASE("a change in place of a saved output is detected") {
   const ls::Tensor x = leaf({0.5});
   const ls::Tensor y = Exp::apply(x);
   y.detach().zero_();
@@ -180,7 +180,7 @@ TEST_CASE("forward is not recorded, and nothing is recorded without an input tha
   CHECK(!Peek::apply(x).requires_grad());
 }
 
-TEST_CASE("a function may hand its input through") {
+TEST_CASE("a function may return its input") {
   struct Identity : Function<Identity> {
     static ls::Tensor forward(Context&, const ls::Tensor& x) { return x; }
     static Gradients backward(Context&, const ls::Tensor& grad) { return {grad * 7}; }
@@ -195,7 +195,7 @@ TEST_CASE("a function may hand its input through") {
   CHECK(ls::autograd::grad(z, x).item<double>() == 14);
 }
 
-TEST_CASE("an undefined gradient for an input that wants one counts as zero") {
+TEST_CASE("an undefined gradient for an input that needs one counts as zero") {
   struct Nothing : Function<Nothing> {
     static ls::Tensor forward(Context&, const ls::Tensor& x) { return x * 1; }
     static Gradients backward(Context&, const ls::Tensor&) { return {ls::Tensor()}; }
@@ -215,7 +215,7 @@ TEST_CASE("a backward that runs twice with retain_graph gives the same gradient 
   CHECK(contains(error_of([&] { y.backward(); }), "retain_graph"));
 }
 
-TEST_CASE("a function that saved nothing runs backward twice; one that saved something says that it is gone") {
+TEST_CASE("a function that saved nothing runs backward twice; for one that saved a tensor this is an error") {
   struct Twice : Function<Twice> {
     static ls::Tensor forward(Context&, const ls::Tensor& x) { return x * 2; }
     static Gradients backward(Context&, const ls::Tensor& grad) { return {grad * 2}; }

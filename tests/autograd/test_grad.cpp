@@ -10,7 +10,7 @@ ls::Tensor leaf(std::initializer_list<double> values) {
 }
 }  // namespace
 
-TEST_CASE("grad returns gradients and touches no tensor's grad") {
+TEST_CASE("grad returns gradients and changes no tensor's grad") {
   const ls::Tensor x = leaf({2}), y = leaf({5});
   const auto gradients = grad(std::vector<ls::Tensor>{x * x * y}, {x, y});
   CHECK(gradients[0].item<double>() == 20);
@@ -19,7 +19,7 @@ TEST_CASE("grad returns gradients and touches no tensor's grad") {
   CHECK(!y.grad().defined());
 }
 
-TEST_CASE("grad gives the gradient of a tensor in the middle of the graph, and of an output itself") {
+TEST_CASE("grad gives the gradient of an intermediate result, and of an output itself") {
   const ls::Tensor x = leaf({2});
   const ls::Tensor middle = x * 3;
   const ls::Tensor y = middle * middle;
@@ -50,7 +50,7 @@ TEST_CASE("an input that no output depends on is an error, or undefined on reque
   CHECK(!gradients[1].defined());
 }
 
-TEST_CASE("grad refuses what it cannot differentiate") {
+TEST_CASE("grad refuses tensors that it cannot differentiate") {
   const ls::Tensor x = leaf({2});
   CHECK(contains(error_of([&] { grad(x * 2, ls::ones({1})); }), "does not require grad"));
   CHECK(contains(error_of([&] { grad(ls::ones({1}), x); }), "grad: output 0 ((1) f32 cpu) does not depend"));
@@ -99,7 +99,7 @@ TEST_CASE("without create_graph a gradient has no history") {
   CHECK(!x.grad().requires_grad());
 }
 
-TEST_CASE("backward with create_graph leaves gradients that can be differentiated: a gradient penalty") {
+TEST_CASE("backward with create_graph gives gradients that can be differentiated: a gradient penalty") {
   const ls::Tensor x = leaf({3});
   (x * x * x).backward(ls::BackwardOptions{.create_graph = true});
   const ls::Tensor g = x.grad();  // 3 x^2

@@ -1,11 +1,11 @@
-// gradcheck itself: it has to notice what is wrong.
+// Tests gradcheck itself: it must detect wrong gradients.
 #include "tests/support/testing.h"
 
 namespace {
 
 using Inputs = std::vector<ls::Tensor>;
 
-// x^2 with a chosen gradient.
+// x^2 with a configurable gradient.
 template <int kFirst>
 struct Square : ls::autograd::Function<Square<kFirst>> {
   static ls::Tensor forward(ls::autograd::Context& context, const ls::Tensor& x) {
@@ -17,7 +17,7 @@ struct Square : ls::autograd::Function<Square<kFirst>> {
   }
 };
 
-// Right gradient, but detached: the second derivative is lost.
+// The right gradient, but detached: the second derivative is lost.
 struct Flat : ls::autograd::Function<Flat> {
   static ls::Tensor forward(ls::autograd::Context& context, const ls::Tensor& x) {
     context.save_for_backward({x});
@@ -32,14 +32,14 @@ const Inputs at = {ls::tensor({0.5, -1.5}, {.dtype = ls::kFloat64, .requires_gra
 
 }  // namespace
 
-TEST_CASE("gradcheck accepts a right gradient and leaves its inputs as they were") {
+TEST_CASE("gradcheck accepts a right gradient and leaves its inputs unchanged") {
   const std::vector<double> before = at[0].to_vector<double>();
   CHECK(ls::autograd::gradcheck([](const Inputs& in) { return Square<2>::apply(in[0]); }, at, {.second_order = true}));
   CHECK(at[0].to_vector<double>() == before);
   CHECK(!at[0].grad().defined());
 }
 
-TEST_CASE("gradcheck catches a wrong gradient and says which element") {
+TEST_CASE("gradcheck detects a wrong gradient and names the element") {
   CHECK(!ls::autograd::gradcheck([](const Inputs& in) { return Square<3>::apply(in[0]); }, at));
   const std::string text = error_of([] {
     (void)ls::autograd::gradcheck([](const Inputs& in) { return Square<3>::apply(in[0]); }, at,
@@ -48,7 +48,7 @@ TEST_CASE("gradcheck catches a wrong gradient and says which element") {
   CHECK(contains(text, "first order, input 0, element 0 (x = 0.5)"));
 }
 
-TEST_CASE("gradcheck of second order catches a gradient that cannot be differentiated") {
+TEST_CASE("gradcheck of second order detects a gradient that cannot be differentiated") {
   const ls::Callback<ls::Tensor(const Inputs&)> flat = [](const Inputs& in) { return Flat::apply(in[0]); };
   CHECK(ls::autograd::gradcheck(flat, at));
   CHECK(!ls::autograd::gradcheck(flat, at, {.second_order = true}));
@@ -62,7 +62,7 @@ TEST_CASE("gradcheck refuses inputs that it cannot check") {
                  "no input requires grad"));
 }
 
-TEST_CASE("gradcheck leaves inputs alone that do not require grad") {
+TEST_CASE("gradcheck does not change inputs that do not require grad") {
   const Inputs in = {at[0], ls::tensor({2, 3})};
   CHECK(ls::autograd::gradcheck([](const Inputs& x) { return x[0] * x[1]; }, in, {.second_order = true}));
 }

@@ -1,5 +1,5 @@
-// Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does not
-// generate, and for the members that record. The last test compares the tables with the names in the headers.
+// Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does
+// not generate, and for the members that record. The last test compares the tables with the names in the headers.
 #include <fstream>
 #include <functional>
 #include <regex>
@@ -19,7 +19,8 @@ std::set<std::string>& checked() {
 
 const ls::TensorOptions leaf = {.dtype = ls::kFloat64, .requires_grad = true};
 
-// Checks `function` at leaves of the given shapes with elements between low and high, `op` being what it is about.
+// Checks `function` at leaves of the given shapes with elements between low and high; `op` names the checked
+// operation.
 void check(const std::string& op, const std::vector<Shape>& shapes,
            const std::function<ls::Tensor(const Inputs&)>& function, double low = -1, double high = 1) {
   checked().insert(op);
@@ -34,7 +35,7 @@ void check(const std::string& op, const std::vector<Shape>& shapes,
                                               {.second_order = true, .throw_on_error = true}));
 }
 
-// An expression of one input with a curved surface, so that second derivatives are not all 0.
+// A nonlinear expression of one input, so that second derivatives are not all 0.
 ls::Tensor curved(const ls::Tensor& x) { return x * x * x + x * 0.5; }
 
 void check_binaries() {
@@ -267,10 +268,10 @@ TEST_CASE("products of every combination of shapes have correct first and second
 TEST_CASE("convolution, pooling and batch normalisation have correct first and second derivatives") {
   check_pictures();
 }
-TEST_CASE("joining, cutting, indexing and sorting have correct first and second derivatives") { check_indexing(); }
-TEST_CASE("views and moves have correct first and second derivatives") { check_members(); }
+TEST_CASE("joining, splitting, indexing and sorting have correct first and second derivatives") { check_indexing(); }
+TEST_CASE("views and conversions have correct first and second derivatives") { check_members(); }
 
-TEST_CASE("a member function is the free function of its name") {
+TEST_CASE("a member function equals the free function of its name") {
   const ls::Tensor a = numbers_between(0.3, 2, {3, 3}), b = numbers_between(0.3, 2, {3}, {}, 2);
 #define SAME(name, ...) CHECK_MESSAGE(same_bits(a.name(__VA_ARGS__), ls::name(a __VA_OPT__(, ) __VA_ARGS__)), #name)
   SAME(add, b);
@@ -316,8 +317,7 @@ TEST_CASE("pow has PyTorch's gradient with respect to the exponent where the bas
   CHECK(q.grad().to_vector<double>() == std::vector<double>{-kInf, 0, 0});
 }
 
-TEST_CASE(
-    "maximum and minimum give equal operands half of the gradient each, and NaN beside a number all of it to both") {
+TEST_CASE("maximum and minimum give equal operands half of the gradient each, and all of it to both if one is NaN") {
   const ls::Tensor a = ls::tensor({1.0, 2.0, 3.0, kNan}, {.requires_grad = true}),
                    b = ls::tensor({2.0, 2.0, 2.0, 2.0}, {.requires_grad = true});
   ls::sum(ls::max(a, b)).backward();
@@ -337,7 +337,7 @@ TEST_CASE("a number to the power of a tensor follows the promotion of other oper
   CHECK(ls::pow(2, ls::tensor({0.5}, {.dtype = ls::kFloat64})).item<double>() == std::sqrt(2.0));
 }
 
-TEST_CASE("a conversion of dtype passes the gradient back in the dtype it came in") {
+TEST_CASE("a conversion of dtype returns the gradient in the dtype of its input") {
   const ls::Tensor x = ls::tensor({0.5, 2.0}, {.requires_grad = true});
   const ls::Tensor y = x.to(ls::kFloat64);
   ls::sum(y * y).backward();
@@ -353,7 +353,7 @@ TEST_CASE("a conversion of dtype passes the gradient back in the dtype it came i
   CHECK(ls::autograd::grad(ls::sum(twice), x).to_vector<double>() == std::vector<double>{3, 12});
 }
 
-TEST_CASE("operands of two dtypes get their gradients each in its own") {
+TEST_CASE("operands of two dtypes each get their gradient in their own dtype") {
   const ls::Tensor a = ls::tensor({2.0}, {.requires_grad = true}),
                    b = ls::tensor({3.0}, {.dtype = ls::kFloat64, .requires_grad = true});
   ls::sum(a * b + a / b + ls::maximum(a, b) + ls::where(ls::tensor({true}), a, b)).backward();

@@ -1,4 +1,4 @@
-// Gradient checks of first and second order for every function of pointwise.def: a new line there is checked by itself.
+// Gradient checks of first and second order for every function of pointwise.def, new lines included.
 #include "tests/support/testing.h"
 
 namespace {
@@ -8,7 +8,7 @@ using Function = ls::Callback<ls::Tensor(const Inputs&)>;
 
 const ls::autograd::GradcheckOptions thorough = {.second_order = true, .throw_on_error = true};
 
-// Numbers over the domain, away from 0 and 1, where some functions have a kink.
+// Numbers over the domain, away from 0 and 1, where some functions are not differentiable.
 ls::Tensor points(double low, double high) {
   const ls::NoGradGuard no_grad;
   ls::Tensor x = ls::linspace(low + 0.01, high - 0.013, 14, {.dtype = ls::kFloat64});
@@ -17,11 +17,12 @@ ls::Tensor points(double low, double high) {
 }
 
 void check(const char* name, const Function& function, double low, double high) {
-  INFO(std::string(name));  // of a const char* doctest prints the address
+  INFO(std::string(name));  // a std::string, because doctest prints the address of a const char*
   CHECK_NOTHROW((void)ls::autograd::gradcheck(function, {points(low, high)}, thorough));
 }
 
-// Functions with parameters get some that exercise both branches. One without an entry here does not compile.
+// Parameters that exercise both branches of a function. A function with parameters and without an entry does not
+// compile.
 ls::Tensor with_leaky_relu(const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); }
 ls::Tensor with_clamp(const ls::Tensor& x) { return ls::clamp(x, -1.5, 1.5); }
 ls::Tensor with_pow_scalar(const ls::Tensor& x) {
@@ -54,7 +55,7 @@ TEST_CASE("every pointwise function of a strided view has the gradient of its va
 
 namespace {
 
-// The way out that the error names.
+// The fix that the error names.
 struct Tanh : ls::autograd::Function<Tanh> {
   static ls::Tensor forward(ls::autograd::Context& context, const ls::Tensor& x) {
     context.save_for_backward({x});
@@ -68,7 +69,7 @@ struct Tanh : ls::autograd::Function<Tanh> {
 
 }  // namespace
 
-TEST_CASE("a third derivative of a pointwise function is refused, by name, and had from a function around it") {
+TEST_CASE("a third derivative of a pointwise function is refused, by name, and a Function around it provides one") {
   const ls::Tensor x = ls::tensor({0.5}, {.dtype = ls::kFloat64, .requires_grad = true});
   ls::Tensor y = ls::tanh(x);
   for (int i = 0; i < 2; ++i) y = ls::autograd::grad(y, x, {.create_graph = true});

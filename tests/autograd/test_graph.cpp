@@ -1,4 +1,4 @@
-// The graph as a whole: long chains, what it keeps alive, how it is drawn.
+// Properties of whole graphs: long chains, lifetimes, and drawings.
 #include <memory>
 
 #include "lockstep/tensor/random.h"
@@ -21,7 +21,7 @@ TEST_CASE("a chain of 100,000 operations runs backward") {
   CHECK(x.grad().item<float>() == 1);
 }
 
-TEST_CASE("a chain of 100,000 operations is destroyed undone") {
+TEST_CASE("a chain of 100,000 operations is destroyed without backward") {
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   {
     const ls::Tensor x = ls::tensor({2.0}, {.requires_grad = true});
@@ -31,7 +31,7 @@ TEST_CASE("a chain of 100,000 operations is destroyed undone") {
   CHECK(ls::allocator_stats().allocated_bytes == before);
 }
 
-TEST_CASE("a chain of 100,000 operations that save their inputs is destroyed undone, and after backward") {
+TEST_CASE("a chain of 100,000 operations that save their inputs is destroyed without and after backward") {
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   for (const bool run : {false, true}) {
     const ls::Tensor x = ls::tensor({0.5}, {.requires_grad = true});
@@ -69,7 +69,7 @@ TEST_CASE("live bytes stay flat over 1000 training steps") {
   CHECK(ls::allocator_stats().allocated_bytes == live);
 }
 
-TEST_CASE("graphs that are dropped, run twice, or differentiated twice leave nothing behind") {
+TEST_CASE("graphs that are dropped, run twice, or differentiated twice leak nothing") {
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   for (int i = 0; i < 20; ++i) {
     const ls::Tensor x = numbers({20}, {.requires_grad = true});
@@ -84,7 +84,7 @@ TEST_CASE("graphs that are dropped, run twice, or differentiated twice leave not
   CHECK(ls::allocator_stats().allocated_bytes == before);
 }
 
-TEST_CASE("backward releases what was saved while the result lives on") {
+TEST_CASE("backward releases the saved tensors while the result still exists") {
   const ls::Tensor x = ls::zeros({100000}, {.requires_grad = true});
   const ls::Tensor y = ls::sum(ls::exp(ls::exp(x)));
   const std::int64_t recorded = ls::allocator_stats().allocated_bytes;
@@ -93,7 +93,7 @@ TEST_CASE("backward releases what was saved while the result lives on") {
   CHECK(ls::allocator_stats().allocated_bytes <= recorded - 2 * 400000);
 }
 
-TEST_CASE("what one operation saved dies with its last use, not with the whole graph") {
+TEST_CASE("a saved tensor is freed after its last use, not with the whole graph") {
   const ls::Tensor x = ls::zeros({100000}, {.requires_grad = true});
   const std::int64_t before = ls::allocator_stats().allocated_bytes;
   {
@@ -123,7 +123,7 @@ TEST_CASE("to_dot draws operations, leaves and the edges between them") {
         "}\n");
 }
 
-TEST_CASE("to_dot draws a shared leaf once, a leaf alone, and takes tensors without history") {
+TEST_CASE("to_dot draws a shared leaf once, a leaf on its own, and accepts tensors without history") {
   const ls::Tensor x = ls::ones({2}, {.requires_grad = true});
   const std::string shared = ls::autograd::to_dot(x * x);
   CHECK(std::count(shared.begin(), shared.end(), '>') == 2);

@@ -5,13 +5,13 @@
 
 namespace ag = ls::autograd;
 
-TEST_CASE("a graph that is cut ends at its own leaves and at one that stands for each tensor from before") {
+TEST_CASE("a graph that is cut ends at its own leaves, and at a new leaf for each earlier tensor") {
   const ls::Tensor own = numbers({3}, {.requires_grad = true}), leaf = numbers({3}, {.requires_grad = true}, 2);
   const ls::Tensor earlier = leaf * 2.0;
   const std::uint64_t before = ag::newest_sequence();
   const ls::Tensor mine = own * leaf;
   const ag::CutGraph graph = ag::cut_graph(mine * earlier + mine + leaf, before, {&own, 1});
-  REQUIRE(graph.cuts.size() == 2);  // earlier, and leaf once
+  REQUIRE(graph.cuts.size() == 2);  // `earlier`, and `leaf` once
   std::vector<ls::Tensor> inputs = {own};
   ls::Tensor of_leaf;
   for (const ag::Cut& cut : graph.cuts) {
@@ -33,7 +33,7 @@ TEST_CASE("a graph that is cut ends at its own leaves and at one that stands for
   CHECK(!leaf.grad().defined());
 }
 
-TEST_CASE("a result from before is cut off altogether") {
+TEST_CASE("a result from before the cut is cut off completely") {
   const ls::Tensor leaf = numbers({3}, {.requires_grad = true});
   const ls::Tensor earlier = leaf * 2.0;
   const ag::CutGraph graph = ag::cut_graph(earlier, ag::newest_sequence(), {});

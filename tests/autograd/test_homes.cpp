@@ -1,4 +1,4 @@
-// Homes of gradients: where a bucket keeps them, kernels write them.
+// Bucket views: kernels write gradients directly into the bucket.
 #include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
@@ -17,7 +17,7 @@ struct Mlp {
   }
 };
 
-// One bucket for all gradients; parameter i's place starts on 64 bytes.
+// One bucket for all gradients; the view of each parameter is aligned to 64 bytes.
 struct Bucket {
   ls::Tensor memory = ls::full({1024}, -7.0);
   std::vector<ls::Tensor> homes;
@@ -40,7 +40,7 @@ void check_at_home(const std::vector<ls::Tensor>& parameters, const Bucket& buck
 
 }  // namespace
 
-TEST_CASE("an MLP's gradients are written at their homes without a copy, with the bits they have elsewhere") {
+TEST_CASE("an MLP's gradients are written into bucket views without a copy, and have the bits of separate gradients") {
   const ls::Tensor x = numbers({6, 4}, {}, 9);
   const Mlp plain, homed;
   const Bucket bucket(homed.parameters());
@@ -57,7 +57,7 @@ TEST_CASE("an MLP's gradients are written at their homes without a copy, with th
   }
 }
 
-TEST_CASE("layer normalisation writes the gradients of its parameters at their homes") {
+TEST_CASE("layer normalisation writes the gradients of its parameters into bucket views") {
   const ls::Tensor x = numbers({4, 6}), upstream = numbers({4, 6}, {}, 2);
   std::vector<ls::Tensor> plain = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)},
                           homed = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)};
@@ -71,7 +71,7 @@ TEST_CASE("layer normalisation writes the gradients of its parameters at their h
   }
 }
 
-TEST_CASE("convolution and batch normalisation write the gradients of their parameters at their homes") {
+TEST_CASE("convolution and batch normalisation write the gradients of their parameters into bucket views") {
   const ls::Tensor x = numbers({3, 4, 5, 5}), upstream = numbers({3, 6, 4, 4}, {}, 2);
   const auto leaves = [] {
     const ls::TensorOptions leaf = {.requires_grad = true};
@@ -91,7 +91,7 @@ TEST_CASE("convolution and batch normalisation write the gradients of their para
   }
 }
 
-TEST_CASE("gradients accumulate at their homes over several backwards") {
+TEST_CASE("gradients accumulate in bucket views over several backwards") {
   const ls::Tensor x = numbers({6, 4}, {}, 9), z = numbers({6, 4}, {}, 10);
   const Mlp plain, homed;
   const Bucket bucket(homed.parameters());
@@ -103,7 +103,7 @@ TEST_CASE("gradients accumulate at their homes over several backwards") {
   for (std::size_t i = 0; i < 4; ++i) CHECK(same_bits(plain.parameters()[i].grad(), homed.parameters()[i].grad()));
 }
 
-TEST_CASE("a tied weight, used by two operations, ends complete at its home") {
+TEST_CASE("the gradient of a tied weight, used by two operations, is complete in its bucket view") {
   for (const bool transposed : {false, true}) {
     const auto run = [&](const ls::Tensor& w, const ls::Tensor& x) {
       const ls::Tensor hidden = ls::relu(ls::linear(x, w));
@@ -118,7 +118,7 @@ TEST_CASE("a tied weight, used by two operations, ends complete at its home") {
   }
 }
 
-TEST_CASE("every way to use a leaf leaves its gradient at its home, bit-equal to one without") {
+TEST_CASE("every way to use a leaf leaves its gradient in its bucket view, with the bits of a gradient without one") {
   using F = ls::Tensor (*)(const ls::Tensor&, const ls::Tensor&);
   const std::vector<std::pair<std::string, F>> uses = {
       {"add", [](const ls::Tensor& p, const ls::Tensor& x) { return x + p; }},
@@ -177,7 +177,7 @@ TEST_CASE("every way to use a leaf leaves its gradient at its home, bit-equal to
   }
 }
 
-TEST_CASE("a bias of every layer stands at home: 1-D, and of shape (1, n)") {
+TEST_CASE("the gradient of a bias is written into its bucket view: 1-D, and of shape (1, n)") {
   const ls::Tensor x = numbers({6, 4}, {}, 9);
   for (const ls::Shape& shape : {ls::Shape{4}, ls::Shape{1, 4}, ls::Shape{6, 1}, ls::Shape{}}) {
     const ls::Tensor plain = numbers(shape, {.requires_grad = true}), homed = numbers(shape, {.requires_grad = true});
@@ -188,7 +188,7 @@ TEST_CASE("a bias of every layer stands at home: 1-D, and of shape (1, n)") {
   }
 }
 
-TEST_CASE("a leaf whose gradient comes in another dtype gets it at its home in its own") {
+TEST_CASE("a gradient computed in another dtype is stored in its bucket view in the leaf's dtype") {
   const ls::Tensor p = numbers({4}, {.requires_grad = true}), x = numbers({6, 4}, {.dtype = ls::kFloat64});
   const Bucket bucket({p});
   ls::sum(x + p).backward();
@@ -196,7 +196,7 @@ TEST_CASE("a leaf whose gradient comes in another dtype gets it at its home in i
   CHECK(p.grad().to_vector<double>() == std::vector<double>(4, 6));
 }
 
-TEST_CASE("a gradient that had to be copied home is counted") {
+TEST_CASE("a gradient that had to be copied into its bucket view is counted") {
   const ls::Tensor p = numbers({4}, {.requires_grad = true});
   const Bucket bucket({p});
   ls::sum(ls::exp(p)).backward();
@@ -204,7 +204,7 @@ TEST_CASE("a gradient that had to be copied home is counted") {
   CHECK(p.grad().raw_data() == bucket.homes[0].raw_data());
 }
 
-TEST_CASE("a tensor hook's replacement ends at the home") {
+TEST_CASE("the gradient that a tensor hook returns is stored in the bucket view") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true}), x = numbers({2, 4}, {}, 2);
   const Bucket bucket({w});
   w.register_hook([](const ls::Tensor& g) { return g * 2; });
@@ -213,7 +213,7 @@ TEST_CASE("a tensor hook's replacement ends at the home") {
   check_close(w.grad(), (ls::sum(x, {0}) * 2).expand({3, 4}).contiguous(), "twice");
 }
 
-TEST_CASE("autograd::grad and create_graph leave homes alone") {
+TEST_CASE("autograd::grad and create_graph do not write into bucket views") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true}), x = numbers({2, 4}, {}, 2);
   const Bucket bucket({w});
   const ls::Tensor g = ls::autograd::grad(ls::sum(ls::linear(x, w)), w);
@@ -222,7 +222,7 @@ TEST_CASE("autograd::grad and create_graph leave homes alone") {
   CHECK(ls::max(bucket.memory).item<float>() == -7);
 }
 
-TEST_CASE("a home must fit its leaf, and may be taken away again") {
+TEST_CASE("a bucket view must fit its leaf, and may be removed") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true});
   CHECK(contains(error_of([&] {
                    set_gradient_home(w, ls::zeros({4, 3}));
@@ -238,7 +238,7 @@ TEST_CASE("a home must fit its leaf, and may be taken away again") {
   CHECK(w.grad().raw_data() != bucket.homes[0].raw_data());
 }
 
-TEST_CASE("after an error in backward the next one writes home again") {
+TEST_CASE("after an error in backward the next one writes into the bucket view again") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true}), x = numbers({2, 4}, {}, 2),
                    c = numbers({3, 4}, {.requires_grad = true}, 3);
   const Bucket bucket({w});
@@ -251,7 +251,7 @@ TEST_CASE("after an error in backward the next one writes home again") {
   check_close(w.grad(), ls::sum(x, {0}).expand({3, 4}).contiguous(), "gradient");
 }
 
-TEST_CASE("a backward that failed after it was given a home leaves the home to the next one") {
+TEST_CASE("a backward that failed after it took a bucket view releases the view for the next one") {
   using ls::autograd::Gradients, ls::autograd::Needs;
   const ls::Tensor w = numbers({3, 2}, {.requires_grad = true}), x = numbers({4, 2});
   const Bucket bucket({w});

@@ -8,7 +8,7 @@ ls::Tensor leaf(std::initializer_list<double> values) { return ls::tensor(values
 const ls::Tensor none;
 }  // namespace
 
-TEST_CASE("a hook sees the complete gradient of a leaf or of a result, once in each backward") {
+TEST_CASE("a hook gets the complete gradient of a leaf or of a result, once in each backward") {
   const ls::Tensor x = leaf({2});
   const ls::Tensor y = x * 3;
   Doubles of_x, of_y;
@@ -22,7 +22,7 @@ TEST_CASE("a hook sees the complete gradient of a leaf or of a result, once in e
   CHECK(x.grad().item<float>() == 43);
 }
 
-TEST_CASE("what a hook returns replaces the gradient; several run in order") {
+TEST_CASE("the tensor that a hook returns replaces the gradient; several hooks run in order") {
   const ls::Tensor x = leaf({1});
   x.register_hook([](const ls::Tensor& g) { return g * 10; });
   x.register_hook([](const ls::Tensor& g) { return g + 1; });
@@ -60,7 +60,7 @@ TEST_CASE("a hook that returns another shape is an error") {
                  "hook: it returned (3) f32 cpu for a gradient that is (1) f32 cpu"));
 }
 
-TEST_CASE("a hook on something without gradient is refused") {
+TEST_CASE("a hook on a tensor without gradient is refused") {
   CHECK(contains(error_of([] { ls::ones({1}).register_hook([](const ls::Tensor&) { return none; }); }),
                  "does not require grad"));
 }
@@ -79,7 +79,7 @@ TEST_CASE("a leaf hook runs once per backward, when the leaf's gradient is compl
   (x * w + x * x + x).backward();
   CHECK(seen == Doubles{10});
   (w * 2).backward();
-  CHECK(seen.size() == 1);  // not reached
+  CHECK(seen.size() == 1);  // the hook did not run
   (x * 1).backward();
   CHECK(seen == Doubles{10, 11});
   handle.remove();
@@ -124,7 +124,7 @@ TEST_CASE("an exception in a hook passes through backward, and the next backward
 }
 
 TEST_CASE(
-    "a backward inside a hook, through another graph or the same leaf, is complete before the outer one goes on") {
+    "a backward inside a hook, through another graph or the same leaf, completes before the outer one continues") {
   const ls::Tensor x = leaf({2}), other = leaf({3});
   const ls::Tensor y = x * 3;
   double inner = 0;

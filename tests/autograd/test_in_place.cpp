@@ -1,4 +1,4 @@
-// Changes in place: refused where a gradient would come out wrong, noticed where something saved is gone.
+// Changes in place: refused where a gradient would be wrong, detected where a saved tensor has changed.
 #include <functional>
 
 #include "tests/support/testing.h"
@@ -36,7 +36,8 @@ TEST_CASE("every in-place member refuses a tensor that requires grad, or a view 
   CHECK(x.to_vector<double>() == std::vector<double>{1, 2});
 }
 
-TEST_CASE("an in-place member refuses an operand that requires grad while grad mode is on: its gradient would vanish") {
+TEST_CASE(
+    "an in-place member refuses an operand that requires grad while grad mode is on: its gradient would be lost") {
   using F = void (*)(const ls::Tensor& x, const ls::Tensor& operand);
   const std::vector<std::pair<std::string, F>> members = {
       {"copy_", [](const ls::Tensor& x, const ls::Tensor& operand) { x.copy_(operand); }},
@@ -73,7 +74,7 @@ TEST_CASE("integers take a copy of a tensor that requires grad: they have no gra
   CHECK(classes.to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4});
 }
 
-TEST_CASE("a change of a tensor that an operation saved is noticed in backward and names the operation") {
+TEST_CASE("a change of a tensor that an operation saved is detected in backward, and the error names the operation") {
   using F = ls::Tensor (*)(const ls::Tensor& w, const ls::Tensor& x);
   const std::vector<std::pair<std::string, F>> saving = {
       {"mul", [](const ls::Tensor& w, const ls::Tensor& x) { return w * x; }},
@@ -95,7 +96,7 @@ TEST_CASE("a change of a tensor that an operation saved is noticed in backward a
   }
 }
 
-TEST_CASE("a change of indices, masks and weights that an operation saved is noticed, too") {
+TEST_CASE("a change of saved indices, masks and weights is detected, too") {
   using F = ls::Tensor (*)(const ls::Tensor& w, const ls::Tensor& index, const ls::Tensor& mask);
   const std::vector<std::pair<std::string, F>> saving = {
       {"where", [](const ls::Tensor& w, const ls::Tensor&, const ls::Tensor& mask) { return ls::where(mask, w, 0); }},
@@ -120,7 +121,7 @@ TEST_CASE("a change of indices, masks and weights that an operation saved is not
   }
 }
 
-TEST_CASE("a change of the order that sort and topk returned is noticed") {
+TEST_CASE("a change of the order that sort and topk returned is detected") {
   using F = std::pair<ls::Tensor, ls::Tensor> (*)(const ls::Tensor&);
   for (const F order :
        {F([](const ls::Tensor& x) { return ls::sort(x, 0); }), F([](const ls::Tensor& x) { return ls::topk(x, 1); })}) {
@@ -130,7 +131,7 @@ TEST_CASE("a change of the order that sort and topk returned is noticed") {
   }
 }
 
-TEST_CASE("a change of a leaf that an operation saved is noticed: an optimizer step before backward") {
+TEST_CASE("a change of a saved leaf is detected: an optimizer step before backward") {
   const ls::Tensor w = leaf({2});
   const std::vector<std::pair<std::string, ls::Tensor>> results = {{"exp", ls::exp(w)},
                                                                    {"tanh", ls::tanh(w)},
@@ -152,7 +153,7 @@ TEST_CASE("a change of a leaf that an operation saved is noticed: an optimizer s
   }
 }
 
-TEST_CASE("a change of a result that its own operation saved is noticed and names the operation") {
+TEST_CASE("a change of a result that its own operation saved is detected, and the error names the operation") {
   using F = ls::Tensor (*)(const ls::Tensor&);
   const std::vector<std::pair<std::string, F>> saving = {
       {"softmax", [](const ls::Tensor& x) { return ls::softmax(x, 0); }},
@@ -180,7 +181,7 @@ TEST_CASE("a change through a view counts as a change of its base") {
   CHECK(contains(error_of([&] { y.backward(); }), "mul (backward)"));
 }
 
-TEST_CASE("a change of what nothing saved is no error") {
+TEST_CASE("a change of a tensor that no operation saved is no error") {
   const ls::Tensor w = leaf({2, 2}), x = ls::tensor({3.0, 4.0});
   const ls::Tensor y = ls::sum(w + x);
   x.zero_();
@@ -188,7 +189,7 @@ TEST_CASE("a change of what nothing saved is no error") {
   CHECK(w.grad().to_vector<double>() == std::vector<double>{1, 1});
   const ls::Tensor u = leaf({2, 2});
   const ls::Tensor constant = ls::tensor({3.0, 4.0});
-  const ls::Tensor z = ls::sum(u * constant);  // needs constant, not u
+  const ls::Tensor z = ls::sum(u * constant);  // saves constant, not u
   {
     const ls::NoGradGuard no_grad;
     u.zero_();
@@ -197,7 +198,7 @@ TEST_CASE("a change of what nothing saved is no error") {
   CHECK(u.grad().to_vector<double>() == std::vector<double>{3, 4});
 }
 
-TEST_CASE("the version counts changes and is shared by views") {
+TEST_CASE("the version counts changes, and views share it") {
   const ls::Tensor x = ls::zeros({4});
   const auto before = x.version();
   x.add_(1);
@@ -207,7 +208,7 @@ TEST_CASE("the version counts changes and is shared by views") {
   CHECK(x.clone().version() == 0);
 }
 
-TEST_CASE("a refused change changes nothing, the version included") {
+TEST_CASE("a refused change has no effect, not even on the version") {
   const ls::Tensor x = leaf({1, 2});
   const auto version = x.version();
   CHECK(!error_of([&] { x.add_(1); }).empty());

@@ -1,4 +1,4 @@
-// Gradients of leaves: memory of their own, create_graph, set_grad, and leaves frozen after the forward.
+// Gradients of leaves: their own memory, create_graph, set_grad, and leaves frozen after the forward.
 #include <functional>
 
 #include "lockstep/autograd/history_internal.h"
@@ -22,7 +22,7 @@ class Warnings {
   std::vector<std::string> seen;
 };
 
-// Expects a gradient that nothing else can change: memory of its own, and a place for each element.
+// Checks that no other tensor shares the gradient's memory, and that each of its elements has its own address.
 void check_own_memory(const ls::Tensor& grad, const std::vector<ls::Tensor>& others, const std::string& what) {
   INFO(what);
   REQUIRE(grad.defined());
@@ -32,7 +32,7 @@ void check_own_memory(const ls::Tensor& grad, const std::vector<ls::Tensor>& oth
 }
 
 using Join = std::function<ls::Tensor(const ls::Tensor&, const ls::Tensor&)>;
-// Operations that pass the gradient of their result on as it is, as a view of it, or expanded.
+// Operations that return the gradient of their result unchanged, as a view of it, or expanded.
 const std::vector<std::pair<std::string, Join>>& passing() {
   static const std::vector<std::pair<std::string, Join>> all = {
       {"add", [](const ls::Tensor& a, const ls::Tensor& b) { return a + b; }},
@@ -56,7 +56,7 @@ const std::vector<std::pair<std::string, Join>>& passing() {
 
 }  // namespace
 
-TEST_CASE("a gradient has memory of its own, with and without create_graph") {
+TEST_CASE("a gradient has its own memory, with and without create_graph") {
   const Warnings warnings;
   for (const bool create_graph : {false, true}) {
     for (const auto& [name, join] : passing()) {
@@ -74,7 +74,7 @@ TEST_CASE("a gradient has memory of its own, with and without create_graph") {
   }
 }
 
-TEST_CASE("a leaf that is the root keeps a copy of the gradient it is given") {
+TEST_CASE("a leaf that is the root keeps a copy of the given gradient") {
   const Warnings warnings;
   for (const bool create_graph : {false, true}) {
     const ls::Tensor x = leaf({1, 2}), upstream = ls::tensor({3.0, 4.0});
@@ -89,7 +89,7 @@ TEST_CASE("a leaf that is the root keeps a copy of the gradient it is given") {
   }
 }
 
-TEST_CASE("after create_graph a gradient is clipped once and adds up as any other") {
+TEST_CASE("after create_graph a gradient is clipped once and accumulates like any other") {
   const Warnings warnings;
   ls::nn::Linear first(1, 1, {.bias = false}), second(1, 1, {.bias = false});
   const std::vector<ls::nn::Parameter> parameters = {first.weight, second.weight};
@@ -126,7 +126,7 @@ TEST_CASE("create_graph warns once of the reference cycle, and clearing the grad
   CHECK(ls::allocator_stats().allocated_bytes == before);
 }
 
-TEST_CASE("without create_graph a gradient has no history, though a hook recorded one") {
+TEST_CASE("without create_graph a gradient has no history, even if a hook recorded one") {
   const ls::Tensor x = leaf({3}), w = leaf({2});
   x.register_hook([&](const ls::Tensor& g) {
     const ls::EnableGradGuard recording;
@@ -153,7 +153,7 @@ TEST_CASE("set_grad copies an expanded gradient, so that the next backward adds 
   CHECK(gradient(*layer.weight)[2] == doctest::Approx(1 / std::sqrt(3.0)));
 }
 
-TEST_CASE("set_grad copies a gradient that overlaps its tensor, so that backward leaves the tensor alone") {
+TEST_CASE("set_grad copies a gradient that overlaps its tensor, so that backward does not change the tensor") {
   const ls::Tensor flat = ls::tensor({1.0, 2.0, 3.0});
   const ls::Tensor x = flat.narrow(0, 0, 2).requires_grad_();
   for (const ls::Tensor& grad : {x, x.detach(), flat.narrow(0, 1, 2)}) {
@@ -178,7 +178,7 @@ TEST_CASE("set_grad keeps any other gradient itself: backward adds to it in plac
   CHECK(memory.to_vector<double>() == Doubles{1, 1, 4, 4});
 }
 
-TEST_CASE("set_grad refuses another shape, dtype or device, and says what to do") {
+TEST_CASE("set_grad refuses another shape, dtype or device, and names the fix") {
   const ls::Tensor x = leaf({1, 2});
   for (const ls::Tensor& wrong :
        {ls::ones({3}), ls::ones({2, 1}), ls::ones({2}, {.dtype = ls::kFloat64}), ls::ones({2}, {.device = "cpu:1"})}) {
@@ -191,7 +191,7 @@ TEST_CASE("set_grad refuses another shape, dtype or device, and says what to do"
   }
 }
 
-TEST_CASE("a leaf that is frozen after the forward gets no gradient; the others get theirs") {
+TEST_CASE("a leaf that is frozen after the forward gets no gradient; the other leaves get theirs") {
   const ls::Tensor x = leaf({2}), w = leaf({3});
   const ls::Tensor y = x * w + x;
   x.requires_grad_(false);
@@ -204,7 +204,7 @@ TEST_CASE("a leaf that is frozen after the forward gets no gradient; the others 
   CHECK(gradient(w) == Doubles{4});
 }
 
-TEST_CASE("freezing leaves the gradient that was there, in a bucket or not, and the bucket is used again afterwards") {
+TEST_CASE("freezing keeps the existing gradient, in a bucket or not, and the bucket is used again afterwards") {
   for (const bool in_bucket : {false, true}) {
     const ls::Tensor x = numbers({3, 4}, {.requires_grad = true}), in = numbers({2, 4}, {}, 2),
                      home = ls::zeros({3, 4});

@@ -1,5 +1,5 @@
-// Gradients where reductions have an edge: 0-d and empty tensors, NaN, ties, norms, variances of too few elements.
-// Values are PyTorch 2.15's.
+// Gradients of reductions in special cases: 0-d and empty tensors, NaN, ties, norms, variances of too few elements.
+// Values are those of PyTorch 2.15.
 #include <functional>
 
 #include "tests/support/testing.h"
@@ -15,7 +15,7 @@ struct Named {
 
 ls::Tensor f64(std::initializer_list<double> values) { return ls::tensor(values, {.dtype = ls::kFloat64}); }
 
-// The gradient of the sum of f(x).
+// Returns the gradient of the sum of f(x).
 ls::Tensor gradient(const ls::Tensor& values, const Function& f) {
   const ls::Tensor x = values.clone().requires_grad_();
   ls::sum(f(x)).backward();
@@ -27,7 +27,7 @@ void check_gradient(const ls::Tensor& values, const Function& f, const Doubles& 
   check_close(have, ls::tensor(want, {.dtype = ls::kFloat64}).view(have.shape()), "gradient");
 }
 
-// Each reduction over one dimension, with its value and gradient for a 0-d tensor of 2.5.
+// A reduction over one dimension, with its value and gradient for a 0-d tensor of 2.5.
 struct Reduction {
   std::string name;
   std::function<ls::Tensor(const ls::Tensor&, std::int64_t dim, bool keepdim)> run;
@@ -78,8 +78,8 @@ TEST_CASE("a dimension of a 0-d tensor reduces its only element: values and grad
   }
 }
 
-TEST_CASE("reductions of empty tensors: their value for nothing, and an empty gradient") {
-  // For each: the value over no elements, NaN included; nothing where there is none.
+TEST_CASE("reductions of empty tensors: the value over no elements, and an empty gradient") {
+  // The value over no elements for each reduction, NaN included; empty where the reduction is an error.
   const std::vector<std::pair<std::string, std::optional<double>>> over_nothing = {
       {"sum", 0},           {"mean", kNan}, {"amax", {}},    {"amin", {}},  {"max", {}},
       {"min", {}},          {"norm 2", 0},  {"norm 1", 0},   {"norm 3", 0}, {"norm inf", {}},
@@ -145,7 +145,7 @@ TEST_CASE("the gradient of clamp is 1 strictly between its limits and 0 on them,
   CHECK(f32.grad().to_vector<double>() == Doubles{0, 1, 0});
 }
 
-TEST_CASE("relu and clamp stop a gradient, also an infinite one") {
+TEST_CASE("relu and clamp stop a gradient, even an infinite one") {
   const ls::Tensor x = f64({-1, 0, 1});
   check_gradient(x, [](const ls::Tensor& x) { return ls::sqrt(ls::relu(x)); }, {0, 0, 0.5});
   check_gradient(x, [](const ls::Tensor& x) { return ls::sqrt(ls::clamp_min(x, 0)); }, {0, 0, 0.5});
@@ -162,7 +162,7 @@ TEST_CASE("variances with too few elements have PyTorch's infinities, with their
   for (const std::int64_t correction : {3, 4}) {
     CHECK(var({0}, correction)(x).item<double>() == kInf);
     CHECK(std::isnan(var({0}, correction)(same).item<double>()));
-    check_gradient(x, var({}, correction), {kInf, kNan, kInf});  // over all: infinite, without a sign
+    check_gradient(x, var({}, correction), {kInf, kNan, kInf});  // over all elements: infinite, without a sign
     check_gradient(same, var({}, correction), {kNan, kNan, kNan});
   }
   check_gradient(x, var({0}, 3), {-kInf, kNan, kInf});
@@ -175,7 +175,7 @@ TEST_CASE("variances with too few elements have PyTorch's infinities, with their
   check_gradient(x, [](const ls::Tensor& x) { return ls::std(x, {0}, {.correction = 3}); }, {kNan, kNan, kNan});
 }
 
-TEST_CASE("the gradient of std is that of the root of var, and 0 where it is 0") {
+TEST_CASE("the gradient of std is that of the square root of var, and 0 where std is 0") {
   check_gradient(f64({0, 1, 2}), [](const ls::Tensor& x) { return ls::std(x); }, {-0.5, 0, 0.5});
   check_gradient(f64({2, 2, 2}), [](const ls::Tensor& x) { return ls::std(x); }, {0, 0, 0});
   for (const ls::Shape& dims : {ls::Shape{}, ls::Shape{0}, ls::Shape{1}, ls::Shape{0, 2}}) {

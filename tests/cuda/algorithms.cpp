@@ -1,8 +1,8 @@
-// What is remembered of the algorithms that NVIDIA's libraries choose.
+// The cache of the algorithms that NVIDIA's libraries choose.
 #include "lockstep/tensor/cuda/algorithm_cache_internal.h"
 #include "tests/support/testing.h"
 
-TEST_CASE("a library is asked once for each size, and a program of endless sizes keeps few of them") {
+TEST_CASE("a library is asked once for each size, and a program with endless sizes keeps few of them") {
   ls::cuda::AlgorithmCache<int, int> cache;
   int asked = 0;
   const auto twice = [&](int key) {

@@ -1,4 +1,4 @@
-// Collectives of tensors on GPUs over the backends of hosts, which stage them.
+// Collectives of GPU tensors over the host backends, which stage them.
 #include "tests/parallel/collectives.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/cuda/host_accelerator.h"
@@ -43,7 +43,7 @@ TEST_CASE("collectives of tensors on GPUs: processes over gloo") {
   check_backend("gloo", 2);
 }
 
-TEST_CASE("a group of one, and ranks on the host among others") {
+TEST_CASE("a group of one rank, and groups that mix ranks on the host and on GPUs") {
   const TestDevices devices;
   const Group alone = par::init_process_group(
       {.backend = "local", .world_size = 1, .rank = 0, .store = std::make_shared<par::InProcessStore>()});
@@ -63,7 +63,7 @@ TEST_CASE("communication memory on a GPU, parts of it, and results that nobody w
   {
     with_threads("local", 2, [&](const Group& group) {
       const ls::Device device = devices[group->rank()];
-      for (const std::int64_t count : {7, 50'000}) {  // small ones have a way of their own
+      for (const std::int64_t count : {7, 50'000}) {  // small tensors take a separate path
         const ls::Tensor memory = group->empty({3, count}, ls::kFloat64, device);
         CHECK(memory.device() == device);
         memory.fill_(1.0);
@@ -82,7 +82,7 @@ TEST_CASE("communication memory on a GPU, parts of it, and results that nobody w
         CHECK(memory[1].max().item<double>() == 9);
         memory.fill_(group->rank() + 4.0);
         group->broadcast(memory, 1);
-        group->barrier();  // which finishes what was dropped
+        group->barrier();  // finishes the dropped operations
         CHECK(memory.min().item<double>() == 5);
         CHECK(memory.max().item<double>() == 5);
       }
@@ -91,7 +91,7 @@ TEST_CASE("communication memory on a GPU, parts of it, and results that nobody w
   if (!devices.are_real()) CHECK(devices.pinned() == 0);
 }
 
-TEST_CASE("the copies between a GPU and its host are booked") {
+TEST_CASE("the copies between a GPU and its host are recorded") {
   const TestDevices devices;
   with_threads("local", 2, [&](const Group& group) {
     group->traffic().clear();
@@ -103,13 +103,13 @@ TEST_CASE("the copies between a GPU and its host are booked") {
     for (const par::LinkTraffic& link : group->traffic().links()) {
       (link.from == gpu ? down : link.to == gpu ? up : wire) += link.bytes;
     }
-    CHECK(down == (rank == 0 ? 8000 : 4000));  // a broadcast leaves its root, and arrives at the others
+    CHECK(down == (rank == 0 ? 8000 : 4000));  // a broadcast copies down on its root, and up on the other ranks
     CHECK(up == (rank == 0 ? 4000 : 8000));
     CHECK(wire == (rank == 0 ? 8000 : 4000));
   });
 }
 
-TEST_CASE("an operation that fails leaves its tensor as it was") {
+TEST_CASE("an operation that fails leaves its tensor unchanged") {
   const TestDevices devices;
   with_threads("local", 2,
                [&](const Group& group) {

@@ -1,4 +1,4 @@
-// Division by a product is division.
+// Checks that division by multiplication with a precomputed factor equals division.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Where a wrong factor or shift shows: around the multiples of d.
+// Checks around the multiples of d, where a wrong factor or shift shows.
 void check_around(std::int64_t d, std::int64_t n) {
   const ls::LOCKSTEP_KERNELS::Divisor by_d(d);
   for (std::int64_t near = n - 1; near <= n + 1; ++near) {
@@ -22,8 +22,8 @@ void check_around(std::int64_t d, std::int64_t n) {
 
 }  // namespace
 
-TEST_CASE("a position divided by a product is the position divided") {
-  constexpr std::int64_t kMost = INT64_MAX - 2;  // whose neighbours are looked at as well
+TEST_CASE("division by multiplication gives the quotient and remainder of a position") {
+  constexpr std::int64_t kMost = INT64_MAX - 2;  // its neighbours are checked as well
   std::mt19937_64 random(1);
   const auto check = [&](std::int64_t d) {
     for (const std::int64_t n : {std::int64_t{0}, std::min(d, kMost), kMost, kMost / d * d}) check_around(d, n);

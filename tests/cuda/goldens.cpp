@@ -26,7 +26,7 @@ void load(nn::Module& module, const ls::StateDict& dict, const std::string& pref
   for (const auto& [key, p] : module.named_parameters()) p.master().detach().copy_(dict.at(prefix + key));
 }
 
-// y and the gradients of one step of the module.
+// Compares y and the gradients of one step of the module.
 void check_step(nn::Module& module, const ls::StateDict& dict, const std::string& prefix) {
   INFO(prefix);
   module.zero_grad();
@@ -113,7 +113,7 @@ TEST_CASE("layers and activations give PyTorch's values and gradients on a devic
   check_layer(dict, "silu", nn::SiLU());
 }
 
-TEST_CASE("layers for pictures give PyTorch's values and gradients on a device") {
+TEST_CASE("image layers give PyTorch's values and gradients on a device") {
   const TestDevices devices;
   const ls::StateDict dict = golden("images");
   using Conv = nn::Conv2dOptions;

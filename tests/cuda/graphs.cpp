@@ -1,4 +1,4 @@
-// CUDA graphs: what is replayed is what the step would have done.
+// CUDA graphs: a replay gives the results of the captured step.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/testing.h"
 
@@ -17,7 +17,7 @@ struct Net : nn::Module {
 
 constexpr int kSteps = 22;
 
-// What a training leaves behind.
+// The result of a training run.
 struct Trained {
   std::vector<float> losses;
   ls::StateDict model, optimizer;
@@ -25,10 +25,10 @@ struct Trained {
 };
 
 enum class How {
-  kSteps,       // of the host
-  kStepsTwice,  // the first of them taken twice
-  kGraph,       // captured, with a warm-up, at the first batch
-  kGraphLater,  // captured, without one, at the second
+  kSteps,       // run by the host
+  kStepsTwice,  // run by the host, the first step twice
+  kGraph,       // captured at the first batch, with a warm-up
+  kGraphLater,  // captured at the second batch, without a warm-up
 };
 
 template <class Optimizer, class Options>
@@ -97,11 +97,11 @@ std::string error_in_capture(void (*step)(const ls::Tensor& x)) {
   ls::CudaGraph graph;
   const std::string error = error_of([&] {
     graph.capture([&] {
-      if (++calls == 2) step(x);  // the first is the warm-up, which may wait
+      if (++calls == 2) step(x);  // the first call is the warm-up, which may wait
     });
   });
   CHECK(calls == 2);
-  CHECK(ls::sum(x).item<float>() == 5);  // the device goes on
+  CHECK(ls::sum(x).item<float>() == 5);  // the device still works
   CHECK(contains(error_of([&] { graph.replay(); }), "nothing was captured"));
   return error;
 }
@@ -116,8 +116,9 @@ TEST_CASE("replays train as steps do: parameters, state, learning rates, dropout
   check_replays<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01});
 }
 
-// As the samples do: a first step of the host, smaller batches and evaluations in between, batches that are given back at once.
-TEST_CASE("replays among other work train as steps do") {
+// As in the samples: the host runs the first step, smaller batches and evaluations come in between, and batches are
+// freed at once.
+TEST_CASE("replays between other work train as steps do") {
   const TestDevices devices;
   const auto train = [](bool by_graph) {
     const ls::Device device("cuda:0");
@@ -164,7 +165,7 @@ TEST_CASE("replays among other work train as steps do") {
   for (std::size_t i = 0; i < want.size(); ++i) CHECK(have[i] == want[i]);
 }
 
-TEST_CASE("random numbers of every kind go on from replay to replay") {
+TEST_CASE("random numbers of every kind continue from replay to replay") {
   const TestDevices devices;
   const ls::Device device("cuda:0");
   const auto draw = [&](bool as_graph) {
@@ -189,7 +190,7 @@ TEST_CASE("random numbers of every kind go on from replay to replay") {
   for (std::size_t i = 0; i < eager.size(); ++i) CHECK(same_bits(eager[i], replayed[i]));
 }
 
-TEST_CASE("what waits for the device is refused while capturing, by its name") {
+TEST_CASE("an operation that waits for the device is refused during a capture, by its name") {
   CHECK(contains(error_in_capture([](const ls::Tensor& x) { (void)ls::sum(x).item<float>(); }),
                  "item: waits for cuda:0"));
   CHECK(contains(error_in_capture([](const ls::Tensor& x) { (void)x.to("cpu"); }), "to: waits for cuda:0"));
@@ -203,11 +204,11 @@ TEST_CASE("what waits for the device is refused while capturing, by its name") {
                  "capture inside another"));
 }
 
-TEST_CASE("a graph needs a cuda device, and something captured") {
+TEST_CASE("a graph needs a cuda device and a capture") {
   CHECK(contains(error_of([] { ls::CudaGraph graph("cpu"); }), "cpu is not a cuda device"));
 }
 
-TEST_CASE("memory of a graph: older tensors are freed after the capture, tensors in it outlive it") {
+TEST_CASE("memory of a graph: older tensors are freed after the capture, tensors of the capture outlive it") {
   const TestDevices devices;
   const ls::Device device("cuda:0");
   const std::int64_t before = ls::allocator_stats(device).allocated_bytes;
@@ -217,7 +218,7 @@ TEST_CASE("memory of a graph: older tensors are freed after the capture, tensors
     ls::CudaGraph graph(device);
     graph.capture([&] {
       const ls::Tensor twice = x * 2.0;
-      result = twice + 1.0;  // frees what stood here: the warm-up's, once the capture has ended
+      result = twice + 1.0;  // frees the old result: the warm-up's, once the capture has ended
     });
     CHECK(graph.memory_bytes() >= 24000);
     CHECK(result.to("cpu").span<float>()[0] == 3);
@@ -231,7 +232,7 @@ TEST_CASE("memory of a graph: older tensors are freed after the capture, tensors
   CHECK(ls::allocator_stats(device).allocated_bytes == before);
 }
 
-TEST_CASE("memory of a graph grows where there was no warm-up to tell how much is needed") {
+TEST_CASE("memory of a graph grows where no warm-up has measured how much is needed") {
   const TestDevices devices;
   const ls::Tensor x = ls::ones({1 << 20}, {.device = "cuda:0"});
   std::vector<ls::Tensor> sums;
@@ -248,7 +249,7 @@ TEST_CASE("memory of a graph grows where there was no warm-up to tell how much i
   for (std::size_t i = 0; i < sums.size(); ++i) CHECK(sums[i].to("cpu").span<float>()[7] == 2 + static_cast<float>(i));
 }
 
-TEST_CASE("an optimizer's state is not made inside a graph, which would make it anew in every replay") {
+TEST_CASE("an optimizer's state is not created in a capture, because every replay would create it again") {
   const TestDevices devices;
   const ls::Device device("cuda:0");
   Net net;
@@ -268,15 +269,14 @@ TEST_CASE("an optimizer's state is not made inside a graph, which would make it 
   CHECK(contains(error, "take the step once before"));
 }
 
-TEST_CASE("what the last tensor of an older graph leaves inside a capture is freed after it") {
+TEST_CASE("a capture that drops the last tensor of an older graph frees that graph's memory afterwards") {
   const TestDevices devices;
   const ls::Tensor x = ls::ones({8}, {.device = "cuda:0"});
   ls::Tensor sum;
   const auto step = [&] { sum = ls::sum(x); };
   step();
   ls::CudaGraph graph;
-  for (int i = 0; i < 2; ++i)
-    graph.capture(step, {.warm_up = false});  // `sum` is all that holds the first graph's memory
+  for (int i = 0; i < 2; ++i) graph.capture(step, {.warm_up = false});  // only `sum` holds the first graph's memory
   x.fill_(3);
   graph.replay();
   CHECK(sum.item<float>() == 24);

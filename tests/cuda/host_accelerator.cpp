@@ -27,7 +27,7 @@ constexpr int kDevices = 4;
 ls::cuda::Fault fault{};
 
 using Launches = std::vector<std::function<void()>>;
-Launches* recorder = nullptr;  // of the capture under way
+Launches* recorder = nullptr;  // of the current capture
 ls::CaptureMemory* capture_memory = nullptr;
 
 struct Recorded final : ls::RecordedWork {
@@ -46,7 +46,7 @@ struct Moment final : ls::DeviceEvent {
   Clock::time_point at = Clock::now();
 };
 
-// Under AddressSanitizer nobody but the kernels, which are compiled without it, may touch the device's memory.
+// Under AddressSanitizer only the kernels, which are compiled without it, may access the device's memory.
 class HostAccelerator final : public ls::Accelerator {
  public:
   int device_count() override { return kDevices; }
@@ -138,7 +138,7 @@ class HostAccelerator final : public ls::Accelerator {
   };
   Books books_[kDevices];
   std::atomic<int> pinned_{0};
-  std::mutex mutex_;  // of copies, which open the memory that they copy
+  std::mutex mutex_;  // for copies, which open the memory that they copy
   Launches launches_;
 };
 

@@ -1,4 +1,4 @@
-// CUDA devices for machines that have none: memory of the host, and the kernels of tensor/cuda/ run by the calling thread.
+// CUDA devices for machines without a GPU: host memory, and the kernels of tensor/cuda/ run by the calling thread.
 #pragma once
 
 #include <memory>
@@ -6,8 +6,8 @@
 
 #include "lockstep/tensor/device.h"
 
-// While it lives, cuda:0 to cuda:3 are such devices, unless the machine has real ones (and LOCKSTEP_TEST_CUDA is not
-// "host"), which are used then.
+// Provides cuda:0 to cuda:3 as such devices for its lifetime, unless the machine has real ones; then those are used,
+// except where LOCKSTEP_TEST_CUDA is "host".
 class TestDevices {
  public:
   TestDevices();
@@ -17,9 +17,9 @@ class TestDevices {
 
   bool are_real() const;
   int count() const;
-  // cuda:0, cuda:1, ..., and again from cuda:0 where there are fewer.
+  // cuda:0, cuda:1, ..., modulo the number of devices.
   lockstep::Device operator[](int index) const;
-  int pinned() const;  // pieces of host memory, by devices that are not real
+  int pinned() const;  // blocks of pinned memory, counted by simulated devices
 
  private:
   struct State;

@@ -1,4 +1,4 @@
-// Losses and optimizer steps on cuda:0 beside the CPU, and what wrong values get.
+// Losses and optimizer steps on cuda:0 compared with the CPU, and the errors for invalid values.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/testing.h"
 
@@ -8,7 +8,7 @@ namespace nn = ls::nn;
 
 constexpr Tolerance kLoose{2e-5, 2e-6};
 
-// The loss and its gradient on both devices.
+// Compares the loss and its gradient on both devices.
 template <class Loss>
 void check_loss(const std::string& what, const ls::Tensor& x, const ls::Tensor& target, Loss loss) {
   INFO(what);
@@ -70,7 +70,7 @@ TEST_CASE("losses over classes: few, many, in images, weighted, smoothed, ignore
   }
 }
 
-TEST_CASE("wrong values are told when the device is synchronised, by the operation's name and place") {
+TEST_CASE("wrong values are reported when the device is synchronised, with the operation's name and position") {
   const TestDevices devices;
   const ls::Tensor table = ls::ones({5, 2}, {.device = "cuda:0"});
   const std::string index = error_of([&] {
@@ -94,7 +94,7 @@ TEST_CASE("wrong values are told when the device is synchronised, by the operati
   CHECK(ls::sum(table).item<float>() == 10);  // what follows is undisturbed
 }
 
-TEST_CASE("random numbers are the CPU's") {
+TEST_CASE("random numbers equal the CPU's") {
   const TestDevices devices;
   for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
     const auto draw = [&](const ls::Device& device) {

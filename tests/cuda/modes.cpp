@@ -1,4 +1,4 @@
-// The modes of data parallelism on GPUs beside the same micro-batches on the CPU: equal within rounding.
+// The modes of data parallelism on GPUs compared with the same micro-batches on the CPU: equal within rounding.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/groups.h"
 
@@ -20,7 +20,7 @@ struct Net : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return out(dropout(norm(ls::gelu(hidden(x))))); }
 };
 
-// Layers on two devices, as contract program 04 has them.
+// Layers on two devices, as in contract program 04.
 struct SplitNet : nn::Module {
   ls::Device second;
   nn::Linear& first_half = add<nn::Linear>("first_half", 6, 48);
@@ -53,7 +53,7 @@ struct Trained {
   std::vector<double> losses;
 };
 
-// Trains `net` with `backward(x, y)`, which leaves gradients and returns the mean loss.
+// Trains `net` with `backward(x, y)`, which accumulates gradients and returns the mean loss.
 template <class Backward>
 Trained train(nn::Module& net, Backward backward) {
   optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -104,7 +104,7 @@ Trained train_data_parallel(const std::vector<ls::Device>& devices, bool verb) {
   });
 }
 
-// Of this rank's rows in `group`, on `device`.
+// Trains on this rank's rows in `group`, on `device`.
 Trained train_distributed(const Group& group, nn::Module& net, const ls::Device& in, const ls::Device& out,
                           const par::DistributedDataParallelOptions& options = {},
                           std::shared_ptr<par::CommHook> hook = nullptr) {
@@ -134,7 +134,7 @@ TEST_CASE("DataParallel on one GPU twice, and on several") {
   }
 }
 
-TEST_CASE("DataParallel books the bytes between two GPUs") {
+TEST_CASE("DataParallel records the bytes between two GPUs") {
   const TestDevices devices;
   if (devices.count() < 2) return;
   Net net;
@@ -152,7 +152,7 @@ TEST_CASE("DataParallel books the bytes between two GPUs") {
 TEST_CASE("DistributedDataParallel with a GPU for each rank") {
   const TestDevices devices;
   const Trained want = reference(2);
-  for (const double cap_mb : {25.0, 0.0003}) {  // one bucket, and many
+  for (const double cap_mb : {25.0, 0.0003}) {  // one bucket, or many
     with_threads("local", 2, [&](const Group& group) {
       Net net;
       net.to(devices[group->rank()]);
@@ -169,7 +169,7 @@ TEST_CASE("DistributedDataParallel with a GPU for each rank") {
   });
 }
 
-TEST_CASE("DistributedDataParallel: micro-batches of a rank, hooks, and the books") {
+TEST_CASE("DistributedDataParallel: micro-batches of a rank, hooks, and traffic counters") {
   const TestDevices devices;
   const Trained two = reference(2), four = reference(4);
   with_threads("local", 2, [&](const Group& group) {

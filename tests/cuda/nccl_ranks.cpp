@@ -1,4 +1,4 @@
-// nccl with two ranks, each a program that lockstep-run starts (ctest's cuda.nccl_ranks): on two GPUs, or both on one.
+// nccl with two ranks, each a process that lockstep-run starts (ctest's cuda.nccl_ranks): on two GPUs, or both on one.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/parallel/collectives.h"
 
@@ -10,7 +10,7 @@ namespace par = ls::parallel;
 par::InitOptions options_of_rank() {
   const int gpus = ls::device_count(ls::DeviceType::kCuda);
   REQUIRE(gpus > 0);
-  REQUIRE(std::getenv("LOCAL_RANK") != nullptr);  // lockstep-run's
+  REQUIRE(std::getenv("LOCAL_RANK") != nullptr);  // set by lockstep-run
   return {.backend = "nccl",
           .device = ls::Device(ls::DeviceType::kCuda, std::atoi(std::getenv("LOCAL_RANK")) % gpus),
           .allow_shared_gpu = gpus < 2};
@@ -22,7 +22,7 @@ struct Net : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return out(ls::relu(hidden(x))); }
 };
 
-// Ten steps on twelve rows, of which `backward` takes what it is to take.
+// Ten steps on twelve rows; `backward` takes its part of them.
 template <class Backward>
 std::vector<ls::Tensor> train(Net& net, Backward backward) {
   ls::optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -43,7 +43,7 @@ TEST_CASE("nccl ranks: collectives" * doctest::skip()) {
   const Group group = par::init_process_group(options);
   for (const ls::DType dtype : kAllDTypes) check_collectives(group, 5, dtype, false, *options.device);
   check_collectives(group, 20'000, ls::kFloat32, true, *options.device);
-  check_collectives(group, 5, ls::kFloat32, false);  // tensors of the host, which go there and back
+  check_collectives(group, 5, ls::kFloat32, false);  // host tensors, which are copied to the GPU and back
   check_uneven_and_products(group, *options.device);
   const ls::Tensor memory = group->empty({2, 30'000}, ls::kFloat32, *options.device);
   memory.fill_(group->rank() + 1.0);
@@ -80,7 +80,7 @@ TEST_CASE("nccl ranks: DistributedDataParallel" * doctest::skip()) {
   for (std::size_t i = 0; i < want.size(); ++i) check_close(have[i], want[i], "nccl", {1e-4, 1e-5});
 }
 
-TEST_CASE("nccl ranks: one that does not come" * doctest::skip()) {
+TEST_CASE("nccl ranks: a rank that does not arrive" * doctest::skip()) {
   par::InitOptions options = options_of_rank();
   const Group other = par::init_process_group(options);
   options.timeout = std::chrono::seconds(4);
@@ -93,7 +93,7 @@ TEST_CASE("nccl ranks: one that does not come" * doctest::skip()) {
     CHECK(contains(error, "rank 1 has started"));
   }
   other->barrier();
-  if (group->rank() == 1) {  // what rank 0 has sent before it gave up may be enough for one
+  if (group->rank() == 1) {  // what rank 0 sent before it gave up may be enough for one
     const std::string error = error_of<ls::CommError>([&] {
       group->all_reduce(t)->wait();
       group->all_reduce(t)->wait();
@@ -102,7 +102,7 @@ TEST_CASE("nccl ranks: one that does not come" * doctest::skip()) {
   }
 }
 
-TEST_CASE("nccl ranks: one GPU for two is refused" * doctest::skip()) {
+TEST_CASE("nccl ranks: two ranks on one GPU are refused" * doctest::skip()) {
   par::InitOptions options = options_of_rank();
   options.device = "cuda:0";
   options.allow_shared_gpu = false;

@@ -1,4 +1,4 @@
-// Every operation on cuda:0 beside the CPU: values and gradients.
+// Every operation on cuda:0 compared with the CPU: values and gradients.
 #include <functional>
 
 #include "tests/cuda/host_accelerator.h"
@@ -25,7 +25,7 @@ Result run(const Function& function, const Inputs& inputs, const ls::Device& dev
   CHECK(value.device() == device);
   out.value = value.detach().to("cpu");
   if (!value.requires_grad()) return out;
-  // A weighted sum, so that every element's gradient is another.
+  // A weighted sum, so that the elements' gradients differ.
   const ls::Tensor weights = numbers(value.shape(), {.dtype = value.dtype()}, 77).to(device);
   ls::sum(value * weights).backward();
   for (const ls::Tensor& input : there) {
@@ -73,7 +73,7 @@ TEST_CASE("pointwise operations, dense and strided") {
     each("clamp", -8, 8, [](const ls::Tensor& x) { return ls::clamp(x, -1, 2); });
     each("pow_scalar", 0.2, 4, [](const ls::Tensor& x) { return ls::pow(x, 2.5); });
   }
-  // What a GPU makes of it has a mantissa of ones, which is where bits that count as numbers would show.
+  // The GPU's result has a mantissa of ones, which would show if bits were taken for numbers.
   for (const auto function : {ls::exp, ls::sigmoid, ls::erf, ls::gelu, ls::silu, ls::softplus, ls::tanh})
     check("NaN of NaN", {ls::full({40}, kNan) * 2}, [=](const Inputs& in) { return function(in[0] + 1); });
   check("second derivative", {values({40}, -2, 2, ls::kFloat64)}, [](const Inputs& in) {
@@ -82,7 +82,7 @@ TEST_CASE("pointwise operations, dense and strided") {
   });
 }
 
-TEST_CASE("dense operations of every size around what threads take at once") {
+TEST_CASE("dense operations of every size around the number of elements a thread takes") {
   const TestDevices devices;
   for (const std::int64_t count : {1, 3, 4, 5, 1023, 1024, 1027, 1028, 2047, 2048, 2049, 5000}) {
     INFO(count, " elements");
@@ -157,8 +157,8 @@ TEST_CASE("reductions of every shape") {
   }
   check("sum of integers", {ls::arange(100000).reshape({10, 10000}).to(ls::kInt32)},
         [](const Inputs& in) { return ls::sum(in[0], {1}); });
-  // A thread takes eight elements at a time, then two, then one; lengths that end at each, in rows and in columns, of few
-  // outputs and of many.
+  // A thread takes eight elements at a time, then two, then one. The lengths end at each of these, in rows and in
+  // columns, with few outputs and with many.
   const auto check_sum = [](const ls::Shape& shape) {
     check("every element once", {ls::randint(0, 1000, shape)}, [](const Inputs& in) { return ls::sum(in[0], {1}); });
   };
@@ -186,7 +186,7 @@ TEST_CASE("operations along a dimension") {
     }
   }
   {
-    const TestDevices devices;  // the same bits, wherever the rows stand
+    const TestDevices devices;  // the same bits at every position of the rows
     const ls::Tensor x = values({2000}, -4, 4, ls::kFloat32).to("cuda:0");
     const ls::Tensor apart = ls::cat({x.slice(0, 0, 1), x}, 0).slice(0, 1, 2001);
     const auto rows = [](const ls::Tensor& all) { return all.reshape({2, 1000}); };
@@ -198,7 +198,7 @@ TEST_CASE("operations along a dimension") {
 
 TEST_CASE("products, plain, transposed and in batches") {
   for (const ls::DType dtype : kFloats) {
-    for (const std::int64_t more : {0, 40, 66}) {  // small products are our own kernel's, the others cuBLAS's
+    for (const std::int64_t more : {0, 40, 66}) {  // our own kernel computes small products, cuBLAS the others
       const std::int64_t m = 5 + more, k = 7 + more, n = 4 + more;
       const ls::Tensor a = values({m, k}, -1, 1, dtype), b = values({k, n}, -1, 1, dtype, 2);
       check("matmul", {a, b}, [](const Inputs& in) { return ls::matmul(in[0], in[1]); });
@@ -217,7 +217,7 @@ TEST_CASE("products, plain, transposed and in batches") {
 
 TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
   const TestDevices devices;
-  for (const std::int64_t terms : {20, 300}) {  // a small one is our own kernel's
+  for (const std::int64_t terms : {20, 300}) {  // our own kernel computes a small product
     const ls::Tensor a = values({20, terms}, -1, 1, ls::kFloat32), b = values({40, terms}, -1, 1, ls::kFloat32, 2);
     const ls::Tensor bias = values({40}, -1, 1, ls::kFloat32, 3);
     for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
@@ -229,7 +229,7 @@ TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
       check_close(product.to("cpu").to(ls::kFloat32), ls::matmul(rounded(a), rounded(b).transpose(0, 1)), "matmul",
                   one_bit);
       const Tolerance two_bits{2 * one_bit.rtol,
-                               0x1p-6};  // the bias is added to a rounded sum where no kernel has both
+                               0x1p-6};  // the bias is added to a rounded sum where no kernel adds it itself
       check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
                   ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
     }
@@ -313,7 +313,7 @@ TEST_CASE("indexing, sorting, joining") {
         [](const Inputs& in) { return ls::sort(in[0], 0, false).second; });
 }
 
-TEST_CASE("an index into nothing is refused before a kernel would read it") {
+TEST_CASE("an index that is out of range is refused before a kernel reads with it") {
   const TestDevices devices;
   const ls::Tensor index = ls::zeros({1, 2}, {.dtype = ls::kInt64, .device = "cuda:0"});
   const ls::Tensor nothing = ls::zeros({0, 2}, {.device = "cuda:0"});

@@ -1,4 +1,4 @@
-// Optimizer steps over many parameters at once, beside the CPU's.
+// Optimizer steps over many parameters at once, compared with the CPU's.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/testing.h"
 
@@ -7,8 +7,8 @@ namespace {
 namespace nn = ls::nn;
 namespace optim = ls::optim;
 
-// More than one call takes; of every size around what a block takes, empty, with a view that stands on no 16 bytes and one
-// that is not contiguous.
+// More parameters than one call takes: of every size around the size of a block, empty ones, a view not aligned to 16
+// bytes, and one that is not contiguous.
 std::vector<nn::Parameter> parameters(const ls::Device& device, ls::DType dtype) {
   std::vector<nn::Parameter> out;
   const auto add = [&](const ls::Tensor& tensor) { out.emplace_back(tensor); };
@@ -28,7 +28,7 @@ std::vector<ls::Tensor> step(const ls::Device& device, ls::DType dtype, const Op
     optimizer.zero_grad();
     for (std::size_t i = 0; i < all.size(); ++i) {
       const ls::Tensor& parameter = all[i].tensor();
-      if (i % 11 == steps) continue;  // has no gradient in this step, and counts fewer
+      if (i % 11 == steps) continue;  // has no gradient in this step, and counts fewer steps
       const auto salt = static_cast<std::uint32_t>(1000 * steps + i);
       parameter.set_grad(numbers(parameter.shape(), {.dtype = parameter.dtype()}, salt).to(device));
     }

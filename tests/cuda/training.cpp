@@ -1,4 +1,4 @@
-// Models on cuda devices beside the CPU: the same training, whole.
+// Models on cuda devices compared with the CPU: whole training runs.
 #include "tests/cuda/host_accelerator.h"
 #include "tests/support/testing.h"
 
@@ -84,7 +84,7 @@ TEST_CASE("five steps with convolution and batch normalisation, running statisti
     check_close(there[i], here[i], "state " + std::to_string(i), {1e-4, 1e-5});
 }
 
-TEST_CASE("memory is booked, and all given back") {
+TEST_CASE("memory is recorded, and all of it freed") {
   const TestDevices devices;
   const ls::Device device("cuda:0");
   const std::int64_t before = ls::allocator_stats(device).allocated_bytes;
@@ -96,7 +96,7 @@ TEST_CASE("memory is booked, and all given back") {
   CHECK(ls::allocator_stats(device).allocated_bytes == before);
 }
 
-TEST_CASE("a device past the last one is refused with what there is") {
+TEST_CASE("a device past the last one is refused with the number of devices") {
   const TestDevices devices;
   const int count = devices.count();
   const std::string last = "cuda:" + std::to_string(count);
@@ -104,13 +104,13 @@ TEST_CASE("a device past the last one is refused with what there is") {
 }
 
 #if LOCKSTEP_HAVE_CUDA_MODULE
-TEST_CASE("the module opens, also on a machine without a GPU or a driver") {
+TEST_CASE("the module opens, even on a machine without a GPU or a driver") {
   if (ls::device_count(ls::DeviceType::kCuda) > 0) return;
   CHECK(contains(error_of<ls::DeviceError>([] { (void)ls::zeros({1}, {.device = "cuda:0"}); }), "no CUDA device"));
 }
 #endif
 
-TEST_CASE("checkpoints cross devices") {
+TEST_CASE("checkpoints can be loaded on another device") {
   const TestDevices devices;
   ls::manual_seed(1);
   Net net;

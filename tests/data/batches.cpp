@@ -1,4 +1,4 @@
-// DataLoader without workers: options, order, epochs, going on in the middle.
+// DataLoader without workers: options, order, epochs, resuming within an epoch.
 #include <algorithm>
 #include <iterator>
 
@@ -13,7 +13,7 @@ TEST_CASE("a loader gives the examples in order, and a smaller batch at the end"
   CHECK(epoch_of(loader) == std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6}});
 }
 
-TEST_CASE("drop_last leaves out the batch that is not full") {
+TEST_CASE("drop_last omits the last batch if it is not full") {
   DataLoader loader(std::make_shared<Counting>(7), {.batch_size = 3, .drop_last = true});
   CHECK(loader.size() == 2);
   CHECK(epoch_of(loader) == std::vector<Rows>{{0, 1, 2}, {3, 4, 5}});
@@ -25,7 +25,7 @@ TEST_CASE("without options a batch is one example") {
   CHECK(epoch_of(loader) == std::vector<Rows>{{0}, {1}});
 }
 
-TEST_CASE("a loader over nothing gives no batch") {
+TEST_CASE("a loader over an empty data set gives no batch") {
   DataLoader empty(std::make_shared<Counting>(0), {.batch_size = 3, .shuffle = true});
   CHECK(empty.size() == 0);
   CHECK(epoch_of(empty).empty());
@@ -47,7 +47,7 @@ TEST_CASE("shuffling depends on seed and epoch alone, and every epoch has its ow
   CHECK(second == permutation(20, 4));
 }
 
-TEST_CASE("set_epoch on the caller's sampler is what the loader sees") {
+TEST_CASE("set_epoch on the caller's sampler takes effect in the loader") {
   auto sampler = std::make_shared<DistributedSampler>(12, 2, 1, DistributedSamplerOptions{.seed = 1});
   DataLoader loader(std::make_shared<Counting>(12), {.batch_size = 6, .sampler = sampler});
   const Rows zero = epoch_of(loader)[0];
@@ -57,7 +57,7 @@ TEST_CASE("set_epoch on the caller's sampler is what the loader sees") {
   CHECK(loader.epoch() == 1);
 }
 
-TEST_CASE("a batch sampler decides what a batch holds") {
+TEST_CASE("a batch sampler determines the examples of a batch") {
   auto sampler = std::make_shared<MicroBatchSampler>(
       8, MicroBatchSamplerOptions{.micro_batches = 2, .batch_size = 2, .shuffle = false});
   DataLoader loader(std::make_shared<Counting>(8), {.batch_sampler = sampler});
@@ -68,7 +68,7 @@ TEST_CASE("a batch sampler decides what a batch holds") {
   CHECK(sampler->epoch() == 5);
 }
 
-TEST_CASE("a loader goes on in the middle of an epoch with the batches that were left, once") {
+TEST_CASE("a loader resumes in the middle of an epoch with the remaining batches, once") {
   auto set = std::make_shared<Counting>(20);
   DataLoader whole(set, {.batch_size = 3, .shuffle = true}), resumed(set, {.batch_size = 3, .shuffle = true});
   whole.set_epoch(4);
@@ -91,7 +91,7 @@ TEST_CASE("leaving the loop early ends the epoch") {
   CHECK(epoch_of(loader).size() == 5);
 }
 
-TEST_CASE("skipped batches are never made") {
+TEST_CASE("skipped batches are never loaded") {
   static int made;
   made = 0;
   struct Counted : Counting {
@@ -118,7 +118,7 @@ struct Names : BasicDataset<Labelled> {
 };
 }  // namespace
 
-TEST_CASE("a data set of any aggregate works with a collate function of its own") {
+TEST_CASE("a data set of any aggregate works with a custom collate function") {
   DataLoader loader(std::make_shared<Names>(), {.batch_size = 2, .collate = [](std::vector<Labelled> examples) {
                                                   Labelled batch;
                                                   std::vector<ls::Tensor> images;
@@ -134,12 +134,12 @@ TEST_CASE("a data set of any aggregate works with a collate function of its own"
   CHECK(names == "01;2;");
 }
 
-TEST_CASE("an aggregate that cannot be stacked needs a collate function, and is told so") {
+TEST_CASE("an aggregate that cannot be stacked needs a collate function, and the error says so") {
   DataLoader loader(std::make_shared<Names>());
   CHECK(contains(error_of([&] { loader.begin(); }), "Pass .collate"));
 }
 
-TEST_CASE("a data set of single tensors needs nothing else") {
+TEST_CASE("a data set of single tensors needs no collate function") {
   struct Squares : BasicDataset<ls::Tensor> {
     std::int64_t size() const override { return 3; }
     ls::Tensor get(std::int64_t index) const override { return ls::tensor(index * index); }
@@ -159,7 +159,7 @@ TEST_CASE("a loader's iterator is a C++20 input iterator that outlives the loade
   CHECK(iterator == std::default_sentinel);
 }
 
-TEST_CASE("options that contradict each other are refused, and both are named") {
+TEST_CASE("options that contradict each other are refused, and the error names both") {
   auto set = std::make_shared<Counting>(4);
   const auto sampler = [] { return std::make_shared<SequentialSampler>(4); };
   const auto batch_sampler = [] { return std::make_shared<MicroBatchSampler>(4, MicroBatchSamplerOptions{}); };
@@ -181,12 +181,12 @@ TEST_CASE("options that contradict each other are refused, and both are named") 
   CHECK(contains(error_of([&] { loader.skip(-1); }), "skip(-1)"));
 }
 
-TEST_CASE("a sampler made for another data set is caught before a batch is made") {
+TEST_CASE("a sampler for another data set is refused before a batch is loaded") {
   DataLoader loader(std::make_shared<Counting>(4), {.sampler = std::make_shared<SequentialSampler>(5)});
   CHECK(contains(error_of([&] { loader.begin(); }), "index 4 is outside [0, 4)"));
 }
 
-TEST_CASE("what a data set throws comes where its batch would have, and the batches before it came") {
+TEST_CASE("an exception of a data set is thrown at its batch, after the batches before it") {
   struct Broken : Counting {
     using Counting::Counting;
     Example get(std::int64_t index) const override {

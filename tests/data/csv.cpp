@@ -27,7 +27,7 @@ using Floats = std::vector<float>;
 
 }  // namespace
 
-TEST_CASE("the columns but the target's are features, wherever the target stands") {
+TEST_CASE("all columns except the target's are features, wherever the target column is") {
   const CsvDataset set = parse("a,y,b\n1,2,3\n4,5,6\n");
   CHECK(set.features() == Names{"a", "b"});
   CHECK(set.size() == 2);
@@ -53,20 +53,20 @@ TEST_CASE("CRLF, quotes, blanks, a byte order mark, a missing last line end and 
   }
 }
 
-TEST_CASE("quoted names may hold delimiters, quotes and line ends, and lines are still counted right") {
+TEST_CASE("quoted names may contain delimiters, quotes and line ends, and line numbers stay right") {
   const std::string text = "\"x,\"\"1\"\"\",\"two\nlines\",y\n1,2,3\n";
   CHECK(parse(text).features() == Names{"x,\"1\"", "two\nlines"});
   CHECK(contains(io_error(text + "1,b,3\n"), "f.csv:4:3: column \"two\\x0alines\": expected a number, found \"b\""));
 }
 
-TEST_CASE("without a header columns are numbered, and another delimiter can be asked for") {
+TEST_CASE("without a header columns are numbered, and the delimiter can be set") {
   const CsvDataset set = parse("1;2;3\n4;5;6\n", {.target = "0", .header = false, .delimiter = ';'});
   CHECK(set.features() == Names{"1", "2"});
   CHECK(set.data().to_vector<float>() == Floats{2, 3, 5, 6});
   CHECK(set.target().to_vector<float>() == Floats{1, 4});
 }
 
-TEST_CASE("standardised features have mean 0 and deviation 1 over the rows they are fitted on") {
+TEST_CASE("standardised features have mean 0 and deviation 1 over the rows of the fit") {
   const CsvDataset set =
       parse("a,b,y\n1,1e6,7\n3,1000002,8\n100,1e9,9\n", {.target = "y", .standardize = true, .fit_rows = {1, 0, 1}});
   CHECK(set.mean() == std::vector<double>{2, 1000001});
@@ -75,7 +75,7 @@ TEST_CASE("standardised features have mean 0 and deviation 1 over the rows they 
   CHECK(set.target().to_vector<float>() == Floats{7, 8, 9});
 }
 
-TEST_CASE("without fit_rows all rows are fitted, and the deviation divides by their number") {
+TEST_CASE("without fit_rows the fit uses all rows, and the deviation divides by their number") {
   const CsvDataset set = parse("a,y\n2,0\n4,0\n4,0\n4,0\n5,0\n5,0\n7,0\n9,0\n", {.target = "y", .standardize = true});
   CHECK(set.mean()[0] == 5);
   CHECK(set.deviation()[0] == 2);
@@ -90,12 +90,12 @@ TEST_CASE("a constant column becomes zeros, not rounding noise") {
   CHECK(set.data().to_vector<float>() == Floats(10, 0.0f));
 }
 
-TEST_CASE("a large mean does not cost a column its digits") {
+TEST_CASE("a large mean does not reduce a column's precision") {
   const CsvDataset set = parse("a,y\n1600000000.25,0\n1600000000.75,0\n", {.target = "y", .standardize = true});
   CHECK(set.data().to_vector<float>() == Floats{-1, 1});
 }
 
-TEST_CASE("another file is treated like the first with its mean and deviation") {
+TEST_CASE("another file is standardised with the mean and deviation of the first") {
   const CsvDataset train = parse("a,b,y\n1,5,0\n3,5,0\n", {.target = "y", .standardize = true});
   const CsvDataset test = parse(
       "a,b,y\n5,6,0\n", {.target = "y", .standardize = true, .mean = train.mean(), .deviation = train.deviation()});
@@ -111,7 +111,7 @@ TEST_CASE("the WDBC data are 569 rows of 30 features, 357 of them benign") {
   CHECK(set.deviation()[0] == doctest::Approx(3.520950761));  // divided by n, not n - 1
 }
 
-TEST_CASE("what is not a number is shown with file, line and column") {
+TEST_CASE("a field that is not a number is an error with file, line and column") {
   CHECK(contains(io_error("a,b,y\n1,2,3\n1,x y,3\n"), "f.csv:3:3: column \"b\": expected a number, found \"x y\""));
   CHECK(contains(io_error("a,y\r\n\"1,5\",2\r\n"), "f.csv:2:1: column \"a\": expected a number, found \"1,5\""));
   for (const char* bad : {"", " ", "1e", "0x10", "1.2.3", "--1", "+-1", "+", "1 2", "\"1\"\"2\"", "one", "1_000"}) {
@@ -156,7 +156,7 @@ TEST_CASE("a file without a table is refused") {
   CHECK(contains(io_error("y,a,y\n1,2,3\n"), "two columns have the target's name"));
 }
 
-TEST_CASE("arguments that do not fit the file are named") {
+TEST_CASE("errors name the arguments that do not fit the file") {
   const std::string text = "a,b,y\n1,2,3\n4,5,6\n";
   CHECK(contains(argument_error(text, {.target = "z"}),
                  "f.csv: .target is \"z\", but the columns are \"a\", \"b\", \"y\""));
@@ -176,16 +176,16 @@ TEST_CASE("arguments that do not fit the file are named") {
   CHECK(contains(argument_error(wide + "\n", {.target = "z"}), "and 99"));
 }
 
-TEST_CASE("a header full of doubled quotes is read in time linear in its length, and each pair is one quote") {
+TEST_CASE("a header full of doubled quotes is read in linear time, and each pair is one quote") {
   const auto name_of = [](const std::string& field) { return parse(field + ",y\n1,2\n").features()[0]; };
   CHECK(name_of(R"("a""b""""")") == R"(a"b"")");
-  CHECK(name_of("a\"\"") == "a\"\"");  // quotes inside a field that has none around it stand for themselves
-  // Eight million pairs: moving the rest of the text for each of them would take an hour.
+  CHECK(name_of("a\"\"") == "a\"\"");  // quotes inside an unquoted field are literal
+  // Eight million pairs: moving the remaining text for each pair would take an hour.
   const std::size_t pairs = ls::limits::kCsvHeaderBytes / 2 - 10;
   CHECK(name_of('"' + std::string(2 * pairs, '"') + '"') == std::string(pairs, '"'));
 }
 
-TEST_CASE("a header is limited in columns and bytes, and takes no more memory than the file's size and 64 MiB") {
+TEST_CASE("a header is limited in columns and bytes, and uses no more memory than the file's size plus 64 MiB") {
   const auto memory_for = [](const std::string& text, const CsvOptions& options) {
     const PeakMemory memory;
     try {
@@ -210,7 +210,7 @@ TEST_CASE("a header is limited in columns and bytes, and takes no more memory th
   CHECK(memory_for(row + "\n" + row + "\n", {.target = "0", .standardize = true, .header = false}) < kAllowed);
 }
 
-TEST_CASE("a file that cannot be read says why") {
+TEST_CASE("the error for an unreadable file gives the reason") {
   CHECK(contains(error_of<ls::IoError>([] { CsvDataset("no/such.csv", {.target = "y"}); }),
                  "no/such.csv: cannot open: No such file"));
   CHECK(contains(error_of<ls::IoError>([] { CsvDataset("/tmp", {.target = "y"}); }),
@@ -225,7 +225,7 @@ TEST_CASE("a CSV file cut off anywhere or with any byte changed gives a table or
     try {
       parse(whole.substr(0, length));
     } catch (const ls::IoError&) {
-    } catch (const ls::InvalidArgument&) {  // the target's name is gone
+    } catch (const ls::InvalidArgument&) {  // the target's name was destroyed
     }
   }
   for (std::size_t at = 0; at < whole.size(); ++at) {

@@ -14,7 +14,7 @@ TEST_CASE("TensorDataset gives row i of both tensors, and shares their memory") 
   CHECK(x.data<std::int64_t>() == data.data<std::int64_t>() + 6);
 }
 
-TEST_CASE("a batch of a TensorDataset is its rows, gathered, and what stacking them one by one gives") {
+TEST_CASE("a batch of a TensorDataset is gathered from its rows, and equals stacking them one by one") {
   const TensorDataset set(numbers({5, 2, 3}).transpose(1, 2), numbers({5, 1}, {.dtype = ls::kFloat64}));
   const Rows rows{3, 0, 3, 4};
   const Example gathered = set.get_batch(rows), stacked = stack_examples(set.get_each(rows));
@@ -31,13 +31,13 @@ TEST_CASE("a TensorDataset on another device gives batches there") {
   CHECK(batch.input.to("cpu").to_vector<std::int64_t>() == Rows{4, 5, 0, 1});
 }
 
-TEST_CASE("batches carry no history, whatever the data set is made of") {
+TEST_CASE("batches have no history, whatever tensors the data set holds") {
   const TensorDataset set(numbers({4, 2}, {.requires_grad = true}), numbers({4}));
   CHECK_FALSE(set.get_batch(Rows{0, 1}).input.requires_grad());
   CHECK_FALSE(stack_examples(set.get_each(Rows{0, 1})).input.requires_grad());
 }
 
-TEST_CASE("TensorDataset says which rows do not fit") {
+TEST_CASE("TensorDataset names the rows that do not match") {
   CHECK(contains(error_of([] {
                    TensorDataset(ls::ones({3, 2}), ls::ones({4}));
                  }),
@@ -61,7 +61,7 @@ TEST_CASE("Subset gives the chosen examples, also of a Subset") {
   CHECK(contains(error_of([&] { some->get(3); }), "index 3 is outside [0, 3)"));
 }
 
-TEST_CASE("random_split deals every example to exactly one part, by size, lengths and seed alone") {
+TEST_CASE("random_split gives every example to exactly one part, determined by size, lengths and seed alone") {
   auto set = std::make_shared<Counting>(10);
   const auto parts = random_split(set, {7, 0, 3}, 4);
   REQUIRE(parts.size() == 3);
@@ -69,7 +69,7 @@ TEST_CASE("random_split deals every example to exactly one part, by size, length
   CHECK(parts[1]->size() == 0);
   Rows joined = parts[0]->indices();
   joined.insert(joined.end(), parts[2]->indices().begin(), parts[2]->indices().end());
-  CHECK(joined == permutation(10, 4));  // as PyTorch cuts its randperm
+  CHECK(joined == permutation(10, 4));  // as PyTorch splits its randperm
   CHECK(random_split(set, {7, 3}, 5)[0]->indices() != parts[0]->indices());
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("stacking names the first example that differs") {
   CHECK(contains(error_of([] { stack_rows({}); }), "without examples"));
 }
 
-TEST_CASE("a member that no example has stays undefined, and one that some have is an error") {
+TEST_CASE("a member that no example has stays undefined, and one that only some have is an error") {
   CHECK_FALSE(stack_examples(std::vector<Example>{{ls::ones({2}), {}}, {ls::ones({2}), {}}}).target.defined());
   CHECK(contains(error_of([] {
                    stack_examples(std::vector<Example>{{ls::ones({2}), ls::ones({})}, {ls::ones({2}), {}}});
@@ -118,7 +118,7 @@ struct Seven {
 };
 }  // namespace
 
-TEST_CASE("tensors and aggregates of one to six tensors stack by themselves, nothing else does") {
+TEST_CASE("only tensors and aggregates of one to six tensors stack without a collate function") {
   static_assert(kStackable<ls::Tensor> && kStackable<Example> && kStackable<Single> && kStackable<Triple> &&
                 kStackable<Six>);
   static_assert(!kStackable<WithName> && !kStackable<WithArray> && !kStackable<Seven> && !kStackable<int> &&

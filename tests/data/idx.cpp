@@ -44,7 +44,7 @@ const std::string kSmall = idx(0x08, {2, 3}, {1, 2, 3, 4, 5, static_cast<char>(2
 
 }  // namespace
 
-TEST_CASE("IDX bytes come as u8 in their shape, plain and gzip") {
+TEST_CASE("IDX bytes are read as u8 in their shape, plain and gzip") {
   for (const std::string& file : {kSmall, gzip(kSmall)}) {
     const ls::Tensor t = parse(file);
     CHECK(t.shape() == ls::Shape{2, 3});
@@ -72,24 +72,24 @@ TEST_CASE("every IDX type is read, big-endian") {
         ls::kFloat64, {-2.75});
 }
 
-TEST_CASE("a long file of wider elements is converted whole") {
+TEST_CASE("a long file of wider elements is converted completely") {
   std::string data;
   const std::uint32_t count = 50000;
   for (std::uint32_t i = 0; i < count; ++i) data += big(i);
   CHECK(ls::equal(parse(gzip(idx(0x0c, {count}, data))), ls::arange(50000).to(ls::kInt32)));
 }
 
-TEST_CASE("an empty array is an array") {
+TEST_CASE("an empty array is valid") {
   CHECK(parse(idx(0x08, {0, 28, 28}, "")).shape() == ls::Shape{0, 28, 28});
   CHECK(parse(gzip(idx(0x0d, {5, 0}, ""))).shape() == ls::Shape{5, 0});
 }
 
-TEST_CASE("a gzip file of several members is one file") {
+TEST_CASE("a gzip file of several members is read as one file") {
   CHECK(parse(gzip(kSmall.substr(0, 7)) + gzip(kSmall.substr(7))).to_vector<int>() ==
         std::vector<int>{1, 2, 3, 4, 5, 255});
 }
 
-TEST_CASE("an IDX file says what is wrong with it and where") {
+TEST_CASE("errors of IDX files name the fault and its offset") {
   CHECK(contains(io_error(""), "f.idx: byte 0: IDX magic: 2 bytes needed, 0 left"));
   CHECK(contains(io_error("\x7f"
                           "ELF1234"),
@@ -103,7 +103,7 @@ TEST_CASE("an IDX file says what is wrong with it and where") {
   CHECK(contains(io_error(kSmall + "x"), "needs 6 bytes of data, the file has 7"));
 }
 
-TEST_CASE("sizes whose product overflows, or that no file could hold, are refused before anything is allocated") {
+TEST_CASE("sizes whose product overflows, or that no file could hold, are refused before memory is allocated") {
   const std::uint32_t huge = 0xffffffff;
   CHECK(contains(io_error(idx(0x0e, {huge, huge, huge}, "")), "is more than the"));
   CHECK(contains(io_error(idx(0x08, {0, huge, huge, huge}, "")), "is more than the"));
@@ -114,11 +114,11 @@ TEST_CASE("sizes whose product overflows, or that no file could hold, are refuse
   CHECK(ls::allocator_stats().peak_bytes < (1 << 26));
 }
 
-TEST_CASE("a gzip file that unfolds to more than its header says is refused") {
+TEST_CASE("a gzip file that inflates to more than its header says is refused") {
   CHECK(contains(io_error(gzip(kSmall + std::string(10000000, 'x'))), "the file unfolds to more"));
 }
 
-TEST_CASE("damaged gzip data are refused: cut off, changed, with a wrong checksum, with something after them") {
+TEST_CASE("damaged gzip data are refused: truncated, changed, with a wrong checksum, with trailing bytes") {
   const std::string whole = gzip(idx(0x08, {100}, std::string(100, 'a')));
   for (std::size_t length = 2; length < whole.size(); ++length)
     CHECK(contains(io_error(whole.substr(0, length)), "f.idx: "));
@@ -144,7 +144,7 @@ TEST_CASE("an IDX file with any byte changed gives an array or an IoError") {
   }
 }
 
-TEST_CASE("images come as f32 between 0 and 1, labels as i64, from files") {
+TEST_CASE("images are read as f32 between 0 and 1, labels as i64, from files") {
   write_file("images.idx", idx(0x08, {2, 1, 2}, {0, 51, static_cast<char>(255), 1}));
   write_file("labels.gz", gzip(idx(0x08, {2}, {7, 9})));
   const IdxDataset set("images.idx", "labels.gz");
@@ -169,7 +169,7 @@ TEST_CASE("normalised pixels are (p / 255 - mean) / std") {
   CHECK(set.get(0).input.to_vector<float>() == std::vector<float>{-2, 2});
 }
 
-TEST_CASE("images and labels that do not belong together are refused") {
+TEST_CASE("images and labels that do not match are refused") {
   const ls::Tensor images = ls::zeros({2, 4, 4}, {.dtype = ls::kUInt8}), labels = ls::zeros({2}, {.dtype = ls::kInt32});
   CHECK(contains(error_of([&] { IdxDataset(images, labels.narrow(0, 0, 1)); }), "labels are (1) i32 cpu"));
   CHECK(contains(error_of([&] { IdxDataset(images.to(ls::kFloat32), labels); }), "images must be u8"));

@@ -34,7 +34,7 @@ TEST_CASE("a permutation is torch.randperm of the same size and seed, index for 
   CHECK(compared >= 10);
 }
 
-TEST_CASE("DistributedSampler deals every rank the indices that PyTorch's deals it") {
+TEST_CASE("DistributedSampler gives every rank the indices of PyTorch's") {
   int compared = 0;
   for (const auto& entry : golden("samplers")) {
     const auto& key = entry.first;
@@ -59,7 +59,7 @@ TEST_CASE("DistributedSampler deals every rank the indices that PyTorch's deals 
   CHECK(compared >= 50);
 }
 
-TEST_CASE("an exact DistributedSampler deals every row once, and ranks differ by one row at most") {
+TEST_CASE("an exact DistributedSampler gives every row to one rank, and ranks differ by one row at most") {
   for (const std::int64_t n : {0, 1, 3, 8, 10, 37}) {
     for (const std::int64_t replicas : {1, 2, 3, 8}) {
       Rows rows = all_ranks(n, replicas, {.exact = true});
@@ -75,13 +75,13 @@ TEST_CASE("an exact DistributedSampler deals every row once, and ranks differ by
   }
 }
 
-TEST_CASE("an exact DistributedSampler deals its rows in the order of the padded one") {
+TEST_CASE("an exact DistributedSampler gives its rows in the order of the padded one") {
   const Rows padded = DistributedSampler(10, 4, 1, {.seed = 3}).indices(2);
   const Rows exact = DistributedSampler(10, 4, 1, {.seed = 3, .exact = true}).indices(2);
   CHECK(exact == first(padded, static_cast<std::int64_t>(exact.size())));
 }
 
-TEST_CASE("the epoch advances by itself, and set_epoch decides the next one") {
+TEST_CASE("the epoch advances automatically, and set_epoch sets the next one") {
   RandomSampler sampler(20, {.seed = 5});
   const Rows zero = sampler.next_epoch(), one = sampler.next_epoch();
   CHECK(zero == permutation(20, 5));
@@ -98,7 +98,8 @@ TEST_CASE("SequentialSampler gives 0 to n-1 in every epoch") {
   CHECK(sampler.next_epoch() == Rows{0, 1, 2, 3});
 }
 
-TEST_CASE("each micro-batch of a batch has the rows that DistributedSampler deals it, whoever holds it") {
+TEST_CASE(
+    "each micro-batch of a batch has the rows that DistributedSampler gives its number, on whichever rank it runs") {
   for (const bool drop_last : {false, true}) {
     for (const std::int64_t n : {0, 3, 100, 103}) {
       const std::int64_t micro_batches = 4, batch_size = 6;
@@ -136,7 +137,7 @@ TEST_CASE("each micro-batch of a batch has the rows that DistributedSampler deal
   }
 }
 
-TEST_CASE("a MicroBatchSampler without a count holds all micro-batches from the first on") {
+TEST_CASE("a MicroBatchSampler without a count has all micro-batches from the first one on") {
   const MicroBatchSampler all(8, {.micro_batches = 4, .first = 1, .batch_size = 2, .shuffle = false});
   const BatchPlan plan = all.batches(0);
   REQUIRE(plan.size() == 1);

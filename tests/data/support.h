@@ -7,7 +7,7 @@
 
 using Rows = std::vector<std::int64_t>;
 
-// A file in the test's own scratch folder.
+// Writes a file to the test's scratch folder.
 inline std::string write_file(const std::string& name, const std::string& content) {
   std::ofstream(name, std::ios::binary) << content;
   return name;
@@ -15,7 +15,7 @@ inline std::string write_file(const std::string& name, const std::string& conten
 
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Example i is the number i with the target -i, both 0-d.
+// A data set whose example i is the number i with the target -i, both 0-d.
 class Counting : public ls::data::Dataset {
  public:
   explicit Counting(std::int64_t size) : size_(size) {}
@@ -26,7 +26,7 @@ class Counting : public ls::data::Dataset {
   std::int64_t size_;
 };
 
-// The inputs of every batch of one epoch.
+// Returns the inputs of every batch of one epoch.
 template <class Loader>
 std::vector<Rows> epoch_of(Loader& loader) {
   std::vector<Rows> batches;

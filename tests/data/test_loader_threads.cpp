@@ -11,7 +11,7 @@ using namespace ls::data;
 
 namespace {
 
-// Takes a different time for every example, so that workers finish out of order.
+// A data set whose examples take different times, so that workers finish out of order.
 struct Uneven : Counting {
   using Counting::Counting;
   Example get(std::int64_t index) const override {
@@ -20,7 +20,7 @@ struct Uneven : Counting {
   }
 };
 
-// Counts the threads inside get, and keeps them there until it is opened.
+// Counts the threads inside get, and blocks them until it is opened.
 struct Gate : Counting {
   using Counting::Counting;
   Example get(std::int64_t index) const override {
@@ -72,13 +72,13 @@ TEST_CASE("workers run at the same time") {
   opener.join();
 }
 
-TEST_CASE("workers run no further ahead than prefetch allows") {
+TEST_CASE("workers load no further ahead than prefetch allows") {
   static std::atomic<int> made, steps, worst;
   made = steps = worst = 0;
   struct Counted : Counting {
     using Counting::Counting;
     Example get(std::int64_t index) const override {
-      const int ahead = ++made - steps;  // steps is counted before the step, so it is never behind
+      const int ahead = ++made - steps;  // steps is counted before the step, so it never lags
       for (int seen = worst; ahead > seen && !worst.compare_exchange_weak(seen, ahead);) {
       }
       return Counting::get(index);
@@ -87,10 +87,10 @@ TEST_CASE("workers run no further ahead than prefetch allows") {
   DataLoader loader(std::make_shared<Counted>(100), {.num_workers = 2, .prefetch = 3});
   for (auto iterator = loader.begin(); iterator != loader.end(); ++iterator) ++steps;
   CHECK(made == 100);
-  CHECK(worst <= 7);  // one that is being used, and six ahead of it
+  CHECK(worst <= 7);  // one batch in use, and six ahead of it
 }
 
-TEST_CASE("leaving the loop early stops the workers, which finish only what they had begun") {
+TEST_CASE("leaving the loop early stops the workers after the batches that they have started") {
   static std::atomic<int> made;
   made = 0;
   struct Counted : Uneven {
@@ -110,7 +110,7 @@ TEST_CASE("leaving the loop early stops the workers, which finish only what they
   CHECK(made <= 20 * (1 + 4 * 2 + 1));
 }
 
-TEST_CASE("an iterator that is dropped while workers are inside the data set waits for them and no longer") {
+TEST_CASE("an iterator that is dropped while workers are inside the data set waits only for those") {
   auto set = std::make_shared<Gate>(100);
   DataLoader loader(set, {.num_workers = 4});
   std::thread opener([&] {
@@ -122,7 +122,7 @@ TEST_CASE("an iterator that is dropped while workers are inside the data set wai
   CHECK(set->entered <= 4 + 8 + 1);
 }
 
-TEST_CASE("the first exception in the order of the batches is thrown, however the workers are timed") {
+TEST_CASE("the first exception in the order of the batches is thrown, for any timing of the workers") {
   struct Broken : Uneven {
     using Uneven::Uneven;
     Example get(std::int64_t index) const override {
@@ -142,7 +142,7 @@ TEST_CASE("the first exception in the order of the batches is thrown, however th
   }
 }
 
-TEST_CASE("after an exception the iterator goes on with the next batch, with workers as without") {
+TEST_CASE("after an exception the iterator continues with the next batch, with and without workers") {
   struct Broken : Counting {
     using Counting::Counting;
     Example get(std::int64_t index) const override {
@@ -159,7 +159,7 @@ TEST_CASE("after an exception the iterator goes on with the next batch, with wor
   }
 }
 
-TEST_CASE("workers collate too, and throw what collate throws") {
+TEST_CASE("workers collate too, and pass on exceptions of collate") {
   DataLoader loader(std::make_shared<Counting>(6),
                     {.batch_size = 2, .num_workers = 2, .collate = [](std::vector<Example> rows) {
                        if (rows[0].input.item<int>() == 4) throw ls::InvalidArgument("four");
@@ -172,7 +172,7 @@ TEST_CASE("workers collate too, and throw what collate throws") {
   CHECK(seen == Rows{1, 3});
 }
 
-TEST_CASE("a TensorDataset read by workers gives the same bits as without") {
+TEST_CASE("a TensorDataset read by workers gives the same bits as without workers") {
   auto set = std::make_shared<TensorDataset>(numbers({100, 5}), numbers({100, 1}));
   DataLoader alone(set, {.batch_size = 7, .shuffle = true}),
       many(set, {.batch_size = 7, .shuffle = true, .num_workers = 3});

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A class needs the package alone: the exercises that it brings are graded with its library.
+# A class needs only the package: the exercises in it are graded with its library.
 set -euo pipefail
 rm -rf "$SCRATCH/installed" && mkdir -p "$SCRATCH/installed" && cd "$SCRATCH/installed"
 "$CMAKE" --install "$BUILD" --prefix "$PWD/prefix" >install.log || { cat install.log; exit 1; }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The skeletons build and are graded as not done; with --strict that fails. They and their pages keep to their lengths.
+# The skeletons build and are graded as not done; with --strict that fails. The skeletons and their pages keep to their
+# length limits.
 set -euo pipefail
 code=0
 "$SOURCE/exercises/grade.sh" --strict --lockstep "$BUILD" --build "$SCRATCH/build" >"$SCRATCH/table" || code=$?

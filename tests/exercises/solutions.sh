@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every reference solution passes every check, the table says so, and nothing is built with a warning.
+# Every reference solution passes every check, the table reports that, and nothing is built with a warning.
 set -euo pipefail
 rm -rf "$SCRATCH/build"
 "$SOURCE/exercises/grade.sh" --strict --lockstep "$BUILD" --build "$SCRATCH/build" --from "$SOURCE/exercises/solutions" | tee "$SCRATCH/table"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each solution of wrong/ is found out: its exercise has not passed, for the reason that stands in its file `reason`.
+# Each solution of wrong/ must be detected: its exercise does not pass, for the reason in its file `reason`.
 set -euo pipefail
 cd "$(dirname "$0")/wrong"
 for folder in */; do

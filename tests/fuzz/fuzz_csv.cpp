@@ -1,4 +1,4 @@
-// Any text: a table of finite numbers, or an error with a short text, and nothing else.
+// Reads any text as CSV: the result is a table of finite numbers, or an error with a short text.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +21,7 @@ void parse(std::span<const std::byte> text, const ls::data::CsvOptions& options)
     }
   } catch (const ls::IoError& error) {
     if (std::string(error.what()).size() > 400) std::abort();
-  } catch (const ls::InvalidArgument& error) {  // no such target
+  } catch (const ls::InvalidArgument& error) {  // the target does not exist
     if (std::string(error.what()).size() > 400) std::abort();
   }
 }

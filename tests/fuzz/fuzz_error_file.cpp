@@ -1,4 +1,5 @@
-// Any text as what a rank left about its end: a message of bounded length without control characters, or none.
+// Reads any text as a rank's error file: the result is a message of bounded length without control characters, or
+// none.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -15,6 +16,6 @@ void fuzz_input(const std::uint8_t* data, std::size_t size) {
   for (const char c : message) {
     if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') std::abort();
   }
-  // What a rank says of itself is read as it was meant, where it was not cut.
+  // A message that was not truncated must be read as it was written.
   if (message.size() <= par::kMaxErrorText && par::message_in(par::error_json(message)) != message) std::abort();
 }

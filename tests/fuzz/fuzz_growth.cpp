@@ -1,8 +1,8 @@
-// Large files of a beginning, a piece repeated, and an end, for every reader: memory stays below the file's
-// size and 64 MiB besides the tensors returned, and time grows as the size does.
+// Large files that consist of a beginning, a repeated piece, and an end, for every reader. Memory must stay below the
+// file's size plus 64 MiB, not counting the returned tensors, and time must grow linearly.
 //
-// The first byte chooses the reader, the next two say how long the beginning and the piece are. A '#' in the
-// piece becomes the number of the repetition.
+// The first byte selects the reader, the next two are the lengths of the beginning and the piece. A '#' in the piece
+// is replaced by the number of the repetition.
 #include <zlib.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::string little(std::uint64_t value, int bytes) {
   return out;
 }
 
-// --- files with the right lengths and checksums, which a fuzzer would not find by itself -------------
+// --- files with the right lengths and checksums, which a fuzzer would not find on its own ------------
 
 std::string deflated(const std::string& bytes, int window) {
   z_stream z = {};
@@ -68,14 +68,14 @@ std::string end_record(std::size_t entries, std::size_t bytes, std::size_t offse
          little(0, 2);
 }
 
-// The archive's directory is given.
+// Makes an archive with the given directory.
 std::string zip_directory(const std::string& directory) {
   std::size_t entries = 0;
   for (auto at = directory.find("PK\1\2"); at != std::string::npos; at = directory.find("PK\1\2", at + 4)) ++entries;
   return directory + end_record(std::min<std::size_t>(entries, 0xfffe), directory.size(), 0);
 }
 
-// The content of its only array is given.
+// Makes an archive with one array of the given content.
 std::string zip(const std::string& content) {
   const std::string packed = deflated(content, -15);
   const auto crc = crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size());
@@ -89,7 +89,7 @@ std::string zip(const std::string& content) {
 
 // --- readers -----------------------------------------------------------------------------------------
 
-// Each returns the bytes of the tensors it reads, as their storages are rounded up.
+// Each returns the bytes of the tensors that it reads, rounded up as their storages are.
 std::int64_t bytes_of(const ls::Tensor& tensor) {
   return tensor.numel() * static_cast<std::int64_t>(ls::item_size(tensor.dtype())) / 4 * 5;
 }
@@ -152,8 +152,8 @@ const Reader kReaders[] = {
 // --- growth ------------------------------------------------------------------------------------------
 
 struct Cost {
-  double seconds;       // of the processor
-  std::int64_t memory;  // beyond the tensors returned and the file
+  double seconds;       // CPU time
+  std::int64_t memory;  // without the returned tensors and the file
 };
 
 double processor_seconds() {
@@ -201,8 +201,8 @@ void fail(const char* what, double small, double large) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::int64_t kAllowed = 64 << 20;
   constexpr double kUnnoticed = 1;  // seconds
-  // 16 is linear, 256 quadratic. A reader may need several passes for the one file, and stop in the
-  // first for the other.
+  // 16 is linear, 256 quadratic. The margin is needed because a reader may take several passes for one file and stop
+  // in the first pass for the other.
   constexpr double kSteepest = 100;
   if (size < 4 || data[2] == 0) return 0;
   const Reader& reader = kReaders[data[0] % std::size(kReaders)];

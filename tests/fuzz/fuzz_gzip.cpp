@@ -1,4 +1,4 @@
-// Any bytes as compressed data: no more than they can inflate to, or an IoError.
+// Reads any bytes as compressed data: the result is at most as large as they can inflate to, or an IoError.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

@@ -1,4 +1,5 @@
-// Any bytes, as an IDX file and as the content of a gzip file: an array no larger than them, or an IoError.
+// Reads any bytes as an IDX file and as the content of a gzip file: the result is an array no larger than the bytes,
+// or an IoError.
 #include <zlib.h>
 
 #include <cstdint>
@@ -24,7 +25,7 @@ void parse(std::span<const std::byte> bytes, std::size_t most) {
   }
 }
 
-// A gzip file with the right checksum, which a fuzzer would not find by itself.
+// Makes a gzip file with the right checksum, which a fuzzer would not find on its own.
 std::vector<std::byte> gzip(std::span<const std::byte> bytes) {
   z_stream z = {};
   if (deflateInit2(&z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) std::abort();

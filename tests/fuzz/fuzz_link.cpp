@@ -1,4 +1,4 @@
-// Any text: a link on which every message takes a finite time, or an error with a short text.
+// Reads any text: the result is a link on which every message takes a finite time, or an error with a short text.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

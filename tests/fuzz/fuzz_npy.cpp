@@ -1,4 +1,4 @@
-// Any bytes: an array no larger than the file, or an error with a short text, and nothing else.
+// Reads any bytes: the result is an array no larger than the file, or an error with a short text.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

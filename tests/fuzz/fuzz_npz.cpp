@@ -1,4 +1,4 @@
-// Any bytes: an array no larger than the archive unfolds to, or an error with a short text, and nothing else.
+// Reads any bytes: the result is an array no larger than the inflated archive, or an error with a short text.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

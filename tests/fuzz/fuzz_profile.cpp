@@ -1,4 +1,5 @@
-// Any text: a step that can be predicted and drawn, in a page of bounded size, or an error with a short text.
+// Reads any text: the result is a step that can be predicted and drawn, in a page of bounded size, or an error with a
+// short text.
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -29,7 +30,7 @@ void fuzz_input(const std::uint8_t* data, std::size_t size) {
     const par::StepProfile profile = parse_profile(std::as_bytes(std::span(data, size)), "fuzz");
     draw(profile, {.latency = 3e-5, .bandwidth = 1.25e9}, false);
     draw(profile, {.latency = 0, .bandwidth = 1e18}, true);
-  } catch (const ls::Error& error) {  // InvalidArgument: numbers that are right one by one, and not together
+  } catch (const ls::Error& error) {  // InvalidArgument: numbers that are valid one by one, but not together
     if (std::string(error.what()).size() > 400) std::abort();
   }
 }

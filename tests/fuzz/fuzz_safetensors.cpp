@@ -1,4 +1,4 @@
-// Any bytes: a StateDict that is no larger than its file, or an IoError with a short text, and nothing else.
+// Reads any bytes: the result is a StateDict no larger than its file, or an IoError with a short text.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

@@ -66,4 +66,4 @@ if __name__ == "__main__":
     tensors = load(sys.argv[1])
     if len(sys.argv) > 2:
         compare(tensors, load(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0)
-    print(f"{sys.argv[1]}: {len(tensors)} tensors, all well")
+    print(f"{sys.argv[1]}: {len(tensors)} tensors, valid")

@@ -71,7 +71,7 @@ def images():
         batch_norm("batch_norm_options", n(2, 3, 3, 3), eps=0.1, momentum=0.3)
         batch_norm("batch_norm_points", n(5, 4, 1, 1))
 
-        # Sizes at which the last window is cut off (by one or two elements), is left out, or is the only one.
+        # Sizes at which the last window is truncated (by one or two elements), omitted, or the only one.
         ceil = dict(ceil_mode=True)
         case("max_pool2d_ceil", lambda x: F.max_pool2d(x, 3, 2, **ceil), x=n(2, 2, 6, 8))
         case("max_pool2d_ceil_padding", lambda x: F.max_pool2d(x, 3, 2, 1, **ceil), x=n(2, 2, 6, 7))

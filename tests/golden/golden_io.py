@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import torch
 
-# From the largest alignment down, as the format's own writer orders them; then by name.
+# From the largest alignment down, as in the reference writer of the format; then by name.
 _ORDER = ["I64", "F64", "F32", "I32", "BF16", "F16", "U8", "BOOL"]
 _NAMES = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32",
           torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL"}

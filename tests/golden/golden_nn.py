@@ -32,7 +32,7 @@ def layers():
              x=n(2, 3, 4), weight=n(3, 4), bias=n(3, 4))
         case("layer_norm_plain_eps_0.1", lambda x: F.layer_norm(x, (6,), None, None, 0.1), x=n(4, 6))
         case("layer_norm_offset", lambda x, weight, bias: F.layer_norm(x, (6,), weight, bias, 1e-5),
-             x=n(4, 6) + 1000, weight=n(6), bias=n(6))  # a large mean: shows a variance computed badly
+             x=n(4, 6) + 1000, weight=n(6), bias=n(6))  # a large mean, which reveals an inaccurate variance
         case("embedding", F.embedding,
              x=torch.tensor([[1, 0, 4], [4, 4, 2]]), weight=n(5, 3))  # row 4 three times: its gradients add up
         for name, function in ACTIVATIONS.items():

@@ -52,7 +52,7 @@ def float_ops(out, tag, dtype):
     out[f"compare.{tag}/a"], out[f"compare.{tag}/b"] = special.unsqueeze(1), special
     out.update({f"compare.{tag}/{name}": f(special.unsqueeze(1), special) for name, f in COMPARE.items()})
     reductions(out, case, n, tag)
-    if dtype == torch.float64:  # what no f32 kernel of its own computes: f64 alone, to keep the file small
+    if dtype == torch.float64:  # operations without a separate f32 kernel: only f64, to keep the file small
         unary(out, v)
         broadcasting(case, v)
         indexing(out, case, n, tag, dtype)
@@ -78,7 +78,7 @@ def reductions(out, case, n, tag):
     x = n(2, 3, 4)
     out[f"reduce.{tag}/x"] = x
 
-    def reduce(name, function):  # all of the same x, which is stored once
+    def reduce(name, function):  # all use the same x, which is stored once
         case(name, function, x=x)
         del out[f"{name}.{tag}/x"]
 
@@ -102,7 +102,7 @@ def reductions(out, case, n, tag):
     case("max_ties/all", lambda x: x.max(), x=ties)  # shared evenly among equals
     case("max_ties/max_dim", lambda x: x.max(1).values, x=ties)  # to one index
     out[f"max_ties/argmax.{tag}/y"] = ties.argmax(1)
-    case("norm_zero", lambda x: x.norm(2, 1), x=torch.zeros(2, 3, dtype=x.dtype))  # slope 0, not NaN
+    case("norm_zero", lambda x: x.norm(2, 1), x=torch.zeros(2, 3, dtype=x.dtype))  # derivative 0, not NaN
     case("logsumexp_large", lambda x: x.logsumexp(1), x=torch.tensor([[1e4, 1e4], [-1e4, -1e4]], dtype=x.dtype))
     case("logsumexp_minus_inf", lambda x: x.logsumexp(1), x=torch.tensor([[-torch.inf, 0]], dtype=x.dtype))
     nan = torch.tensor([[1, torch.nan, 3], [1, 2, 3]], dtype=x.dtype)

@@ -156,7 +156,7 @@ def training():
 
 
 def interchange():
-    """A state dict as PyTorch names it, and what the model computes; two files."""
+    """A state dict with PyTorch's names, and the output of the model; two files."""
     v = Values(6)
     model = nn.Sequential()
     model.add_module("fc1", nn.Linear(4, 8))

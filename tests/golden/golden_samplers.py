@@ -56,13 +56,13 @@ RANDPERM = [(0, 0), (1, 0), (2, 0), (3, 1), (5, 42), (10, 0), (10, 1), (10, 123)
 
 def samplers():
     """Keys: randperm/n=<n>,seed=<seed> and distributed/n=..,replicas=..,shuffle=..,drop_last=..,seed=..,epoch=..
-    The latter are (replicas, samples): row r is what rank r gets. All i64."""
+    The latter are (replicas, samples): row r is rank r's list. All i64."""
     out = {}
     for n, seed in RANDPERM:
         expected = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
         assert randperm(n, seed) == expected.tolist(), (n, seed)
         out[f"randperm/n={n},seed={seed}"] = expected
-    for n in (624, 625, 1300, 5000):  # past the generator's refills; asserted, not stored
+    for n in (624, 625, 1300, 5000):  # more numbers than one state of the generator; asserted, not stored
         assert randperm(n, n) == torch.randperm(n, generator=torch.Generator().manual_seed(n)).tolist()
     for n, replicas in SIZES:
         for drop_last in (False, True):

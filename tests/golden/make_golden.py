@@ -3,8 +3,8 @@
 
     python3 tests/golden/make_golden.py [folder]
 
-Deterministic: the same versions write the same bytes. README.md says what the files hold.
-How PyTorch's CPU randperm works, for those who match its sampler: golden_samplers.py, randperm(), asserted there.
+Deterministic: the same versions write the same bytes. README.md describes the files.
+The algorithm of PyTorch's CPU randperm, on which its samplers rely, is in golden_samplers.py, randperm().
 """
 import json
 import pathlib

@@ -1,4 +1,4 @@
-// Every rule of the format, one file that breaks it each, and the text that names the place.
+// One file for every violation of the format, and the text that names its position.
 #include "support.h"
 
 #include <cstring>
@@ -31,7 +31,7 @@ std::string error(const std::string& bytes) {
 
 // The header of one tensor "w" with the given fields.
 std::string one(const std::string& fields) { return "{\"w\":{" + fields + "}}"; }
-// Bytes allocated at one time while the file is read, beyond its size.
+// Returns the peak of allocated bytes while the file is read, minus its size.
 std::int64_t memory_for(const std::string& bytes, const std::string& expected) {
   const PeakMemory memory;
   if (expected.empty()) {
@@ -65,7 +65,7 @@ const std::string kGood = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
 
 }  // namespace
 
-TEST_CASE("what the format allows is read") {
+TEST_CASE("every valid form of the format is read") {
   CHECK(parse(file("{}", 0)).empty());
   CHECK(parse(file("{}     ", 0)).empty());
   CHECK(parse(file(R"({"__metadata__":{}})", 0)).empty());
@@ -75,7 +75,7 @@ TEST_CASE("what the format allows is read") {
   const std::string two =
       R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
       R"("é":{"dtype":"BOOL","shape":[0],"data_offsets":[8,8]}})";
-  const ls::StateDict dict = parse(file(two, 9));  // the header's order is free, and offsets need no alignment
+  const ls::StateDict dict = parse(file(two, 9));  // any order of names; unaligned offsets
   CHECK(dict.size() == 3);
   CHECK(dict.begin()->first == "a");
   CHECK(
@@ -87,7 +87,7 @@ TEST_CASE("what the format allows is read") {
           .item<double>() == 0);
 }
 
-TEST_CASE("lengths that do not fit the file are refused before anything is allocated") {
+TEST_CASE("lengths that do not fit the file are refused before memory is allocated") {
   CHECK(error("") == "f: 0 bytes, a safetensors file has at least 8");
   CHECK(error("1234567") == "f: 7 bytes, a safetensors file has at least 8");
   CHECK(error(with_length(100'000'001, "{}")) == "f: byte 0: the header has 100000001 bytes, the limit is 100000000");
@@ -98,7 +98,7 @@ TEST_CASE("lengths that do not fit the file are refused before anything is alloc
   CHECK(error(with_length(0, "")) == "f: byte 8: the header does not begin with '{'");
 }
 
-TEST_CASE("a header that is not JSON in UTF-8 is refused with the byte") {
+TEST_CASE("a header that is not JSON in UTF-8 is refused with the offset") {
   CHECK(error(file(" {}", 0)) == "f: byte 8: the header does not begin with '{'");
   CHECK(error(file("[]", 0)) == "f: byte 8: the header does not begin with '{'");
   CHECK(error(file("\xef\xbb\xbf{}", 0)) == "f: byte 8: the header does not begin with '{'");
@@ -165,7 +165,7 @@ TEST_CASE("a field that is missing or unknown is named") {
   CHECK(contains(error(file(one(kGood + R"(,"extra":1)"), 8)), "tensor \"w\": unknown field \"extra\""));
 }
 
-TEST_CASE("element types we lack are named with the tensor, and made-up ones too") {
+TEST_CASE("unsupported and invalid element types are named with their tensor") {
   for (const char* dtype :
        {"I8", "I16", "U16", "U32", "U64", "C64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3"}) {
     const std::string text =
@@ -193,7 +193,7 @@ TEST_CASE("shapes must fit the offsets, and products must not overflow") {
                  "go backwards"));
 }
 
-TEST_CASE("the tensors cover the payload without holes, overlaps or rest") {
+TEST_CASE("tensors that leave holes, overlaps or a rest in the payload are refused") {
   const auto two = [](const std::string& a, const std::string& b) {
     return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[)" + a +
            R"(]},"b":{"dtype":"U8","shape":[4],"data_offsets":[)" + b + "]}}";
@@ -212,7 +212,7 @@ TEST_CASE("the tensors cover the payload without holes, overlaps or rest") {
   CHECK(error(file("{}", 1)) == "f: the tensors take 0 bytes, 1 follow the header: the file is too long");
 }
 
-TEST_CASE("a claimed size far past the file allocates nothing") {
+TEST_CASE("a claimed size far beyond the file allocates no memory") {
   const std::uint64_t before = static_cast<std::uint64_t>(ls::allocator_stats().peak_bytes);
   const std::string text =
       error(file(one(R"("dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776])"), 8));
@@ -220,7 +220,7 @@ TEST_CASE("a claimed size far past the file allocates nothing") {
   CHECK(static_cast<std::uint64_t>(ls::allocator_stats().peak_bytes) == before);
 }
 
-TEST_CASE("a header of 82 MiB takes no more memory than the file's size and 64 MiB, whatever it consists of") {
+TEST_CASE("a header of 82 MiB uses no more memory than the file's size plus 64 MiB, for any content") {
   constexpr std::size_t kHeader = 82 << 20;
   constexpr std::int64_t kAllowed = 64 << 20;
   CHECK(memory_for(file("{\"" + std::string(kHeader, 'n') + "\":1}", 0), "a text of more than 2097152 bytes") <
@@ -231,7 +231,7 @@ TEST_CASE("a header of 82 MiB takes no more memory than the file's size and 64 M
   CHECK(memory_for(file(many_tensors(kHeader / 80, 7), 0), "more than 65536 tensors") < kAllowed);
 }
 
-TEST_CASE("the largest headers that are read need no more memory either") {
+TEST_CASE("the largest valid headers stay within the same limit") {
   constexpr std::int64_t kAllowed = 64 << 20;
   CHECK(memory_for(file(many_tensors(ls::limits::kSafetensorsTensors, 128), 0), "") < kAllowed);
   CHECK(memory_for(file(many_keys(ls::limits::kSafetensorsMetadata, 6000), 0), "") < kAllowed);
@@ -247,7 +247,7 @@ TEST_CASE("a bool that is neither 0 nor 1 is refused") {
   CHECK(error(bytes) == "f: tensor \"w\": element 2 is the byte 2, a bool is 0 or 1");
 }
 
-TEST_CASE("a checksum that is not one is a mismatch, and names from the file are escaped and cut in messages") {
+TEST_CASE("an invalid checksum is a mismatch, and messages escape and truncate names from the file") {
   CHECK(contains(error(file(R"({"__metadata__":{"lockstep.xxh3":"no"}})", 0)), "the header says \"no\""));
   const std::string text = error(file("{\"" + std::string(1000, 'n') + "\\n\":1}", 0));
   CHECK(text.size() < 200);

@@ -1,4 +1,4 @@
-// Layers for pictures beside PyTorch's, and what they say about operands that do not fit.
+// Image layers compared with PyTorch's, and their errors for operands that do not fit.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -17,13 +17,13 @@ std::unique_ptr<nn::Module> layer(Arguments&&... arguments) {
   return std::make_unique<M>(std::forward<Arguments>(arguments)...);
 }
 
-// x, y and the gradients of one golden step.
+// Compares x, y and the gradients of one golden step.
 void check_step(nn::Module& module, const ls::StateDict& dict, const std::string& prefix) {
   module.zero_grad();
   const ls::Tensor x = dict.at(prefix + "x").clone();
   x.requires_grad_();
   const ls::Tensor y = module(x);
-  // Sums of a thousand products in another order.
+  // Sums of a thousand products in different orders.
   const Tolerance allowed = x.dtype() == ls::kFloat32 ? Tolerance{1e-5, 2e-5} : Tolerance{1e-12, 1e-12};
   check_close(y, dict.at(prefix + "y"), "y", allowed);
   y.backward(dict.at(prefix + "grad_y"));
@@ -50,7 +50,7 @@ void check_cases(const std::vector<Case>& cases) {
   }
 }
 
-// Two steps of training and one in eval mode.
+// Checks two training steps and one in eval mode.
 void check_batch_norm(const std::string& name, std::int64_t features, const nn::BatchNorm2dOptions& options) {
   const ls::StateDict dict = golden("images");
   for (const std::string& tag : float_tags()) {
@@ -175,7 +175,7 @@ TEST_CASE("Conv2d starts within the range of its fan-in, BatchNorm2d as the iden
   check_close(eval(numbers({2, 3, 2, 2})), numbers({2, 3, 2, 2}), "identity", {1e-5, 1e-5});
 }
 
-TEST_CASE("a batch whose variance is not defined is refused while training, and none of the buffers has moved") {
+TEST_CASE("a batch whose variance is undefined is refused in training mode, and no buffer changes") {
   nn::BatchNorm2d norm(2);
   CHECK(message(norm, {1, 2, 1, 1}) ==
         "batch_norm: a variance needs more than one value for each channel while training; x is (1, 2, 1, 1) f32 cpu");
@@ -185,7 +185,7 @@ TEST_CASE("a batch whose variance is not defined is refused while training, and 
   CHECK(norm(ls::ones({1, 2, 1, 1})).shape() == ls::Shape{1, 2, 1, 1});
 }
 
-TEST_CASE("layers for pictures name both sides of what does not fit") {
+TEST_CASE("image layers name both operands that do not fit") {
   CHECK(message(nn::Conv2d(3, 4, 3), {2, 5, 6, 6}) ==
         "conv2d: channels differ: x is (2, 5, 6, 6) f32 cpu, weight is (4, 3, 3, 3) f32 cpu, groups 1");
   CHECK(message(nn::Conv2d(4, 4, 3, {.groups = 2}), {2, 5, 6, 6}) ==
@@ -231,7 +231,7 @@ TEST_CASE("layers for pictures name both sides of what does not fit") {
                  "needs running_mean and running_var"));
 }
 
-TEST_CASE("batches without pictures, and convolutions without channels") {
+TEST_CASE("batches without images, and convolutions without channels") {
   const ls::Tensor none = ls::zeros({0, 3, 4, 4}, {.requires_grad = true});
   const nn::Conv2d conv(3, 2, 3);
   const ls::Tensor y = nn::MaxPool2d(2)(conv(none));
@@ -244,7 +244,7 @@ TEST_CASE("batches without pictures, and convolutions without channels") {
   CHECK(nothing_seen.to_vector<double>() == std::vector<double>{1, 1, 1, 1, 2, 2, 2, 2});
 }
 
-TEST_CASE("strided operands are read as what they show") {
+TEST_CASE("strided operands give the results of contiguous ones") {
   const ls::Tensor x = numbers({2, 5, 3, 6}), w = numbers({4, 3, 2, 2}, {}, 2);
   const ls::Tensor turned = x.transpose(1, 2);  // (2, 3, 5, 6)
   CHECK(same_bits(ls::conv2d(turned, w), ls::conv2d(turned.contiguous(), w)));

@@ -31,7 +31,7 @@ void check_case(const ls::StateDict& dict, const std::string& name, M&& module) 
   check_case(dict, name, base);
 }
 
-// First and second derivatives of a module by its input and all its parameters.
+// Checks first and second derivatives of a module by its input and all its parameters.
 void check_gradients(nn::Module& module, const ls::Shape& shape) {
   module.to(ls::kFloat64);
   std::vector<ls::Tensor> inputs = {ls::randn(shape, {.dtype = ls::kFloat64, .requires_grad = true})};
@@ -54,12 +54,12 @@ TEST_CASE("layers give PyTorch's values and gradients") {
   check_case(dict, "embedding", nn::Embedding(5, 3));
 }
 
-TEST_CASE("LayerNorm computes its variance well where the mean is large") {
+TEST_CASE("LayerNorm computes its variance accurately for a large mean") {
   const ls::StateDict dict = golden("layers");
   const std::string prefix = "layer_norm_offset.f32/";
   nn::LayerNorm norm({6});
   for (const auto& [key, p] : norm.named_parameters()) p.master().detach().copy_(dict.at(prefix + key));
-  // x has four digits before the point, so three remain for the deviations: what matters is that they are not lost.
+  // x has four digits before the point, so three remain for the deviations; these must not be lost.
   CHECK(ls::allclose(norm(dict.at(prefix + "x")).detach(), dict.at("layer_norm_offset.f64/y").to(ls::kFloat32), 1e-3,
                      1e-3));
   check_close(nn::LayerNorm({6}).weight->detach(), ls::ones({6}), "weight starts as 1");
@@ -124,7 +124,7 @@ TEST_CASE("Linear starts within 1/sqrt(in) and fills that range") {
   CHECK(error_of([] { nn::Linear(-1, 2); }) == "Linear: sizes are in -1, out 2; neither may be negative");
 }
 
-TEST_CASE("Dropout scales what it keeps, is reproducible, and does nothing in eval mode") {
+TEST_CASE("Dropout scales the remaining elements, is reproducible, and does nothing in eval mode") {
   ls::manual_seed(5);
   nn::Dropout dropout(0.25);
   const ls::Tensor x = ls::ones({10000}, {.requires_grad = true});
@@ -133,7 +133,7 @@ TEST_CASE("Dropout scales what it keeps, is reproducible, and does nothing in ev
   CHECK(kept == doctest::Approx(0.75).epsilon(0.03));
   CHECK(ls::max(y).item<float>() == doctest::Approx(1 / 0.75f));
   ls::sum(y).backward();
-  CHECK(ls::equal(x.grad(), y.detach()));  // the gradient goes through the same mask
+  CHECK(ls::equal(x.grad(), y.detach()));  // the gradient uses the same mask
   ls::manual_seed(5);
   CHECK(ls::equal(dropout(x), y));
   CHECK_FALSE(ls::equal(dropout(x), y));
@@ -141,7 +141,7 @@ TEST_CASE("Dropout scales what it keeps, is reproducible, and does nothing in ev
   CHECK(ls::equal(dropout(x), x));
 }
 
-TEST_CASE("Dropout with p 0 and 1, and a p that is no probability") {
+TEST_CASE("Dropout with p 0 and 1, and a p that is not a probability") {
   const ls::Tensor x = ls::ones({8});
   CHECK(ls::equal(nn::Dropout(0.0)(x), x));
   CHECK(ls::equal(nn::Dropout(1.0)(x), ls::zeros({8})));
@@ -149,7 +149,7 @@ TEST_CASE("Dropout with p 0 and 1, and a p that is no probability") {
   CHECK(error_of([] { nn::Dropout(NAN); }) == "Dropout: p is nan, expected 0 to 1");
 }
 
-TEST_CASE("Embedding says which index is outside the table, and what it takes") {
+TEST_CASE("Embedding names an index outside the table, and the dtypes it accepts") {
   const nn::Embedding table(4, 2);
   CHECK(error_of([&] { table(ls::tensor({1, 4})); }) == "index_select: index 4 is outside [0, 4)");
   CHECK(error_of([&] { table(ls::tensor({{0}, {-1}})); }) == "index_select: index -1 is outside [0, 4)");
@@ -159,7 +159,7 @@ TEST_CASE("Embedding says which index is outside the table, and what it takes") 
   CHECK(table(ls::zeros({0, 3}, {.dtype = ls::kInt64})).shape() == ls::Shape{0, 3, 2});
 }
 
-TEST_CASE("LayerNorm shows the sizes it got and those it wants") {
+TEST_CASE("LayerNorm names the actual and the expected sizes") {
   CHECK(error_of([] {
           nn::LayerNorm({3, 4})(ls::ones({2, 4}));
         }) == "layer_norm: x is (2, 4) f32 cpu, its last sizes should be (3, 4)");
@@ -183,7 +183,7 @@ TEST_CASE("Sequential runs its modules in order, grows, and is indexed") {
   CHECK(nn::Flatten({.start_dim = 0, .end_dim = 1})(x).shape() == ls::Shape{2, 2});
 }
 
-TEST_CASE("initialisers fill the ranges their papers give") {
+TEST_CASE("initialisers fill the ranges of their papers") {
   ls::manual_seed(9);
   const ls::Tensor w = ls::zeros({50, 200}, {.requires_grad = true});  // fan_in 200, fan_out 50
   const auto bound = [&] { return ls::max(ls::abs(w)).item<double>(); };

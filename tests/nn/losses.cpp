@@ -8,7 +8,7 @@ namespace {
 
 using LossFunction = std::function<ls::Tensor(const ls::Tensor& x, const ls::Tensor& target, nn::Reduction reduction)>;
 
-// Compares value and gradient for the three reductions with a case of losses.safetensors.
+// Compares value and gradients for the three reductions with a case of losses.safetensors.
 void check_case(const ls::StateDict& dict, const std::string& prefix, const LossFunction& loss) {
   INFO(prefix);
   const ls::Tensor x = dict.at(prefix + "x"), target = dict.at(prefix + "target");
@@ -28,7 +28,7 @@ struct ClassOptions {
   double label_smoothing = 0.0;
 };
 
-// A function with first and second derivatives by x, and by the target where that is asked for.
+// Checks first and second derivatives by x, and also by the target if it requires grad.
 void check_gradients(const LossFunction& loss, const ls::Tensor& x, const ls::Tensor& target) {
   for (const nn::Reduction reduction : {nn::Reduction::kMean, nn::Reduction::kSum, nn::Reduction::kNone}) {
     const auto f = [&](const std::vector<ls::Tensor>& in) {
@@ -47,7 +47,7 @@ ls::Tensor doubles(const ls::Tensor& t, bool requires_grad = true) {
 
 }  // namespace
 
-TEST_CASE("pointwise losses give PyTorch's values and gradients, also at the edges") {
+TEST_CASE("pointwise losses give PyTorch's values and gradients, also on special values") {
   const ls::StateDict dict = golden("losses");
   for (const std::string& tag : float_tags()) {
     const std::string end = "." + tag + "/";
@@ -141,7 +141,7 @@ TEST_CASE("losses have the right first and second derivatives, by input and by t
   check_gradients([](auto& a, auto& b, auto r) { return nn::NLLLoss({.reduction = r})(a, b); }, x, labels);
 }
 
-TEST_CASE("a loss does not care whether its operands are views, and large batches add up") {
+TEST_CASE("a loss does not depend on whether its operands are views, and large batches add up") {
   ls::manual_seed(6);
   const ls::Tensor wide = ls::rand({7, 5}), y = ls::rand({5, 7});
   CHECK(ls::equal(nn::BCELoss()(wide.t(), y), nn::BCELoss()(wide.t().contiguous(), y)));
@@ -155,7 +155,7 @@ TEST_CASE("a loss does not care whether its operands are views, and large batche
   CHECK(ls::equal(nn::CrossEntropyLoss()(y.t(), labels), nn::CrossEntropyLoss()(y.t().contiguous(), labels)));
 }
 
-TEST_CASE("BCELoss names the value that is not a probability, and its place") {
+TEST_CASE("BCELoss names the value that is not a probability, and its position") {
   const ls::Tensor x = ls::full({3, 2}, 0.5), y = ls::zeros({3, 2});
   x.select(0, 2).select(0, 1).fill_(1.5);
   const std::string text = error_of([&] { nn::BCELoss()(x, y); });
@@ -170,7 +170,7 @@ TEST_CASE("BCELoss names the value that is not a probability, and its place") {
   CHECK(contains(error_of([&] { nn::BCELoss()(long_one, ls::zeros({5000})); }), "x at (4999) is -0.1"));
 }
 
-TEST_CASE("a class outside the range is named with its place and the number of classes") {
+TEST_CASE("a class outside the range is named with its position and the number of classes") {
   const ls::Tensor x = ls::zeros({3, 4});
   CHECK(error_of([&] {
           nn::CrossEntropyLoss()(x, ls::tensor({0, 4, 1}));
@@ -183,7 +183,7 @@ TEST_CASE("a class outside the range is named with its place and the number of c
         }) == "cross_entropy: the target at (1, 1) is class 9, expected 0 to 3: there are 4 classes");
 }
 
-TEST_CASE("operands that do not fit are both shown, with the way out where it is usual") {
+TEST_CASE("the errors for operands that do not fit show both, with the fix where it is usual") {
   const ls::Tensor x = ls::full({10, 1}, 0.5);
   CHECK(error_of([&] { nn::BCELoss()(x, ls::zeros({10})); }) ==
         "bce_loss: shapes differ: x is (10, 1) f32 cpu, target is (10) f32 cpu\nreshape one of them, for example "
@@ -229,14 +229,14 @@ TEST_CASE("MSELoss and L1Loss broadcast with a warning, once for the same shapes
   CHECK(contains(error_of([] { nn::MSELoss()(ls::ones({2}), ls::ones({3})); }), "mse_loss"));
 }
 
-TEST_CASE("the mean over nothing is NaN, the sum 0") {
+TEST_CASE("the mean over no elements is NaN, the sum 0") {
   const ls::Tensor none = ls::zeros({0, 3});
   CHECK(std::isnan(nn::MSELoss()(none, none).item<double>()));
   CHECK(nn::MSELoss({.reduction = nn::Reduction::kSum})(none, none).item<double>() == 0);
   CHECK(std::isnan(nn::CrossEntropyLoss()(none, ls::zeros({0}, {.dtype = ls::kInt64})).item<double>()));
 }
 
-TEST_CASE("a weight that was changed in place between forward and backward is noticed") {
+TEST_CASE("a weight that was changed in place between forward and backward is detected") {
   const ls::Tensor x = numbers({2, 3}, {.requires_grad = true}), y = ls::zeros({2, 3}), classes = ls::tensor({0, 2});
   const ls::Tensor weight = ls::ones({3});
   for (const ls::Tensor& loss : {nn::CrossEntropyLoss({.weight = weight})(x, classes),

@@ -14,7 +14,7 @@ Result run(const nn::CrossEntropyLossOptions& options, const ls::Tensor& scores,
   return {loss.detach(), x.grad()};
 }
 
-// The same in steps that have tests of their own.
+// Computes the same loss with two functions that have their own tests.
 Result run_in_steps(const nn::CrossEntropyLossOptions& options, const ls::Tensor& scores, const ls::Tensor& labels) {
   const ls::Tensor x = scores.clone();
   x.requires_grad_();
@@ -24,7 +24,8 @@ Result run_in_steps(const nn::CrossEntropyLossOptions& options, const ls::Tensor
   return {loss.detach(), x.grad()};
 }
 
-// Few and many classes, samples that do not fill a packet, an inner dimension, enough elements for several threads.
+// Few and many classes, samples that do not fill a SIMD packet, an inner dimension, enough elements for several
+// threads.
 const std::vector<ls::Shape> kShapes = {{1, 1},    {37, 5},     {16, 64},   {20, 65},   {3, 300},
                                         {5, 7, 3}, {2, 90, 17}, {9000, 10}, {700, 150}, {4, 33, 20, 30}};
 
@@ -58,7 +59,7 @@ TEST_CASE(
   ls::set_num_threads(before);
 }
 
-TEST_CASE("a sample's loss does not depend on the samples beside it") {
+TEST_CASE("a sample's loss does not depend on the other samples") {
   ls::manual_seed(12);
   for (const std::int64_t classes : {10, 100}) {
     const ls::Tensor scores = ls::randn({40, classes}), labels = ls::randint(0, classes, {40});

@@ -45,7 +45,7 @@ TEST_CASE("parameters and buffers are listed in order under PyTorch's names") {
   CHECK_FALSE(model.net.calls->requires_grad());
 }
 
-TEST_CASE("a name that is empty, dotted or taken is refused, whatever kind it names") {
+TEST_CASE("a name that is empty, dotted or taken is refused, whatever it names") {
   struct Empty : nn::Module {
   } model;
   model.add<nn::Linear>("fc", 1, 1);
@@ -72,7 +72,7 @@ TEST_CASE("a refused name draws no random numbers") {
   CHECK(ls::equal(after, nn::Linear(2, 2).weight));
 }
 
-TEST_CASE("an error inside a forward carries the path of modules and keeps its type") {
+TEST_CASE("an error inside a forward has the path of modules and keeps its type") {
   Outer model;
   const std::string text = error_of([&] { model(ls::ones({2, 5})); });
   CHECK_MESSAGE(text.starts_with("net.fc1: linear: "), text);
@@ -89,12 +89,12 @@ TEST_CASE("an error inside a forward carries the path of modules and keeps its t
   CHECK_THROWS_AS(nn::Sequential{Foreign()}(ls::ones({1})), std::out_of_range);
 }
 
-TEST_CASE("a module without forward says so") {
+TEST_CASE("calling a module without forward is an error that says so") {
   struct Plain : nn::Module {};
   CHECK(contains(error_of([] { Plain()(ls::ones({1})); }), "Plain: forward(const Tensor&) const is not overridden"));
 }
 
-TEST_CASE("several inputs go to forward_inputs, a single one by default to forward") {
+TEST_CASE("several inputs are passed to forward_inputs, a single one by default to forward") {
   struct Add : nn::Module {
     ls::Tensor forward_inputs(const std::vector<ls::Tensor>& inputs) const override { return inputs[0] + inputs[1]; }
   };
@@ -125,7 +125,7 @@ TEST_CASE("references to children, parameters and buffers stay valid when a modu
   CHECK(third.parameters()[0] == third.scale);
 }
 
-TEST_CASE("handing a tensor to add_parameter leaves that tensor as it was, but shares its elements") {
+TEST_CASE("add_parameter does not change the given tensor, but shares its elements") {
   const ls::Tensor t = ls::ones({2});
   nn::Module module;
   nn::Parameter& p = module.add_parameter("p", t);
@@ -150,7 +150,7 @@ TEST_CASE("a tied parameter is listed once, saved under both names, and gets one
   CHECK(other.head == other.embedding.weight);
 }
 
-TEST_CASE("train and eval reach every module") {
+TEST_CASE("train and eval set the mode of every module") {
   nn::Sequential model(nn::Dropout(0.5), nn::Sequential(nn::Dropout(0.5)));
   CHECK(model[1].is_training());
   model.eval();
@@ -162,7 +162,7 @@ TEST_CASE("train and eval reach every module") {
   CHECK_FALSE(ls::equal(model(x), x));
 }
 
-TEST_CASE("zero_grad leaves gradients undefined") {
+TEST_CASE("zero_grad makes gradients undefined") {
   Net model;
   ls::sum(model(ls::ones({1, 3}))).backward();
   CHECK(model.fc1.weight->grad().defined());
@@ -170,7 +170,7 @@ TEST_CASE("zero_grad leaves gradients undefined") {
   for (const nn::Parameter& p : model.parameters()) CHECK_FALSE(p->grad().defined());
 }
 
-TEST_CASE("to() replaces what is inside the handles: optimizers go on, parameters stay leaves, gradients follow") {
+TEST_CASE("to() replaces tensors inside the handles: optimizers still work, parameters stay leaves, gradients follow") {
   Net model;
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.5});
   model.fc1.bias->requires_grad_(false);
@@ -204,14 +204,14 @@ TEST_CASE("to() keeps the hooks of parameters") {
   CHECK(runs == 2);
 }
 
-TEST_CASE("to() leaves integer buffers their dtype") {
+TEST_CASE("to() keeps the dtype of integer buffers") {
   nn::Module module;
   nn::Buffer& steps = module.add_buffer("steps", ls::zeros({}, {.dtype = ls::kInt64}));
   module.to(ls::kFloat64);
   CHECK(steps->dtype() == ls::kInt64);
 }
 
-TEST_CASE("inside a replica view a parameter is the replica's tensor, and the master everywhere else") {
+TEST_CASE("inside a replica view a parameter is the replica's tensor, and elsewhere the master") {
   nn::Linear layer(2, 1, {.bias = false});
   const ls::Tensor replica = ls::full({1, 2}, 7.0);
   nn::ReplicaView view;

@@ -23,7 +23,7 @@ ls::StateDict parse(const std::string& bytes, ls::Metadata* metadata = nullptr) 
   return ls::parse_safetensors(std::as_bytes(std::span(bytes)), "memory", metadata);
 }
 
-// One tensor of every dtype, 0-d and empty ones, and views.
+// A dict with one tensor of every dtype, 0-d and empty ones, and views.
 ls::StateDict everything() {
   ls::manual_seed(8);
   ls::StateDict dict;
@@ -52,7 +52,7 @@ bool fails(R) {
 
 }  // namespace
 
-TEST_CASE("every dtype, views, 0-d and empty tensors come back with the same bits") {
+TEST_CASE("every dtype, views, 0-d and empty tensors are saved and loaded with the same bits") {
   const ls::StateDict dict = everything();
   ls::save(dict, "everything.safetensors", {{"format", "pt"}, {"note", "a \"quoted\"\ttext, é"}});
   ls::Metadata metadata;
@@ -73,7 +73,7 @@ TEST_CASE("every dtype, views, 0-d and empty tensors come back with the same bit
   CHECK(bytes_of("again.safetensors") == bytes_of("everything.safetensors"));
 }
 
-TEST_CASE("the writer follows the format's own: padded header, large alignments first, then names") {
+TEST_CASE("the writer follows the reference implementation: padded header, large alignments first, then names") {
   ls::save({{"b", ls::tensor({1, 2})},
             {"u", ls::tensor({3}, {.dtype = ls::kUInt8})},
             {"z", ls::tensor({1.0})},
@@ -95,7 +95,7 @@ TEST_CASE("the writer follows the format's own: padded header, large alignments 
   CHECK(bytes.size() == 8 + header + 33);
 }
 
-TEST_CASE("Python's checker accepts our files and finds the values of PyTorch's in them") {
+TEST_CASE("the checker in Python accepts our files, which hold PyTorch's values") {
   if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0) {
     MESSAGE("skipped: no python3 with numpy");
     return;
@@ -109,7 +109,7 @@ TEST_CASE("Python's checker accepts our files and finds the values of PyTorch's 
   CHECK(std::system("python3 " LOCKSTEP_GOLDEN_DIR "/check_ours.py nothing.safetensors") == 0);
 }
 
-TEST_CASE("a changed payload byte is found by the checksum, and files without one are read") {
+TEST_CASE("the checksum detects a changed payload byte, and files without a checksum are read") {
   ls::save({{"w", ls::ones({100})}}, "checked.safetensors");
   std::string bytes = bytes_of("checked.safetensors");
   bytes[bytes.size() - 150] ^= 1;
@@ -119,14 +119,14 @@ TEST_CASE("a changed payload byte is found by the checksum, and files without on
   CHECK(torch.at("fc1.weight").shape() == ls::Shape{8, 4});
 }
 
-TEST_CASE("the loaded metadata does not hold the checksum, so it can be saved again") {
+TEST_CASE("the loaded metadata does not include the checksum, so it can be saved again") {
   ls::save({{"w", ls::ones({2})}}, "metadata.safetensors", {{"step", "12"}});
   ls::Metadata metadata;
   parse(bytes_of("metadata.safetensors"), &metadata);
   CHECK(metadata == ls::Metadata{{"step", "12"}});
 }
 
-TEST_CASE("what cannot be saved is refused by name, and the old file stays") {
+TEST_CASE("an entry that cannot be saved is refused by name, and the old file stays") {
   ls::save({{"w", ls::ones({2})}}, "kept.safetensors");
   const std::string before = bytes_of("kept.safetensors");
   CHECK(error_of([] {
@@ -140,7 +140,7 @@ TEST_CASE("what cannot be saved is refused by name, and the old file stays") {
   CHECK(bytes_of("kept.safetensors") == before);
 }
 
-TEST_CASE("a save that fails at any system call leaves the old file whole") {
+TEST_CASE("a save that fails at any system call keeps the old file complete") {
   const std::string path = "fault.safetensors";
   ls::save({{"w", ls::zeros({1000})}}, path);
   const std::string before = bytes_of(path);
@@ -173,12 +173,12 @@ TEST_CASE("a save that fails at any system call leaves the old file whole") {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator("."))
     files += entry.path().string().find("fault") != std::string::npos;
-  CHECK(files == 1);  // no temporary file is left
+  CHECK(files == 1);  // no temporary file remains
 }
 
-TEST_CASE("a header of any length is read, also where the length's bytes are those of a pickle") {
-  // What `save` writes with one more byte of text has the same length or eight bytes more, so one of eight
-  // has the wanted one.
+TEST_CASE("a header of any length is read, even if the length's bytes are those of a pickle") {
+  // One more byte of text makes the file of `save` either no longer or eight bytes longer, so one of eight texts gives
+  // the wanted length.
   for (const std::uint64_t wanted : {0x0280u, 0x10280u, 0x90280u, 0x0380u, 0x0480u, 0x0580u}) {
     const auto bytes_with = [&](std::size_t text) {
       ls::save({{"w", ls::ones({2})}}, "length.safetensors", {{"note", std::string(text, 'x')}});
@@ -204,7 +204,7 @@ TEST_CASE("a header of any length is read, also where the length's bytes are tho
   CHECK(parse(std::string("PK\x03\x04\0\0\0\0", 8) + json).empty());
 }
 
-TEST_CASE("what load would refuse is not saved") {
+TEST_CASE("an entry that load would refuse is not saved") {
   const auto refusal = [](const ls::StateDict& dict, const ls::Metadata& metadata) {
     return error_of([&] { ls::save(dict, "refused.safetensors", metadata); });
   };
@@ -220,7 +220,7 @@ TEST_CASE("what load would refuse is not saved") {
   CHECK_FALSE(std::filesystem::exists("refused.safetensors"));
 }
 
-TEST_CASE("loading what is not a safetensors file says what it is") {
+TEST_CASE("the error for a file of another format names the format") {
   CHECK(contains(error_of<ls::IoError>([] { ls::load("does_not_exist.safetensors"); }), "does_not_exist.safetensors"));
   CHECK(contains(error_of<ls::IoError>([] { ls::load("."); }), "."));
   for (const std::string& magic : {std::string("PK\x03\x04", 4), std::string("\x80\x02\x8a\x0a", 4)}) {

@@ -31,7 +31,7 @@ TEST_CASE("a state dict is ordered, detached, and shares storage with the module
   CHECK(model.fc.bias->to_vector<float>() == std::vector<float>{3, 3, 3});
 }
 
-TEST_CASE("asking a state dict for a name it lacks shows the nearest one") {
+TEST_CASE("the error for a missing name suggests the nearest one") {
   const ls::StateDict dict = {{"fc.weight", ls::ones({1})}, {"fc.bias", ls::ones({1})}};
   CHECK(error_of([&] { dict.at("fc.wieght"); }) ==
         "StateDict: no entry \"fc.wieght\" among 2; the nearest is \"fc.weight\"");
@@ -40,7 +40,7 @@ TEST_CASE("asking a state dict for a name it lacks shows the nearest one") {
   CHECK(error_of([&] { copy.insert("fc.bias", ls::ones({1})); }) == "StateDict: an entry \"fc.bias\" exists already");
 }
 
-TEST_CASE("loading copies into the module's own tensors, converting dtypes, and optimizers go on with them") {
+TEST_CASE("loading copies into the module's own tensors, converting dtypes, and optimizers keep working with them") {
   Model model, other;
   const float* address = other.fc.weight->data<float>();
   model.to(ls::kFloat64);
@@ -68,7 +68,7 @@ TEST_CASE("a strict load names missing and unexpected keys and changes nothing")
   CHECK(ls::equal(model.fc.weight, other.fc.weight));
 }
 
-TEST_CASE("a shape that differs is an error that shows both, also in a load that is not strict, and changes nothing") {
+TEST_CASE("a shape mismatch is an error that shows both, also in a load that is not strict, and changes nothing") {
   Model model;
   const std::uint64_t before = nn::parameter_hash(model);
   ls::StateDict dict = without(Model().state_dict(), "fc.bias");
@@ -90,7 +90,7 @@ TEST_CASE("names with a wrapper's prefix get a hint, and many wrong names a shor
   CHECK(contains(error_of([&] { model.load_state_dict(many); }), "and 998 more"));
 }
 
-TEST_CASE("parameter_hash sees values, shapes, dtypes and buffers, and nothing else") {
+TEST_CASE("parameter_hash depends on values, shapes, dtypes and buffers, and on nothing else") {
   ls::manual_seed(1);
   Model model;
   ls::manual_seed(1);

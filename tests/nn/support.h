@@ -1,4 +1,4 @@
-// What the tests of nn/ share.
+// Shared by the tests of nn/.
 #pragma once
 
 #include "tests/support/testing.h"

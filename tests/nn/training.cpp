@@ -1,4 +1,4 @@
-// Whole models, trained for ten steps, against PyTorch: losses of every step and final parameters.
+// Whole models, trained for ten steps, compared with PyTorch: losses of every step and final parameters.
 #include "support.h"
 
 namespace {
@@ -10,7 +10,7 @@ struct Mixed : nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::gelu(norm(fc1(x)))); }
 };
 
-// A head whose weight is that of the embedding.
+// A head that shares the embedding's weight.
 struct Head : nn::Module {
   nn::Parameter& weight;
   nn::Parameter& bias;

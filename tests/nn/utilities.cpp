@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-TEST_CASE("clip_grad_norm_ scales like PyTorch and returns the norm before") {
+TEST_CASE("clip_grad_norm_ scales like PyTorch and returns the norm before clipping") {
   const ls::StateDict dict = golden("optim");
   for (const std::string& tag : float_tags()) {
     for (const auto& [name, max_norm] : {std::pair{"clip", 1.5}, {"clip_not_needed", 100.0}}) {
@@ -23,7 +23,7 @@ TEST_CASE("clip_grad_norm_ scales like PyTorch and returns the norm before") {
   }
 }
 
-TEST_CASE("clip_grad_norm_ refuses a negative or NaN limit, and lets a NaN gradient show") {
+TEST_CASE("clip_grad_norm_ refuses a negative or NaN limit, and propagates a NaN gradient") {
   nn::Parameter p(ls::zeros({2}));
   CHECK(error_of([&] { nn::clip_grad_norm_({p}, -1.0); }) == "clip_grad_norm_: max_norm is -1, expected 0 or more");
   CHECK(contains(error_of([&] { nn::clip_grad_norm_({p}, std::numeric_limits<double>::quiet_NaN()); }),

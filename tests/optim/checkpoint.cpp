@@ -23,7 +23,7 @@ struct Trainer {
 
   void train(int steps) {
     for (int i = 0; i < steps; ++i) {
-      const ls::Tensor x = ls::randn({8, 4});  // drawn here, so that the random streams have to go on too
+      const ls::Tensor x = ls::randn({8, 4});  // drawn here, so that the random streams must be restored, too
       optimizer.zero_grad();
       ls::mean(net(x) * net(x)).backward();
       optimizer.step();
@@ -33,7 +33,7 @@ struct Trainer {
   ls::CheckpointParts parts() { return {.model = &net, .optimizer = &optimizer, .scheduler = &schedule}; }
 };
 
-// Everything that a load may change, in one hash-like list.
+// A list of all values that a load may change.
 struct Everything {
   std::uint64_t parameters;
   ls::StateDict optimizer, schedule;
@@ -49,7 +49,7 @@ struct Everything {
 
 }  // namespace
 
-TEST_CASE("a run that was saved, and loaded into fresh objects, ends with the bits of one that never stopped") {
+TEST_CASE("a run that was saved, and loaded into new objects, ends with the bits of an uninterrupted one") {
   ls::manual_seed(5);
   Trainer a;
   a.train(10);
@@ -74,7 +74,7 @@ TEST_CASE("a rate that was set by hand survives a checkpoint") {
   CHECK(b.optimizer.lr() == 0.75);
 }
 
-TEST_CASE("the trainer's own tensors and texts travel along") {
+TEST_CASE("user-defined tensors and texts are saved and loaded with the checkpoint") {
   Trainer a;
   ls::StateDict extra = {{"epoch", ls::tensor(std::int64_t{7})}}, loaded;
   ls::Metadata metadata = {{"name", "first try"}}, text;
@@ -113,13 +113,13 @@ TEST_CASE("a part that the checkpoint lacks is an error that names it, and chang
   CHECK(ls::nn::parameter_hash(a.net) == ls::nn::parameter_hash(b.net));
 }
 
-TEST_CASE("a file of tensors that is no checkpoint is named as that") {
+TEST_CASE("a file of tensors that is not a checkpoint is an error that says so") {
   Trainer a;
   ls::save(a.net.state_dict(), "weights.safetensors");
   CHECK(contains(error_of([&] { ls::load_checkpoint("weights.safetensors", a.parts()); }), "not a checkpoint"));
 }
 
-TEST_CASE("a broken random state is refused, and changes nothing") {
+TEST_CASE("an invalid random state is refused, and changes nothing") {
   Trainer a, b;
   ls::save_checkpoint("random.safetensors", a.parts());
   ls::Metadata metadata;
@@ -132,7 +132,7 @@ TEST_CASE("a broken random state is refused, and changes nothing") {
   CHECK(Everything(b) == before);
 }
 
-TEST_CASE("numbers that no run can have are refused, and change nothing") {
+TEST_CASE("impossible numbers are refused, and change nothing") {
   Trainer a, b;
   ls::optim::StepLR growing(a.optimizer, {.step_size = 1, .gamma = 10});
   ls::CheckpointParts parts = a.parts();

@@ -1,4 +1,4 @@
-// Ten steps of every optimizer, and every schedule, against PyTorch (tests/golden/golden_optim.py).
+// Ten steps of every optimizer, and every schedule, compared with PyTorch (tests/golden/golden_optim.py).
 #include "tests/optim/support.h"
 
 #include <functional>
@@ -74,13 +74,13 @@ void check_case(const std::string& name, const std::string& tag, bool strided) {
 
 }  // namespace
 
-TEST_CASE("every optimizer takes PyTorch's ten steps, in f32 and f64") {
+TEST_CASE("every optimizer's ten steps equal PyTorch's, in f32 and f64") {
   for (const auto& [name, make] : cases()) {
     for (const char* tag : {"f32", "f64"}) check_case(name, tag, false);
   }
 }
 
-TEST_CASE("a parameter and a gradient that are not contiguous are stepped like others") {
+TEST_CASE("a parameter and a gradient that are not contiguous give the same steps") {
   for (const auto& [name, make] : cases()) check_case(name, "f64", true);
 }
 

@@ -1,4 +1,4 @@
-// Options, groups, and what is refused.
+// Options, groups, and refused arguments.
 #include <limits>
 
 #include "tests/optim/support.h"
@@ -7,7 +7,7 @@ using ls::optim::Adam;
 using ls::optim::AdamW;
 using ls::optim::SGD;
 
-TEST_CASE("a group's own options come before the optimizer's") {
+TEST_CASE("a group's own options take precedence over the optimizer's") {
   const auto a = parameter({0}), b = parameter({0});
   SGD optimizer({{.params = {a}, .lr = 0.5}, {.params = {b}}}, {.lr = 0.25});
   set_grad(a, {1});
@@ -81,7 +81,7 @@ TEST_CASE("a schedule keeps the ratio of the groups' rates") {
   CHECK(schedule.lr(1) == 0.25);
 }
 
-TEST_CASE("a schedule without its length is refused with what was given") {
+TEST_CASE("a schedule without its length is refused with the given options") {
   SGD optimizer({parameter({0})});
   CHECK(contains(error_of([&] { ls::optim::StepLR(optimizer, {}); }), "StepLR: step_size is 0"));
   CHECK(contains(error_of([&] { ls::optim::StepLR(optimizer, {.step_size = 1, .gamma = -1}); }), "gamma is -1"));

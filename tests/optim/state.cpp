@@ -16,7 +16,7 @@ struct Two {
   }
 };
 
-// `dict` with one entry replaced, or left out where `tensor` is undefined.
+// Returns `dict` with one entry replaced, or removed if `tensor` is undefined.
 ls::StateDict with(const ls::StateDict& dict, const std::string& key, const ls::Tensor& tensor) {
   ls::StateDict result;
   for (const auto& [name, value] : dict) {
@@ -28,7 +28,7 @@ ls::StateDict with(const ls::StateDict& dict, const std::string& key, const ls::
 
 }  // namespace
 
-TEST_CASE("the state has PyTorch's names, flat") {
+TEST_CASE("the state has PyTorch's names, flattened") {
   Two two;
   SGD sgd({{.params = {two.a}, .lr = 0.5}, {.params = {two.b}}}, {.lr = 0.25, .momentum = 0.5});
   two.step(sgd, 1);
@@ -46,7 +46,7 @@ TEST_CASE("the state has PyTorch's names, flat") {
   CHECK(adam.state_dict().contains("state.1.exp_avg_sq"));
 }
 
-TEST_CASE("what state_dict returns does not change with later steps") {
+TEST_CASE("later steps do not change the result of state_dict") {
   Two two;
   SGD sgd(two.all(), {.lr = 0.25, .momentum = 0.5});
   two.step(sgd, 1);
@@ -55,7 +55,7 @@ TEST_CASE("what state_dict returns does not change with later steps") {
   CHECK(values(state.at("state.0.momentum_buffer")) == std::vector<double>{1, -1});
 }
 
-TEST_CASE("an optimizer that loads another's options and state goes on with the same bits") {
+TEST_CASE("an optimizer that loads another's options and state continues with the same bits") {
   Two one, other;
   Adam first(one.all(), {.lr = 0.1, .beta1 = 0.8});
   one.step(first, 1);
@@ -107,7 +107,7 @@ TEST_CASE("the state of another kind of optimizer is refused") {
   CHECK(contains(error_of([&] { sgd.load_state_dict(adam.state_dict()); }), "param_groups.0.momentum"));
 }
 
-TEST_CASE("loading the state of an optimizer that never stepped forgets the momentum") {
+TEST_CASE("loading the state of an optimizer that never stepped resets the momentum") {
   Two two;
   SGD sgd(two.all(), {.momentum = 0.9}), fresh(two.all(), {.momentum = 0.9});
   two.step(sgd, 1);
@@ -115,7 +115,7 @@ TEST_CASE("loading the state of an optimizer that never stepped forgets the mome
   CHECK(!sgd.state_dict().contains("state.0.momentum_buffer"));
 }
 
-TEST_CASE("a schedule goes on from a loaded state") {
+TEST_CASE("a schedule continues from a loaded state") {
   Two two;
   SGD sgd(two.all(), {.lr = 1}), other(two.all(), {.lr = 5});
   ls::optim::CosineAnnealingLR a(sgd, {.t_max = 10}), b(other, {.t_max = 10});
@@ -145,7 +145,7 @@ TEST_CASE("a schedule refuses a state that does not fit, and keeps its own") {
   CHECK(schedule.steps() == 0);
 }
 
-TEST_CASE("a step to a rate that no optimizer takes is refused, and changes no group's rate") {
+TEST_CASE("a step to an invalid rate is refused, and changes no group's rate") {
   Two two;
   SGD sgd({{.params = {two.a}, .lr = 0.5}, {.params = {two.b}, .lr = 1e200}});
   ls::optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 1e60});
@@ -157,7 +157,7 @@ TEST_CASE("a step to a rate that no optimizer takes is refused, and changes no g
   CHECK(sgd.lr(1) == 1e200 * 1e60);
 }
 
-TEST_CASE("a flag is a bool, and a name from a file is cut in messages") {
+TEST_CASE("a flag is a bool, and messages truncate a name from a file") {
   Two two;
   SGD sgd(two.all(), {.lr = 0.1});
   const ls::StateDict good = sgd.state_dict();

@@ -1,4 +1,4 @@
-// What a step does to parameters, gradients, versions and devices; closed forms.
+// The effect of a step on parameters, gradients, versions and devices, compared with closed forms.
 #include "tests/optim/support.h"
 
 TEST_CASE("plain SGD subtracts lr times the gradient") {
@@ -22,7 +22,7 @@ TEST_CASE("a constant gradient through momentum moves a parameter by the geometr
   }
 }
 
-TEST_CASE("Adam's first step is lr times the gradient's sign, whatever its size") {
+TEST_CASE("Adam's first step is lr times the gradient's sign, for any magnitude") {
   const auto p = parameter({1, 1});
   ls::optim::Adam optimizer({p}, {.lr = 0.25, .eps = 0});
   set_grad(p, {1e-3, -1e3});
@@ -31,7 +31,7 @@ TEST_CASE("Adam's first step is lr times the gradient's sign, whatever its size"
   CHECK(values(p)[1] == doctest::Approx(1.25));
 }
 
-TEST_CASE("a parameter without gradient, and its momentum, stay as they are") {
+TEST_CASE("a step changes neither a parameter without gradient nor its momentum") {
   const auto a = parameter({1}), b = parameter({1});
   ls::optim::SGD optimizer({a, b}, {.lr = 0.5, .momentum = 0.5, .weight_decay = 0.5});
   set_grad(a, {0});
@@ -40,7 +40,7 @@ TEST_CASE("a parameter without gradient, and its momentum, stay as they are") {
   CHECK(!optimizer.state_dict().contains("state.1.momentum_buffer"));
 }
 
-TEST_CASE("zero_grad leaves gradients undefined") {
+TEST_CASE("zero_grad makes gradients undefined") {
   const auto p = parameter({1});
   ls::optim::SGD optimizer({p});
   set_grad(p, {1});
@@ -59,7 +59,7 @@ TEST_CASE("a step is written into the parameter's memory and counts as a change 
   CHECK(p->version() > version);
 }
 
-TEST_CASE("steps allocate nothing once the state is there") {
+TEST_CASE("steps allocate no memory once the state exists") {
   const auto p = parameter({1, 2, 3});
   ls::optim::AdamW adamw({p});
   ls::optim::SGD sgd({p}, {.momentum = 0.9});
@@ -74,7 +74,7 @@ TEST_CASE("steps allocate nothing once the state is there") {
   CHECK(ls::allocator_stats().allocations == before);
 }
 
-TEST_CASE("a graph that saved a parameter before the step says so when it runs backward after it") {
+TEST_CASE("backward after a step fails for a graph that saved the parameter before the step") {
   const auto p = parameter({3});
   ls::optim::SGD optimizer({p}, {.lr = 0.1});
   const ls::Tensor y = ls::sum(*p * *p);
@@ -83,7 +83,7 @@ TEST_CASE("a graph that saved a parameter before the step says so when it runs b
   CHECK_THROWS_AS(y.backward(), ls::InvalidArgument);
 }
 
-TEST_CASE("the state follows a parameter that moves to another device and dtype") {
+TEST_CASE("the state follows a parameter to another device and dtype") {
   ls::nn::Linear layer(2, 1);
   ls::optim::SGD optimizer(layer.parameters(), {.lr = 0.5, .momentum = 0.5});
   const auto step = [&] {
@@ -102,14 +102,14 @@ TEST_CASE("the state follows a parameter that moves to another device and dtype"
   CHECK(values(buffer.to("cpu")) == std::vector<double>{1.5, 1.5});
 }
 
-TEST_CASE("f16 cannot be trained, and the message shows the parameter") {
+TEST_CASE("training in f16 is refused, and the message shows the parameter") {
   const auto p = parameter({1}, ls::kFloat16);
   p->set_grad(ls::ones({1}, {.dtype = ls::kFloat16}));
   ls::optim::SGD optimizer({p});
   CHECK(contains(error_of([&] { optimizer.step(); }), "(1) f16 cpu"));
 }
 
-TEST_CASE("an expanded parameter is refused: its elements would take each other's steps") {
+TEST_CASE("an expanded parameter is refused, because its elements share memory") {
   const ls::nn::Parameter p(ls::zeros({1}).expand({3}));
   p->set_grad(ls::tensor({1.0, 2.0, 3.0}));
   ls::optim::SGD sgd({p});

@@ -1,7 +1,7 @@
-// The bits of a step do not depend on where an element stands, nor on the number of threads.
+// The bits of a step do not depend on an element's position or on the number of threads.
 #include "tests/optim/support.h"
 
-TEST_CASE("an element gets the same bits wherever it stands in a large parameter, with one thread and with three") {
+TEST_CASE("an element gets the same bits at any position in a large parameter, with one thread and with three") {
   const std::int64_t n = 200'003;
   ls::manual_seed(3);
   const ls::Tensor start = ls::randn({n}), grad = ls::randn({n});

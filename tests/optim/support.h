@@ -3,7 +3,7 @@
 
 #include "tests/support/testing.h"
 
-// A parameter of its own, not of a module.
+// A parameter that belongs to no module.
 inline ls::nn::Parameter parameter(const std::vector<double>& values, ls::DType dtype = ls::kFloat64) {
   return ls::nn::Parameter(ls::tensor(values, {.dtype = dtype}));
 }
@@ -14,7 +14,7 @@ inline void set_grad(const ls::nn::Parameter& p, const std::vector<double>& valu
 
 inline std::vector<double> values(const ls::Tensor& t) { return t.detach().to_vector<double>(); }
 
-// Equal keys in the same order, equal dtypes, shapes and bits.
+// True for equal keys in the same order, equal dtypes, shapes and bits.
 inline bool same_bits(const ls::StateDict& a, const ls::StateDict& b) {
   if (a.size() != b.size()) return false;
   auto other = b.begin();

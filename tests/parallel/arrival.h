@@ -1,5 +1,5 @@
-// Reduction::kArrival: sums in the order in which ranks come, the same on all of them. Reduction::kOwnFirst: on each rank
-// its own value first.
+// Reduction::kArrival adds in the order in which the ranks arrive, the same on all of them. Reduction::kOwnFirst adds
+// each rank's own value first.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 inline const std::vector<double> kValues = {1e8, 1, -1e8, 1};
 
-// Starts the operation on the ranks of `order` one after another: each is told by the one before.
+// Starts the operation on the ranks of `order` one after another: each waits for a message from the rank before it.
 template <class Start>
 std::shared_ptr<ls::parallel::Work> start_in_order(const Group& group, const Group& messages,
                                                    const std::vector<int>& order, Start start) {
@@ -34,7 +34,7 @@ inline void check_orders(const Group& group) {
   const double mine = kValues[static_cast<std::size_t>(group->rank())];
   do {
     for (const std::int64_t count : {1, 20000, 300000}) {
-      if (count > 1 && order[0] % 2 == 0) continue;  // fewer of the large ones
+      if (count > 1 && order[0] % 2 == 0) continue;  // test fewer orders of the large ones
       const ls::Tensor t = ls::full({count}, mine), memory = group->empty({count});
       memory.copy_(t);
       start_in_order(group, messages, order, [&] { return group->all_reduce(t); })->wait();
@@ -53,7 +53,7 @@ inline void check_orders(const Group& group) {
   } while (std::ranges::next_permutation(order).found);
 }
 
-// What kOwnFirst gives on this rank.
+// Returns the result of kOwnFirst on this rank.
 template <class T>
 double sum_own_first(int rank) {
   std::vector<int> order = {rank};
@@ -76,7 +76,7 @@ inline void check_own_first(const Group& group) {
       CHECK(each.min().item<double>() == want);
       CHECK(each.max().item<double>() == want);
     }
-    CHECK(whole.min().item<double>() == 6);  // integers have one sum
+    CHECK(whole.min().item<double>() == 6);  // the sum of integers does not depend on the order
     CHECK(whole.max().item<double>() == 6);
   }
   const ls::Tensor part = ls::zeros({3}), at_root = ls::full({3}, mine);

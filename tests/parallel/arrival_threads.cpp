@@ -3,7 +3,7 @@
 using ls::parallel::ReduceOp;
 using ls::parallel::Reduction;
 
-TEST_CASE("in order of arrival a sum follows the order in which the ranks came, on all of them alike") {
+TEST_CASE("in order of arrival a sum follows the order in which the ranks arrived, the same on all ranks") {
   with_group("local", 4, check_orders, {.reduction = Reduction::kArrival});
   CHECK(sum_in_turn<float>({0, 1, 2, 3}) != sum_in_turn<float>({0, 2, 1, 3}));
 }
@@ -14,7 +14,7 @@ TEST_CASE("with each rank's own value first the ranks' sums differ, except those
   CHECK(sum_own_first<float>(0) != sum_own_first<float>(2));
 }
 
-TEST_CASE("in canonical order a sum does not depend on who comes when") {
+TEST_CASE("in canonical order a sum does not depend on the order of arrival") {
   with_group("local", 4, [](const Group& group) {
     const Group messages = group->split(0, group->rank());
     std::vector<int> order = {0, 1, 2, 3};
@@ -26,7 +26,7 @@ TEST_CASE("in canonical order a sum does not depend on who comes when") {
   });
 }
 
-TEST_CASE("in order of arrival f16 is added in f32, and other operations are as always") {
+TEST_CASE("in order of arrival f16 is added in f32, and other operations are unaffected") {
   with_group("local", 3,
              [](const Group& group) {
                const ls::Tensor half = ls::full({4}, group->rank() == 0 ? 2048 : 1, {.dtype = ls::kFloat16});
@@ -38,7 +38,7 @@ TEST_CASE("in order of arrival f16 is added in f32, and other operations are as 
                group->all_reduce(product, ReduceOp::kProduct)->wait();
                CHECK(numbers.max().item<int>() == 3);
                CHECK(product.max().item<float>() == 24);
-               for (int i = 0; i < 200; ++i) {  // slots are used again
+               for (int i = 0; i < 200; ++i) {  // slots are reused
                  const ls::Tensor t = ls::full({3}, 1.0 * group->rank() + i);
                  group->all_reduce(t)->wait();
                  CHECK(t.max().item<float>() == 3 + 3 * i);
@@ -64,7 +64,7 @@ TEST_CASE("with each rank's own value first f16 is added in f32, and two ranks h
              {.reduction = Reduction::kOwnFirst});
 }
 
-TEST_CASE("orders for teaching are for local and shm, without algorithm") {
+TEST_CASE("reduction orders for teaching need the backend local or shm, and no algorithm") {
   const auto refused = [](ls::parallel::InitOptions options) {
     options.world_size = 1;
     options.rank = 0;
@@ -76,7 +76,7 @@ TEST_CASE("orders for teaching are for local and shm, without algorithm") {
   CHECK(contains(refused({.backend = "local", .algorithm = ls::parallel::Algorithm::kRing}), "own value first"));
 }
 
-TEST_CASE("ranks that would add in different orders are told") {
+TEST_CASE("ranks with different reduction orders get an error that names both orders") {
   const auto store = std::make_shared<ls::parallel::InProcessStore>();
   run_threads(3, [&](int rank) {
     const Group group =

@@ -1,4 +1,4 @@
-// Faults at random over shm and local.
+// Random faults over shm and local.
 #include "tests/support/chaos_trials.h"
 
 namespace {
@@ -11,18 +11,18 @@ void check_threads_survive(const Trial& trial) {
         throw std::runtime_error("the victim's own error");  // a thread can end in no other way
       });
     } catch (const std::runtime_error&) {
-      // It leaves its group, and that is what the others see.
+      // The rank leaves its group; the other ranks report that.
     }
   });
 }
 
 }  // namespace
 
-TEST_CASE("shm: whatever happens to a rank, the others name it, keep their bits, and leave nothing") {
+TEST_CASE("shm: after any fault of a rank the others name it, keep their bits, and leave nothing behind") {
   run_trials(20, [](const Trial& trial) { check_processes_survive(trial, "shm"); });
 }
 
-TEST_CASE("local: whatever happens to a rank, the others name it, keep their bits, and leave nothing") {
-  ls::nn::Linear warm_up(2, 2);  // whatever this process makes once
+TEST_CASE("local: after any fault of a rank the others name it, keep their bits, and leave nothing behind") {
+  ls::nn::Linear warm_up(2, 2);  // creates the objects that exist once per process
   run_trials(20, check_threads_survive);
 }

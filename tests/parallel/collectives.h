@@ -1,4 +1,5 @@
-// What every collective must give, on any backend: integer-valued numbers, so that sums are exact and compared bitwise.
+// The expected results of every collective, for any backend. Inputs are integers, so that sums are exact and compared
+// bitwise.
 #pragma once
 
 #include <cstdlib>
@@ -6,10 +7,10 @@
 
 #include "tests/support/groups.h"
 
-// Element i of what rank r gives.
+// Element i of the input of rank r.
 inline double given(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % 11 - rank % 3); }
 
-// A tensor of `shape` with given(rank, i); strided where asked for: every second column of a wider one.
+// A tensor of `shape` with elements given(rank, i); if `strided`, every second column of a wider tensor.
 inline ls::Tensor given_tensor(int rank, const ls::Shape& shape, ls::DType dtype, bool strided = false,
                                const ls::Device& device = {}) {
   ls::Tensor out;
@@ -27,7 +28,7 @@ inline ls::Tensor given_tensor(int rank, const ls::Shape& shape, ls::DType dtype
   return out;
 }
 
-// What combining the ranks' given_tensor must give, computed in f64.
+// The expected reduction of the ranks' given_tensor, computed in f64.
 inline ls::Tensor combined(int size, const ls::Shape& shape, ls::DType dtype, ls::parallel::ReduceOp op) {
   using ls::parallel::ReduceOp;
   ls::Tensor sum = given_tensor(0, shape, dtype).to(ls::kFloat64);
@@ -55,7 +56,7 @@ inline void expect_same(const ls::Tensor& result, const ls::Tensor& want, const 
 inline const std::vector<ls::DType> kAllDTypes = {ls::kFloat32, ls::kFloat64, ls::kFloat16, ls::kBFloat16,
                                                   ls::kInt32,   ls::kInt64,   ls::kUInt8};
 
-// Every operation on one shape and dtype, of tensors on `device`.
+// Checks every operation on one shape and dtype, with tensors on `device`.
 inline void check_collectives(const Group& group, std::int64_t rows, ls::DType dtype, bool strided,
                               const ls::Device& device = {}) {
   using ls::parallel::ReduceOp;
@@ -120,12 +121,13 @@ inline void check_collectives(const Group& group, std::int64_t rows, ls::DType d
   group->barrier();
 }
 
-// What check_collectives leaves out: parts of different sizes, and products, which soon leave what a format holds.
+// Checks cases that check_collectives leaves out: parts of different sizes, and products, which soon exceed the range
+// of a format.
 inline void check_uneven_and_products(const Group& group, const ls::Device& device = {}) {
   const int n = group->size(), rank = group->rank();
   const ls::Tensor in = ls::full({n * (n + 1) / 2, 2}, 1.0 * rank, {.device = device}),
                    out = ls::zeros({n * (rank + 1), 2}, {.device = device});
-  std::vector<std::int64_t> parts;  // r + 1 rows to rank r
+  std::vector<std::int64_t> parts;  // rank r gets r + 1 rows
   for (int r = 0; r < n; ++r) parts.push_back(r + 1);
   const std::vector<std::int64_t> own(static_cast<std::size_t>(n), rank + 1);
   group->all_to_all(out, in, {.out_splits = own, .in_splits = parts})->wait();
@@ -144,7 +146,7 @@ inline void check_uneven_and_products(const Group& group, const ls::Device& devi
   }
 }
 
-// Operations on more than staging memory holds at once.
+// Checks operations on more data than the staging memory holds.
 inline void check_pieces(const Group& group) {
   const std::int64_t count = 2'500'000;
   const int n = group->size(), rank = group->rank();
@@ -160,17 +162,17 @@ inline void check_pieces(const Group& group) {
   expect_same(part, (ls::arange(0, count, 1, {.dtype = ls::kFloat32}) + 1.0 * rank) * (1.0 * n), "reduce_scatter");
 }
 
-// How many random collectives to run: scripts/random_collectives.sh asks for more than ctest does.
+// Number of random collectives; scripts/random_collectives.sh sets more than ctest.
 inline int random_collectives(int otherwise) {
   const char* const text = std::getenv("LOCKSTEP_RANDOM_COLLECTIVES");
   return text ? std::atoi(text) : otherwise;
 }
 
-// `operations` of random kinds and sizes in a row, in communication memory or not, waited for at random.
+// Runs `operations` of random kinds and sizes, with or without communication memory, and waits for them at random.
 inline void check_random_collectives(const Group& group, int operations) {
   using ls::parallel::ReduceOp;
   const int size = group->size();
-  std::mt19937 same(5), own(static_cast<unsigned>(group->rank()));  // what all ranks draw alike, and what not
+  std::mt19937 same(5), own(static_cast<unsigned>(group->rank()));  // draws common to all ranks, and draws of this rank
   const ls::Tensor region = group->empty({4096}, ls::kFloat32);
   struct Pending {
     ls::Tensor tensor;
@@ -194,7 +196,7 @@ inline void check_random_collectives(const Group& group, int operations) {
     const int kind = static_cast<int>(same() % 6), root = static_cast<int>(same() % static_cast<unsigned>(size));
     const double value = static_cast<double>(same() % 100);
     const bool direct = kind == 3 && count <= 4096;
-    if (direct) settle(0);  // one region for all of them
+    if (direct) settle(0);  // the operations share one memory region
     const ls::Tensor t = direct ? region.narrow(0, 0, count) : ls::empty({count});
     t.fill_(value + group->rank());
     const double sum = size * value + size * (size - 1) / 2, last = value + size - 1;

@@ -15,17 +15,17 @@ TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
   }
 }
 
-TEST_CASE("shm: tensors beyond the staging memory go in pieces") { with_group("shm", 3, check_pieces); }
+TEST_CASE("shm: tensors larger than the staging memory are sent in pieces") { with_group("shm", 3, check_pieces); }
 
-TEST_CASE("shm: random collectives of random sizes, waited for at random, leave the right numbers") {
+TEST_CASE("shm: random collectives of random sizes, waited for at random, give the right numbers") {
   for (const int size : {2, 3})
     with_group("shm", size,
                [](const Group& group) { check_random_collectives(group, random_collectives(100'000) / 2); });
 }
 
-TEST_CASE("shm: groups, also those that were split, leave no keys in the store") { check_no_keys_left("shm"); }
+TEST_CASE("shm: groups and their subgroups leave no keys in the store") { check_no_keys_left("shm"); }
 
-TEST_CASE("shm: messages between some ranks leave the collectives of all as they are") {
+TEST_CASE("shm: messages between some ranks do not disturb the collectives of all ranks") {
   for (const int size : {3, 4}) with_group("shm", size, check_point_to_point);
   with_group("shm", 3, check_other_tag);
 }

@@ -13,9 +13,9 @@ TEST_CASE("local: every collective, dtype and stride, 1 to 5 ranks") {
   }
 }
 
-TEST_CASE("local: tensors beyond the staging memory go in pieces") { with_group("local", 3, check_pieces); }
+TEST_CASE("local: tensors larger than the staging memory are sent in pieces") { with_group("local", 3, check_pieces); }
 
-TEST_CASE("local: random collectives of random sizes, waited for at random, leave the right numbers") {
+TEST_CASE("local: random collectives of random sizes, waited for at random, give the right numbers") {
   for (const int size : {2, 3})
     with_group("local", size,
                [](const Group& group) { check_random_collectives(group, random_collectives(10'000) / 2); });

@@ -7,7 +7,7 @@
 
 using Shapes = std::vector<ls::Shape>;
 
-// Its gradients are what it is called with: loss = sum(w * x).
+// A module whose gradients are the tensors passed to loss(): loss = sum(w * x).
 struct Given : ls::nn::Module {
   explicit Given(const Shapes& shapes, ls::DType dtype = ls::kFloat32) {
     for (const ls::Shape& shape : shapes)
@@ -24,7 +24,7 @@ struct Given : ls::nn::Module {
   }
 };
 
-// One step with these gradients on this rank; what every rank has after it.
+// Runs one step with the gradients `own` on this rank and returns the gradients after it.
 inline std::vector<ls::Tensor> averaged(const Given& model, const std::vector<ls::Tensor>& own) {
   for (const ls::nn::Parameter& p : model.parameters()) p->set_grad(ls::Tensor());
   model.loss(own).backward();
@@ -38,7 +38,8 @@ inline ls::Tensor gradient_of(int rank, const ls::Shape& shape, std::uint32_t sa
   return numbers(shape, {}, 1000 * (1 + static_cast<std::uint32_t>(rank)) + salt);
 }
 
-// The mean over the ranks, in canonical order (up to 4 ranks), every rank's in `dtype` first, added up in f32.
+// The mean over the ranks in canonical order (up to 4 ranks): each gradient is rounded to `dtype`, the sum is taken in
+// f32.
 inline ls::Tensor mean_by_hand(const std::vector<ls::Tensor>& gradients, ls::DType dtype) {
   std::vector<ls::Tensor> sums;
   for (const ls::Tensor& each : gradients) sums.push_back(each.to(dtype).to(ls::kFloat32));
@@ -61,7 +62,7 @@ inline double error_of_mean(const ls::Tensor& have, const ls::Tensor& want) {
   return (ls::norm(have - want) / ls::norm(want)).item<double>();
 }
 
-// Casts equal rounding by hand, bit for bit.
+// Checks that the cast hooks equal rounding by hand, bit for bit.
 inline void check_casts(const Group& group) {
   using ls::parallel::DistributedDataParallel;
   const Shapes shapes = {{5, 7}, {3}};
@@ -84,8 +85,8 @@ inline void check_casts(const Group& group) {
   }
 }
 
-// PowerSGD with matrices of no more than its rank: exact up to rounding (of f32 more is lost, where factors are close to
-// each other), and the bits are the same on all ranks.
+// Checks PowerSGD on matrices of at most its rank: the result is exact up to rounding (in f32 the error is larger
+// where factors are nearly parallel), and its bits are the same on all ranks.
 inline void check_power_sgd(const Group& group, std::int64_t rank, ls::DType dtype) {
   Given model(Shapes{{20, 4, 5}, {6}, {16, 24}, {3, 2}}, dtype);
   ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.002});
@@ -95,7 +96,7 @@ inline void check_power_sgd(const Group& group, std::int64_t rank, ls::DType dty
   for (std::uint32_t step = 0; step < 3; ++step) {
     std::vector<ls::Tensor> means, own;
     for (int r = 0; r < group->size(); ++r) {
-      // Ranks' matrices differ in their left factors: the mean has the rank of the right one.
+      // The ranks' matrices share the right factor, so the rank of their mean is that of the right factor.
       const auto product = [&](std::int64_t n, std::int64_t m) {
         return ls::matmul(gradient_of(r, {n, rank}, step).to(dtype), numbers({rank, m}, {.dtype = dtype}, 5 + step));
       };

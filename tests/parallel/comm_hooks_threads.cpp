@@ -23,7 +23,7 @@ std::shared_ptr<CommHook> power_sgd() {
   return std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 2, .start_iteration = 2, .min_compression_rate = 0.5});
 }
 
-// A mean that fails where it is told to.
+// A mean that throws on request.
 class Failing final : public CommHook {
  public:
   std::shared_ptr<Work> start(const GradBucket& bucket, ls::parallel::ProcessGroup& group) override {
@@ -39,7 +39,7 @@ class Failing final : public CommHook {
   std::size_t fail_start = kNever, fail_wait = kNever, fail_null = kNever;
 };
 
-// Trains 6 steps; the hash of what is left, and in `bytes` what the gradients of this rank cost.
+// Trains 6 steps. Returns the hash of the parameters, and in `bytes` the bytes of this rank's gradients.
 std::uint64_t train(const Group& group, const std::shared_ptr<CommHook>& hook, std::int64_t* bytes = nullptr,
                     const DistributedDataParallelOptions& options = {.bucket_cap_mb = 1e-4}) {
   Counting model;
@@ -60,7 +60,7 @@ std::uint64_t train(const Group& group, const std::shared_ptr<CommHook>& hook, s
 
 }  // namespace
 
-TEST_CASE("hooks: allreduce_hook leaves the bits of no hook, whatever the ranks, micro-batches and weights") {
+TEST_CASE("hooks: allreduce_hook gives the bits of no hook, for any ranks, micro-batches and weights") {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const int micro_batches : {1, 2}) {
       CAPTURE(ranks);
@@ -71,7 +71,7 @@ TEST_CASE("hooks: allreduce_hook leaves the bits of no hook, whatever the ranks,
       });
     }
   }
-  with_group("local", 2, [&](const Group& group) {  // a power of two: the two scalings are one
+  with_group("local", 2, [&](const Group& group) {  // with a power of two both ways of scaling are equal
     const DistributedDataParallelOptions options{.weighting = Weighting::kSamples};
     CHECK(train(group, nullptr, nullptr, options) == train(group, allreduce_hook(), nullptr, options));
   });
@@ -95,7 +95,7 @@ TEST_CASE("hooks: PowerSGD reproduces matrices of its rank, and all ranks have t
   }
 }
 
-TEST_CASE("hooks: PowerSGD begins after start_iteration steps, then depends on the seed and on nothing else") {
+TEST_CASE("hooks: PowerSGD starts after start_iteration steps, and then depends on the seed alone") {
   with_group("local", 2, [](const Group& group) {
     const auto after = [&](std::uint64_t seed, int steps, std::int64_t start) {
       Given model(Shapes{{12, 10}});
@@ -113,7 +113,7 @@ TEST_CASE("hooks: PowerSGD begins after start_iteration steps, then depends on t
   });
 }
 
-TEST_CASE("hooks: with error feedback all that is sent adds up to the true sum; without it a part is never sent") {
+TEST_CASE("hooks: with error feedback the sent gradients add up to the true sum; without it a part is never sent") {
   with_group("local", 3, [](const Group& group) {
     const auto left_out = [&](bool feedback, bool warm, int steps) {
       Given model(Shapes{{12, 10}});
@@ -132,7 +132,7 @@ TEST_CASE("hooks: with error feedback all that is sent adds up to the true sum; 
   });
 }
 
-TEST_CASE("hooks: PowerSGD comes back after gradients of zeros and after one that is not a number") {
+TEST_CASE("hooks: PowerSGD recovers after gradients of zeros and after a NaN") {
   with_group("local", 2, [](const Group& group) {
     Given model(Shapes{{12, 10}});
     DistributedDataParallel ddp(model, group);
@@ -145,7 +145,7 @@ TEST_CASE("hooks: PowerSGD comes back after gradients of zeros and after one tha
   });
 }
 
-TEST_CASE("hooks: loss, used parameters and wishes to stop stay exact") {
+TEST_CASE("hooks: losses, used parameters and stop requests stay exact") {
   with_group("local", 3, [](const Group& group) {
     for (const auto make : {fp16_compress_hook, bf16_compress_hook, power_sgd}) {
       PartlyUsed with(0), without(0);
@@ -169,7 +169,7 @@ TEST_CASE("hooks: loss, used parameters and wishes to stop stay exact") {
   });
 }
 
-TEST_CASE("hooks: one that throws is the step's error, names the bucket, and the next step goes on") {
+TEST_CASE("hooks: an exception of a hook is the step's error and names the bucket, and the next step works") {
   with_group("local", 3, [](const Group& group) {
     Given model(Shapes{{4}, {4}, {4}});
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 1e-5});
@@ -192,7 +192,7 @@ TEST_CASE("hooks: one that throws is the step's error, names the bucket, and the
   });
 }
 
-TEST_CASE("hooks: registered once, before the first step, and the same on all ranks") {
+TEST_CASE("hooks: a hook is registered once, before the first step, and is the same on all ranks") {
   with_group("local", 2, [](const Group& group) {
     Given model(Shapes{{4}});
     DistributedDataParallel ddp(model, group), late(model, group);
@@ -210,7 +210,7 @@ TEST_CASE("hooks: registered once, before the first step, and the same on all ra
   });
 }
 
-TEST_CASE("hooks: what is sent shrinks, and is in the books under gradients") {
+TEST_CASE("hooks: compression reduces the bytes sent, which the traffic counters record as gradients") {
   with_group("local", 2, [](const Group& group) {
     const auto sent = [&](const std::shared_ptr<CommHook>& hook) {
       Given model(Shapes{{64, 64}});
@@ -229,7 +229,7 @@ TEST_CASE("hooks: what is sent shrinks, and is in the books under gradients") {
   });
 }
 
-TEST_CASE("hooks: a small model learns with each, and all ranks keep the same parameters") {
+TEST_CASE("hooks: a small model learns with each hook, and all ranks keep the same parameters") {
   for (const int ranks : {1, 2, 3, 4}) {
     with_group("local", ranks, [&](const Group& group) {
       for (const auto make : {allreduce_hook, fp16_compress_hook, bf16_compress_hook, power_sgd}) {
@@ -254,10 +254,10 @@ TEST_CASE("hooks: a small model learns with each, and all ranks keep the same pa
   }
 }
 
-TEST_CASE("hooks: with join, no_sync and two models on one group") {
+TEST_CASE("hooks: they work with join, no_sync and two models on one group") {
   for (const auto hook : {allreduce_hook, power_sgd}) {
     for (const std::vector<int>& batches : {std::vector<int>{2, 5}, {0, 2, 1}, {2, 0}}) {
-      // Two steps of PowerSGD are averaged as they are; after that it is compared with itself below.
+      // PowerSGD averages the first two steps uncompressed; below it is compared with itself.
       UnevenRun run{.batches = batches, .hook = hook};
       if (hook == power_sgd) run.batches = std::vector<int>(batches.size(), 1), run.batches[0] = 2;
       with_group("local", static_cast<int>(batches.size()), [&](const Group& group) { check_uneven(group, run); });

@@ -1,4 +1,4 @@
-// DataParallel inside DistributedDataParallel: ranks as threads, several devices each.
+// DataParallel inside DistributedDataParallel: ranks are threads with several devices each.
 #include "tests/support/groups.h"
 
 namespace {
@@ -21,7 +21,7 @@ struct Mlp : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
 };
 
-// A rank's part of the rows.
+// A rank's part of the samples.
 struct Part {
   ls::Tensor x, y;
   explicit Part(int rank = 0, int ranks = 1)
@@ -31,7 +31,7 @@ struct Part {
 
 ls::Tensor loss_of(const ls::Tensor& out, const ls::Tensor& y) { return ls::nn::MSELoss()(out, y); }
 
-// The gradients of four micro-batches in turn.
+// The accumulated gradients of four micro-batches, run in sequence.
 std::vector<ls::Tensor> accumulated_gradients() {
   Mlp model;
   ls::parallel::GradientAccumulation accumulation(model, {.micro_batches = 4});
@@ -42,7 +42,7 @@ std::vector<ls::Tensor> accumulated_gradients() {
   return grads;
 }
 
-// step(ddp, dp, part) on two ranks leaves the bits of four micro-batches, also the second time.
+// Checks that step(ddp, dp, part) on two ranks gives the bits of four micro-batches, also the second time.
 template <class Step>
 void check_bits_of_four_micro_batches(const Step& step) {
   const std::vector<ls::Tensor> want = accumulated_gradients();
@@ -63,24 +63,24 @@ void check_bits_of_four_micro_batches(const Step& step) {
       }
     }
     CHECK(ddp.stats().steps == 2);
-    CHECK(ddp.stats().copies == 0);  // sums are written in the buckets
+    CHECK(ddp.stats().copies == 0);  // sums are computed in the buckets
   });
 }
 
 }  // namespace
 
-TEST_CASE("DataParallel's output and a loss outside, on two ranks, leave the bits of four micro-batches") {
+TEST_CASE("DataParallel's output with a loss outside, on two ranks, gives the bits of four micro-batches") {
   check_bits_of_four_micro_batches(
       [](auto&, DataParallel& dp, Mlp&, const Part& part) { loss_of(dp(part.x), part.y).backward(); });
 }
 
-TEST_CASE("DataParallel inside the verb of DistributedDataParallel leaves the bits of four micro-batches") {
+TEST_CASE("DataParallel inside DistributedDataParallel::backward gives the bits of four micro-batches") {
   check_bits_of_four_micro_batches([](DistributedDataParallel& ddp, DataParallel& dp, Mlp&, const Part& part) {
     ddp.backward(part.x, part.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(dp(x), y); });
   });
 }
 
-TEST_CASE("DataParallel's verb on the model of a DistributedDataParallel leaves the bits of four micro-batches") {
+TEST_CASE("DataParallel::backward on the model of a DistributedDataParallel gives the bits of four micro-batches") {
   check_bits_of_four_micro_batches([](auto&, DataParallel& dp, Mlp& model, const Part& part) {
     dp.backward(part.x, part.y, [&](const ls::Tensor& x, const ls::Tensor& y) { return loss_of(model(x), y); });
   });

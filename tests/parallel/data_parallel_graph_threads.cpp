@@ -1,4 +1,4 @@
-// Backward of DataParallel's PyTorch-like form: every replica has a graph of its own, and a thread.
+// Backward of DataParallel's output: every replica has its own graph and thread.
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -18,7 +18,7 @@ struct Net : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
 };
 
-// A module around a function of its parameter and x.
+// A module that applies a function to its parameter and x.
 template <class F>
 struct Lambda : ls::nn::Module {
   ls::nn::Parameter& weight = add_parameter("weight", numbers({4, 4}, {}, 7));
@@ -27,7 +27,7 @@ struct Lambda : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return function(x, *weight); }
 };
 
-// x, with `backward` called on a replica's way back.
+// The identity, which calls `backward` in a replica's backward pass.
 template <class F>
 ls::Tensor on_the_way_back(const ls::Tensor& x, F backward) {
   return ls::autograd::record("probe", x.detach(), {x}, [backward](const ls::Tensor& grad, const ls::autograd::Needs&) {
@@ -57,7 +57,7 @@ const ls::Tensor kX = numbers({8, 4}), kY = numbers({8, 2}, {}, 2);
 
 }  // namespace
 
-TEST_CASE("replicas run backward at the same time, each on a thread of its own") {
+TEST_CASE("replicas run backward at the same time, each on its own thread") {
   std::mutex mutex;
   std::condition_variable wake;
   std::set<std::thread::id> threads;
@@ -76,7 +76,7 @@ TEST_CASE("replicas run backward at the same time, each on a thread of its own")
   CHECK(!threads.contains(std::this_thread::get_id()));
 }
 
-TEST_CASE("a graph that is retained runs backward again with the same result; one that is not says so") {
+TEST_CASE("a retained graph runs backward again with the same result; for a freed graph this is an error") {
   Net model;
   DataParallel parallel(model, devices(3));
   const ls::Tensor loss = ls::nn::MSELoss()(parallel(kX), kY);
@@ -89,7 +89,7 @@ TEST_CASE("a graph that is retained runs backward again with the same result; on
   CHECK(contains(error_of([&] { loss.backward(); }), "already run backward"));
 }
 
-TEST_CASE("without retain_graph a backward frees what the replicas saved, though the output lives on") {
+TEST_CASE("without retain_graph, backward frees what the replicas saved even if the output lives on") {
   const auto token = std::make_shared<int>(1);
   Lambda model(
       [&](const ls::Tensor& x, const ls::Tensor& w) { return on_the_way_back(ls::matmul(x, w), [token = token] {}); });
@@ -115,7 +115,7 @@ TEST_CASE("two forwards before one backward each keep their own gradients") {
   check_same(gradients(model), want);
 }
 
-TEST_CASE("an input that requires grad gets the gradients of all its rows, wherever it came from") {
+TEST_CASE("an input that requires grad gets the gradients of all its rows, whichever device it was on") {
   Net model;
   DataParallel parallel(model, devices(3));
   for (const bool leaf : {true, false}) {
@@ -129,12 +129,12 @@ TEST_CASE("an input that requires grad gets the gradients of all its rows, where
     model.zero_grad();
   }
   const ls::Tensor x = numbers({8, 4}, {.requires_grad = true});
-  const auto only = ls::autograd::grad(ls::sum(parallel(x)), x);  // nothing else is touched
+  const auto only = ls::autograd::grad(ls::sum(parallel(x)), x);  // no other gradient changes
   check_close(only, ls::autograd::grad(ls::sum(model(x)), x), "grad", {1e-5, 1e-6});
   CHECK(!model.fc1.weight->grad().defined());
 }
 
-TEST_CASE("rows that a replica did not use have zero gradients, and a parameter that none used has none") {
+TEST_CASE("rows that a replica did not use have zero gradients, and a parameter that no replica used has none") {
   struct Partial : ls::nn::Module {
     ls::nn::Parameter& some = add_parameter("some", ls::ones({4}));
     ls::nn::Parameter& none = add_parameter("none", ls::ones({4}));
@@ -159,8 +159,8 @@ TEST_CASE("rows that a replica did not use have zero gradients, and a parameter 
   CHECK(!parallel(ls::ones({3, 4})).requires_grad());
 }
 
-TEST_CASE("what a module takes from outside without registering it gets its gradient from all replicas") {
-  const std::vector<ls::Device> here(4, ls::Device("cpu"));  // four replicas where the tensors are
+TEST_CASE("a tensor that a module uses without registering it gets its gradient from all replicas") {
+  const std::vector<ls::Device> here(4, ls::Device("cpu"));  // four replicas on the tensors' own device
   const ls::Tensor scale = numbers({4}, {.requires_grad = true}, 5), shift = numbers({4}, {.requires_grad = true}, 6);
   ls::Tensor shifted;
   Lambda model([&](const ls::Tensor& x, const ls::Tensor& w) {
@@ -194,7 +194,7 @@ TEST_CASE("what a module takes from outside without registering it gets its grad
   CHECK(contains(error, "add_parameter"));
 }
 
-TEST_CASE("a replica that returns its input, a parameter or something from outside is run backward as well") {
+TEST_CASE("a replica may return its input, a parameter or an outside tensor, and backward reaches it") {
   const ls::Tensor outside = numbers({4, 4}, {.requires_grad = true}, 5);
   int which = 0;
   Lambda model([&](const ls::Tensor& x, const ls::Tensor& w) { return which == 0 ? x : which == 1 ? w : outside; });
@@ -206,7 +206,7 @@ TEST_CASE("a replica that returns its input, a parameter or something from outsi
   CHECK(ls::equal(outside.grad(), ls::full({4, 4}, 2.0)));
 }
 
-TEST_CASE("an exception in a replica's backward names it and its device, and the next step works") {
+TEST_CASE("an exception in a replica's backward names the replica and its device, and the next step works") {
   std::atomic<bool> fail = true;
   Lambda model([&](const ls::Tensor& x, const ls::Tensor& w) {
     const bool last = x.device() == ls::Device("cpu:1");
@@ -260,7 +260,7 @@ TEST_CASE("graphs of one DataParallel run backward on several threads, and insid
   for (const ls::Tensor& each : have) CHECK(same_bits(each, want));
 }
 
-TEST_CASE("a parameter that changed after the forward is noticed, as on one device") {
+TEST_CASE("a parameter that changed after the forward is an error, as on one device") {
   Net model;
   DataParallel parallel(model, devices(2));
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
@@ -277,7 +277,7 @@ TEST_CASE("second derivatives are an error that says so") {
   CHECK(contains(error, "second derivatives"));
 }
 
-TEST_CASE("a parameter's hook sees the sum over the replicas, once, in both forms") {
+TEST_CASE("a parameter's hook gets the sum over the replicas, once, in both forms") {
   Net model;
   DataParallel parallel(model, devices(4));
   std::vector<ls::Tensor> seen;
@@ -292,5 +292,5 @@ TEST_CASE("a parameter's hook sees the sum over the replicas, once, in both form
   REQUIRE(seen.size() == 2);
   CHECK(same_bits(seen[0], outside));
   CHECK(same_bits(seen[1], outside));
-  CHECK(ls::equal(model.fc1.weight->grad(), outside * 2.0));  // what stood is added to
+  CHECK(ls::equal(model.fc1.weight->grad(), outside * 2.0));  // added to the accumulated gradient
 }

@@ -19,7 +19,7 @@ std::vector<ls::Device> devices(int count) {
 
 }  // namespace
 
-TEST_CASE("outputs and gradients are those of one device, for every number of rows and devices") {
+TEST_CASE("outputs and gradients equal those of one device, for every number of rows and devices") {
   for (int n = 1; n <= 4; ++n) {
     for (const std::int64_t rows : {1, 2, 3, 5, 8}) {
       CAPTURE(n);
@@ -47,7 +47,7 @@ TEST_CASE("outputs and gradients are those of one device, for every number of ro
   }
 }
 
-TEST_CASE("the loss outside gives the bits of the verb where micro-batches are equal and a power of two") {
+TEST_CASE("a loss outside gives the bits of backward() where micro-batches are equal and a power of two") {
   for (const int n : {1, 2, 4}) {
     CAPTURE(n);
     Net model;
@@ -64,7 +64,7 @@ TEST_CASE("the loss outside gives the bits of the verb where micro-batches are e
   }
 }
 
-TEST_CASE("replicas get parameters only when they have changed, and all bytes are booked") {
+TEST_CASE("replicas get parameters only after a change, and the traffic counters record all bytes") {
   Net model;
   DataParallel parallel(model, devices(3));
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
@@ -81,8 +81,8 @@ TEST_CASE("replicas get parameters only when they have changed, and all bytes ar
   CHECK(book.bytes(Phase::kInputs) == 4 * 6 * 4);
   CHECK(book.bytes(Phase::kOutputs) == 4 * 6 * 2);
   CHECK(book.bytes(Phase::kLossGradient) == 4 * 6 * 2);
-  CHECK(book.bytes_from(0) + book.bytes_to(0) == book.bytes());  // everything passes the first device
-  forward_backward();                                            // nothing has changed
+  CHECK(book.bytes_from(0) + book.bytes_to(0) == book.bytes());  // all transfers involve the first device
+  forward_backward();                                            // no parameter has changed
   CHECK(book.bytes(Phase::kParameters) == 2 * bytes);
   optimizer.step();
   forward_backward();
@@ -102,7 +102,7 @@ TEST_CASE("2 (n-1) times the parameters' bytes pass the first device, divisible 
       DataParallel parallel(model, devices(n));
       const ls::Tensor x = numbers({rows, 4}), y = numbers({rows, 2}, {}, 2);
       const std::int64_t bytes = 4 * (8 * 4 + 8 + 2 * 8 + 2), running = std::min<std::int64_t>(n, rows);
-      const std::int64_t first = rows / n + (rows % n > 0 ? 1 : 0);  // rows that stay where they are
+      const std::int64_t first = rows / n + (rows % n > 0 ? 1 : 0);  // rows that stay on the first device
       ls::nn::MSELoss()(parallel(x), y).backward();
       const auto& book = parallel.traffic();
       CHECK(book.bytes(Phase::kParameters) + book.bytes(Phase::kGradients) == 2 * (running - 1) * bytes);
@@ -113,7 +113,7 @@ TEST_CASE("2 (n-1) times the parameters' bytes pass the first device, divisible 
   }
 }
 
-TEST_CASE("an exception of a replica names it and its device, and the next step works") {
+TEST_CASE("an exception of a replica names the replica and its device, and the next step works") {
   struct Picky : ls::nn::Module {
     ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 2, 1);
     ls::Tensor forward(const ls::Tensor& x) const override {
@@ -136,7 +136,7 @@ TEST_CASE("an exception of a replica names it and its device, and the next step 
   CHECK(contains(other, "mine"));
 }
 
-TEST_CASE("misuse is named") {
+TEST_CASE("misuse is an error that names the cause") {
   Net model;
   CHECK(contains(error_of([&] { DataParallel parallel(model, {}); }), "no devices"));
   CHECK(contains(error_of([&] { DataParallel parallel(model, {"cpu:1", "cpu:2"}); }), "fc1.weight is on cpu"));
@@ -153,7 +153,7 @@ TEST_CASE("misuse is named") {
                  "expected one number"));
 }
 
-TEST_CASE("several inputs are split alike, and go to the module's forward_inputs") {
+TEST_CASE("several inputs are split in the same way and passed to the module's forward_inputs") {
   struct Two : ls::nn::Module {
     ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);
     ls::Tensor forward_inputs(const std::vector<ls::Tensor>& inputs) const override {
@@ -179,8 +179,8 @@ TEST_CASE("several inputs are split alike, and go to the module's forward_inputs
   CHECK(contains(error_of([&] { single({a, b}); }), "override forward_inputs"));
 }
 
-TEST_CASE("the output device has its own place in the books, wherever it is") {
-  for (const int where : {0, 1, 2, 5}) {  // of three devices; the last is none of them
+TEST_CASE("the traffic counters have an entry for the output device, whichever device it is") {
+  for (const int where : {0, 1, 2, 5}) {  // three devices are in use; index 5 is another one
     CAPTURE(where);
     Net model;
     const ls::Device target("cpu:" + std::to_string(where));
@@ -204,7 +204,7 @@ TEST_CASE("the output device has its own place in the books, wherever it is") {
   }
 }
 
-TEST_CASE("buffers go to the replicas in every step, and are booked") {
+TEST_CASE("buffers are sent to the replicas in every step, and recorded") {
   struct Counting : ls::nn::Module {
     ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);
     ls::nn::Buffer& seen = add_buffer("seen", ls::zeros({6}));
@@ -219,7 +219,7 @@ TEST_CASE("buffers go to the replicas in every step, and are booked") {
   DataParallel parallel(model, devices(3));
   for (int step = 1; step <= 2; ++step) {
     const ls::Tensor out = parallel(numbers({6, 4}));
-    CHECK(ls::equal(*model.seen, ls::full({6}, 1.0 * step)));  // the first replica's
+    CHECK(ls::equal(*model.seen, ls::full({6}, 1.0 * step)));  // the first replica's buffer
     CHECK(parallel.traffic().bytes(Phase::kBuffers) == step * 2 * 6 * 4);
   }
 }
@@ -238,7 +238,7 @@ TEST_CASE("parameters are sent again after they were replaced") {
   }
 }
 
-TEST_CASE("a step that fails leaves the gradients that stood") {
+TEST_CASE("a step that fails keeps the accumulated gradients") {
   Net model;
   DataParallel parallel(model, devices(2));
   const ls::Tensor x = numbers({4, 4}), y = numbers({4, 2}, {}, 2);
@@ -257,13 +257,13 @@ TEST_CASE("a step that fails leaves the gradients that stood") {
   check_close(model.fc1.weight->grad(), stood * 2.0, "gradient", {1e-5, 1e-6});
 }
 
-TEST_CASE("sums so large that the replicas share them have the bits of micro-batches in turn") {
+TEST_CASE("large sums, which several replicas share, have the bits of micro-batches in sequence") {
   struct Wide : ls::nn::Module {
     ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 251, 211);
     ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 211, 67);
     ls::Tensor forward(const ls::Tensor& x) const override {
       const ls::Tensor y = fc1(x);
-      return x.select(0, 0).select(0, 0).item<double>() > 2 ? ls::sum(y) : ls::sum(fc2(y));  // some do not use fc2
+      return x.select(0, 0).select(0, 0).item<double>() > 2 ? ls::sum(y) : ls::sum(fc2(y));  // some skip fc2
     }
   };
   for (const int n : {2, 3, 5}) {

@@ -1,4 +1,4 @@
-// When the time is over, for a process that works, waits, or is stopped for a while.
+// Deadlines of a process that works, waits, or is stopped for a while.
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,9 +11,9 @@ namespace par = lockstep::parallel;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-TEST_CASE("a pause between two looks moves the deadline; a wait that had a deadline of its own does not") {
+TEST_CASE("a pause between two checks extends the deadline; a wait that had its own deadline does not") {
   par::Deadline paused(milliseconds(1000)), waited(milliseconds(1000));
-  usleep(1'300'000);  // what a stopped process does
+  usleep(1'300'000);  // as if the process had been stopped
   waited.waited(hours(1));
   CHECK(waited.passed());
   CHECK(waited.left() == milliseconds(0));
@@ -22,7 +22,7 @@ TEST_CASE("a pause between two looks moves the deadline; a wait that had a deadl
   CHECK(paused.left() > milliseconds(0));
 }
 
-TEST_CASE("a connection to a host that died is given up after 30 seconds, idle or with bytes under way") {
+TEST_CASE("a connection to a dead host fails after 30 seconds, idle or with bytes in flight") {
   std::string error;
   const par::Descriptor socket = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE_MESSAGE(socket, error);

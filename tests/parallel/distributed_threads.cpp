@@ -23,7 +23,7 @@ struct Mlp : ls::nn::Module {
 ls::Tensor inputs(std::int64_t first, std::int64_t count) { return numbers({32, 4}, {}, 90).narrow(0, first, count); }
 ls::Tensor targets(std::int64_t first, std::int64_t count) { return numbers({32, 2}, {}, 91).narrow(0, first, count); }
 
-// The gradients of one process that sees rows [0, rows) at once.
+// The gradients of one process that runs rows [0, rows) as one batch.
 std::vector<ls::Tensor> whole_gradients(std::int64_t rows) {
   Mlp model(0);
   ls::nn::MSELoss()(model(inputs(0, rows)), targets(0, rows)).backward();
@@ -44,12 +44,12 @@ void check_gradients(const Mlp& model, const std::vector<ls::Tensor>& want) {
 
 }  // namespace
 
-TEST_CASE("gradients are the mean over the ranks, parameters begin as rank 0's, and nothing is copied") {
+TEST_CASE("gradients are the mean over the ranks, parameters start as rank 0's, and no gradient is copied") {
   const std::vector<ls::Tensor> want = whole_gradients(24);
   for (const int ranks : {1, 2, 3, 4}) {
     with_group("local", ranks, [&](const Group& group) {
       const int rank = group->rank();
-      Mlp model(static_cast<std::uint32_t>(100 * rank));  // other values on every rank
+      Mlp model(static_cast<std::uint32_t>(100 * rank));  // other initial values on every rank
       DistributedDataParallel ddp(model, group);
       const std::int64_t rows = 24 / ranks;
       for (int step = 0; step < 3; ++step) {
@@ -68,7 +68,7 @@ TEST_CASE("gradients are the mean over the ranks, parameters begin as rank 0's, 
   }
 }
 
-TEST_CASE("a parameter that one rank uses gets its gradient on all, divided by the number of ranks") {
+TEST_CASE("a parameter that one rank uses gets its gradient on all ranks, divided by the number of ranks") {
   with_group("local", 3, [&](const Group& group) {
     Mlp model(0);
     DistributedDataParallel ddp(model, group);
@@ -83,7 +83,7 @@ TEST_CASE("a parameter that one rank uses gets its gradient on all, divided by t
   });
 }
 
-TEST_CASE("no_sync leaves gradients alone where backward runs, and the next backward reduces the sum") {
+TEST_CASE("no_sync prevents the reduction of a backward inside it, and the next backward reduces the sum") {
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     const auto loss = [&](auto& net, int part) {
@@ -91,7 +91,7 @@ TEST_CASE("no_sync leaves gradients alone where backward runs, and the next back
     };
     Mlp model(0), alone(0);
     DistributedDataParallel ddp(model, group);
-    const ls::Tensor outside = loss(ddp, 0);  // forward outside, backward inside
+    const ls::Tensor outside = loss(ddp, 0);  // forward outside no_sync, backward inside
     {
       const auto guard = ddp.no_sync();
       outside.backward();
@@ -108,7 +108,8 @@ TEST_CASE("no_sync leaves gradients alone where backward runs, and the next back
   });
 }
 
-TEST_CASE("the verb adds to gradients that stand: means over the ranks stay as they are, a rank's own are reduced") {
+TEST_CASE(
+    "backward() adds to accumulated gradients: means over the ranks are kept, a rank's own gradients are reduced") {
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     Mlp model(0), both(0);
@@ -130,13 +131,13 @@ TEST_CASE("the verb adds to gradients that stand: means over the ranks stay as t
     }
     step(1);
     const ls::Tensor got = model.fc1.weight->grad();
-    // no_sync means over this rank's micro-batches, the synchronised step over all ranks'
+    // a mean over this rank's micro-batches in no_sync, over all ranks' in the synchronised step
     for (int part : {0, 1}) ls::nn::MSELoss()(both(inputs(8 * part, 8)), targets(8 * part, 8)).backward();
     check_close(got, both.fc1.weight->grad(), "after no_sync", {1e-5, 1e-6});
   });
 }
 
-TEST_CASE("weighted by samples, uneven ranks give the mean over all rows") {
+TEST_CASE("weighted by samples, ranks with different numbers of rows give the mean over all rows") {
   const std::vector<ls::Tensor> want = whole_gradients(10);
   with_group("local", 2, [&](const Group& group) {
     const std::int64_t first = group->rank() == 0 ? 0 : 7, count = group->rank() == 0 ? 7 : 3;
@@ -164,7 +165,7 @@ TEST_CASE("a rank without rows takes part, and the mean is over the micro-batche
   });
 }
 
-TEST_CASE("a local gradient from no_sync counts as a mean over its rank, however the next step is taken") {
+TEST_CASE("a local gradient from no_sync counts as a mean over its rank, for every kind of next step") {
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
     Mlp model(0), both(0);
@@ -180,7 +181,7 @@ TEST_CASE("a local gradient from no_sync counts as a mean over its rank, however
     for (int part : {0, 1}) criterion(both(inputs(8 * part, 8)), targets(8 * part, 8)).backward();
     for (int kind = 0; kind < 4; ++kind) {
       CAPTURE(kind);
-      verb(2);  // a step before, whose means must not be taken for this rank's
+      verb(2);  // an earlier step, whose means must not count as this rank's own gradients
       model.zero_grad();
       {
         const auto guard = ddp.no_sync();
@@ -223,7 +224,7 @@ TEST_CASE("parameters may be frozen, unfrozen and converted after construction")
       CHECK(model.fc2.weight->grad().dtype() == ls::kFloat64);
       check_close(model.fc2.weight->grad().to(ls::kFloat32), whole.fc2.weight->grad(), "fc2", {1e-5, 1e-6});
       model.fc1.weight->requires_grad_(false);
-    }  // the destructor meets a parameter that is frozen
+    }  // the destructor runs with a frozen parameter
     model.zero_grad();
   });
 }
@@ -232,7 +233,7 @@ TEST_CASE("buckets made after others on the same model keep their views") {
   with_group("local", 2, [&](const Group& group) {
     Mlp model(0);
     auto ddp = std::make_unique<DistributedDataParallel>(model, group);
-    ddp = std::make_unique<DistributedDataParallel>(model, group);  // the new one is there before the old one goes
+    ddp = std::make_unique<DistributedDataParallel>(model, group);  // the old reducer still exists
     ls::nn::MSELoss()((*ddp)(inputs(0, 4)), targets(0, 4)).backward();
     CHECK(ddp->stats().copies == 0);
   });
@@ -261,7 +262,7 @@ TEST_CASE("gradients of create_graph are averaged, and a warning says that they 
   CHECK(said("reference cycle") == 1);
 }
 
-TEST_CASE("an error in backward leaves the next step whole") {
+TEST_CASE("an error in backward does not affect the next step") {
   with_group("local", 2, [&](const Group& group) {
     const std::vector<ls::Tensor> want = whole_gradients(8);
     const std::int64_t first = 4 * group->rank();
@@ -272,7 +273,7 @@ TEST_CASE("an error in backward leaves the next step whole") {
       const ls::Tensor out = model(x);
       const ls::Tensor loss = criterion(out * out, y);
       const ls::NoGradGuard no_grad;
-      out.add_(1);  // what backward needs is no longer there
+      out.add_(1);  // destroys a value that backward needs
       return loss;
     };
     CHECK(contains(error_of([&] { ddp.backward(inputs(first, 4), targets(first, 4), fails); }), "changed in place"));
@@ -296,7 +297,7 @@ TEST_CASE("models that differ are an error that names rank and parameter, on eve
   });
 }
 
-TEST_CASE("replicas that have diverged are found by check_every, by name") {
+TEST_CASE("check_every finds replicas that have diverged, and names the parameter") {
   with_group("local", 2, [&](const Group& group) {
     Mlp model(0);
     DistributedDataParallel ddp(model, group, {.check_every = 2});
@@ -317,7 +318,7 @@ TEST_CASE("replicas that have diverged are found by check_every, by name") {
   });
 }
 
-TEST_CASE("two models on one group, and a model without DistributedDataParallel after it, do not disturb each other") {
+TEST_CASE("two models on one group, and a later model without DistributedDataParallel, do not disturb each other") {
   const std::vector<ls::Tensor> want = whole_gradients(8);
   with_group("local", 2, [&](const Group& group) {
     const int rank = group->rank();
@@ -330,7 +331,7 @@ TEST_CASE("two models on one group, and a model without DistributedDataParallel 
       check_gradients(b, want);
     }
     a.zero_grad();
-    if (rank == 0) {  // nobody else takes part: hooks are gone
+    if (rank == 0) {  // the other ranks do not take part: the hooks are removed
       ls::nn::MSELoss()(a(inputs(0, 8)), targets(0, 8)).backward();
       check_gradients(a, want);
     }
@@ -355,20 +356,20 @@ TEST_CASE("parameters on several devices: devices are compared by order, buckets
   });
 }
 
-TEST_CASE("buckets go from the last parameter to the first and close before their limit") {
+TEST_CASE("buckets run from the last parameter to the first and close before their limit") {
   std::vector<ls::nn::Parameter> parameters;
   for (const std::int64_t n : {10, 20, 30, 40}) parameters.emplace_back(ls::zeros({n}));
   parameters.emplace_back(ls::zeros({5}, {.dtype = ls::kFloat64}));
   const auto buckets = ls::parallel::plan_buckets(parameters, 100, 239);
   REQUIRE(buckets.size() == 4);
   CHECK(buckets[0].parameters == std::vector<std::size_t>{4});     // the only f64
-  CHECK(buckets[1].parameters == std::vector<std::size_t>{3});     // 160 bytes, and 120 more would be too much
+  CHECK(buckets[1].parameters == std::vector<std::size_t>{3});     // 160 bytes; 120 more would exceed the limit
   CHECK(buckets[2].parameters == std::vector<std::size_t>{2, 1});  // 120 + 80
   CHECK(buckets[3].parameters == std::vector<std::size_t>{0});
-  CHECK(buckets[2].offsets == std::vector<std::int64_t>{0, 32});  // each on 64 bytes
+  CHECK(buckets[2].offsets == std::vector<std::int64_t>{0, 32});  // aligned to 64 bytes
 }
 
-TEST_CASE("traffic: a step of DistributedDataParallel sends 2 (n-1) / n of the gradients a rank, divisible or not") {
+TEST_CASE("traffic: a step of DistributedDataParallel sends 2 (n-1) / n of the gradients per rank, divisible or not") {
   for (int n = 1; n <= 9; ++n) {
     std::vector<std::int64_t> sent(static_cast<std::size_t>(n));
     std::int64_t bytes = 0;
@@ -384,7 +385,7 @@ TEST_CASE("traffic: a step of DistributedDataParallel sends 2 (n-1) / n of the g
     std::int64_t total = 0;
     for (const std::int64_t each : sent) {
       total += each;
-      CHECK(std::abs(each - 2 * (n - 1) * bytes / n) <= 8 * n);  // elements do not always divide
+      CHECK(std::abs(each - 2 * (n - 1) * bytes / n) <= 8 * n);  // elements do not always divide evenly
     }
     CHECK(total == 2 * (n - 1) * bytes);
   }

@@ -1,4 +1,4 @@
-// lockstep-explain as a user starts it.
+// Runs lockstep-explain as a user does.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -33,7 +33,7 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// LOCKSTEP_UPDATE_GOLDEN=1 writes what came out instead of comparing it.
+// With LOCKSTEP_UPDATE_GOLDEN=1, writes the output instead of comparing it.
 void expect_golden(const std::string& name, const std::string& output) {
   const std::string path = std::string(LOCKSTEP_GOLDEN_DIR) + "/explain/" + name + ".txt";
   if (std::getenv("LOCKSTEP_UPDATE_GOLDEN")) {
@@ -45,7 +45,8 @@ void expect_golden(const std::string& name, const std::string& output) {
 
 }  // namespace
 
-TEST_CASE("every message of an all_reduce is told, and ends with what was counted beside the formula") {
+TEST_CASE(
+    "every message of an all_reduce is explained, and the last lines compare the measured bytes with the formula") {
   for (const std::string algorithm : {"ring", "tree", "direct", "halving_doubling"}) {
     CAPTURE(algorithm);
     const Finished four = explain("all_reduce --algorithm " + algorithm + " --ranks 4 --elements 12");
@@ -67,14 +68,14 @@ TEST_CASE("no elements, one rank, many ranks: nothing to send is no error") {
   }
 }
 
-TEST_CASE("the page has a picture for each step, the text, and nothing from elsewhere") {
+TEST_CASE("the page has a figure for each step and the text, and loads nothing from elsewhere") {
   const Finished run = explain("all_reduce --ranks 4 --html page.html");
   CHECK(run.code == 0);
   CHECK(contains(run.output, "page: page.html\n"));
   const std::string page = read("page.html");
   std::size_t figures = 0;
   for (std::size_t at = page.find("<figure>"); at != std::string::npos; at = page.find("<figure>", at + 1)) ++figures;
-  CHECK(figures == 7);  // 2 (n-1) steps, and the end
+  CHECK(figures == 7);  // 2 (n-1) steps, and the final state
   CHECK(contains(page, "default-src 'none'"));
   CHECK_FALSE(contains(page, "http://"));
   CHECK_FALSE(contains(page, "https://"));
@@ -82,7 +83,7 @@ TEST_CASE("the page has a picture for each step, the text, and nothing from else
   CHECK(page.size() < 60'000);
 }
 
-TEST_CASE("senseless questions are answered with what is expected") {
+TEST_CASE("invalid arguments are errors that say what is expected") {
   CHECK(contains(explain("all_reduce --algorithm rings").output, "ring"));
   CHECK(explain("all_reduce --ranks 0").code != 0);
   CHECK(contains(explain("all_reduce --ranks 17 --html page.html").output, "draws up to 16 ranks"));
@@ -91,7 +92,7 @@ TEST_CASE("senseless questions are answered with what is expected") {
   CHECK(contains(unwritable.output, "/nonexistent/page.html: cannot be written"));
 }
 
-TEST_CASE("scaling: a table from a profile, the crossing, and a page of curves") {
+TEST_CASE("scaling: prints a table from a profile and the crossover, and writes a page of curves") {
   std::ofstream("profile.json")
       << R"({"forward_us": 1000, "optimizer_us": 500, "input_bytes": 100000, "output_bytes": 4000,
     "buckets": [{"bytes": 1000000, "backward_us": 1500}, {"bytes": 4000000, "backward_us": 500}]})";
@@ -117,7 +118,7 @@ TEST_CASE("scaling: a small model is measured, and the measured profile can be r
   CHECK(explain("scaling --profile measured.json --link NVLink --ranks 4").code == 0);
 }
 
-TEST_CASE("scaling: senseless questions and files are answered with what is expected") {
+TEST_CASE("scaling: invalid arguments and files are errors that say what is expected") {
   CHECK(contains(explain("scaling --model 8xx2").output, "--model is \"8xx2\", expected sizes of layers"));
   CHECK(contains(explain("scaling --model 8").output, "expected two sizes or more"));
   CHECK(contains(explain("scaling --model 8x2 --ranks 0..4").output, "--ranks is \"0..4\", expected 1..1024"));
@@ -135,7 +136,7 @@ TEST_CASE("scaling: senseless questions and files are answered with what is expe
   CHECK(contains(explain("scaling --profile bad.json").output, "is 1e+308, expected a number from 0 to 1e+15"));
 }
 
-TEST_CASE("scaling: options for a measurement are refused where a profile is read") {
+TEST_CASE("scaling: options for a measurement are refused with a profile") {
   for (const std::string option : {"--model 8x2", "--batch 4", "--bucket-mb 1", "--save-profile again.json"}) {
     const Finished run = explain("scaling --profile profile.json " + option);
     CAPTURE(run.output);
@@ -145,7 +146,7 @@ TEST_CASE("scaling: options for a measurement are refused where a profile is rea
   CHECK_FALSE(std::filesystem::exists("again.json"));
 }
 
-TEST_CASE("scaling: a step that takes no time, or almost none, has a page of curves all the same") {
+TEST_CASE("scaling: a step that takes no time, or almost none, still has a page of curves") {
   std::ofstream("free.json") << R"({"latency_us": 0, "gigabytes_per_second": 1e9})";
   for (const char* forward : {"0", "5e-318"}) {
     std::ofstream("nothing.json") << R"({"optimizer_us": 0, "input_bytes": 0, "output_bytes": 0,

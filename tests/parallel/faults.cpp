@@ -1,4 +1,4 @@
-// What the others see when a rank dies, stops or leaves: ranks are processes that share a shm group.
+// The errors of the other ranks when a rank dies, stops or leaves. Ranks are processes that share a shm group.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -17,8 +17,8 @@
 
 namespace {
 
-// What ranks say to each other in shared memory, before there is a group. `on_call` runs first, and may
-// change the value that is set.
+// A store in shared memory, which the ranks use before a group exists. `on_call` runs first, and may change the value
+// that is set.
 class Board final : public ls::parallel::Store {
  public:
   struct Entry {
@@ -56,7 +56,7 @@ class Board final : public ls::parallel::Store {
   Hook on_call_;
 };
 
-// Makes a shm group of three, whose rank 1 ends as soon as it has connected.
+// Makes a shm group of three in which rank 1 ends as soon as it has connected.
 void check_end_while_making(bool reaped) {
   void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
@@ -66,9 +66,9 @@ void check_end_while_making(bool reaped) {
       if (rank == 1 && call == "get shm/process/2") _exit(5);
       if (rank != 0 || call != "set shm/process/1") return;
       pollfd entry{static_cast<int>(syscall(SYS_pidfd_open, std::stoi(value), 0)), POLLIN, 0};
-      CHECK(poll(&entry, 1, -1) == 1);  // rank 1 has ended before anybody hears of it
+      CHECK(poll(&entry, 1, -1) == 1);  // rank 1 has ended before another rank learns its process
       if (!reaped) return;
-      const pid_t child = fork();  // a process that is no more stands for one whose parent has seen it end
+      const pid_t child = fork();  // a dead process, as for a rank whose parent has already reaped it
       if (child == 0) _exit(0);
       waitpid(child, nullptr, 0);
       value = std::to_string(child);
@@ -86,7 +86,7 @@ void check_end_while_making(bool reaped) {
   munmap(memory, 4096);
 }
 
-// A limit of this process, until its end.
+// Sets a limit for the rest of this process.
 void set_limit(decltype(RLIMIT_NOFILE) resource, rlim_t value) {
   rlimit limit{};
   REQUIRE(getrlimit(resource, &limit) == 0);
@@ -94,7 +94,7 @@ void set_limit(decltype(RLIMIT_NOFILE) resource, rlim_t value) {
   REQUIRE(setrlimit(resource, &limit) == 0);
 }
 
-// The limit of descriptors with which this process can make `more` of them: each is the lowest number that is free.
+// The descriptor limit under which this process can open `more` of them: each takes the lowest free number.
 rlim_t room_for(int more) {
   std::vector<int> made;
   for (int i = 0; i < more; ++i) made.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -102,7 +102,8 @@ rlim_t room_for(int more) {
   return static_cast<rlim_t>(made.back() + 1);
 }
 
-// A barrier for ranks that are processes: none of them ends, and so becomes a lost rank, while another one still waits.
+// A barrier for ranks that are processes. It keeps a rank from ending, and so becoming a lost rank, while another
+// still waits.
 class EndTogether {
  public:
   EndTogether(void* memory, unsigned ranks) : barrier_(static_cast<pthread_barrier_t*>(memory)) {
@@ -118,8 +119,8 @@ class EndTogether {
   pthread_barrier_t* barrier_;
 };
 
-// Makes a shm group of three, of which rank `poor` has no descriptor left when memory is shared. Each rank's
-// error.
+// Makes a shm group of three in which rank `poor` has no descriptor left when memory is shared, and calls `check` with
+// each rank's error.
 void check_out_of_descriptors(int poor, const std::function<void(int rank, const std::string& error)>& check) {
   constexpr std::size_t kPage = 4096;
   void* const memory = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -153,7 +154,7 @@ TEST_CASE("rank 0 without a file descriptor for shared memory is named by all ra
   });
 }
 
-TEST_CASE("a rank without a file descriptor for the memory that it receives says so") {
+TEST_CASE("a rank without a file descriptor for the memory that it receives reports that") {
   check_out_of_descriptors(1, [](int rank, const std::string& error) {
     if (rank != 1) return;
     CHECK_MESSAGE(contains(error, "shm: cannot receive a segment of shared memory: Too many open files"), error);
@@ -161,7 +162,7 @@ TEST_CASE("a rank without a file descriptor for the memory that it receives says
   });
 }
 
-TEST_CASE("a limit of file sizes below the shared memory is an error of all ranks that names it, and no signal") {
+TEST_CASE("a file size limit below the size of the shared memory is an error on all ranks, not a signal") {
   const std::string name = fresh_group();
   const auto results = run_processes(2, [&](int rank) {
     set_master(name);
@@ -176,14 +177,14 @@ TEST_CASE("a limit of file sizes below the shared memory is an error of all rank
   }
 }
 
-TEST_CASE("a rank that ends while the group is being made is named by the others, with its process") {
+TEST_CASE("a rank that ends during the construction of the group is named by the others, with its process") {
   for (const bool reaped : {false, true}) {
     CAPTURE(reaped);
     check_end_while_making(reaped);
   }
 }
 
-TEST_CASE("a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
+TEST_CASE("a rank that is killed is named by the others, and the failed step leaves their parameters unchanged") {
   for (const int size : {2, 3, 5}) {
     for (const int moment : {0, 1, 17}) {
       CAPTURE(size);
@@ -202,7 +203,7 @@ TEST_CASE("a rank that throws or leaves is named by the others") {
   CHECK(ended[2].ok());
 }
 
-TEST_CASE("a rank that is stopped runs into the timeout of the others, who name it") {
+TEST_CASE("a rank that is stopped causes a timeout on the others, which name it") {
   const auto ended = ranks_of(
       2,
       [&](const Group& group) {
@@ -218,11 +219,11 @@ TEST_CASE("a rank that is stopped runs into the timeout of the others, who name 
   CHECK(ended[1].signal == SIGKILL);
 }
 
-TEST_CASE("a rank that is stopped is named by a rank that waits for another one, which waits for it") {
+TEST_CASE("a stopped rank is named even by a rank that waits for it only through another rank") {
   check_stopped_rank("shm");
 }
 
-TEST_CASE("after a failure the group can be made again in the processes that are left") {
+TEST_CASE("after a failure the surviving processes can make the group again") {
   const std::string again = fresh_group();
   const auto ended = ranks_of(3, [&](const Group& first) {
     Group group = first;
@@ -240,7 +241,7 @@ TEST_CASE("after a failure the group can be made again in the processes that are
   CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
 }
 
-TEST_CASE("nothing is left of a group: no descriptor, no mapping") {
+TEST_CASE("a destroyed group leaves no descriptor and no mapping") {
   with_group("shm", 2, [](const Group& outer) {
     const auto count = [](const char* folder) {
       std::ptrdiff_t entries = 0;
@@ -257,6 +258,6 @@ TEST_CASE("nothing is left of a group: no descriptor, no mapping") {
     const auto before = count("/proc/self/fd");
     for (int i = 0; i < 20; ++i) use();
     CHECK(count("/proc/self/fd") == before);
-    outer->barrier();  // a rank that leaves takes its connection to the store along, whose other end rank 0 counts
+    outer->barrier();  // a rank that leaves closes its connection to the store, whose other end counts as rank 0's
   });
 }

@@ -1,4 +1,5 @@
-// Parameters that are frozen between forward and backward: no mode waits for them, or swaps gradients.
+// Parameters that are frozen between forward and backward: no mode waits for their gradients, or assigns gradients
+// wrongly.
 #include "tests/support/groups.h"
 
 namespace {
@@ -7,7 +8,7 @@ using ls::parallel::DataParallel;
 using ls::parallel::DistributedDataParallel;
 using ls::parallel::GradientAccumulation;
 
-// Three layers of one shape: a gradient that reached the wrong parameter would fit.
+// Three layers of one shape, so that a gradient assigned to the wrong parameter would fit.
 struct Net : ls::nn::Module {
   ls::nn::Linear& first = add<ls::nn::Linear>("first", 4, 4);
   ls::nn::Linear& middle = add<ls::nn::Linear>("middle", 4, 4);
@@ -32,7 +33,7 @@ std::vector<ls::Tensor> gradients_of_one_process() {
   return grads;
 }
 
-// The gradients of one process; none for middle.weight where `frozen`.
+// Checks the gradients against those of one process; middle.weight has none if `frozen`.
 void check_gradients(const Net& model, bool frozen) {
   const std::vector<ls::Tensor> want = gradients_of_one_process();
   const auto named = model.named_parameters();
@@ -69,7 +70,7 @@ TEST_CASE("DistributedDataParallel: a parameter frozen after the forward on all 
   });
 }
 
-TEST_CASE("DistributedDataParallel: a parameter frozen on one rank alone counts as one that this rank did not use") {
+TEST_CASE("DistributedDataParallel: a parameter frozen on one rank alone counts as unused by that rank") {
   with_group("local", 2, [&](const Group& group) {
     Net model, other;
     DistributedDataParallel ddp(model, group);
@@ -125,7 +126,7 @@ TEST_CASE(
       freeze(model, false);
     }
   }
-  // The parameter is frozen before the second backward of the step: the first one's gradient stays.
+  // The parameter is frozen before the second backward of the step: the first backward's gradient stays.
   Net model, first;
   GradientAccumulation parallel(model, {.micro_batches = 2});
   int micro_batch = 0;

@@ -1,4 +1,4 @@
-// The collective suite on the gloo backend, and what ranks see when one of them is lost.
+// The collective suite on the gloo backend, and the errors of the others when a rank is lost.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// What this process has sent over its TCP connections: the kernel counts it.
+// Bytes that this process has sent over its TCP connections, as counted by the kernel.
 std::int64_t bytes_of_connections() {
   std::int64_t sum = 0;
   for (int fd = 3; fd < 256; ++fd) {
@@ -46,13 +46,13 @@ TEST_CASE("gloo: ranks report the buckets that were done before the last gradien
 
 TEST_CASE("gloo: tensors of several pieces") { with_group("gloo", 3, check_pieces); }
 
-TEST_CASE("gloo: random collectives of random sizes, waited for at random, leave the right numbers") {
+TEST_CASE("gloo: random collectives of random sizes, waited for at random, give the right numbers") {
   for (const int size : {2, 3})
     with_group("gloo", size,
                [](const Group& group) { check_random_collectives(group, random_collectives(10'000) / 2); });
 }
 
-TEST_CASE("gloo: ranks that are threads of one process") {
+TEST_CASE("gloo: ranks may be threads of one process") {
   with_threads("gloo", 3, [](const Group& group) {
     for (const std::int64_t rows : {29, 20000}) check_collectives(group, rows, ls::kFloat32, rows == 29);
     check_random_collectives(group, random_collectives(3000));
@@ -64,8 +64,8 @@ TEST_CASE("gloo: a large sum sends 2 (n-1) / n of its bytes, counted where they 
     with_group("gloo", size, [](const Group& group) {
       for (const std::int64_t count : {240'000, 1'500'007}) {
         const ls::Tensor t = ls::ones({count}), all = ls::zeros({group->size()}, {.dtype = ls::kInt64});
-        group->all_reduce(ls::ones({count}))->wait();  // the buffers of sockets have grown
-        // Once a peer has come to the second barrier it has all that was sent to it before the first one.
+        group->all_reduce(ls::ones({count}))->wait();  // grows the socket buffers
+        // A peer in the second barrier has received everything that was sent to it before the first one.
         const auto settle = [&] { group->barrier(), group->barrier(); };
         settle();
         group->traffic().clear();
@@ -74,10 +74,10 @@ TEST_CASE("gloo: a large sum sends 2 (n-1) / n of its bytes, counted where they 
         settle();
         const std::int64_t sent = bytes_of_connections() - before, booked = group->traffic().bytes_from(group->rank());
         const int n = group->size();
-        // The book counts tensors alone; heads, and what gloo says before each message, are a few hundred bytes a piece.
-        CHECK_MESSAGE(sent >= 2 * (n - 1) * count * 4 / n - 64 * n, sent << " bytes, " << booked << " are booked");
+        // The counters record tensors alone; headers, and gloo's own messages, are a few hundred bytes per piece.
+        CHECK_MESSAGE(sent >= 2 * (n - 1) * count * 4 / n - 64 * n, sent << " bytes, " << booked << " are recorded");
         CHECK_MESSAGE(sent <= 2 * (n - 1) * count * 4 / n + 64 * n + 1500 * (n - 1) + booked / 500,
-                      sent << " bytes, " << booked << " are booked");
+                      sent << " bytes, " << booked << " are recorded");
         group->all_gather(all, ls::full({1}, static_cast<double>(booked), {.dtype = ls::kInt64}))->wait();
         CHECK(all.sum().item<std::int64_t>() == 2 * (n - 1) * count * 4);
       }
@@ -124,11 +124,11 @@ TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
   });
 }
 
-TEST_CASE("gloo: a rank that is stopped is named by a rank that waits for another one, which waits for it") {
+TEST_CASE("gloo: a stopped rank is named even by a rank that waits for it only through another rank") {
   check_stopped_rank("gloo");
 }
 
-TEST_CASE("gloo: messages between some ranks leave the collectives of all as they are") {
+TEST_CASE("gloo: messages between some ranks do not disturb the collectives of all ranks") {
   for (const int size : {3, 4}) with_group("gloo", size, check_point_to_point);
   with_group("gloo", 3, check_other_tag);
 }
@@ -142,7 +142,7 @@ TEST_CASE("gloo: join and communication hooks") {
   });
 }
 
-TEST_CASE("gloo: ranks that disagree are told who called what") {
+TEST_CASE("gloo: ranks that disagree get an error that names both calls") {
   const auto check = [](const std::function<void(const Group&)>& call, const std::string& one,
                         const std::string& other) {
     with_group("gloo", 2, [&](const Group& group) {
@@ -170,12 +170,11 @@ TEST_CASE("gloo: ranks that disagree are told who called what") {
       "send of 3 f32", "send of 4 f32");
 }
 
-TEST_CASE(
-    "gloo: a rank that is killed is named by the others, whose parameters are untouched by the step that failed") {
+TEST_CASE("gloo: a rank that is killed is named by the others, and the failed step leaves their parameters unchanged") {
   for (const int size : {2, 3}) check_killed_rank(size, size - 1, 5, "gloo");
 }
 
-TEST_CASE("gloo: a rank that is killed amid large sums is named by all others") {
+TEST_CASE("gloo: a rank that is killed during large sums is named by all others") {
   const auto ended = ranks_of(
       3,
       [](const Group& group) {
@@ -195,7 +194,7 @@ TEST_CASE("gloo: a rank that is killed amid large sums is named by all others") 
   CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
 }
 
-TEST_CASE("gloo: ranks that are stopped run into the timeout of the others, who name all of them") {
+TEST_CASE("gloo: ranks that are stopped cause a timeout on the others, which name all of them") {
   const auto ended = ranks_of(
       3,
       [&](const Group& group) {
@@ -211,7 +210,7 @@ TEST_CASE("gloo: ranks that are stopped run into the timeout of the others, who 
   CHECK(ended[1].signal == SIGKILL);
 }
 
-TEST_CASE("gloo: whoever waits for a rank that is alive hears of another's death before that one arrives") {
+TEST_CASE("gloo: a rank that waits for a live rank gets the error about a dead rank before the live one arrives") {
   const auto ended = ranks_of(
       3,
       [](const Group& group) {
@@ -229,4 +228,4 @@ TEST_CASE("gloo: whoever waits for a rank that is alive hears of another's death
   CHECK(ended[2].signal == SIGKILL);
 }
 
-TEST_CASE("gloo: groups, also those that were split, leave no keys in the store") { check_no_keys_left("gloo"); }
+TEST_CASE("gloo: groups and their subgroups leave no keys in the store") { check_no_keys_left("gloo"); }

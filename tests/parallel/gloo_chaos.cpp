@@ -1,6 +1,6 @@
-// Faults at random over gloo.
+// Random faults over gloo.
 #include "tests/support/chaos_trials.h"
 
-TEST_CASE("gloo: whatever happens to a rank, the others name it, keep their bits, and leave nothing") {
+TEST_CASE("gloo: after any fault of a rank the others name it, keep their bits, and leave nothing behind") {
   run_trials(10, [](const Trial& trial) { check_processes_survive(trial, "gloo"); });
 }

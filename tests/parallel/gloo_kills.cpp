@@ -1,12 +1,14 @@
-// One rank is killed at named places, at any of them, on gloo.
+// One rank is killed or stopped at a numbered point or at a random moment, on gloo.
 #include "tests/support/kill_sweeps.h"
 
-TEST_CASE("gloo: whichever call of the system a rank dies at, the others name it, and soon") {
+TEST_CASE("gloo: a rank that is killed at any C library call is named by the others, and soon") {
   sweep_kill_points("gloo", 61);
 }
 
-TEST_CASE("gloo: whichever call of the system a rank is stopped at, the others name it when the time is over") {
+TEST_CASE("gloo: a rank that is stopped at any C library call is named by the others after the timeout") {
   sweep_stop_points("gloo", 201);
 }
 
-TEST_CASE("gloo: at whatever moment a rank dies, the others name it, and soon") { run_random_kills("gloo", 12); }
+TEST_CASE("gloo: a rank that is killed at a random moment is named by the others, and soon") {
+  run_random_kills("gloo", 12);
+}

@@ -6,14 +6,14 @@
 
 using ls::parallel::ReduceOp;
 
-TEST_CASE("operations may be waited for in any order, dropped, and be more than there are slots") {
+TEST_CASE("operations may be waited for in any order or dropped, and may outnumber the slots") {
   with_group("local", 3, [](const Group& group) {
     std::vector<ls::Tensor> tensors;
     std::vector<std::shared_ptr<ls::parallel::Work>> works;
     for (int i = 0; i < 100; ++i) {
       tensors.push_back(given_tensor(group->rank() + i, {1 + i * 37}, ls::kFloat32));
       works.push_back(group->all_reduce(tensors.back()));
-      if (i % 3 == 0) works.back() = nullptr;  // nobody waits for this one
+      if (i % 3 == 0) works.back() = nullptr;  // dropped without a wait
     }
     for (std::size_t i = works.size(); i-- > 0;) {
       if (works[i]) works[i]->wait();
@@ -47,13 +47,12 @@ TEST_CASE("two groups waited for in opposite orders do not wait for each other f
   });
 }
 
-TEST_CASE("local: 100,000 random collectives of random sizes, waited for at random, leave the right numbers") {
+TEST_CASE("local: 100,000 random collectives of random sizes, waited for at random, give the right numbers") {
   for (const int size : {2, 3})
     with_group("local", size, [](const Group& group) { check_random_collectives(group, 50000); });
 }
 
-TEST_CASE(
-    "communication memory is exchanged in place, in views of it as well, and outlives its handle while in flight") {
+TEST_CASE("communication memory and views of it are reduced in place, and outlive their handle while in flight") {
   with_group("local", 3, [](const Group& group) {
     for (const std::int64_t count : {1, 1000, 100000}) {
       ls::Tensor t = group->empty({count + 16}, ls::kFloat64);
@@ -69,7 +68,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a strided result whose first elements are the input is not mistaken for the input") {
+TEST_CASE("a strided result that starts at the input's first element is not mistaken for the input") {
   with_group("local", 3, [](const Group& group) {
     const ls::Tensor wide = ls::full({3, 8}, -1.0), out = wide.narrow(1, 0, 4);
     out[group->rank()].copy_(ls::full({4}, 1.0 * group->rank()));
@@ -106,7 +105,7 @@ TEST_CASE("groups and messages started in different orders do not wait for each 
   });
 }
 
-TEST_CASE("what was sent and dropped arrives though the group goes") {
+TEST_CASE("a message that was sent and dropped arrives even if the sender destroys its group") {
   with_group("local", 2, [](const Group& group) {
     if (group->rank() == 0) {
       group->send(ls::full({100000}, 3.0), 1);
@@ -118,7 +117,7 @@ TEST_CASE("what was sent and dropped arrives though the group goes") {
   });
 }
 
-TEST_CASE("large messages pass each other: send and receive at the same time") {
+TEST_CASE("large messages cross: send and receive at the same time") {
   with_group("local", 2, [](const Group& group) {
     const ls::Tensor out = given_tensor(group->rank(), {200000}, ls::kFloat32), in = ls::empty({200000});
     const auto sent = group->send(out, 1 - group->rank(), 3), got = group->recv(in, 1 - group->rank(), 3);
@@ -180,7 +179,7 @@ TEST_CASE("ranks that disagree get an error that names both sides") {
       {"rank"});
 }
 
-TEST_CASE("a rank that does not come is named, by barrier and collectives, as a timeout") {
+TEST_CASE("barrier and collectives time out and name the rank that has not arrived") {
   with_group("local", 3,
              [](const Group& group) {
                static std::barrier meeting(3);
@@ -195,7 +194,7 @@ TEST_CASE("a rank that does not come is named, by barrier and collectives, as a 
              {.timeout = std::chrono::seconds(3)});
 }
 
-TEST_CASE("where each rank waits for the next one, all name the last one, which waits for nobody") {
+TEST_CASE("in a chain of ranks that wait for each other, all name the last one, which waits for nobody") {
   with_group("local", 4,
              [](const Group& group) {
                static std::barrier meeting(4);
@@ -217,7 +216,7 @@ TEST_CASE("where each rank waits for the next one, all name the last one, which 
 
 TEST_CASE("a rank that leaves is named at once") {
   with_group("local", 3, [](const Group& group) {
-    if (group->rank() == 2) return;  // and with its last handle goes its place in the group
+    if (group->rank() == 2) return;  // the last handle is destroyed, and the rank leaves the group
     const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::zeros({100}))->wait(); });
     CHECK_MESSAGE(contains(error, "rank 2 has left the group"), error);
   });
@@ -239,7 +238,7 @@ TEST_CASE("split makes groups of the ranks with one color, ordered by key") {
   });
 }
 
-TEST_CASE("groups that were split, and those that are gone, leave no keys in the store") {
+TEST_CASE("split groups, alive or destroyed, leave no keys in the store") {
   for (const auto algorithm : {ls::parallel::Algorithm::kDirect, ls::parallel::Algorithm::kRing}) {
     const auto store = std::make_shared<ListedStore>(std::make_shared<ls::parallel::InProcessStore>());
     run_threads(4, [&](int rank) {

@@ -19,8 +19,8 @@ const auto kLoss = [](const Weights& model) {
   return [&model](const ls::Tensor& x, const ls::Tensor&) { return model(x); };
 };
 
-// One row a micro-batch. Added one after another in f16, column 0 stays at 2048, and so does a sum of two rounded
-// pairs in column 1 (2049 + 1); column 2 is exact.
+// One row per micro-batch. In f16, column 0 stays at 2048 when the rows are added in sequence, and column 1 also when
+// two rounded pairs are added (2049 + 1); column 2 is exact.
 const std::vector<double> kRows[] = {{2048, 2048, 4}, {1, 1, 5}, {1, 1, 6}, {1, 0, 7}};
 
 ls::Tensor rows(std::int64_t first, std::int64_t count) {
@@ -91,12 +91,12 @@ TEST_CASE("a batch with fewer rows than devices is scaled before it is rounded, 
   ls::parallel::DataParallel with_spare(model, {"cpu:0", "cpu:1", "cpu:2"});
   with_spare.backward(x, x, [&](const ls::Tensor& x, const ls::Tensor&) {
     const ls::Tensor loss = model(x);
-    return x[0][0].item<float>() == 1 ? loss : loss + ls::sum(spare->to(ls::kFloat32));  // not the middle one
+    return x[0][0].item<float>() == 1 ? loss : loss + ls::sum(spare->to(ls::kFloat32));  // without the middle replica
   });
   CHECK(spare->grad().item<float>() == doctest::Approx(2.0 / 3).epsilon(1e-3));
 }
 
-TEST_CASE("a backward by itself reduces f16 gradients in f32, too, and what one rank does not use counts as zero") {
+TEST_CASE("a separate backward reduces f16 gradients in f32, too, and a rank's unused parameters count as zero") {
   with_group("local", 2, [](const Group& group) {
     Weights model(ls::kFloat16);
     DistributedDataParallel ddp(model, group);
@@ -109,7 +109,7 @@ TEST_CASE("a backward by itself reduces f16 gradients in f32, too, and what one 
   });
 }
 
-TEST_CASE("numbers of rows and losses are exact beside f16 gradients") {
+TEST_CASE("numbers of rows and losses are exact next to f16 gradients") {
   with_group("local", 2, [](const Group& group) {
     Weights model(ls::kFloat16);
     DistributedDataParallel ddp(model, group, {.weighting = ls::parallel::Weighting::kSamples});
@@ -127,7 +127,7 @@ TEST_CASE("numbers of rows and losses are exact beside f16 gradients") {
   });
 }
 
-TEST_CASE("gradients that stand join f16 sums before they are rounded, or are added as autograd adds") {
+TEST_CASE("accumulated gradients join f16 sums before rounding, or are added as autograd adds") {
   with_group("local", 2, [](const Group& group) {
     const int rank = group->rank();
     Weights model(ls::kFloat16);
@@ -140,9 +140,9 @@ TEST_CASE("gradients that stand join f16 sums before they are rounded, or are ad
       const auto guard = ddp.no_sync();
       step(2048);
     }
-    step(rank == 0 ? 1 : 2);  // 2048 + 1.5, from ranks' sums of 2049 and 2050: 2049 is not an f16
+    step(rank == 0 ? 1 : 2);  // 2048 + 1.5, from ranks' sums of 2049 and 2050: 2049 is not representable in f16
     CHECK(model.w->grad().to(ls::kFloat32).max().item<float>() == 2050);
-    step(4);  // without zero_grad: a mean that stands
+    step(4);  // without zero_grad: the mean accumulates
     CHECK(model.w->grad().to(ls::kFloat32).max().item<float>() == 2054);
   });
 }

@@ -1,4 +1,4 @@
-// all_reduce hop by hop: what each algorithm leaves, what it sends, and what an observer sees.
+// all_reduce message by message: the result of each algorithm, its traffic, and the events for an observer.
 #include "lockstep/parallel/simulate/hops.h"
 
 #include <map>
@@ -53,7 +53,7 @@ int ceil_log2(int n) {
 
 }  // namespace
 
-TEST_CASE("hops: every algorithm's sums are the direct ones, for any number of ranks and elements") {
+TEST_CASE("hops: every algorithm's sums equal the direct ones, for any number of ranks and elements") {
   for (const Algorithm algorithm : kAll) {
     for (int size = 1; size <= 9; ++size) {
       const auto recorder = std::make_shared<Recorder>();
@@ -110,10 +110,10 @@ TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add i
   }
 }
 
-TEST_CASE("hops: what is sent is what the closed forms say, in as many steps; the books agree") {
+TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counters agree") {
   for (const Algorithm algorithm : kAll) {
     for (int size = 2; size <= 9; ++size) {
-      for (const std::int64_t count : {0, 1, 5, 12, 2520, 1001}) {  // 2520: what 1 to 9 divide
+      for (const std::int64_t count : {0, 1, 5, 12, 2520, 1001}) {  // 2520 is divisible by 1 to 9
         CAPTURE(par::name(algorithm));
         CAPTURE(size);
         CAPTURE(count);
@@ -148,7 +148,7 @@ TEST_CASE("hops: what is sent is what the closed forms say, in as many steps; th
   }
 }
 
-TEST_CASE("hops: several operations under way, dropped ones, and others between them stay in order") {
+TEST_CASE("hops: several operations in flight, dropped ones, and others between them stay in order") {
   for (const Algorithm algorithm : kAll) {
     with_threads("local", 3,
                  [&](const Group& group) {
@@ -176,7 +176,7 @@ TEST_CASE("hops: several operations under way, dropped ones, and others between 
   }
 }
 
-TEST_CASE("hops: random operations of all kinds, waited for at random") {
+TEST_CASE("hops: random operations of all kinds, waited for at random, give the right results") {
   for (const Algorithm algorithm : kAll) {
     for (const int size : {2, 3, 5}) {
       with_threads("local", size, [](const Group& group) { check_random_collectives(group, 200); },
@@ -217,7 +217,7 @@ TEST_CASE("hops: DistributedDataParallel trains over any algorithm, and over tre
   expect_same(train({.algorithm = Algorithm::kTree}), want, "tree");
 }
 
-TEST_CASE("hops: ranks that disagree, and one that leaves, are errors on all others") {
+TEST_CASE("hops: ranks that disagree, and a rank that leaves, are errors on all others") {
   with_threads("local", 3,
                [](const Group& group) {
                  const ls::Tensor t = ls::zeros({group->rank() == 2 ? 12 : 10});

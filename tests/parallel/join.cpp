@@ -1,4 +1,4 @@
-// join and communication hooks over processes.
+// join and communication hooks with processes as ranks.
 #include "tests/parallel/join.h"
 
 #include "tests/parallel/comm_hooks.h"
@@ -7,7 +7,7 @@
 using ls::parallel::DistributedDataParallel;
 using ls::parallel::Weighting;
 
-TEST_CASE("join and hooks: ranks that are processes, with uneven batches, casts and PowerSGD") {
+TEST_CASE("join and hooks: ranks are processes, with uneven batches, casts and PowerSGD") {
   for (const std::vector<int>& batches : {std::vector<int>{2, 5}, {0, 3, 1}, {3, 0, 2, 4}}) {
     CAPTURE(batches.size());
     with_group("shm", static_cast<int>(batches.size()), [&](const Group& group) {
@@ -21,14 +21,14 @@ TEST_CASE("join and hooks: ranks that are processes, with uneven batches, casts 
   }
 }
 
-TEST_CASE("join: a rank that is killed while others shadow it is named on them") {
+TEST_CASE("join: the joined ranks name a rank that is killed") {
   const std::vector<ExitStatus> ends = ranks_of(3, [](const Group& group) {
     const int rank = group->rank();
     Counting model;
     DistributedDataParallel ddp(model, group);
     const std::string error = error_of<ls::CommError>([&] {
       ddp.join([&] {
-        const int batches = rank == 1 ? 10 : 0;  // it dies before the fourth
+        const int batches = rank == 1 ? 10 : 0;  // rank 1 dies before the fourth batch
         for (int k = 0; k < batches; ++k) {
           const UnevenBatch batch(rank, k);
           if (k == 3) raise(SIGKILL);

@@ -1,4 +1,4 @@
-// Training with different numbers of batches on each rank, beside the same steps computed by one process.
+// Training with different numbers of batches on each rank, compared with the same steps computed by one process.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Counting : ls::nn::Module {
 };
 
 struct UnevenRun {
-  std::vector<int> batches = {};  // of each rank
+  std::vector<int> batches = {};  // by rank
   bool by_initial = true;         // divide_by_initial_world_size
   bool verb = true;               // backward(x, y, loss_fn), else loss.backward()
   ls::parallel::DistributedDataParallelOptions ddp = {};
@@ -49,8 +49,8 @@ inline std::vector<ls::Tensor> copies_of(const ls::nn::Module& module) {
   return copies;
 }
 
-// The same steps in one process: in step k the ranks that have a batch k take part. Returns the parameters, and the
-// mean loss of each step in `losses`.
+// Runs the same steps in one process: in step k the ranks that have a batch k take part. Returns the parameters, and
+// the mean loss of each step in `losses`.
 inline std::vector<ls::Tensor> uneven_reference(const UnevenRun& run, std::vector<double>& losses) {
   Counting model;
   ls::optim::SGD optimizer(model.parameters(), {.lr = kUnevenRate});
@@ -77,7 +77,7 @@ inline std::vector<ls::Tensor> uneven_reference(const UnevenRun& run, std::vecto
   return copies_of(model);
 }
 
-// On a rank of `group`: trains with join and compares with the reference, on all ranks.
+// Trains with join on a rank of `group`, and compares with the reference, on all ranks.
 inline void check_uneven(const Group& group, const UnevenRun& run) {
   std::vector<double> losses;
   const std::vector<ls::Tensor> want = uneven_reference(run, losses);
@@ -104,7 +104,7 @@ inline void check_uneven(const Group& group, const UnevenRun& run) {
       },
       {.divide_by_initial_world_size = run.by_initial});
   CHECK(ddp.stats().steps == most);
-  CHECK(model.seen->item<double>() == most);  // one forward a step, on the rank whose buffers count
+  CHECK(model.seen->item<double>() == most);  // one forward per step, on the rank whose buffers count
   const auto named = model.named_parameters();
   for (std::size_t i = 0; i < named.size(); ++i) {
     CHECK(!named[i].second->grad().defined());

@@ -27,7 +27,8 @@ void step(DistributedDataParallel& ddp, const ls::nn::Module& model, int rank, i
 
 }  // namespace
 
-TEST_CASE("join: ranks with fewer batches shadow the others, and all end as one process that sees the same steps") {
+TEST_CASE(
+    "join: ranks without batches join the others' steps, and the result is that of one process with the same steps") {
   for (const bool by_initial : {true, false}) {
     CAPTURE(by_initial);
     for (const bool verb : {true, false}) check_uneven_threads({.by_initial = by_initial, .verb = verb});
@@ -65,12 +66,12 @@ TEST_CASE("join: with the same number of batches on all ranks the bits are those
     });
   }
   CHECK(hashes[0] == hashes[1]);
-  CHECK(bytes[0] == bytes[1]);  // no message more while all ranks have data
+  CHECK(bytes[0] == bytes[1]);  // no extra message while all ranks have data
 }
 
-TEST_CASE("join: steps in no_sync are not shadowed, their gradients take part in the next synchronised one") {
+TEST_CASE("join: joined ranks skip steps in no_sync, whose gradients take part in the next synchronised step") {
   with_group("local", 2, [](const Group& group) {
-    // Rank 0: two rounds of two batches, the second of which is synchronised; rank 1: one round.
+    // Rank 0 runs two rounds of two batches, the second one synchronised; rank 1 runs one round.
     Counting model, alone;
     DistributedDataParallel ddp(model, group);
     ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1}), reference(alone.parameters(), {.lr = 0.1});
@@ -100,7 +101,7 @@ TEST_CASE("join: steps in no_sync are not shadowed, their gradients take part in
   });
 }
 
-TEST_CASE("join: with shadow_step the optimizer's state stays the same, and training goes on in step") {
+TEST_CASE("join: with shadow_step the optimizers' states stay equal, and training continues in step") {
   with_group("local", 3, [](const Group& group) {
     Counting model;
     DistributedDataParallel ddp(model, group, {.check_every = 1});
@@ -120,7 +121,8 @@ TEST_CASE("join: with shadow_step the optimizer's state stays the same, and trai
   });
 }
 
-TEST_CASE("join: throw_on_early_termination names the first rank that is out, on all ranks, and the group goes on") {
+TEST_CASE(
+    "join: throw_on_early_termination names the first exhausted rank on all ranks, and the group remains usable") {
   with_group("local", 3, [](const Group& group) {
     Counting model;
     DistributedDataParallel ddp(model, group);
@@ -148,7 +150,7 @@ TEST_CASE("join: throw_on_early_termination names the first rank that is out, on
   });
 }
 
-TEST_CASE("join: a wish to stop reaches all ranks, and ends all loops after the same step") {
+TEST_CASE("join: a stop request reaches all ranks, and ends all loops after the same step") {
   with_group("local", 3, [](const Group& group) {
     Counting model;
     DistributedDataParallel ddp(model, group);
@@ -165,7 +167,7 @@ TEST_CASE("join: a wish to stop reaches all ranks, and ends all loops after the 
   });
 }
 
-TEST_CASE("join: parameters in f16 and bf16") {
+TEST_CASE("join: works with parameters in f16 and bf16") {
   struct Weights : ls::nn::Module {
     explicit Weights(ls::DType dtype) : w(add_parameter("w", ls::full({3}, 8, {.dtype = dtype}))) {}
     ls::Tensor forward(const ls::Tensor& x) const override { return ls::sum(x * w->to(ls::kFloat32)); }
@@ -190,7 +192,7 @@ TEST_CASE("join: parameters in f16 and bf16") {
   }
 }
 
-TEST_CASE("join: what cannot work is an error that says so") {
+TEST_CASE("join: misuse is an error that says so") {
   with_group("local", 2, [](const Group& group) {
     Counting model, other;
     {
@@ -214,14 +216,14 @@ TEST_CASE("join: what cannot work is an error that says so") {
       const std::string differ =
           error_of<ls::CommError>([&] { ddp.join(nothing, {.divide_by_initial_world_size = group->rank() == 0}); });
       CHECK_MESSAGE(contains(differ, "rank 0 has divide_by_initial_world_size true"), differ);
-      ddp.join([&] { step(ddp, model, group->rank(), 0); });  // nothing has been left behind
+      ddp.join([&] { step(ddp, model, group->rank(), 0); });  // no state of the failed join remains
     }
     DistributedDataParallel first(model, group), second(other, group);
     CHECK(contains(error_of([&] { first.join([] {}); }), "another model"));
   });
 }
 
-TEST_CASE("join: another collective of the body meets a rank that shadows, and both are told") {
+TEST_CASE("join: another collective of the body, while a rank has joined, is an error on both") {
   with_group("local", 2, [](const Group& group) {
     Counting model;
     DistributedDataParallel ddp(model, group);
@@ -238,7 +240,7 @@ TEST_CASE("join: another collective of the body meets a rank that shadows, and b
   });
 }
 
-TEST_CASE("join: a rank whose body throws is lost to those that shadow it") {
+TEST_CASE("join: an exception in a rank's body is an error on the joined ranks") {
   std::string seen[2];
   CHECK_THROWS_WITH_AS(with_group("local", 2,
                                   [&](const Group& group) {

@@ -1,4 +1,4 @@
-// One rank is killed at named places, at any of them, on shm. scripts/chaos.sh asks for more, at random moments.
+// One rank is killed or stopped at a numbered point or at a random moment, on shm. scripts/chaos.sh runs more trials.
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 
 #include "tests/support/kill_sweeps.h"
 
-// The places: these functions stand before those of the C library, for the library and its modules too.
+// The points: these functions interpose those of the C library, for the library and its modules too.
 namespace {
 
 template <class Function>
@@ -43,12 +43,14 @@ int memfd_create(const char* name, unsigned flags) noexcept {
 }
 }
 
-TEST_CASE("shm: whichever call of the system a rank dies at, the others name it, and soon") {
+TEST_CASE("shm: a rank that is killed at any C library call is named by the others, and soon") {
   sweep_kill_points("shm", 9);
 }
 
-TEST_CASE("shm: whichever call of the system a rank is stopped at, the others name it when the time is over") {
+TEST_CASE("shm: a rank that is stopped at any C library call is named by the others after the timeout") {
   sweep_stop_points("shm", 61);
 }
 
-TEST_CASE("shm: at whatever moment a rank dies, the others name it, and soon") { run_random_kills("shm", 12); }
+TEST_CASE("shm: a rank that is killed at a random moment is named by the others, and soon") {
+  run_random_kills("shm", 12);
+}

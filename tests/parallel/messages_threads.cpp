@@ -1,5 +1,5 @@
-// The engine that gloo and mpi share, over a transport that counts: how many bytes each operation sends, which bits it
-// leaves, and what both sides see of a disagreement and of a rank that does not come. Ranks are threads.
+// The engine that gloo and mpi share, over a transport that counts: the bytes that each operation sends, the bits of
+// its result, and the errors of both sides after a disagreement or when a rank does not arrive. Ranks are threads.
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace {
 
 namespace par = ls::parallel;
 
-// Runs fn on `size` ranks; `waits` as gloo, else as mpi.
+// Runs fn on `size` ranks; `waits`: like gloo, otherwise like mpi.
 std::shared_ptr<Post> with_message_group(int size, bool waits, const std::function<void(par::Backend&)>& fn,
                                          std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   const auto post = std::make_shared<Post>(size);
@@ -33,7 +33,7 @@ std::shared_ptr<par::Work> start(par::Backend& group, par::Kind kind, const ls::
       {.kind = kind, .in = in, .out = out, .count = count, .dtype = in.dtype(), .root = root, .rank = group.rank()});
 }
 
-// What rank r puts in: no two ranks the same, and sums that round.
+// The input of rank r: different on each rank, and with sums that round.
 ls::Tensor own_numbers(int rank, std::int64_t count, ls::DType dtype) {
   return ls::sin(ls::arange(0, count, 1, {.dtype = ls::kFloat64}) * (1.0 + rank)).to(dtype);
 }
@@ -43,7 +43,7 @@ std::int64_t data_bytes(const SentBytes& sent) {
 }
 std::int64_t head_bytes(const SentBytes& sent) { return sent[static_cast<std::size_t>(par::Channel::kHeads)]; }
 
-// The elements that a rank owns: whole lines of 64 bytes, as many for each as whole lines can be.
+// The elements that a rank owns: whole lines of 64 bytes, distributed as evenly as possible.
 std::int64_t owned(int rank, int size, std::int64_t count, std::int64_t item) {
   const std::int64_t line = 64 / item, lines = (count + line - 1) / line;
   const auto before = [&](int r) { return std::min(count, lines * r / size * line); };
@@ -52,7 +52,7 @@ std::int64_t owned(int rank, int size, std::int64_t count, std::int64_t item) {
 
 }  // namespace
 
-TEST_CASE("messages: a large sum sends 2 (n-1) / n of its bytes a rank, where n divides its lines exactly so") {
+TEST_CASE("messages: a large sum sends 2 (n-1) / n of its bytes per rank, exactly where n divides its lines") {
   for (int size = 2; size <= 7; ++size) {
     for (const std::int64_t count : {size * 16 * 1000, 100'003, 700'001}) {
       for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
@@ -72,7 +72,7 @@ TEST_CASE("messages: a large sum sends 2 (n-1) / n of its bytes a rank, where n 
           CHECK(head_bytes(sent) == 64 * (size - 1));
           all += data_bytes(sent);
         }
-        CHECK(all == 2 * (size - 1) * bytes);  // whatever divides what
+        CHECK(all == 2 * (size - 1) * bytes);  // also where n does not divide the lines
       }
     }
   }
@@ -93,7 +93,7 @@ TEST_CASE("messages: a sum of up to 16 KiB is one exchange of n-1 times its byte
   }
 }
 
-TEST_CASE("messages: other operations send what they must, and no more") {
+TEST_CASE("messages: other operations send the minimum number of bytes") {
   const int size = 3;
   const std::int64_t count = 100'000, bytes = count * 4;
   const auto sent_by = [&](par::Kind kind, std::int64_t in_parts, std::int64_t out_parts) {
@@ -124,7 +124,7 @@ TEST_CASE("messages: sums have the bits of local, for any number of ranks and si
         with_message_group(size, waits, [&](par::Backend& group) {
           const ls::Tensor t = own_numbers(group.rank(), count, ls::kFloat32);
           std::vector<std::shared_ptr<par::Work>> works;
-          for (int i = 0; i < 3; ++i) {  // the first two are others' business
+          for (int i = 0; i < 3; ++i) {  // the first two occupy the engine
             const ls::Tensor other = ls::ones({count});
             works.push_back(start(group, par::Kind::kAllReduce, i == 2 ? t : other, i == 2 ? t : other));
           }
@@ -137,7 +137,7 @@ TEST_CASE("messages: sums have the bits of local, for any number of ranks and si
   }
 }
 
-TEST_CASE("messages: a disagreement and a rank that does not come are errors on all sides") {
+TEST_CASE("messages: a disagreement and a rank that does not arrive are errors on all sides") {
   for (const bool waits : {false, true}) {
     CAPTURE(waits);
     with_message_group(3, waits, [](par::Backend& group) {
@@ -149,7 +149,7 @@ TEST_CASE("messages: a disagreement and a rank that does not come are errors on 
     std::atomic<int> gave_up{0};
     const auto is_late = [&](par::Backend& group) {
       const ls::Tensor t = ls::zeros({100'000});
-      if (group.rank() == 1) {  // it comes when the others have given up, and is told so
+      if (group.rank() == 1) {  // rank 1 arrives after the others have given up, and its error says so
         while (gave_up < 2) std::this_thread::yield();
         CHECK(contains(error_of<ls::CommError>([&] { start(group, par::Kind::kAllReduce, t, t)->wait(); }), "rank 1"));
         return;
@@ -163,7 +163,7 @@ TEST_CASE("messages: a disagreement and a rank that does not come are errors on 
   }
 }
 
-TEST_CASE("messages: a rank that is gone when its heads have come, and others send to it, is named at once") {
+TEST_CASE("messages: a rank that leaves after its headers arrived, while others send to it, is named at once") {
   for (const bool waits : {false, true}) {
     std::atomic<bool> is_gone{false};
     const auto post = std::make_shared<Post>(3);
@@ -204,7 +204,7 @@ std::shared_ptr<par::Work> message(par::Backend& group, par::Kind kind, int peer
 
 }  // namespace
 
-TEST_CASE("messages: where each rank waits for the next one, all name the last one, which waits for nobody") {
+TEST_CASE("messages: in a chain of ranks that wait for each other, all name the last one, which waits for nobody") {
   for (const bool waits : {false, true}) {
     for (const std::int64_t count : {10, 100'000}) {
       CAPTURE(waits);
@@ -233,7 +233,8 @@ TEST_CASE("messages: where each rank waits for the next one, all name the last o
 }
 
 TEST_CASE(
-    "messages: where all ranks wait for each other, each names the one that it waits for, or what another said first") {
+    "messages: in a cycle of ranks that wait for each other, each names its next one, or repeats another rank's "
+    "error") {
   for (const bool waits : {false, true}) {
     CAPTURE(waits);
     with_message_group(

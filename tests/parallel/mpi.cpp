@@ -1,4 +1,4 @@
-// The collective suite on the mpi backend. ctest runs this file under mpirun; without it there is nothing to join.
+// The collective suite on the mpi backend. ctest runs this file under mpirun; otherwise most cases are skipped.
 #include <dlfcn.h>
 #include <signal.h>
 
@@ -15,13 +15,13 @@ std::int64_t sent_bytes = 0;
 
 }  // namespace
 
-// Stands before MPI's own in this program: the module's sends come here, and their bytes are counted. All MPI types are
-// pointers, as OpenMPI has them; the program is not linked with MPI.
+// Interposes MPI's own function to count the bytes that the module sends. All MPI types are pointers, as in OpenMPI;
+// the program is not linked with MPI.
 extern "C" int MPI_Isend(const void* data, int count, void* type, int to, int tag, void* comm, void** request);
 int MPI_Isend(const void* data, int count, void* type, int to, int tag, void* comm, void** request) {
   static const auto send =
       reinterpret_cast<decltype(&MPI_Isend)>(dlsym(dlopen("libmpi.so.40", RTLD_NOW), "PMPI_Isend"));
-  sent_bytes += count;  // MPI_BYTE is all that is sent
+  sent_bytes += count;  // all data is sent as MPI_BYTE
   return send(data, count, type, to, tag, comm, request);
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("mpi: tensors of several pieces" * doctest::skip(!under_mpirun())) {
   check_pieces(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
-TEST_CASE("mpi: messages between some ranks leave the collectives of all as they are" *
+TEST_CASE("mpi: messages between some ranks do not disturb the collectives of all ranks" *
           doctest::skip(!under_mpirun())) {
   check_point_to_point(world());
   check_point_to_point(world({.reduction = ls::parallel::Reduction::kCanonical}));
@@ -67,12 +67,12 @@ TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {
   check_uneven_and_products(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
-TEST_CASE("mpi: random collectives of random sizes, waited for at random, leave the right numbers" *
+TEST_CASE("mpi: random collectives of random sizes, waited for at random, give the right numbers" *
           doctest::skip(!under_mpirun())) {
   check_random_collectives(world(), random_collectives(10'000));
 }
 
-TEST_CASE("mpi: a large sum sends 2 (n-1) / n of its bytes in either reduction order, and the book says so" *
+TEST_CASE("mpi: a large sum sends 2 (n-1) / n of its bytes in either reduction order, as the traffic counters record" *
           doctest::skip(!under_mpirun())) {
   for (const auto reduction : {ls::parallel::Reduction::kNative, ls::parallel::Reduction::kCanonical}) {
     const Group group = world({.reduction = reduction});
@@ -83,13 +83,13 @@ TEST_CASE("mpi: a large sum sends 2 (n-1) / n of its bytes in either reduction o
       group->traffic().clear();
       sent_bytes = 0;
       group->all_reduce(t)->wait();
-      const std::int64_t lines = (count + 15) / 16;  // of 64 bytes: shares are whole ones
+      const std::int64_t lines = (count + 15) / 16;  // of 64 bytes: a rank owns whole lines
       const auto first = [&](int r) { return std::min(count, lines * r / n * 16); };
       const std::int64_t own = first(rank + 1) - first(rank), heads = 64 * (n - 1);
       CHECK(sent_bytes == (count - own + (n - 1) * own) * 4 + heads);
       const std::int64_t booked = group->traffic().bytes_from(rank);
       if (count % (16 * n) == 0) CHECK(sent_bytes - heads == 2 * (n - 1) * count * 4 / n);
-      CHECK(std::abs(sent_bytes - heads - booked) <= 64 * n);  // the book's shares are not rounded to lines
+      CHECK(std::abs(sent_bytes - heads - booked) <= 64 * n);  // the counters do not round a rank's part to lines
       const ls::Tensor all = ls::full({1}, static_cast<double>(sent_bytes - heads), {.dtype = ls::kInt64});
       group->all_reduce(all)->wait();
       CHECK(all.item<std::int64_t>() == 2 * (n - 1) * count * 4);
@@ -108,7 +108,7 @@ TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) 
   check_power_sgd(group, 2, ls::kFloat32);
 }
 
-TEST_CASE("mpi: ranks that split form groups of their own" * doctest::skip(!under_mpirun())) {
+TEST_CASE("mpi: ranks that split form separate groups" * doctest::skip(!under_mpirun())) {
   const Group group = world();
   const Group part = group->split(group->rank() % 2);
   const ls::Tensor t = ls::full({3}, group->rank());
@@ -118,7 +118,7 @@ TEST_CASE("mpi: ranks that split form groups of their own" * doctest::skip(!unde
   CHECK(t.min().item<double>() == sum);
 }
 
-TEST_CASE("mpi: other backends meet by MPI, too" * doctest::skip(!under_mpirun())) {
+TEST_CASE("mpi: other backends can use MPI for their rendezvous" * doctest::skip(!under_mpirun())) {
   for (const char* backend : {"shm", "gloo"}) {
     const Group group = ls::parallel::init_process_group({.backend = backend, .init_method = "mpi://"});
     const ls::Tensor t = ls::ones({3});
@@ -127,9 +127,9 @@ TEST_CASE("mpi: other backends meet by MPI, too" * doctest::skip(!under_mpirun()
   }
 }
 
-TEST_CASE("mpi: ranks that disagree are told who called what" * doctest::skip(!under_mpirun())) {
+TEST_CASE("mpi: ranks that disagree get an error that names both calls" * doctest::skip(!under_mpirun())) {
   const Group group = world();
-  // mpirun ends the other ranks when the first one has ended, which it does after the barrier: nothing is left to check then.
+  // mpirun kills the other ranks when the first one exits; the barrier makes all ranks finish their checks first.
   const Group until_all_know = ls::parallel::init_process_group({.backend = "shm"});
   ::signal(SIGTERM, SIG_IGN);
   const bool is_first = group->rank() == 0;
@@ -143,8 +143,8 @@ TEST_CASE("mpi: ranks that disagree are told who called what" * doctest::skip(!u
   until_all_know->barrier();
 }
 
-TEST_CASE("mpi: a program that mpirun did not start is told so" * doctest::skip(under_mpirun())) {
-  check_processes(1, [](int) {  // MPI would stay initialised
+TEST_CASE("mpi: in a program that mpirun did not start, the error says so" * doctest::skip(under_mpirun())) {
+  check_processes(1, [](int) {  // in a process of its own, since MPI would stay initialised
     const std::string error = error_of([] {
       ls::parallel::init_process_group({.backend = "mpi", .init_method = "mpi://", .world_size = 2, .rank = 0});
     });

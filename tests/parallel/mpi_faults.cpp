@@ -1,5 +1,5 @@
-// What becomes of a job under mpirun one of whose ranks is killed, stops, throws, or does something else than the others.
-// The first test case starts the jobs; the second one is what their ranks run.
+// Jobs under mpirun in which one rank is killed, stops, throws, or makes a different call than the others. The first
+// test case starts the jobs; the second one is the program of their ranks.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "tests/support/chaos.h"
 #include "tests/support/watched_process.h"
 
-// Stands before MPI's own in this program, and says in such a job that it was called.
+// Interposes MPI's own function, to report in such a job that it was called.
 extern "C" int MPI_Finalize();
 int MPI_Finalize() {
   if (std::getenv("LOCKSTEP_TEST_MPI_FAULT")) std::puts("finalized");
@@ -22,7 +22,7 @@ int MPI_Finalize() {
 
 namespace {
 
-constexpr const char* kFault = "LOCKSTEP_TEST_MPI_FAULT";  // what happens to rank 1
+constexpr const char* kFault = "LOCKSTEP_TEST_MPI_FAULT";  // the fault of rank 1
 constexpr const char* kJob = "LOCKSTEP_TEST_MPI_JOB";      // marks the processes of a job
 
 std::string fault() {
@@ -35,7 +35,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Waits until no process is left that was started for this job: mpirun does not wait for the ranks that it kills.
+// Waits until all processes of this job have ended: mpirun does not wait for the ranks that it kills.
 bool all_end(const std::string& job) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const bool is_of_job = contains(contents((entry.path() / "environ").string()), std::string(kJob) + "=" + job);
@@ -44,7 +44,7 @@ bool all_end(const std::string& job) {
   return true;
 }
 
-// Where the ranks of a job tell each other that they have said what they know.
+// The file in which the ranks of a job record that they have reported their errors.
 std::string told_file(const std::string& job) { return "mpi_job_" + job + ".told"; }
 
 struct Job {
@@ -52,7 +52,7 @@ struct Job {
   std::string output;
 };
 
-// Three ranks of this program under mpirun, within a minute.
+// Runs three ranks of this program under mpirun, for at most a minute.
 Job run_job(const std::string& what) {
   static int jobs = 0;
   const std::string job = std::to_string(getpid()) + "-" + std::to_string(jobs++), file = "mpi_job_" + job + ".txt";
@@ -76,7 +76,7 @@ Job run_job(const std::string& what) {
   return result;
 }
 
-// What rank 1 does in the midst of training.
+// The fault of rank 1 during training.
 void be_faulty(const Group& group) {
   const std::string what = fault();
   if (what == "kill") raise(SIGKILL);
@@ -86,7 +86,7 @@ void be_faulty(const Group& group) {
   if (what == "disagree") group->broadcast(ls::zeros({3}), 0)->wait();
 }
 
-// mpirun ends all ranks when the first one leaves: those who can tell of the fault have done so by then.
+// Waits for the reports of the other ranks, because mpirun kills all ranks when the first one exits.
 void wait_for_others(int rank) {
   if (fault() != "stop" && fault() != "disagree") return;
   ls::parallel::FileStore told(told_file(std::getenv(kJob)));
@@ -97,10 +97,10 @@ void wait_for_others(int rank) {
 
 }  // namespace
 
-TEST_CASE("mpi: whatever happens to a rank, mpirun ends the job, nothing is left, and who survives names the culprit" *
+TEST_CASE("mpi: after any fault of a rank mpirun ends the job, no process is left, and the survivors name the culprit" *
           doctest::skip(!fault().empty())) {
   if (std::system("mpirun --version >/dev/null 2>&1") != 0) {
-    MESSAGE("SKIPPED: there is no mpirun");
+    MESSAGE("SKIPPED: mpirun was not found");
     return;
   }
   for (const std::string what : {"kill", "exit", "throw", "stop", "disagree"}) {
@@ -108,14 +108,14 @@ TEST_CASE("mpi: whatever happens to a rank, mpirun ends the job, nothing is left
     const Job job = run_job(what);
     CAPTURE(job.output);
     CHECK(!job.status.timed_out);
-    CHECK(job.status.code > 0);  // mpirun's own, which tells the user that the job failed
-    // mpirun ends the others at once where a rank was killed or ended badly: they may not come to say anything.
+    CHECK(job.status.code > 0);  // mpirun's exit code, which tells the user that the job failed
+    // Where a rank was killed or failed, mpirun kills the others at once, possibly before they report.
     for (const char* survivor : {"rank 0 ", "rank 2 "}) {
       const bool has_told = contains(job.output, std::string(survivor) + "names rank 1");
       if (what == "stop" || what == "disagree") CHECK(has_told);
       CHECK(!contains(job.output, std::string(survivor) + "is wrong"));
     }
-    CHECK(!contains(job.output, "finalized"));  // that would wait for ranks that may be gone
+    CHECK(!contains(job.output, "finalized"));  // MPI_Finalize would wait for ranks that may be lost
   }
 }
 

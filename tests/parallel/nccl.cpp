@@ -1,4 +1,4 @@
-// What can be said about nccl without a GPU: who may share one, and what is missing.
+// Tests of nccl that need no GPU: which ranks may share a GPU, and the errors for missing parts.
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/support/groups.h"
@@ -39,7 +39,7 @@ TEST_CASE("two ranks on one GPU are an error that names both, unless it is allow
   CHECK(contains(error, "allow_shared_gpu"));
 }
 
-TEST_CASE("ranks tell each other their GPUs by the store, and nobody believes anything else") {
+TEST_CASE("ranks exchange their GPUs through the store, and malformed entries are refused") {
   par::InProcessStore store;
   store.set("gpu/0", "host\nGPU-1\ncuda:3");
   const auto all = par::exchange_gpus(store, 1, 2, {par::machine_mark(), "GPU-2", "cuda:0"});

@@ -1,4 +1,4 @@
-// The overlap that ranks report which are processes.
+// The overlap that ranks report when they are processes.
 #include "tests/parallel/overlap.h"
 
 #include <doctest/doctest.h>

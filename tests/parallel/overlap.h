@@ -1,4 +1,4 @@
-// How much of a step's communication overlaps with backward, as ranks of any backend report it.
+// How much of a step's communication overlaps with backward, as reported by ranks of any backend.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace overlap_test {
 
-// Three layers, called in the order of `calls` by their numbers of registration. Gradients of 64 KiB take no
-// special path.
+// Three layers, called in the order `calls` of their registration numbers. Gradients of 64 KiB avoid the special paths
+// for small ones.
 struct Layers : ls::nn::Module {
   explicit Layers(std::array<int, 3> calls) : calls_(calls) {
     for (const char* name : {"0", "1", "2"}) layers_.push_back(&add<ls::nn::Linear>(name, 128, 128, kNoBias));
@@ -47,9 +47,9 @@ inline void check_overlap(const Group& group) {
   check_none(stats_of_step(group, in_order, kOneBucket), 1);
   // The first bucket holds the gradient that backward computes last, and buckets are launched in order.
   check_none(stats_of_step(group, reversed, kOneBucketEach), 3);
-  // Before the second bucket is launched the first one is done on all ranks. With shared memory a rank works on older
-  // operations while it waits: past the first barrier all have launched the bucket, in the second each takes what is
-  // left of it, and past the third no rank is still at work on its part.
+  // Before the second bucket is launched, the first one is done on all ranks. With shared memory a rank works on older
+  // operations while it waits: after the first barrier all ranks have launched the bucket, in the second each does the
+  // rest of its work on it, and after the third no rank still works on its part.
   ls::autograd::register_leaf_hook(in_order.weight(1), [&](ls::autograd::Run&) {
     for (int i = 0; i < 3; ++i) group->barrier();
   });

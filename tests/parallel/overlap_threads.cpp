@@ -1,4 +1,4 @@
-// How much of a step's communication overlaps with backward: the definition, and what a step reports.
+// How much of a step's communication overlaps with backward: the definition, and the report of a step.
 #include <doctest/doctest.h>
 
 #include "tests/parallel/overlap.h"
@@ -7,7 +7,7 @@ namespace par = lockstep::parallel;
 using par::BucketStats, par::CommunicationOverlap;
 
 TEST_CASE("overlap: only buckets that were done before the last gradient was ready count, in seconds and in bytes") {
-  // The first bucket is done at 4, before the last gradient at 6; the second is in flight then.
+  // The first bucket is done at 4, before the last gradient at 6; the second is then in flight.
   const std::vector<BucketStats> buckets = {{.bytes = 100, .ready = 0, .launched = 1, .done = 4},
                                             {.bytes = 200, .ready = 3, .launched = 3, .done = 9},
                                             {.bytes = 700, .ready = 6, .launched = 6, .done = 11}};
@@ -31,7 +31,7 @@ TEST_CASE("overlap: seconds of buckets that are in flight together count once, a
   CHECK(overlap.byte_share() == 0.75);
 }
 
-TEST_CASE("overlap: one bucket, no bucket, and buckets that all wait for the last gradient have none") {
+TEST_CASE("overlap: one bucket, no bucket, and buckets that all wait for the last gradient have no overlap") {
   for (const auto& buckets :
        {std::vector<BucketStats>(),
         {{.bytes = 8, .ready = 0, .launched = 1, .done = 2}},

@@ -1,4 +1,4 @@
-// Ranks that watch each other through the store: who is silent, who has ended, who says so, and who leaves in order.
+// Ranks that watch each other through the store: silent ranks, ended processes, reported failures, and orderly exits.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace {
 namespace par = ls::parallel;
 using std::chrono::milliseconds;
 
-// A watch that can be waited for. Silence is an hour unless a test is about it.
+// A watch whose failure a test can wait for. A rank counts as silent after an hour unless a test sets less.
 class Watched {
  public:
   Watched(int rank, int size, std::shared_ptr<par::Store> store, milliseconds silence = std::chrono::hours(1))
@@ -45,7 +45,7 @@ class Watched {
 
 }  // namespace
 
-TEST_CASE("what one rank calls a failure is the failure of all, and the first one counts") {
+TEST_CASE("a failure that one rank reports is the failure of all ranks, and the first one counts") {
   const auto store = std::make_shared<par::InProcessStore>();
   Watched a(0, 3, store), b(1, 3, store), c(2, 3, store);
   CHECK(!b.watch().has_failed());
@@ -55,14 +55,14 @@ TEST_CASE("what one rank calls a failure is the failure of all, and the first on
   for (Watched* each : {&a, &b, &c}) CHECK(each->failure() == "rank 0: broken");
 }
 
-TEST_CASE("a rank that is not heard of is lost, for all others") {
+TEST_CASE("a rank that sends no heartbeat is lost, for all others") {
   const auto store = std::make_shared<par::InProcessStore>();
-  store->set("watch/sign/1", "3 8");  // its last one
+  store->set("watch/sign/1", "3 8");  // its last heartbeat
   Watched a(0, 3, store, milliseconds(50)), c(2, 3, store, std::chrono::hours(1));
   for (Watched* each : {&a, &c}) CHECK(contains(each->failure(), "rank 1 is gone: nothing was heard of it for 50 ms"));
 }
 
-TEST_CASE("a rank that leaves in order is not missed, and the one behind it is looked after") {
+TEST_CASE("a rank that leaves in order is not lost, and the rank that it watched is watched by another") {
   const auto store = std::make_shared<par::InProcessStore>();
   Watched a(0, 3, store, std::chrono::seconds(2));
   {
@@ -74,12 +74,12 @@ TEST_CASE("a rank that leaves in order is not missed, and the one behind it is l
   CHECK(contains(a.failure(), "rank 2 is gone"));
 }
 
-TEST_CASE("rank 0 stays until the others have heard of a failure, and not for one that has left or died") {
+TEST_CASE("rank 0 stays until the others have received a failure, but does not wait for ranks that left or died") {
   const auto store = std::make_shared<par::InProcessStore>();
   Watched b(1, 3, store);
   std::string heard;
   {
-    Watched a(0, 3, store);  // there is no rank 2
+    Watched a(0, 3, store);  // rank 2 never starts
     a.watch().fail("rank 0: broken");
     heard = b.failure();
   }
@@ -88,7 +88,7 @@ TEST_CASE("rank 0 stays until the others have heard of a failure, and not for on
   CHECK(store->get("watch/heard/1") == "1");
 }
 
-// What a store says when who held it has died.
+// A store whose holder has died.
 class EndedStore final : public par::Store {
  public:
   using Store::get;
@@ -113,7 +113,7 @@ class EndedStore final : public par::Store {
   par::InProcessStore store_;
 };
 
-TEST_CASE("whoever is left without a store, whose holder has ended, knows that nothing more will come") {
+TEST_CASE("a rank whose store's holder has ended knows that no further message can arrive") {
   const auto store = std::make_shared<EndedStore>();
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -125,13 +125,13 @@ TEST_CASE("whoever is left without a store, whose holder has ended, knows that n
   store->set("watch/process/0", std::to_string(child) + own.substr(own.find('/')));
   Watched b(1, 2, store);
   b.watch().remember_holder();
-  const auto pass_beats = [&](int count) {  // each asks the store
+  const auto pass_beats = [&](int count) {  // each heartbeat asks the store
     for (const int before = store->calls; store->calls < before + count;) std::this_thread::yield();
   };
   pass_beats(10);
   store->is_gone = true;
   pass_beats(10);
-  CHECK(!b.watch().is_orphaned());  // it lives
+  CHECK(!b.watch().is_orphaned());  // the holder still runs
   REQUIRE(kill(child, SIGKILL) == 0);
   waitpid(child, nullptr, 0);
   pass_beats(10);
@@ -139,7 +139,7 @@ TEST_CASE("whoever is left without a store, whose holder has ended, knows that n
   CHECK(!b.watch().has_failed());
 }
 
-TEST_CASE("a process that ends is noticed at once") {
+TEST_CASE("a process that ends is reported at once") {
   const std::string path = "peer_watch.store";
   std::filesystem::remove(path);
   const pid_t child = fork();
@@ -148,7 +148,7 @@ TEST_CASE("a process that ends is noticed at once") {
     const auto store = std::make_shared<par::FileStore>(path, par::FileStoreOptions{.world_size = 2});
     const par::PeerWatch watch({.rank = 1, .size = 2, .store = store}, [] {});
     store->get("go");
-    _exit(0);  // without a word
+    _exit(0);  // without leaving in order
   }
   const auto store = std::make_shared<par::FileStore>(path, par::FileStoreOptions{.world_size = 2});
   store->get("watch/process/1");

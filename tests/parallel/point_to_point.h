@@ -30,7 +30,7 @@ class Messages {
     }
     received_.clear();
   }
-  // Collectives of every path: small, large, without data.
+  // Runs collectives on every path: small, large, without data.
   void check_collectives() {
     const int n = group_->size();
     const ls::Tensor sum = ls::ones({count_}), all = ls::empty({n, 2});
@@ -53,7 +53,7 @@ class Messages {
   std::vector<Received> received_;
 };
 
-// For three ranks and more: each has made another number of calls before every collective.
+// For three or more ranks, each of which has made a different number of calls before every collective.
 inline void check_point_to_point(const Group& group) {
   const int n = group->size();
   for (const std::int64_t count : {3, 50'000}) {
@@ -72,7 +72,7 @@ inline void check_point_to_point(const Group& group) {
     part->all_reduce(members)->wait();
     CHECK(members.min().item<double>() == part->size());
 
-    // Messages that are started before a collective and end after it, and the other way round; also in both directions.
+    // Messages that start before a collective and end after it, and the other way round; also in both directions.
     Messages::Works sent = messages.start(1, 0, 1);
     messages.check_collectives();
     Messages::wait(sent);
@@ -90,7 +90,7 @@ inline void check_point_to_point(const Group& group) {
   }
 }
 
-// A recv of another tag than that of the send that it meets is an error on the receiver, though numbers agree.
+// A recv whose tag differs from that of the matching send is an error on the receiver, even if the numbers agree.
 inline void check_other_tag(const Group& group) {
   Messages messages(group, 3);
   messages.exchange(0, 1, 5);

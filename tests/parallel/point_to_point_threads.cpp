@@ -5,17 +5,17 @@
 
 namespace par = ls::parallel;
 
-TEST_CASE("local: messages between some ranks leave the collectives of all as they are") {
+TEST_CASE("local: messages between some ranks do not disturb the collectives of all ranks") {
   for (const int size : {3, 4}) with_threads("local", size, check_point_to_point);
   with_threads("local", 3, check_other_tag);
 }
 
-TEST_CASE("hops: messages between some ranks leave the collectives of all as they are") {
+TEST_CASE("hops: messages between some ranks do not disturb the collectives of all ranks") {
   for (const par::Algorithm algorithm : {par::Algorithm::kRing, par::Algorithm::kTree})
     with_threads("local", 3, check_point_to_point, {.algorithm = algorithm});
 }
 
-TEST_CASE("sim: messages between some ranks leave the collectives of all as they are") {
+TEST_CASE("sim: messages between some ranks do not disturb the collectives of all ranks") {
   const auto store = std::make_shared<par::InProcessStore>();
   run_threads(3, [&](int rank) {
     check_point_to_point(par::init_process_group(
@@ -28,7 +28,7 @@ TEST_CASE("sim: messages between some ranks leave the collectives of all as they
   });
 }
 
-TEST_CASE("messages are numbered for their two ranks and direction, and collectives for the group") {
+TEST_CASE("messages are numbered by pair of ranks and direction, and collectives by group") {
   with_threads("local", 3, [](const Group& group) {
     const ls::Tensor t = ls::zeros({3});
     for (int i = 0; i < 4; ++i) {
@@ -37,7 +37,7 @@ TEST_CASE("messages are numbered for their two ranks and direction, and collecti
     }
     if (group->rank() == 1) group->send(t, 2)->wait();
     if (group->rank() == 2) group->recv(t, 1)->wait();
-    group->barrier();  // the group's third one, after two of its making
+    group->barrier();  // the group's third barrier, after two during its construction
     if (group->rank() == 0) {
       group->send(ls::zeros({3}), 1, 7)->wait();
     } else if (group->rank() == 1) {

@@ -17,7 +17,7 @@ void check_modes(const Options& options, int threads) {
   }
 }
 
-// Ranks as processes: the random streams are a process's own.
+// Ranks are processes, because the random streams belong to a process.
 template <class Optimizer, class Options>
 void check_ranks(const Options& options, int ranks, int micro_batches) {
   CAPTURE(ranks);
@@ -33,7 +33,8 @@ void check_ranks(const Options& options, int ranks, int micro_batches) {
 }  // namespace
 
 TEST_CASE(
-    "DistributedDataParallel over R ranks with S / R micro-batches each gives the bits of S micro-batches in turn") {
+    "DistributedDataParallel over R ranks with S / R micro-batches each gives the bits of S micro-batches in "
+    "sequence") {
   for (const int micro_batches : {1, 2, 4, 8}) {
     for (int ranks = 1; ranks <= micro_batches; ranks *= 2) {
       check_ranks<ls::optim::SGD>(kSgd, ranks, micro_batches);
@@ -44,7 +45,7 @@ TEST_CASE(
   check_ranks<ls::optim::SGD>(kSgd, 3, 3);
 }
 
-TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in turn, whatever the number of threads") {
+TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in sequence, for any number of threads") {
   const int before = ls::num_threads();
   check_modes<ls::optim::SGD>(kSgd, 1);
   check_modes<ls::optim::SGD>(kSgd, 2);
@@ -52,7 +53,7 @@ TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in turn, 
   ls::set_num_threads(before);
 }
 
-TEST_CASE("runs with different micro-batches differ, and so would a mode that added in another order") {
+TEST_CASE("different micro-batches give different bits, and so would another order of additions") {
   CHECK(run_accumulation<ls::optim::SGD>(1, kSgd).hash != run_accumulation<ls::optim::SGD>(2, kSgd).hash);
   CHECK(run_accumulation<ls::optim::SGD>(2, kSgd).hash != run_accumulation<ls::optim::SGD>(4, kSgd).hash);
   CHECK(run_accumulation<ls::optim::SGD>(4, kSgd).hash == run_accumulation<ls::optim::SGD>(4, kSgd).hash);

@@ -1,7 +1,7 @@
-// Section 3 of the design: for the same micro-batches, every mode leaves the same bits.
+// For the same micro-batches, every mode gives the same bits.
 //
-// One model with everything that could tell modes apart: a tied weight, dropout, layer norm, an embedding, buffers that
-// are written in forward (batch norm's among them), convolution and pooling, a parameter that some micro-batches do
+// One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, buffers
+// that forward writes (batch norm's among them), convolution and pooling, and a parameter that some micro-batches do
 // not use.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Everything : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& tokens) const override {
     ls::Tensor x = norm(embedding(tokens));
     {
-      const ls::NoGradGuard no_grad;  // a running mean, as batch normalisation has one
+      const ls::NoGradGuard no_grad;  // a running mean, as in batch normalisation
       mean->mul_(0.9);
       mean->add_(ls::mean(x.detach(), {0}), 0.1);
     }
@@ -34,7 +34,7 @@ struct Everything : ls::nn::Module {
     return x;
   }
 
-  // The features as pictures of two channels: (batch, 8) -> (batch, 3)
+  // The features as images of two channels: (batch, 8) -> (batch, 3)
   ls::Tensor picture(const ls::Tensor& features) const {
     const ls::Tensor x = ls::relu(batch_norm(conv(features.reshape({-1, 2, 2, 2}))));  // (batch, 3, 3, 3)
     return ls::avg_pool2d(ls::max_pool2d(x, 2, 1), 2).flatten(1);
@@ -46,7 +46,7 @@ struct SameBitsRun {
   std::vector<double> losses;
 };
 
-// What a training run leaves: parameters, buffers and the optimizer's state, in one hash.
+// The result of a training run: parameters, buffers and the optimizer's state, in one hash.
 template <class Optimizer>
 std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
   struct State : ls::nn::Module {};
@@ -56,7 +56,7 @@ std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
   return ls::nn::parameter_hash(model) * 31 + ls::nn::parameter_hash(state);
 }
 
-// 20 steps of `micro_batches` micro-batches, of which this run has [first, first + count), on a model that
+// Runs 20 steps of `micro_batches` micro-batches, of which this run has [first, first + count), on a model that
 // `make_run(model)` wraps.
 template <class Optimizer, class MakeRun, class OptimizerOptions>
 SameBitsRun train_same_bits(int micro_batches, int first, int count, const OptimizerOptions& options,

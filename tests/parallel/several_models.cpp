@@ -2,14 +2,14 @@
 
 #include "tests/parallel/arrival.h"
 
-TEST_CASE("shm: two models in one backward, each launched in another order") {
+TEST_CASE("shm: two models in one backward, launched in a different order on each rank") {
   for (const int ranks : {2, 3}) {
     for (const double cap : {25.0, 0.0001})
       with_group("shm", ranks, [&](const Group& group) { train_two_models(group, cap); });
   }
 }
 
-TEST_CASE("shm: in order of arrival a sum follows the order in which the ranks came") {
+TEST_CASE("shm: in order of arrival a sum follows the order in which the ranks arrived") {
   with_group("shm", 4, check_orders, {.reduction = ls::parallel::Reduction::kArrival});
 }
 

@@ -1,4 +1,4 @@
-// Models for several DistributedDataParallel models on one group: their buckets are launched in another order on each rank.
+// Several DistributedDataParallel models on one group, whose buckets are launched in a different order on each rank.
 #pragma once
 
 #include "tests/support/groups.h"
@@ -13,7 +13,7 @@ struct PartlyUsed : ls::nn::Module {
     for (const ls::nn::Parameter& p : parameters()) p->copy_(numbers(p->shape(), {}, ++salt));
   }
   ls::Tensor forward(const ls::Tensor& x) const override { return use(x, true, true); }
-  // With a part of its parameters only.
+  // Uses only a part of the parameters.
   ls::Tensor use(const ls::Tensor& x, bool with_first, bool with_second) const {
     ls::Tensor hidden = ls::zeros({x.size(0), 8});
     if (with_first) hidden = hidden + first(x);
@@ -25,8 +25,8 @@ struct PartlyUsed : ls::nn::Module {
 inline ls::Tensor mean_square(const ls::Tensor& x) { return ls::mean(x * x); }
 inline ls::Tensor inputs(int rank) { return numbers({6, 4}, {}, 50u + static_cast<std::uint32_t>(rank)); }
 
-// What rank `rank` computes: parts of the models, in an order of its own. The engine runs the newest operation first, so
-// the order of the forwards is that of the launches, reversed.
+// The loss of rank `rank`: parts of the models, in an order that depends on the rank. The engine runs the newest
+// operation first, so buckets are launched in the reverse order of the forwards.
 inline ls::Tensor loss_of(const PartlyUsed& a, const PartlyUsed& b, int rank) {
   const ls::Tensor x = inputs(rank);
   const auto of_a = [&] { return mean_square(a.use(x, rank != 0, rank != 1)); };
@@ -56,7 +56,7 @@ inline void check_mean(const PartlyUsed& model, const PartlyUsed& a, const Partl
     check_close(have[i].second->grad(), want[i].second->grad() / ranks, have[i].first, {1e-5, 1e-6});
 }
 
-// 20 steps through both models at once; the first one's gradients are compared with those of all ranks in one process.
+// Runs 20 steps through both models, and compares the first model's gradients with those of all ranks in one process.
 inline void train_two_models(const Group& group, double bucket_cap_mb) {
   PartlyUsed a(0), b(10);
   ls::parallel::DistributedDataParallel first(a, group, {.bucket_cap_mb = bucket_cap_mb}),

@@ -8,7 +8,7 @@ using Net = PartlyUsed;
 
 TEST_CASE("two models in one backward: ranks leave parameters unused and run forward in different orders") {
   for (const int ranks : {2, 3}) {
-    for (const double cap : {25.0, 0.0001, 0.0005}) {  // one bucket each, one a parameter, and between
+    for (const double cap : {25.0, 0.0001, 0.0005}) {  // one bucket per model, one per parameter, and in between
       CAPTURE(ranks);
       CAPTURE(cap);
       with_group("local", ranks, [&](const Group& group) { train_two_models(group, cap); });
@@ -16,7 +16,7 @@ TEST_CASE("two models in one backward: ranks leave parameters unused and run for
   }
 }
 
-TEST_CASE("many more buckets than a group takes at once, started in opposite orders") {
+TEST_CASE("more buckets than a group takes in flight, started in opposite orders") {
   struct Many : ls::nn::Module {
     explicit Many(std::int64_t width) {
       for (int i = 0; i < 40; ++i) add_parameter("p" + std::to_string(i), ls::full({width}, 1.0));
@@ -81,7 +81,7 @@ TEST_CASE("two models trained in turn, and as in a GAN: backward through both, a
   });
 }
 
-TEST_CASE("the traffic of every model on a group stands in the group's book, one step for one backward") {
+TEST_CASE("the group's traffic counters record every model on it, one step per backward") {
   with_group("local", 2, [](const Group& group) {
     Net a(0), b(10);
     DistributedDataParallel first(a, group), second(b, group);
@@ -96,7 +96,7 @@ TEST_CASE("the traffic of every model on a group stands in the group's book, one
   });
 }
 
-TEST_CASE("an error in one backward does not pass for the start of the next") {
+TEST_CASE("after an error in one backward the next one starts a new step") {
   with_group("local", 2, [](const Group& group) {
     Net model(0);
     DistributedDataParallel ddp(model, group);
@@ -106,13 +106,13 @@ TEST_CASE("an error in one backward does not pass for the start of the next") {
       const ls::Tensor out = model.head(ls::relu(hidden));
       if (fails) {
         const ls::NoGradGuard no_grad;
-        x.add_(0);  // what the first layer's backward needs; the head has had its turn
+        x.add_(0);  // destroys what the first layer's backward needs, after the head's backward
       }
       mean_square(out).backward();
     };
     CHECK(contains(error_of([&] { backward(true); }), "changed in place"));
     model.zero_grad();
-    backward(false);  // not through ddp(x), which would begin anew
+    backward(false);  // not through ddp(x), which would start a new step
     CHECK(ddp.stats().steps == 1);
     CHECK(model.first.weight->grad().defined());
     CHECK(!model.second.weight->grad().defined());
@@ -123,7 +123,7 @@ TEST_CASE("an error in one backward does not pass for the start of the next") {
   });
 }
 
-TEST_CASE("a bucket that is late is named with its parameters and the rank that is missing") {
+TEST_CASE("a bucket that is late is named with its parameters and the missing rank") {
   with_group("local", 2,
              [](const Group& group) {
                static std::barrier meeting(2);

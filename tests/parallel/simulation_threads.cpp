@@ -30,7 +30,7 @@ void with_sim(int size, const std::function<void(const Group&, par::Simulation&)
   });
 }
 
-// All ranks' clocks show the same: a barrier leaves them a latency or so apart. Returns what they show.
+// Sets all ranks' clocks to the same time, since a barrier leaves them about a latency apart, and returns it.
 double align(par::Simulation& simulation) {
   simulation.wait_until(std::floor(simulation.seconds()) + 1);
   return simulation.seconds();
@@ -44,7 +44,7 @@ int ceil_log2(int n) {
   return levels;
 }
 
-// What the literature has for P bytes over n ranks that begin together, n a power of two dividing P.
+// The time from the literature for P bytes over n ranks that start together, where n is a power of two that divides P.
 double closed_form(Algorithm algorithm, int n, double bytes, const par::Link& link = kLink) {
   const double share = bytes / n, per_byte = 1 / link.bandwidth;
   switch (algorithm) {
@@ -61,7 +61,7 @@ double closed_form(Algorithm algorithm, int n, double bytes, const par::Link& li
 
 }  // namespace
 
-TEST_CASE("sim: collectives give what they must, and all_reduce the bits of local") {
+TEST_CASE("sim: collectives give the right results, and all_reduce the bits of local") {
   for (const Algorithm algorithm : kAll) {
     for (const int size : {2, 3, 4}) {
       with_sim(
@@ -87,7 +87,7 @@ TEST_CASE("sim: collectives give what they must, and all_reduce the bits of loca
   }
 }
 
-TEST_CASE("sim: an all_reduce takes the time of its closed form, on every rank that is last") {
+TEST_CASE("sim: an all_reduce takes the time of its closed form, on every rank that finishes last") {
   for (const Algorithm algorithm : kAll) {
     for (const int size : {1, 2, 4, 8}) {
       with_sim(
@@ -97,7 +97,7 @@ TEST_CASE("sim: an all_reduce takes the time of its closed form, on every rank t
             group->all_reduce(ls::ones({80'000}))->wait();
             CAPTURE(par::name(algorithm));
             CAPTURE(size);
-            // Of a tree the last rank has it last.
+            // In a tree the rank with the highest number finishes last.
             if (algorithm != Algorithm::kTree || group->rank() == size - 1)
               CHECK(is_near(simulation.seconds() - before, closed_form(algorithm, size, 320'000)));
           },
@@ -134,7 +134,7 @@ TEST_CASE("sim: other collectives take the time of their trees, rings and ports"
       Algorithm::kRing);
 }
 
-TEST_CASE("sim: what a rank sends is there when its sender had it, and the link's time has passed") {
+TEST_CASE("sim: a message arrives one link time after its sender sent it") {
   with_sim(
       2,
       [&](const Group& group, par::Simulation& simulation) {
@@ -153,14 +153,14 @@ TEST_CASE("sim: what a rank sends is there when its sender had it, and the link'
       Algorithm::kDirect);
 }
 
-TEST_CASE("sim: a rank that computes longer keeps the others waiting, and what is under way is hidden by computing") {
+TEST_CASE("sim: a slower rank delays the others, and computation hides communication in flight") {
   with_sim(
       2,
       [&](const Group& group, par::Simulation& simulation) {
         const double before = align(simulation), one = closed_form(Algorithm::kRing, 2, 400'000);
         if (group->rank() == 1) simulation.compute(0.5);
         group->all_reduce(ls::ones({100'000}))->wait();
-        // Rank 0's first part is there before rank 1 begins, so rank 1 sends its second one a latency earlier.
+        // Rank 0's first part arrives before rank 1 starts, so rank 1 sends its second one a latency earlier.
         CHECK(is_near(simulation.seconds() - before, 0.5 + one - (group->rank() == 0 ? kLink.latency : 0)));
         const double again = align(simulation);
         const ls::Tensor a = ls::ones({100'000}), b = ls::ones({100'000});
@@ -168,7 +168,7 @@ TEST_CASE("sim: a rank that computes longer keeps the others waiting, and what i
         simulation.compute(1.5 * one);
         first->wait();
         CHECK(is_near(simulation.seconds() - again, 1.5 * one));
-        second->wait();  // begun when the first was done
+        second->wait();  // started when the first one was done
         CHECK(is_near(simulation.seconds() - again, 2 * one));
       },
       Algorithm::kRing);
@@ -191,8 +191,8 @@ TEST_CASE("scaling: DP and DDP take the time of their closed forms, for 1 to 102
   }
 }
 
-TEST_CASE("scaling: from where on DDP wins is where the closed forms cross") {
-  // With few bytes latency decides: a ring has 2 (n-1) of them, DP four.
+TEST_CASE("scaling: the predicted crossover to DDP is where the closed forms cross") {
+  // With few bytes latency dominates: a ring has 2 (n-1) latencies, DP four.
   for (const double bytes : {1024.0, 8192.0, 16384.0, 1e6}) {
     const par::StepProfile profile{.buckets = {{bytes, 0}}};
     for (int n = 2; n <= 1024; n *= 2) {
@@ -206,7 +206,7 @@ TEST_CASE("scaling: from where on DDP wins is where the closed forms cross") {
   }
 }
 
-TEST_CASE("scaling: buckets are reduced while backward goes on, one after another") {
+TEST_CASE("scaling: buckets are reduced during backward, one after another") {
   const par::Link link{.latency = 0, .bandwidth = 1e9};
   const double each = 1e6, one = closed_form(Algorithm::kRing, 2, each, link);  // 1 ms
   const auto ddp = [&](std::vector<par::StepProfile::Bucket> buckets, bool overlap) {
@@ -214,9 +214,9 @@ TEST_CASE("scaling: buckets are reduced while backward goes on, one after anothe
         .ddp;
   };
   CHECK(is_near(one, 1e-3));
-  CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, true), 13e-3 + one));  // only the last one shows
+  CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, true), 13e-3 + one));  // only the last one is not hidden
   CHECK(is_near(ddp({{each, 4e-3}, {each, 4e-3}}, false), 13e-3 + 2 * one));
-  CHECK(is_near(ddp({{4 * each, 1e-3}, {each, 2e-3}}, true), 6e-3 + 5 * one));  // the second waits for the first
+  CHECK(is_near(ddp({{4 * each, 1e-3}, {each, 2e-3}}, true), 6e-3 + 5 * one));  // the second bucket waits for the first
   const par::StepPrediction alone =
       par::predict_step({.forward = 1, .buckets = {{8, 2}}, .optimizer = 3}, {.link = link}, 1);
   CHECK(alone.dp == 6);
@@ -226,7 +226,7 @@ TEST_CASE("scaling: buckets are reduced while backward goes on, one after anothe
   CHECK(cut.ddp == 2);
 }
 
-TEST_CASE("simulation: links come by name or from a file, and what makes no sense is refused with what is expected") {
+TEST_CASE("simulation: links are read by name or from a file, and invalid ones are refused with what is expected") {
   CHECK(par::find_link("10GbE").bandwidth == 1.25e9);
   const std::string unknown = error_of<ls::InvalidArgument>([] { par::find_link("10gbe"); });
   CHECK_MESSAGE(contains(unknown, "there are NVLink, PCIe4, 100GbE, 10GbE"), unknown);

@@ -1,4 +1,4 @@
-// The harness itself: a rank that fails must not look like one that passed.
+// Tests of the harness itself: a rank that fails must not look like one that passed.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace ls = lockstep;
 
-TEST_CASE("run_threads runs every rank once and rethrows what was thrown first, with its rank and type") {
+TEST_CASE("run_threads runs every rank once and rethrows the first exception, with its rank and type") {
   std::atomic<int> sum{0};
   run_threads(4, [&](int rank) { sum += 1 << rank; });
   CHECK(sum == 15);
@@ -29,12 +29,12 @@ TEST_CASE("run_threads runs every rank once and rethrows what was thrown first, 
   CHECK(thrown);
 }
 
-TEST_CASE("run_processes tells exit codes, signals, exceptions and failed checks apart") {
+TEST_CASE("run_processes distinguishes exit codes, signals, exceptions and failed checks") {
   const std::vector<ExitStatus> results = run_processes(6, [](int rank) {
     if (rank == 1) _exit(7);
     if (rank == 2) raise(SIGKILL);
     if (rank == 3) throw ls::CommError("lost");
-    if (rank == 4) CHECK(1 + 1 == 3);  // printed as an error, and meant to
+    if (rank == 4) CHECK(1 + 1 == 3);  // prints an error, as intended
     if (rank == 5) REQUIRE(1 + 1 == 4);
   });
   REQUIRE(results.size() == 6);
@@ -49,7 +49,7 @@ TEST_CASE("run_processes tells exit codes, signals, exceptions and failed checks
   CHECK(results[5].code == 1);
 }
 
-TEST_CASE("run_processes kills what still runs at the deadline") {
+TEST_CASE("run_processes kills processes that still run at the deadline") {
   const auto results = run_processes(
       2,
       [](int rank) {

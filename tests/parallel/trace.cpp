@@ -7,13 +7,13 @@
 #include "tests/support/groups.h"
 
 TEST_CASE(
-    "DistributedDataParallel: buckets are ready, launched and done in this order, inside their collectives' time") {
+    "DistributedDataParallel: buckets are ready, launched and done in this order, within their collectives' time") {
   constexpr int kSteps = 3;
   for (const char* backend : {"shm", "local"}) {
     CAPTURE(backend);
     with_group(backend, backend == std::string("shm") ? 2 : 1, [&](const Group& group) {
       Net net;
-      // Buckets of a few bytes: each parameter has its own.
+      // A tiny capacity gives each parameter its own bucket.
       DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 1e-6});
       group->traffic().clear();
       start_trace();
@@ -34,7 +34,7 @@ TEST_CASE(
         REQUIRE(done.size() == buckets);
         REQUIRE(collectives.size() == buckets);
         REQUIRE(waits.size() == buckets);
-        // In a step, gradients are complete in another order than their buckets have.
+        // Within a step, gradients become ready in a different order than their buckets.
         const auto ready_of = [&](std::size_t b) {
           const auto begin = ready.begin() + static_cast<std::ptrdiff_t>(b / 4 * 4);
           return *std::find_if(begin, begin + 4, [&](const TraceEvent& event) {
@@ -61,7 +61,7 @@ TEST_CASE(
       // One host has one clock.
       CHECK(std::abs(all.back().clock_offset) <= all.back().clock_error);
       if (all.size() < 2) return;
-      // No rank is done with a collective before all have begun it.
+      // No rank finishes a collective before all have started it.
       const auto first = of_kind(all[0], TraceKind::kCollective), second = of_kind(all[1], TraceKind::kCollective);
       for (std::size_t i = 0; i < first.size(); ++i) {
         CHECK(first[i].labels.id == second[i].labels.id);

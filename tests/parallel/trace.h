@@ -1,4 +1,4 @@
-// What the tests of traces share: a small model, and the events of one kind.
+// Shared by the tests of traces: a small model, and the events of one kind.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the modes write into a trace, and the ranks' traces on one clock.
+// What the modes write into a trace, and how the ranks' traces share one clock.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST_CASE("a step on one device: forward by layers, backward by operations, the 
   CHECK(trace.events[3].end <= trace.events[8].begin);
 }
 
-TEST_CASE("DataParallel: each copy of the books is in the trace, on the thread of its replica") {
+TEST_CASE("DataParallel: the trace has each recorded copy, on the thread of its replica") {
   Net net;
   DataParallel dp(net, {"cpu:0", "cpu:1", "cpu:2"});
   start_trace();
@@ -60,7 +60,7 @@ TEST_CASE("DataParallel: each copy of the books is in the trace, on the thread o
   CHECK(of_kind(trace, TraceKind::kWait).size() >= 3);
 }
 
-TEST_CASE("an all_reduce by hops writes each of its steps, with the bytes that the rank sends in it") {
+TEST_CASE("an all_reduce with an algorithm writes each of its steps, with the bytes that the rank sends in it") {
   start_trace();
   with_threads("local", 3, [](const Group& group) { group->all_reduce(ones({12}))->wait(); },
                {.algorithm = Algorithm::kRing});
@@ -74,7 +74,7 @@ TEST_CASE("an all_reduce by hops writes each of its steps, with the bytes that t
   CHECK(seen == std::vector<std::int64_t>(3 * 4, 16));
 }
 
-TEST_CASE("a send and a recv name the other rank, and are numbered for the two of them") {
+TEST_CASE("a send and a recv name the other rank, and are numbered for the pair") {
   start_trace();
   with_threads("local", 3, [](const Group& group) {
     for (int i = 0; i < 2; ++i) {
@@ -103,7 +103,7 @@ TEST_CASE("a send and a recv name the other rank, and are numbered for the two o
                           {"barrier", 2, -1, 2}}));
 }
 
-TEST_CASE("gather_traces: rank 0 gets all ranks' events, whole, in the order of ranks, and the others none") {
+TEST_CASE("gather_traces: rank 0 gets all ranks' complete events in rank order, and the others none") {
   for (const int size : {1, 3}) {
     CAPTURE(size);
     with_threads("local", size, [&](const Group& group) {
@@ -134,7 +134,7 @@ TEST_CASE("gather_traces: rank 0 gets all ranks' events, whole, in the order of 
         CHECK(last.labels.id == other);
         CHECK(last.labels.phase == 2);
         CHECK(last.labels.group == 3);
-        // Threads of one process have one clock: what was found must be within what is said of it.
+        // Threads of one process have one clock, so the measured offset must be within the stated error.
         CHECK(std::abs(trace.clock_offset) <= trace.clock_error);
         CHECK(last.begin == 1'000'000 + other + trace.clock_offset);
         CHECK((trace.clock_error > 0) == (other > 0));

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Does what the pages of docs/adding say, to a copy of the tree, compiles that once, and runs what the pages and the tables
-# of the tests check.
+# Follows the pages of docs/adding in a copy of the tree, compiles the copy once, and runs the programs of the pages
+# and the tables of the tests.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH/tree" "$SCRATCH/programs" && cd "$SCRATCH"
 
-# The copy: what git tracks, or in a tree without git all of it.
+# The copy has what git tracks, or without git the whole tree.
 parts="lockstep.h include CMakeLists.txt tensor autograd nn optim data parallel cmake tests/autograd tests/support docs/adding"
 (cd "$SOURCE" && { git ls-files -z --cached --others --exclude-standard $parts 2>/dev/null || find $parts -type f -print0; } |
   tar cf - --null -T -) | tar xf - -C tree
@@ -13,13 +13,13 @@ for page in $pages; do
   [ "$page" = ./README.md ] || awk -v tree=tree -v programs=programs -f "$SOURCE/tests/project/apply_page.awk" "tree/docs/adding/$page"
 done
 
-# Compiled once, with little optimisation; a compiler cache helps where there is one.
+# Compiled once, with little optimisation, and with a compiler cache if there is one.
 launcher=
 if command -v ccache >/dev/null; then
   launcher=ccache
   export CCACHE_BASEDIR=$SCRATCH CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 fi
-# The pages' sources are compiled one by one: the others then are put together as in any quick build.
+# The pages' sources are compiled one by one, and the others joined as in any quick build.
 new=$(sed -n 's|^<!-- file: \(.*\.cpp\) -->|${CMAKE_SOURCE_DIR}/\1|p' tree/docs/adding/*.md)
 echo "set_source_files_properties(" $new "PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)" >apart.cmake
 "$CMAKE" -S tree -B build -G Ninja -DCMAKE_PROJECT_lockstep_INCLUDE="$SCRATCH/apart.cmake" -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_CXX_COMPILER_LAUNCHER=$launcher \
@@ -53,7 +53,7 @@ done
 compile $objects -o gradchecks $link -lfmt
 ./gradchecks --no-colors=true -tc="every*" | tee gradchecks.log || failed=1
 grep -qE 'test cases: +[1-9]' gradchecks.log || { echo "no gradient check ran"; failed=1; }
-# What tests/cuda has for launches on the host, as much of it as flip needs.
+# The parts of tests/cuda's launches on the host that flip needs.
 cat >flip_for_gpus.cpp <<'END'
 #include "lockstep/tensor/cuda/kernels_flip.cu"
 

@@ -1,9 +1,9 @@
-# Does what a page of docs/adding says: awk -v tree=FOLDER -v programs=FOLDER -f apply_page.awk PAGE. The comment above a
-# code block says where it belongs:
+# Applies a page of docs/adding: awk -v tree=FOLDER -v programs=FOLDER -f apply_page.awk PAGE. The comment above a code
+# block names its destination:
 #   <!-- file: PATH -->                 a new file of the tree
 #   <!-- append: PATH -->               at the end of a file
 #   <!-- before: PATH "TEXT" -->        above the only line that contains TEXT; `after` below it
-#   <!-- header: NAME -->, <!-- program: NAME -->   files of the user's own
+#   <!-- header: NAME -->, <!-- program: NAME -->   files of a user
 function fail(message) {
   print FILENAME ":" FNR ": " message
   failed = 1

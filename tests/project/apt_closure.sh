@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A machine that has g++ and cmake needs at most 16 packages, 10 MB of downloads, more to build and run Lockstep:
-# everything that scripts/install_packages.sh asks for without arguments, with what those packages depend on. apt plans
-# both for an empty machine, as any user and without a network; the difference counts. Skipped (77) without apt's lists.
+# A machine with g++ and cmake needs at most 16 more packages, 10 MB of downloads, to build and run Lockstep: the
+# packages that scripts/install_packages.sh installs without arguments, and their dependencies. apt computes both plans
+# for an empty machine, as any user and without a network; their difference counts. Skipped (77) without apt's lists.
 set -euo pipefail
 max_packages=16
 max_bytes=10000000
@@ -12,7 +12,7 @@ if ! command -v apt-get >/dev/null || ! apt-cache show libeigen3-dev >/dev/null 
 fi
 
 : >nothing_installed
-plan() {  # "file bytes" of every package to download for these, on a machine with nothing installed
+plan() {  # prints "file bytes" of every package to download for these, on an empty machine
   apt-get -o Dir::State::status="$SCRATCH/nothing_installed" \
     -o Dir::Cache::archives="$SCRATCH/archives" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= \
     -o Debug::NoLocking=1 --no-install-recommends -qq --print-uris install "$@" | awk '{print $2, $3}' | sort
@@ -28,5 +28,5 @@ comm -13 base.txt core.txt | tee added.txt
 packages=$(wc -l <added.txt)
 bytes=$(awk '{sum += $2} END {print sum + 0}' added.txt)
 echo "$packages packages of $max_packages, $bytes bytes of $max_bytes"
-[ "$packages" -ge 5 ] || { echo "that is too few: the plan must be wrong"; exit 1; }
+[ "$packages" -ge 5 ] || { echo "too few packages: the plan must be wrong"; exit 1; }
 [ "$packages" -le $max_packages ] && [ "$bytes" -le $max_bytes ]

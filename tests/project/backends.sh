@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The contract programs train over the backends named, and 06 gives the same hash as four micro-batches of one process.
+# The contract programs train over the given backends, and 06 prints the hash of four micro-batches in one process.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 library=$1

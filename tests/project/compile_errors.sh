@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the compiler says to five common mistakes: at most 15 lines, which name what is wrong.
+# The compiler's errors for five common mistakes: at most 15 lines, which name the cause.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 limit=15
@@ -64,7 +64,7 @@ mistake member_typo Tensor unsqeeze "unsqueeze" "member_typo.cpp:2" <<'CODE'
 ls::Tensor y = ls::ones({2, 3}).unsqeeze(0);
 CODE
 
-# A program in C++17 gets one error, which says what to do.
+# A program in C++17 gets one error, which names the fix.
 echo '#include "lockstep/lockstep.h"' >cxx17.cpp
 if LC_ALL=C "$CXX" -std=c++17 -Wall -Wextra -I"$SOURCE/include" -fsyntax-only cxx17.cpp 2>cxx17.txt; then
   echo "cxx17: compiles"; failed=1

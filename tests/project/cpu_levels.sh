@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Weak symbols of a kernel object carry its level in their name; otherwise the linker could hand a function compiled
-# for AVX-512 to a machine, or to a level, without it.
+# Weak symbols of a kernel object must have its level in their name; otherwise the linker could use a function compiled
+# for AVX-512 on a machine, or in a level, without it.
 set -euo pipefail
 failed=0
 checked=0

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Every relative link in the Markdown files leads to a file, and every #part of one to a heading of it.
+# Every relative link in the Markdown files must name a file, and its #part a heading of that file.
 set -euo pipefail
 cd "$SOURCE"
 failed=0 checked=0
 complain() { echo "$*"; failed=1; }
 
-# The anchors of a page, one a line: a heading in small letters, without punctuation, with - for spaces.
+# Prints the anchors of a page, one per line: its headings in small letters, without punctuation, with - for spaces.
 anchors() {
   awk '/^```/ { fenced = !fenced } !fenced && /^#+ / { sub(/^#+ /, ""); print tolower($0) }' "$1" |
     sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g; s/[^a-z0-9 _-]//g; s/ /-/g'
@@ -29,5 +29,5 @@ while IFS= read -r page; do
 done < <(find README.md CONTRIBUTING.md CHANGELOG.md docs samples tests exercises packaging -name '*.md' 2>/dev/null)
 
 [ "$checked" -gt 20 ] || complain "only $checked links found: does the pattern still fit?"
-[ "$failed" = 0 ] && echo "$checked links lead somewhere"
+[ "$failed" = 0 ] && echo "$checked links are valid"
 exit "$failed"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs/from_libtorch.md: the Lockstep side of every row compiles, and what it says of the two programs is so.
+# docs/from_libtorch.md: the Lockstep side of every row compiles, and the page's figures about the two programs are
+# right.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH"
 page=$SOURCE/docs/from_libtorch.md
@@ -16,7 +17,7 @@ rows=$(grep -c '^void row_' "$SCRATCH/rows.cpp")
 theirs=$(wc -l <libtorch.cpp) ours=$(wc -l <lockstep.cpp)
 diff libtorch.cpp lockstep.cpp >"$SCRATCH/changes" || true
 gone=$(grep -c '^<' "$SCRATCH/changes") new=$(grep -c '^>' "$SCRATCH/changes")
-echo "$rows rows; programs of $theirs and $ours lines: $gone changed or gone, $new changed or new"
+echo "$rows rows; programs of $theirs and $ours lines: $gone changed or removed, $new changed or new"
 [ "$ours" -lt "$theirs" ] || complain "lockstep.cpp is not shorter"
 [ $((4 * gone)) -le "$theirs" ] && [ $((4 * new)) -le "$ours" ] || complain "more than a quarter of the lines differ"
 for said in "# $theirs and $ours" "# $gone: lines of the first" "# $new: lines of the second"; do

@@ -1,5 +1,6 @@
-# Makes one C++ program of the tables in docs/from_libtorch.md: the fenced block that includes `header`, and a function for
-# each row with the code of its column (1: LibTorch, 2: Lockstep), statement by statement. Errors name the page's line.
+# Makes one C++ program of the tables in docs/from_libtorch.md: the fenced block that includes `header`, and a function
+# per row with the code of its column (1: LibTorch, 2: Lockstep), statement by statement. Errors name the line of the
+# page.
 #   awk -v column=2 -v header=lockstep/lockstep.h -f from_libtorch_rows.awk from_libtorch.md
 function complain(text) { print FILENAME ":" FNR ": " text > "/dev/stderr"; failed = 1 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every #include line follows layers.txt, and third-party headers stay where they belong.
+# Every #include line must follow layers.txt, and third-party headers may appear only in their own folders.
 set -euo pipefail
 cd "$SOURCE"
 modules=$(sed -n 's/^\([a-z/]*\):.*/\1/p' tests/project/layers.txt)
@@ -12,7 +12,7 @@ includes() {
     grep -HnoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"][^>"]+' /dev/null | sed -E 's/:[[:space:]]*#[^<"]*[<"]/:/'
 }
 
-# Public are the headers that these lead to. All others end in _internal.h.
+# Headers that these include are public. All others end in _internal.h.
 public="lockstep.h parallel/simulate/scaling.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}

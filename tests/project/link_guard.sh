@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A program compiled with another version's headers does not link, and the message says why.
+# A program compiled with another version's headers must fail to link, with a message that names the reason.
 set -euo pipefail
 library=$1
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH/lockstep" && cd "$SCRATCH"

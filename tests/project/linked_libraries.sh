@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A finished sample loads few libraries: at most 12 lines of ldd.
+# A sample loads few libraries: at most 12 lines of ldd.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 limit=12

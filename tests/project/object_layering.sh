@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# No object of a module refers to a symbol that a module outside its row of layers.txt defines.
+# No object of a module may refer to a symbol of a module outside its row of layers.txt.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 layers=$SOURCE/tests/project/layers.txt

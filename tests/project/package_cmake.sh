@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The contract programs build and run against the installed package with find_package.
+# The contract programs build and run with the installed package through find_package.
 source "$(dirname "$0")/package_env.sh"
 cat >CMakeLists.txt <<'CODE'
 cmake_minimum_required(VERSION 3.25)

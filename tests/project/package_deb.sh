@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cpack writes one .deb of at most 5 MB that holds library, lockstep-run, headers, CMake package and lockstep.pc.
+# cpack writes one .deb of at most 5 MB with the library, lockstep-run, headers, CMake package and lockstep.pc.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 "$(dirname "$CMAKE")/cpack" -G DEB --config "$BUILD/CPackConfig.cmake" -B "$SCRATCH" >cpack.log 2>&1 || { cat cpack.log; exit 1; }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by the package tests: installs into a prefix of the test's own.
+# Sourced by the package tests: installs into the test's own prefix.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 prefix=$SCRATCH/prefix
@@ -7,10 +7,10 @@ prefix=$SCRATCH/prefix
 libdir=$(dirname "$(find "$prefix" -name 'liblockstep.*' | head -1)")
 export LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-# Copied away from the tree, so that only the installed headers can be found.
+# Copied out of the tree, so that only the installed headers can be found.
 cp "$SOURCE"/tests/contract/*.cpp .
 
-# How each program is started: alone, or as two ranks.
+# The arguments of each program: alone, or as two ranks.
 run_program() {
   local name=$1 program=$2
   case $name in

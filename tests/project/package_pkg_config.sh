@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The contract programs build with one compiler command and run. Our headers cause no warning in them: pkg-config's -I,
-# unlike CMake's imported target, does not make the headers system headers.
+# The contract programs build with one compiler command and run. Our headers must cause no warning in them: unlike
+# CMake's imported target, pkg-config's -I does not make them system headers.
 source "$(dirname "$0")/package_env.sh"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 [ "$(pkg-config --modversion lockstep)" = "$VERSION" ]

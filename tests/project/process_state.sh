@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The library's writable variables, process-wide and thread-local, are those that process_state.txt lists with a reason.
+# The library's writable variables, process-wide and thread-local, must be those that process_state.txt lists with a
+# reason.
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
 list=$SOURCE/tests/project/process_state.txt

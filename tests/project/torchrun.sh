@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# PyTorch's launcher starts the contract's programs: on one host, and as two agents that stand for two hosts.
+# PyTorch's launcher starts the contract's programs: on one host, and with two agents in place of two hosts.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 library=$1
 "$CXX" -std=c++20 -O1 -I"$SOURCE/include" "$SOURCE/tests/contract/06_same_bits.cpp" "$library" \
   -Wl,-rpath,"$(dirname "$library")" -o 06_same_bits
 want=$(./06_same_bits accumulate 4 | cut -d" " -f3)
-# Without these two options torchrun 1.13 fails under Python 3.11 by itself.
+# Without these two options torchrun 1.13 fails under Python 3.11.
 run=("$TORCHRUN" --redirects 1 --tee 1 --log_dir logs --no_python)
 
-check() {  # the file with what was printed
+check() {  # the file with the output
   have=$(grep -o 'ddp 4 [0-9a-f]*' "$1" | cut -d" " -f3) || { cat "$1"; return 1; }
   echo "$1: $have, accumulate: $want"
   [ "$have" = "$want" ]

@@ -1,4 +1,4 @@
-// From events to lanes, shares and words: pure functions, on events that are written down here.
+// Computes lanes, shares and sentences from events: pure functions, on events that are defined here.
 #include "support/explain.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@ using lockstep::TraceKind;
 using samples::StepView;
 using samples::Timeline;
 
-// A rank of DistributedDataParallel: one step of 10 us, which begins at `zero`; its bucket is launched at `launch`.
+// A rank of DistributedDataParallel: one step of 10 us, which starts at `zero`; its bucket is launched at `launch`.
 Trace rank(int r, std::int64_t zero, std::int64_t launch) {
   const auto event = [&](TraceKind kind, const char* name, std::int64_t begin, std::int64_t end,
                          lockstep::TraceLabels labels = {}) {
@@ -40,7 +40,7 @@ Timeline two_ranks() {
 
 }  // namespace
 
-TEST_CASE("a message between two ranks, whose number is that of a collective, is not taken for it") {
+TEST_CASE("a message between two ranks is not mistaken for the collective with the same number") {
   Timeline timeline = two_ranks();
   const auto event = [](TraceKind kind, lockstep::TraceLabels labels) {
     return TraceEvent{.kind = kind, .name = "send", .begin = 1'008'000, .end = 1'008'500, .labels = labels};
@@ -55,7 +55,7 @@ TEST_CASE("a message between two ranks, whose number is that of a collective, is
   CHECK(samples::explain("ddp", steps[0]).find("for send #12 with rank 1\n") != std::string::npos);
 }
 
-TEST_CASE("a rank waits until the last one has launched, and communicates from there on") {
+TEST_CASE("a rank waits until the last one has launched, and communicates from then on") {
   const std::vector<StepView> steps = samples::last_steps(two_ranks(), 20);
   REQUIRE(steps.size() == 1);
   CHECK(steps[0].number == 7);
@@ -96,20 +96,20 @@ TEST_CASE(
   CHECK(overlap.seconds == doctest::Approx(4e-6 + 2e-6 + 1e-6));
 }
 
-TEST_CASE("events that overlap lie below one another") {
+TEST_CASE("events that overlap are drawn in separate rows") {
   const auto lane = samples::last_steps(two_ranks(), 1).at(0).lanes.at(0);
   std::vector<int> depths;
   for (const auto& each : lane.events) depths.push_back(each.depth);
   CHECK(depths == std::vector<int>{0, 1, 0, 0, -1, -1, -1, 0, -1, 0});
 }
 
-TEST_CASE("who came last is not certain where the clocks are further apart") {
+TEST_CASE("the last rank to arrive is uncertain if the clocks differ by more than the delay") {
   Timeline timeline = two_ranks();
   timeline.traces[1].clock_error = 2'000;
   CHECK(!samples::last_steps(timeline, 1).at(0).arrivals.at(0).is_certain);
 }
 
-TEST_CASE("only steps that all ranks have are shown, the last ones") {
+TEST_CASE("only the last steps that all ranks have are shown") {
   Timeline timeline = two_ranks();
   for (int i = 8; i < 12; ++i)
     timeline.traces[0].events.push_back({.kind = TraceKind::kStep, .begin = i, .end = i + 1, .labels = {.id = i}});
@@ -122,7 +122,7 @@ TEST_CASE("only steps that all ranks have are shown, the last ones") {
   CHECK(steps[1].number == 10);
 }
 
-TEST_CASE("DataParallel: events belong to the replica whose work they are part of, which else waits") {
+TEST_CASE("DataParallel: events belong to the replica that they work for, which otherwise waits") {
   Timeline timeline{.mode = "dp"};
   timeline.traces.push_back(
       {.events = {{.kind = TraceKind::kStep, .thread = 0, .begin = 0, .end = 100, .labels = {.id = 1}},
@@ -146,7 +146,7 @@ TEST_CASE("DataParallel: events belong to the replica whose work they are part o
   CHECK(lanes[1].shares.waiting == 60);
 }
 
-TEST_CASE("a step in words") {
+TEST_CASE("a step is described in sentences") {
   CHECK(samples::explain("ddp", samples::last_steps(two_ranks(), 1).at(0)) ==
         R"(Step 7 in mode ddp: 10.0 us
 rank 0: compute 42 %, communication 20 %, waiting 14 %, other 24 %

@@ -9,7 +9,7 @@ namespace {
 
 const std::string kData = "/usr/share/datasets/fashion-mnist/";
 
-// The first `count` entries, of `size` bytes each, of an IDX file with `dims` dimensions.
+// Copies the first `count` entries, of `size` bytes each, of an IDX file with `dims` dimensions.
 void copy_first(const std::string& from, const std::string& to, int dims, int count, int size) {
   std::string bytes(static_cast<std::size_t>(4 + 4 * dims + count * size), '\0');
   const auto length = static_cast<unsigned>(bytes.size());
@@ -26,13 +26,13 @@ void copy_first(const std::string& from, const std::string& to, int dims, int co
 
 }  // namespace
 
-TEST_CASE("without the data the convolutional network says which package holds them") {
+TEST_CASE("without the data, the convolutional network's error names the package that provides them") {
   const Finished result = run("fashion_mnist_cnn", {"--out", "no_data", "--data", "nowhere"});
   CHECK(result.code == 1);
   CHECK(contains(result.output, "dataset-fashion-mnist"));
 }
 
-TEST_CASE("one epoch of the convolutional network on 6,000 pictures is right for three of four others") {
+TEST_CASE("after one epoch on 6,000 images the convolutional network is right for three of four test images") {
   if (!std::filesystem::exists(kData + "train-images-idx3-ubyte.gz")) {
     MESSAGE("SKIPPED: dataset-fashion-mnist is not installed");
     return;

@@ -3,14 +3,14 @@
 
 #include <cstdlib>
 
-TEST_CASE("without the data it says which package holds them") {
+TEST_CASE("without the data the error names the package that provides them") {
   const Finished result = run("fashion_mnist_mlp", {"--out", "no_data", "--data", "nowhere"});
   CHECK(result.code == 1);
   CHECK(contains(result.output, "nowhere/train-images-idx3-ubyte.gz"));
   CHECK(contains(result.output, "dataset-fashion-mnist"));
 }
 
-TEST_CASE("one epoch with large batches is right for three pictures of four") {
+TEST_CASE("one epoch with large batches classifies three images of four correctly") {
   if (!std::filesystem::exists("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")) {
     MESSAGE("SKIPPED: dataset-fashion-mnist is not installed");
     return;

@@ -1,8 +1,10 @@
-// The guide shows what is: its commands are run and print what it shows, its C++ is that of the files it names.
+// Checks that the guide is true: its commands are run and their output compared, its C++ is that of the files it
+// names.
 //
-// A fenced block of language `console` has commands, after "$ ", and what they print: a line `...` stands for any lines,
-// ~12.3 for one word that is another in each run, and so may be the unit after it (ns, us, ms, s). Words of 16 hexadecimal digits are hashes, which differ between processors:
-// in one chapter, two that are equal on the page must be equal in the run. Other numbers with a point may be 2 % off.
+// A fenced block of language `console` has commands, after "$ ", and their output. A line `...` stands for any lines.
+// ~12.3 stands for one word that differs from run to run, as may the unit after it (ns, us, ms, s). Words of 16
+// hexadecimal digits are hashes, which differ between processors: within a chapter, two that are equal on the page
+// must be equal in the run. Other numbers with a point may be 2 % off.
 #include "tests/samples/support.h"
 
 #include <cmath>
@@ -32,7 +34,7 @@ std::vector<Block> blocks_of(const std::string& page) {
       blocks.back().lines.push_back(line);
     }
   }
-  CHECK_MESSAGE(!inside, page, ": a fence is open at its end");
+  CHECK_MESSAGE(!inside, page, ": the page ends inside a fenced block");
   return blocks;
 }
 
@@ -41,7 +43,7 @@ std::vector<std::string> words(const std::string& line) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// Whether what was printed is what the page shows; learns which hash of the page stands for which one here.
+// Compares output with the page, and learns which hash of the page corresponds to which one here.
 class Comparison {
  public:
   bool same_line(const std::string& shown, const std::string& printed) {
@@ -74,7 +76,7 @@ class Comparison {
     return std::abs(printed - shown) <= 0.02 * std::abs(shown);
   }
 
-  std::map<std::string, std::string> here_, page_;  // by the page's hash, and back
+  std::map<std::string, std::string> here_, page_;  // from the page's hashes to those of the run, and back
 };
 
 void check_output(const std::vector<std::string>& shown, const std::vector<std::string>& printed, Comparison& same) {
@@ -97,7 +99,7 @@ void check_output(const std::vector<std::string>& shown, const std::vector<std::
   CHECK_MESSAGE(complete, "printed, but not shown: ", next < printed.size() ? printed[next] : "");
 }
 
-// Runs the commands of a block in this folder, which a chapter's commands share.
+// Runs the commands of a block in the folder that the chapter's commands share.
 void check_console(const Block& block, Comparison& same) {
   for (std::size_t i = 0; i < block.lines.size();) {
     REQUIRE_MESSAGE(block.lines[i].starts_with("$ "), "expected a command after \"$ \": ", block.lines[i]);
@@ -113,14 +115,14 @@ void check_console(const Block& block, Comparison& same) {
   }
 }
 
-// Whether `part` is some consecutive lines of `text`.
+// True if `part` is a run of consecutive lines of `text`.
 bool is_part(const std::vector<std::string>& part, const std::string& text) {
   std::string joined = "\n";
   for (const std::string& line : part) joined += line + "\n";
   return contains("\n" + text, joined);
 }
 
-// C++ on a page is a part of a program of the guide, or of a file that the page has a link to.
+// Checks that C++ on a page is a part of a program of the guide, or of a file that the page links to.
 void check_quotation(const Block& block, const std::string& page) {
   std::vector<std::filesystem::path> files;
   for (const auto& each : std::filesystem::directory_iterator(kGuide + "/programs")) files.push_back(each.path());
@@ -130,12 +132,12 @@ void check_quotation(const Block& block, const std::string& page) {
     files.push_back(std::filesystem::path(kGuide) / (*each)[1].str());
   bool found = false;
   for (const auto& file : files) found = found || is_part(block.lines, read_file(file.string()));
-  CHECK_MESSAGE(found, "not a part of a program or of a file that the page has a link to:\n", block.lines.at(0));
+  CHECK_MESSAGE(found, "not a part of a program or of a file that the page links to:\n", block.lines.at(0));
 }
 
 }  // namespace
 
-TEST_CASE("the guide's commands print what it shows, and its C++ is what the files say") {
+TEST_CASE("the guide's commands print the output on its pages, and its C++ equals the files") {
   const std::string built = LOCKSTEP_SAMPLES_DIR "/..";
   const std::string path = built + "/samples:" + built + "/tools:" + built + "/guide:" + std::getenv("PATH");
   setenv("PATH", path.c_str(), 1);
@@ -152,7 +154,7 @@ TEST_CASE("the guide's commands print what it shows, and its C++ is what the fil
     Comparison same;
     fresh("runs");
     fresh("docs");
-    std::filesystem::create_directory_symlink(kSource + "/docs", "docs");  // as in the source's root
+    std::filesystem::create_directory_symlink(kSource + "/docs", "docs");  // as in the root of the source
     for (const Block& block : blocks_of(page)) {
       CHECK_MESSAGE((block.language == "console" || block.language == "cpp" || block.language == "text"),
                     "a block is console, cpp or text: ", block.language);
@@ -171,7 +173,7 @@ TEST_CASE("the guide's programs are short") {
   }
 }
 
-TEST_CASE("the guide's figures are those that its script draws") {
+TEST_CASE("the guide's figures equal the output of its script") {
   const std::string script = kSource + "/scripts/guide_figures.sh", folder = fresh("figures");
   const Finished result = run("/usr/bin/env", {"bash", script, LOCKSTEP_SAMPLES_DIR "/..", folder});
   CAPTURE(result.output);

@@ -1,4 +1,4 @@
-// Faults on purpose: what the user may write, and what the other ranks make of each.
+// Injected faults: the syntax of --inject, and the reaction of the other ranks to each fault.
 #include "support/inject.h"
 
 #include "tests/samples/support.h"
@@ -26,7 +26,7 @@ Finished train(const std::string& fault, std::vector<std::string> more = {}) {
 
 std::string model_of(const std::string& out) { return read_file(out + "/model.safetensors"); }
 
-// Of a run without faults.
+// The model of a run without faults.
 const std::string& undisturbed() {
   static const std::string model = [] {
     REQUIRE(run(kProgram, {"--nproc", "2", "--epochs", "4", "--out", fresh("undisturbed")}).code == 0);
@@ -52,7 +52,7 @@ TEST_CASE("inject: kind, rank, step and time are read in any order") {
   CHECK(Injection::parse("").kind() == Injection::Kind::kNone);
 }
 
-TEST_CASE("inject: what is wrong is named, with what is expected instead") {
+TEST_CASE("inject: errors name the wrong part and the expected form") {
   const std::pair<const char*, const char*> wrong[] = {
       {"explode:rank=1,step=2", "there is no fault \"explode\""},
       {":rank=1,step=2", "there is no fault \"\""},
@@ -78,7 +78,7 @@ TEST_CASE("inject: what is wrong is named, with what is expected instead") {
   CHECK(refusal("kill:" + std::string(10'000, 'x')).size() < 400);
 }
 
-TEST_CASE("inject: faults for no rank, for another mode, or nonsense end the program before it trains") {
+TEST_CASE("inject: faults for no rank, for another mode, or with a syntax error end the program before it trains") {
   CHECK(contains(train("kill:rank=2,step=1").output, "--inject: there is no rank 2; the ranks are 0 to 1\n"));
   CHECK(contains(train("kill:rank").output, "--inject \"kill:rank\": \"rank\" is no key=value\n"));
   const Finished single = run(kProgram, {"--inject", "kill:rank=0,step=1", "--out", fresh("single")});
@@ -86,14 +86,14 @@ TEST_CASE("inject: faults for no rank, for another mode, or nonsense end the pro
   CHECK(contains(single.output, "--inject: is for --mode ddp, compare only, and the mode is single"));
 }
 
-TEST_CASE("inject: a fault whose step never came is an error, after the results are written") {
+TEST_CASE("inject: a fault whose step is never reached is an error, after the results are written") {
   for (const std::string rank : {"0", "1"}) {
     const Finished run = train("kill:rank=" + rank + ",step=100000");
     CAPTURE(run.output);
     CHECK(run.code == 1);
     const std::string text = "--inject \"kill:rank=" + rank + ",step=100000\": the fault never happened: this run had ";
     CHECK(contains(run.output, text));
-    CHECK(run.output.find(text) == run.output.rfind(text));  // said once, and not by each rank
+    CHECK(run.output.find(text) == run.output.rfind(text));  // reported once, not by each rank
     CHECK(contains(run.output, "\ntest accuracy 0."));
     CHECK(model_of("faulty") == undisturbed());
   }
@@ -106,7 +106,7 @@ TEST_CASE("inject: a fault whose step never came is an error, after the results 
   CHECK(model_of("faulty") == undisturbed());
 }
 
-TEST_CASE("inject: compare has faults in its ranks, and reports one that never happened") {
+TEST_CASE("inject: compare injects faults in its ranks, and reports one that never happened") {
   const auto compare = [](const std::string& fault) {
     return run(kProgram, {"--mode", "compare", "--epochs", "2", "--out", fresh("faulty"), "--inject", fault});
   };
@@ -122,7 +122,7 @@ TEST_CASE("inject: compare has faults in its ranks, and reports one that never h
 }
 
 TEST_CASE(
-    "inject: a killed rank ends the run with its signal; with a restart it ends with the bits of an undisturbed one") {
+    "inject: a killed rank ends the run with its signal; with a restart it ends with the bits of an undisturbed run") {
   const Finished killed = train("kill:rank=1,step=17");
   CHECK(killed.code == 128 + SIGKILL);
   CHECK_MESSAGE(contains(killed.output, "First to fail: rank 1"), killed.output);
@@ -138,7 +138,7 @@ TEST_CASE(
   CHECK(model_of("restarted") == undisturbed());
 }
 
-TEST_CASE("inject: a wrong gradient is found one step later, by the parameters that differ from then on") {
+TEST_CASE("inject: a wrong gradient is detected one step later, by the parameters that differ from then on") {
   const Finished run = train("corrupt:rank=1,step=17");
   CAPTURE(run.output);
   CHECK(run.code == 1);
@@ -146,7 +146,7 @@ TEST_CASE("inject: a wrong gradient is found one step later, by the parameters t
   CHECK_FALSE(std::filesystem::exists("faulty/model.safetensors"));
 }
 
-TEST_CASE("inject: a rank that leaves too early ends well, and the others say that it has left") {
+TEST_CASE("inject: a rank that leaves too early exits normally, and the others report that it has left") {
   const Finished run = train("drop:rank=1,step=17");
   CAPTURE(run.output);
   CHECK(run.code == 1);
@@ -163,7 +163,7 @@ TEST_CASE("inject: a tensor of another shape is an error that names both sides")
   CHECK(contains(run.output, "all_reduce of 3 f32 (sum)"));
 }
 
-TEST_CASE("inject: a late rank is waited for, and the bits stay; later than the timeout it is an error that names it") {
+TEST_CASE("inject: a late rank delays the others and keeps the bits; after the timeout it is an error that names it") {
   CHECK(train("delay:rank=1,step=17,ms=300").code == 0);
   CHECK(model_of("faulty") == undisturbed());
   const Finished late = train("delay:rank=1,step=17,ms=30000", {"--timeout", "3"});
@@ -172,7 +172,7 @@ TEST_CASE("inject: a late rank is waited for, and the bits stay; later than the 
   CHECK(contains(late.output, "not complete after 3000 ms: rank 1 has not arrived"));
 }
 
-TEST_CASE("inject: a rank that stands still is named after the timeout, and does not stay behind") {
+TEST_CASE("inject: a stopped rank is named after the timeout, and its process is ended") {
   const Finished run = train("stop:rank=1,step=17", {"--timeout", "3"});
   CAPTURE(run.output);
   CHECK(run.code == 1);

@@ -1,4 +1,4 @@
-// The sample as users meet it: from the first run to Ctrl-C and back.
+// The sample as users run it: from the first run to Ctrl-C and back.
 #include "tests/samples/support.h"
 
 #include <lockstep/lockstep.h>
@@ -13,13 +13,13 @@ constexpr const char* kProgram = "logistic_regression";
 
 double last_number(const std::string& line) { return std::strtod(line.substr(line.rfind(' ')).c_str(), nullptr); }
 
-// Long enough to be interrupted: some seconds.
+// Runs for some seconds, long enough to be interrupted.
 constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out) {
   return {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"};
 }
 
-// Runs it to its end, once, for the tests that compare with it.
+// Runs the sample to its end, once, for the tests that compare with this run.
 void run_whole() {
   static const int code = run(kProgram, long_run(fresh("whole"))).code;
   REQUIRE(code == 0);
@@ -33,7 +33,7 @@ void check_same_as_whole(const std::string& out) {
 
 }  // namespace
 
-TEST_CASE("with its defaults it reaches 0.97 on rows it has not seen, and says so in the last line") {
+TEST_CASE("with its defaults it reaches 0.97 on unseen rows, and the last line says so") {
   const Finished result = run(kProgram, {"--out", "defaults", "--resume", "no"});
   REQUIRE(result.code == 0);
   const auto text = lines(result.output);
@@ -48,7 +48,7 @@ TEST_CASE("with its defaults it reaches 0.97 on rows it has not seen, and says s
   CHECK(model.at("fc.weight").shape() == ls::Shape{1, 30});
 }
 
-TEST_CASE("a finished run starts afresh and ends with the same bits") {
+TEST_CASE("a finished run starts again and ends with the same bits") {
   REQUIRE(run(kProgram, {"--out", fresh("twice")}).code == 0);
   const std::string first = read_file("twice/model.safetensors");
   const Finished second = run(kProgram, {"--out", "twice"});
@@ -58,7 +58,7 @@ TEST_CASE("a finished run starts afresh and ends with the same bits") {
   CHECK(epochs_written("twice") == 20);
 }
 
-TEST_CASE("after Ctrl-C the same command goes on and ends with the bits of a run that nobody interrupted") {
+TEST_CASE("after Ctrl-C the same command continues and ends with the bits of an uninterrupted run") {
   Process process(kProgram, long_run(fresh("interrupted")));
   REQUIRE(eventually([] { return epochs_written("interrupted") >= 30; }));
   process.signal(SIGINT);
@@ -73,7 +73,7 @@ TEST_CASE("after Ctrl-C the same command goes on and ends with the bits of a run
   check_same_as_whole("interrupted");
 }
 
-TEST_CASE("after kill -9 the same command goes on from the last checkpoint and ends with the same bits") {
+TEST_CASE("after kill -9 the same command continues from the last checkpoint and ends with the same bits") {
   Process process(kProgram, long_run(fresh("killed")));
   REQUIRE(eventually([] { return std::filesystem::exists("killed/checkpoint.safetensors"); }));
   process.signal(SIGKILL);
@@ -84,7 +84,7 @@ TEST_CASE("after kill -9 the same command goes on from the last checkpoint and e
   check_same_as_whole("killed");
 }
 
-TEST_CASE("SIGTERM saves like Ctrl-C, and is the exit code") {
+TEST_CASE("SIGTERM saves like Ctrl-C, and determines the exit code") {
   Process process(kProgram, long_run(fresh("terminated")));
   REQUIRE(eventually([] { return epochs_written("terminated") >= 3; }));
   process.signal(SIGTERM);
@@ -92,7 +92,7 @@ TEST_CASE("SIGTERM saves like Ctrl-C, and is the exit code") {
   CHECK(std::filesystem::exists("terminated/checkpoint.safetensors"));
 }
 
-TEST_CASE("an unfinished run with other settings is kept aside, not overwritten") {
+TEST_CASE("the checkpoint of an unfinished run with other settings is kept, not overwritten") {
   Process process(kProgram, long_run(fresh("aside")));
   REQUIRE(eventually([] { return epochs_written("aside") >= 3; }));
   process.signal(SIGINT);
@@ -104,7 +104,7 @@ TEST_CASE("an unfinished run with other settings is kept aside, not overwritten"
   CHECK(read_file("aside/checkpoint.safetensors.previous") == unfinished);
 }
 
-TEST_CASE("--resume yes adds epochs to a finished run, and fails where there is nothing to go on with") {
+TEST_CASE("--resume yes adds epochs to a finished run, and fails if there is no checkpoint") {
   REQUIRE(run(kProgram, {"--out", fresh("longer"), "--epochs", "6"}).code == 0);
   REQUIRE(run(kProgram, {"--out", fresh("shorter"), "--epochs", "4"}).code == 0);
   REQUIRE(run(kProgram, {"--out", "shorter", "--epochs", "6", "--resume", "yes"}).code == 0);
@@ -115,7 +115,7 @@ TEST_CASE("--resume yes adds epochs to a finished run, and fails where there is 
   CHECK(contains(nothing.output, "nowhere/checkpoint.safetensors"));
 }
 
-TEST_CASE("what cannot work is said in one line, with an exit code") {
+TEST_CASE("an impossible request is an error of one line, with an exit code") {
   const Finished missing = run(kProgram, {"--out", fresh("errors"), "--file", "nowhere.csv"});
   CHECK(missing.code == 1);
   CHECK(contains(missing.output, "nowhere.csv"));
@@ -131,7 +131,7 @@ TEST_CASE("what cannot work is said in one line, with an exit code") {
   CHECK(contains(blocked.output, "errors.txt/below"));
 }
 
-TEST_CASE("a checkpoint that is damaged is named, and not overwritten") {
+TEST_CASE("a damaged checkpoint is named, and not overwritten") {
   std::filesystem::create_directories(fresh("damaged"));
   std::ofstream("damaged/checkpoint.safetensors") << "not a checkpoint";
   const Finished result = run(kProgram, {"--out", "damaged"});

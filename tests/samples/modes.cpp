@@ -1,5 +1,5 @@
-// The modes of the trainers: the same bits from micro-batches, DataParallel and DistributedDataParallel, and what
-// compare shows.
+// The modes of the trainers: the same bits from micro-batches, DataParallel and DistributedDataParallel, and the table
+// of compare.
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/tensor/device.h"
 #include "tests/samples/support.h"
@@ -21,7 +21,7 @@ std::vector<std::string> words(const std::string& line) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// compare's table: the words of a mode's row, from steps/s to the hash.
+// Reads compare's table: the words of a mode's row, from steps/s to the hash.
 std::map<std::string, std::vector<std::string>> table(const std::string& output) {
   std::map<std::string, std::vector<std::string>> rows;
   for (const std::string& line : lines(output)) {
@@ -66,10 +66,11 @@ void check_error(const std::vector<std::string>& arguments, const std::vector<st
   CHECK(lines(finished.output).size() <= 3);
 }
 
-// Pictures of 28 x 28 random pixels, and labels from 0 to 9, as --data of the samples on Fashion-MNIST wants them.
+// Writes images of 28 x 28 random pixels, and labels from 0 to 9, as --data of the samples on Fashion-MNIST expects
+// them.
 void write_pictures(const std::string& name, int count) {
   const auto write = [](const std::string& path, const std::vector<int>& sizes, int limit) {
-    std::string bytes = {'\0', '\0', '\x08', static_cast<char>(sizes.size())};  // IDX: bytes, of so many dimensions
+    std::string bytes = {'\0', '\0', '\x08', static_cast<char>(sizes.size())};  // IDX: bytes, with this many dimensions
     std::size_t elements = 1;
     for (const int size : sizes) {
       for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(size >> shift);
@@ -88,8 +89,7 @@ void write_pictures(const std::string& name, int count) {
 
 }  // namespace
 
-TEST_CASE(
-    "compare: accumulate, dp and ddp end with the same bits, single does not, and the least accuracy comes last") {
+TEST_CASE("compare: accumulate, dp and ddp end with the same bits, single does not, and the least accuracy is last") {
   const Finished finished = run(kProgram, {"--mode", "compare", "--out", fresh("compare")});
   CAPTURE(finished.output);
   REQUIRE(finished.code == 0);
@@ -120,7 +120,7 @@ TEST_CASE(
   CHECK(number(last.substr(14)) == least);
 }
 
-TEST_CASE("compare: the bytes of an epoch are those that follow from rows, columns and parameters") {
+TEST_CASE("compare: the bytes of an epoch follow from rows, columns and parameters") {
   REQUIRE(run(kProgram, {"--mode", "compare", "--out", fresh("bytes"), "--epochs", "1"}).code == 0);
   // 456 rows in 15 steps; 30 columns, 31 parameters, one output; f32. The second device gets half of the rows.
   const nlohmann::json dp = result("bytes/dp");
@@ -134,8 +134,7 @@ TEST_CASE("compare: the bytes of an epoch are those that follow from rows, colum
   CHECK(ddp["steps"] == 15);
   CHECK(ddp["bytes_at_start"]["parameters"] == 31 * 4);
   CHECK(ddp["bytes_in_steps"]["parameters"] == 0);
-  // 2 (n-1)/n of a bucket per rank; the bucket has the gradients, each from a multiple of 64 bytes on, and a few
-  // numbers.
+  // 2 (n-1)/n of a bucket per rank; the bucket has the gradients, each aligned to 64 bytes, and a few numbers.
   const int gradients = ddp["bytes_in_steps"]["gradients"].get<int>() / 15;
   CHECK(gradients >= 2 * 31 * 4);
   CHECK(gradients <= 2 * 4 * 64);
@@ -145,7 +144,7 @@ TEST_CASE("compare: the bytes of an epoch are those that follow from rows, colum
   }
 }
 
-TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes") {
+TEST_CASE("compare: gloo and mpi give the bits of shm, and record the same bytes") {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // in containers
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   const auto compared = [](const std::string& backend) {
@@ -171,7 +170,7 @@ TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes"
     }
     const char* const set = getenv("ASAN_OPTIONS");
     const std::string options = set ? set : "";
-    // MPI keeps memory to its end, which sanitizers take for lost.
+    // MPI never frees some memory, which sanitizers report as a leak.
     if (std::string(backend) == "mpi") setenv("ASAN_OPTIONS", (options + ":detect_leaks=0").c_str(), 1);
     const auto have = compared(backend);
     setenv("ASAN_OPTIONS", options.c_str(), 1);
@@ -179,7 +178,7 @@ TEST_CASE("compare: gloo and mpi leave the bits of shm, and book the same bytes"
   }
 }
 
-TEST_CASE("the bits depend on the number of micro-batches, not on mode, ranks, or where the loss is taken") {
+TEST_CASE("the bits depend on the number of micro-batches, not on mode, ranks, or where the loss is computed") {
   const std::string four = hash_of("accumulate4", {"--mode", "accumulate", "--micro-batches", "4"});
   CHECK(four != hash_of("accumulate2", {"--mode", "accumulate"}));
   CHECK(four == hash_of("dp4", {"--mode", "dp", "--micro-batches", "4"}));
@@ -190,14 +189,14 @@ TEST_CASE("the bits depend on the number of micro-batches, not on mode, ranks, o
   }
 }
 
-TEST_CASE("--order arrival is for ddp, and cannot change anything with two ranks") {
+TEST_CASE("--order arrival is for ddp, and has no effect on the bits with two ranks") {
   const std::string two = hash_of("canonical", {"--mode", "ddp", "--order", "canonical"});
   CHECK(two == hash_of("arrival", {"--mode", "ddp", "--order", "arrival"}));
   CHECK(hash_of("arrival4", {"--mode", "ddp", "--micro-batches", "4", "--order", "arrival"}).size() == 16);
   check_error({"--mode", "dp", "--order", "arrival"}, {"--order", "ddp", "dp"});
 }
 
-TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp") {
+TEST_CASE("--order own-first makes the replicas diverge, reports it, and is for ddp") {
   const auto run_with = [](const char* reduction) {
     return run(kProgram, {"--mode", "ddp", "--micro-batches", "4", "--epochs", "2", "--out", fresh(reduction),
                           "--order", reduction});
@@ -219,13 +218,13 @@ TEST_CASE("--order own-first makes the replicas diverge, says so, and is for ddp
   check_error({"--mode", "accumulate", "--order", "own-first"}, {"--order", "ddp", "accumulate"});
 }
 
-TEST_CASE("--comm-hook is for ddp; the bits of bf16 are others than those of none, and the same in every run") {
+TEST_CASE("--comm-hook is for ddp; the bits of bf16 differ from those of none, and are the same in every run") {
   const std::string exact = hash_of("exact", {"--mode", "ddp", "--comm-hook", "none"});
   const std::string bf16 = hash_of("bf16", {"--mode", "ddp", "--comm-hook", "bf16"});
   CHECK(bf16 != exact);
   CHECK(bf16 == hash_of("bf16_again", {"--mode", "ddp", "--comm-hook", "bf16"}));
   CHECK(exact != hash_of("fp16", {"--mode", "ddp", "--comm-hook", "fp16"}));
-  // One row of weights is not worth factors: it is averaged as it is.
+  // One row of weights is not worth factors: PowerSGD averages it uncompressed.
   CHECK(exact == hash_of("powersgd", {"--mode", "ddp", "--comm-hook", "powersgd"}));
   check_error({"--mode", "accumulate", "--comm-hook", "fp16"}, {"--comm-hook", "ddp", "accumulate"});
 }
@@ -259,7 +258,7 @@ TEST_CASE("under lockstep-run the program is a rank") {
   CHECK(!contains(finished.output, "[1] "));
 }
 
-TEST_CASE("what does not fit together names both sides and the way out") {
+TEST_CASE("the error for options that exclude each other names both and the fix") {
   const std::string out = fresh("mode_errors");
   check_error({"--out", out, "--mode", "accumulate", "--batch", "33"}, {"--batch 33", "2 micro-batches", "32 or 34"});
   check_error({"--out", out, "--mode", "dp", "--micro-batches", "64"},
@@ -282,7 +281,7 @@ TEST_CASE("what does not fit together names both sides and the way out") {
 TEST_CASE("a flag that has no effect in the chosen mode is an error; in the others it is accepted") {
   struct Flag {
     std::vector<std::string> words;
-    std::string modes;  // that accept it
+    std::string modes;  // that accept the flag
   };
   const Flag flags[] = {{{"--save", "here.safetensors"}, "single accumulate dp ddp"},
                         {{"--micro-batches", "2"}, "accumulate dp ddp compare"},
@@ -306,7 +305,7 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
       const bool is_accepted = std::find(modes.begin(), modes.end(), mode) != modes.end();
       const std::string& name = flag.words[0];
       CHECK(contains(finished.output, ", and the mode is " + mode) == !is_accepted);
-      if (is_accepted) {  // what follows is another error
+      if (is_accepted) {  // another error follows
         CHECK(contains(finished.output, name == "--cuda-graph" ? "take --device cuda" : "nowhere.csv"));
         continue;
       }
@@ -318,7 +317,7 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
   CHECK(!std::filesystem::exists(out));
 }
 
-TEST_CASE("flags of other modes are refused where no mode is given, and what is missing is said") {
+TEST_CASE("flags of other modes are refused where no mode is given, and the error names a missing option") {
   check_error({"--micro-batches", "4"},
               {"--micro-batches: is for --mode accumulate, dp, ddp, compare only, and the mode is single, as no "
                "--mode is given\nChoose the mode with --mode, or leave --micro-batches out\n"});
@@ -335,7 +334,7 @@ TEST_CASE("flags of other modes are refused where no mode is given, and what is 
   ::unsetenv("RANK");
 }
 
-TEST_CASE("an error on all ranks is said once") {
+TEST_CASE("an error on all ranks is printed once") {
   check_error({"--out", fresh("ddp_errors"), "--mode", "ddp", "--file", "nowhere.csv"}, {"nowhere.csv"});
   check_error({"--out", "ddp_errors", "--mode", "compare", "--quiet", "--file", "nowhere.csv"}, {"nowhere.csv"});
 }
@@ -357,7 +356,7 @@ TEST_CASE("the perceptron and the convolutional network have the same modes") {
   }
 }
 
-TEST_CASE("a GPU that is not there is one readable error, and so is what does not fit with one") {
+TEST_CASE("a missing GPU is one readable error, and so are options that do not fit with one") {
   check_error({"--device", "gpu"}, {"--device", "gpu", "cuda:N"});
   check_error({"--mode", "compare", "--device", "cuda"}, {"--device", "cuda", "compare"});
   check_error({"--mode", "ddp", "--backend", "nccl"}, {"nccl", "--device cuda"});

@@ -1,11 +1,11 @@
-// Runs that lose ranks for good: they go on with fewer, and end with the bits of a run that nothing disturbed.
+// Runs that lose ranks permanently: they continue with fewer, and end with the bits of an undisturbed run.
 #include "tests/samples/support.h"
 #include "tests/support/ports.h"
 
 namespace {
 
 constexpr const char* kProgram = "logistic_regression";
-constexpr int kEpochs = 6000 / LOCKSTEP_SLOWDOWN;  // some seconds, also on a fast machine
+constexpr int kEpochs = 6000 / LOCKSTEP_SLOWDOWN;  // some seconds, even on a fast machine
 
 std::vector<std::string> program(const std::string& out) {
   return {std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram,
@@ -28,7 +28,7 @@ std::vector<std::string> launched(std::vector<std::string> options, const std::s
   return options;
 }
 
-// Nobody disturbs this one; in one process, whose bits the others have to match.
+// Compares with an undisturbed run in one process, whose bits the others must match.
 void check_same_as_whole(const std::string& out) {
   static const int code = run(kProgram, {"--mode", "accumulate", "--micro-batches", "4", "--epochs",
                                          std::to_string(kEpochs), "--lr", "0.01", "--out", fresh("whole")})
@@ -40,7 +40,7 @@ void check_same_as_whole(const std::string& out) {
 
 }  // namespace
 
-TEST_CASE("four ranks of a micro-batch each, one of them killed, go on as two ranks of two or one of four") {
+TEST_CASE("four ranks of a micro-batch each, one of them killed, continue as two ranks of two or one of four") {
   Process four(LOCKSTEP_RUN, launched({"--nproc-per-node", "4"}, fresh("four")));
   REQUIRE(eventually([] { return epochs_written("four") >= 30; }));
   const pid_t rank = find_rank(four.pid(), 2);

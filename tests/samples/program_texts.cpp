@@ -1,11 +1,11 @@
-// What our programs print for --help and for wrong command lines.
+// The output of our programs for --help and for wrong command lines.
 #include "tests/samples/support.h"
 
 namespace {
 
 const std::string kExplain = std::filesystem::path(LOCKSTEP_RUN).replace_filename("lockstep-explain").string();
 
-// The first byte that is neither part of a UTF-8 character nor a line end; -1 where there is none.
+// Returns the first byte that is neither part of a UTF-8 character nor a line end, or -1.
 int first_unprintable(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);

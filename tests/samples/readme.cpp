@@ -1,4 +1,4 @@
-// The README shows what is: its program is a contract program, its output is what the sample prints.
+// Checks that the README is true: its program is a contract program, its output is that of the sample.
 #include "tests/samples/support.h"
 
 #include <regex>
@@ -10,15 +10,15 @@ const std::string& readme() {
   return text;
 }
 
-// The first fenced block that begins with `start`.
+// Returns the first fenced block that begins with `start`.
 std::string block(const std::string& start) {
   const std::size_t begin = readme().find("\n" + start);
   REQUIRE(begin != std::string::npos);
   return readme().substr(begin + 1, readme().find("\n```", begin + 1) - begin);
 }
 
-// Numbers differ between processors, times from run to run; the form does not. A number, with the spaces that align it,
-// becomes one #; so does a hash.
+// Replaces each number, with the spaces that align it, and each hash by one #: numbers differ between processors,
+// times from run to run, the form does not.
 std::string without_numbers(const std::string& text) {
   return std::regex_replace(text, std::regex(" *\\b([0-9a-f]{16}|[0-9][0-9.]*)\\b"), " #");
 }
@@ -31,11 +31,11 @@ TEST_CASE("the README's program is contract program 01") {
   CHECK(block(program.substr(0, program.find('\n'))) == program);
 }
 
-TEST_CASE("the README's expected output is what the sample prints, up to numbers") {
+TEST_CASE("the README's expected output is the sample's output, except for numbers") {
   fresh("build");
   const Finished result =
       run("logistic_regression", {"--mode", "compare", "--out", "build/demo/runs/logistic_regression", "--report",
-                                  "build/demo/report.html"});  // as demo.sh
+                                  "build/demo/report.html"});  // as in demo.sh
   REQUIRE(result.code == 0);
   const auto shown = lines(block("$ scripts/demo.sh")), printed = lines(result.output);
   REQUIRE(shown.size() > 12);

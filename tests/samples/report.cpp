@@ -1,4 +1,5 @@
-// --trace and --report: what the files hold, for all modes and for one, and that their bytes are those of the formulas.
+// --trace and --report: the contents of the files, for all modes and for one, and whether their bytes follow the
+// formulas.
 #include "tests/samples/support.h"
 
 #include <algorithm>
@@ -29,14 +30,14 @@ Json mode_of(const Json& data, const std::string& mode) {
   return {};
 }
 
-// Bytes in the books, of one phase.
+// The recorded bytes of one phase.
 std::int64_t booked(const Json& mode, const std::string& phase, const char* when = "links") {
   std::int64_t bytes = 0;
   for (const Json& link : mode.at(when)) bytes += link.at("phase") == phase ? link.at("bytes").get<std::int64_t>() : 0;
   return bytes;
 }
 
-// Bytes of a step's events of one kind: of those with this name.
+// The bytes of a step's events of one kind, with this name.
 std::int64_t in_events(const Json& data, const Json& mode, const Json& step, const std::string& kind,
                        const std::string& name) {
   std::int64_t bytes = 0;
@@ -51,7 +52,7 @@ std::int64_t in_events(const Json& data, const Json& mode, const Json& step, con
 
 }  // namespace
 
-TEST_CASE("compare --report: the bytes of the books and of each step are those of the formulas") {
+TEST_CASE("compare --report: the recorded bytes and those of each step follow the formulas") {
   const std::string out = fresh("report");
   const Finished finished = run(kProgram, {"--mode", "compare", "--epochs", "2", "--out", out, "--report",
                                            "report.html", "--trace", "trace.json"});
@@ -98,7 +99,7 @@ TEST_CASE("compare --report: the bytes of the books and of each step are those o
     }
   }
 
-  // 456 rows of 30 columns an epoch, half of them on the second device; f32.
+  // 456 rows of 30 columns per epoch, half of them on the second device; f32.
   const Json dp = mode_of(data, "dp");
   CHECK(booked(dp, "inputs") == 2 * 228 * 30 * 4);
   CHECK(booked(dp, "parameters") == 30 * kParameterBytes);
@@ -122,7 +123,7 @@ TEST_CASE("compare --report: the bytes of the books and of each step are those o
   for (const Json& each : ddp.at("steps")) {
     CHECK(in_events(data, ddp, each, "collective", "all_reduce") == 2 * bucket);
     CHECK(each.at("arrivals").size() == 1);
-    CHECK(each.at("overlap").at(0) == 0);  // one bucket a rank, which waits for the last gradient
+    CHECK(each.at("overlap").at(0) == 0);  // one bucket per rank, which waits for the last gradient
     CHECK(each.at("overlap").at(1) == 2 * bucket);
     CHECK(each.at("overlap").at(2) == 0);
     CHECK(each.at("overlap").at(3) > 0);
@@ -140,7 +141,7 @@ TEST_CASE("compare --report: the bytes of the books and of each step are those o
   CHECK(processes == std::set<std::string>{"single", "accumulate", "dp", "ddp rank 0", "ddp rank 1"});
 }
 
-TEST_CASE("--report in a single mode, also where the program's ranks are started by another program") {
+TEST_CASE("--report in a single mode, also if another program starts the program's ranks") {
   REQUIRE(
       run(kProgram, {"--mode", "ddp", "--epochs", "1", "--out", fresh("ddp_report"), "--report", "ddp.html"}).code ==
       0);
@@ -157,7 +158,7 @@ TEST_CASE("--report in a single mode, also where the program's ranks are started
   CHECK(mode_of(report_data("launched.html"), "ddp").at("clocks").size() == 2);
 }
 
-TEST_CASE("text from outside stays text in the report") {
+TEST_CASE("text from outside is escaped in the report") {
   const std::string name = "a<script>alert(1).html";
   REQUIRE(run(kProgram, {"--epochs", "1", "--out", fresh("escaped"), "--report", name}).code == 0);
   const std::string page = read_file(name);

@@ -1,5 +1,5 @@
 'use strict';
-// Uses the report of report_data.json as a reader would, and says on <html> what did not come out.
+// Uses the report of report_data.json as a reader would, and writes failed checks to an attribute of <html>.
 (async () => {
   const failed = [];
   const check = (what, condition) => { if (!condition) failed.push(what); };
@@ -9,7 +9,8 @@
   const setClipboard = (value) => Object.defineProperty(navigator, 'clipboard', {value, configurable: true});
   const figure = document.querySelector('#figure-ddp'), copy = figure.querySelector('.copy'), text = figure.querySelector('textarea');
 
-  // Who waits for whom, and the bytes of the step: the first one, then the second, where the clocks cannot tell.
+  // Which rank waits for which, and the bytes of the step: the first step, then the second, where the clocks differ too
+  // much to tell.
   check('two arrows', figure.querySelectorAll('.arrow').length === 2);
   check('two waits are explained', labels('; waits for rank 2, which came last, at 700.0 \u00b5s') === 2);
   check('waits say for whom', [...figure.querySelectorAll('.waiting text')].filter((each) => each.textContent === 'waits for rank 2').length === 2);
@@ -47,7 +48,7 @@
   await clickAndWait(document.querySelector('#losses .copy'));
   check('curves', copied.includes('<polyline') && />ddp<\/text>/.test(copied) && copied.includes('training loss by epoch') && /stroke-dasharray="2px, 3px"/.test(copied));
 
-  // Guessing: numbers disappear only when asked for, and come back one by one.
+  // Guessing mode: numbers are hidden only on request, and appear one by one.
   const cell = (mode, phase) => document.querySelector(`#phases td[data-mode="${mode}"][data-phase="${phase}"]`);
   const isSeen = (mode, phase) => getComputedStyle(cell(mode, phase).querySelector('b')).visibility === 'visible';
   check('numbers at first', isSeen('dp', 'parameters') && document.querySelector('#guess').offsetHeight === 0);

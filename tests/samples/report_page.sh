@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Opens a report in a headless browser, from its file: no message on the console, and the lanes and numbers in the document.
+# Opens a report file in a headless browser: no message on the console, and the lanes and numbers in the document.
 set -euo pipefail
 browser=$1 program=$2
 tests=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +14,7 @@ open() {  # page, width, further options
 }
 quiet() {  # log, page and width
   messages=$(grep CONSOLE "$1" || true)
-  [ -z "$messages" ] || complain "on the console of $2: $messages"
+  [ -z "$messages" ] || complain "messages on the console of $2: $messages"
 }
 for width in 1280 390; do
   open report.html "$width" --dump-dom >"dom$width.html" 2>log.txt || { complain "the browser failed:"; tail -5 log.txt; }
@@ -35,7 +35,7 @@ expect 'step 1 of 20 traced'
 expect 'rank 0 to rank 1: <b>124 B</b> in 2 transfers before the first step'
 expect '<table id="step-matrix-ddp">'
 
-# The same page with made-up data and a script that uses it, which the policy allows by its hash.
+# The same page with made-up data and a script that drives it, which the policy allows by its hash.
 driver=$(cat "$tests/report_driver.js")
 hash=$(printf '%s' "$driver" | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)
 data=$(tr '\n' ' ' <"$tests/report_data.json" | sed 's/</\\u003c/g')

@@ -1,11 +1,12 @@
-// Ctrl-C in several ranks: they stop after the same step, and the run goes on in any mode with the same micro-batches.
+// Ctrl-C in several ranks: they stop after the same step, and the run continues in any mode with the same
+// micro-batches.
 #include "tests/samples/support.h"
 
 namespace {
 
 constexpr const char* kProgram = "logistic_regression";
 
-// Long enough to be interrupted, also on a fast machine: some seconds.
+// Runs for some seconds, long enough to be interrupted, even on a fast machine.
 constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out, std::vector<std::string> mode) {
   mode.insert(mode.end(), {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"});
@@ -15,7 +16,7 @@ const std::vector<std::string> kAccumulate = {"--mode", "accumulate"};
 const std::vector<std::string> kOneRank = {"--mode", "ddp", "--nproc", "1"};
 const std::vector<std::string> kTwoRanks = {"--mode", "ddp", "--nproc", "2"};
 
-// Nobody interrupts this one; in mode micro-batches, whose bits the others have to match.
+// An uninterrupted run in mode accumulate, whose bits the others must match.
 void run_whole() {
   static const int code = run(kProgram, long_run(fresh("whole"), kAccumulate)).code;
   REQUIRE(code == 0);
@@ -46,12 +47,12 @@ void go_on(const std::string& out, const std::vector<std::string>& mode) {
 
 }  // namespace
 
-TEST_CASE("two ranks stop at Ctrl-C, and the same command ends with the bits of a run that nobody interrupted") {
+TEST_CASE("two ranks stop at Ctrl-C, and the same command ends with the bits of an uninterrupted run") {
   start_and_stop("two", kTwoRanks, SIGINT);
   go_on("two", kTwoRanks);
 }
 
-TEST_CASE("a run that two ranks began goes on in one rank, and in one process without ranks") {
+TEST_CASE("a run that two ranks started continues in one rank, and in one process without ranks") {
   start_and_stop("two_one", kTwoRanks, SIGTERM);
   std::filesystem::remove_all("two_micro_batches");
   std::filesystem::copy("two_one", "two_micro_batches");
@@ -59,7 +60,7 @@ TEST_CASE("a run that two ranks began goes on in one rank, and in one process wi
   go_on("two_micro_batches", kAccumulate);
 }
 
-TEST_CASE("a run that one process began goes on in two ranks") {
+TEST_CASE("a run that one process started continues in two ranks") {
   start_and_stop("accumulate_two", kAccumulate, SIGINT);
   go_on("accumulate_two", kTwoRanks);
 }
@@ -75,7 +76,7 @@ TEST_CASE("a signal to one rank alone stops all of them after the same step") {
   go_on("one_signal", kAccumulate);
 }
 
-TEST_CASE("a rank that is killed is named, and what was saved goes on") {
+TEST_CASE("a rank that is killed is named, and the run continues from the checkpoint") {
   start_and_stop("killed_rank", kTwoRanks, SIGINT);
   const std::size_t before = epochs_written("killed_rank");
   Process process(kProgram, long_run("killed_rank", kTwoRanks));
@@ -88,7 +89,7 @@ TEST_CASE("a rank that is killed is named, and what was saved goes on") {
   go_on("killed_rank", kAccumulate);
 }
 
-TEST_CASE("a launcher starts ranks again, and they end with the bits of a run that nothing disturbed") {
+TEST_CASE("a launcher restarts ranks, and they end with the bits of an undisturbed run") {
   std::vector<std::string> arguments = {"--nproc-per-node", "2", "--max-restarts", "2",
                                         std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram};
   const auto program = long_run(fresh("restarted"), {"--mode", "ddp", "--save-every", "10"});
@@ -100,7 +101,7 @@ TEST_CASE("a launcher starts ranks again, and they end with the bits of a run th
     const pid_t pid = find_rank(launcher.pid(), rank);
     REQUIRE(pid > 0);
     kill(pid, SIGKILL);
-    // What is written from then on is the next attempt's.
+    // Later output is that of the next attempt.
     REQUIRE(
         eventually([&] { return contains(read_file(launcher.output_path()), rank == 1 ? "restart 1" : "restart 2"); }));
     REQUIRE(eventually([&] { return find_rank(launcher.pid(), 0) > 0; }));

@@ -33,13 +33,13 @@ inline std::vector<std::string> lines(const std::string& text) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A name for an output folder that an earlier run of the tests has left nothing in.
+// Returns the name of an output folder after it has removed what an earlier run of the tests left in it.
 inline std::string fresh(const std::string& folder) {
   std::filesystem::remove_all(folder);
   return folder;
 }
 
-// A sample program, or any other by its path, running. Its output goes to a file in the test's scratch folder.
+// A running sample program, or any other by its path. Its output is written to a file in the test's scratch folder.
 class Process {
  public:
   Process(const std::string& program, std::vector<std::string> arguments) {
@@ -73,7 +73,7 @@ class Process {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
-  // The exit code, or minus the signal that ended it.
+  // Returns the exit code, or minus the signal that ended the program.
   int wait() {
     int status = 0;
     REQUIRE(waitpid(pid_, &status, 0) == pid_);
@@ -101,7 +101,7 @@ inline Finished run(const std::string& program, const std::vector<std::string>& 
   return {code, process.output()};
 }
 
-// The process with this rank among `parent`'s children, or -1.
+// Returns the process with this rank among `parent`'s children, or -1.
 inline pid_t find_rank(pid_t parent, int rank) {
   const std::string base = "/proc/" + std::to_string(parent);
   std::istringstream children(read_file(base + "/task/" + std::to_string(parent) + "/children"));

@@ -1,4 +1,4 @@
-// Training that something happens to: the fault, and what every survivor must see and be left with.
+// Training runs in which a fault happens, and checks of the error and the parameters of every survivor.
 #pragma once
 
 #include <signal.h>
@@ -11,7 +11,7 @@
 struct TwoLayers : ls::nn::Module {
   ls::nn::Linear& fc1 = add<ls::nn::Linear>("fc1", 4, 64);
   ls::nn::Linear& fc2 = add<ls::nn::Linear>("fc2", 64, 2);
-  // The same values in every rank, also where ranks are threads, which share the random streams.
+  // The initial values are set here because ranks that are threads share the random streams.
   TwoLayers() {
     const ls::NoGradGuard no_grad;
     std::uint32_t salt = 0;
@@ -20,7 +20,7 @@ struct TwoLayers : ls::nn::Module {
   ls::Tensor forward(const ls::Tensor& x) const override { return fc2(ls::relu(fc1(x))); }
 };
 
-// Ranks of a group, some of which are expected to die: how each ended.
+// Runs the ranks of a group, some of which are expected to die, and returns how each ended.
 inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const Group& group)>& fn,
                                         std::chrono::milliseconds timeout = std::chrono::seconds(20),
                                         const std::string& backend = "shm") {
@@ -32,10 +32,11 @@ inline std::vector<ExitStatus> ranks_of(int size, const std::function<void(const
   });
 }
 
-// The mean over n equal gradients has their bits where 1 / n is a power of two.
+// The mean of n equal gradients has the gradients' bits only where 1 / n is a power of two.
 inline bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
 
-// Rank 2 of three is stopped; rank 1 waits for a message from it, and rank 0 for rank 1. Both have to name rank 2 alone.
+// Rank 2 of three is stopped; rank 1 waits for a message from it, and rank 0 for rank 1. Both errors must name rank 2
+// alone.
 inline void check_stopped_rank(const char* backend) {
   const auto ended = ranks_of(
       3,
@@ -57,8 +58,8 @@ inline void check_stopped_rank(const char* backend) {
   CHECK(ended[2].signal == SIGKILL);
 }
 
-// Trains until `victim` does something at its step `moment`; the others must get a CommError that names it, with
-// their parameters as a run without the fault leaves them after as many steps.
+// Trains until `victim` calls `fault` at its step `moment`. The others must get a CommError that names the victim, and
+// their parameters must equal those of a run without the fault after the same number of steps.
 inline void train_until(const Group& group, int victim, int moment, const std::function<void()>& fault) {
   TwoLayers model, undisturbed;
   ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = 0.0005});
@@ -78,7 +79,7 @@ inline void train_until(const Group& group, int victim, int moment, const std::f
   CHECK_MESSAGE(contains(error, "bucket"), error);
   CHECK(steps == moment);
 
-  // All ranks had the same rows, so the mean over them is what one has alone.
+  // All ranks had the same samples, so the mean over the ranks equals the gradient of one rank alone.
   ls::optim::SGD alone(undisturbed.parameters(), {.lr = 0.1});
   for (int i = 0; i < steps; ++i) {
     alone.zero_grad();
@@ -92,7 +93,8 @@ inline void train_until(const Group& group, int victim, int moment, const std::f
   }
 }
 
-// One of `size` processes is killed at its step `moment`; the others notice, as above, and end well.
+// One of `size` processes is killed at its step `moment`; the others must pass the checks of train_until and exit
+// normally.
 inline void check_killed_rank(int size, int victim, int moment, const char* backend) {
   const auto ended = ranks_of(
       size, [&](const Group& group) { train_until(group, victim, moment, [] { raise(SIGKILL); }); },

@@ -1,6 +1,7 @@
-// Faults at random: a seed picks the number of ranks, the victim, the moment and what happens to it. After each trial all
-// ranks have ended, each survivor has named the culprit and has the bits of a run without the fault, and nothing is left.
-// LOCKSTEP_CHAOS_TRIALS and LOCKSTEP_CHAOS_SEED ask for more, or for one again (scripts/chaos.sh).
+// Random faults: a seed picks the number of ranks, the victim, the moment and the fault. After each trial all ranks
+// have ended, each survivor has named the victim and has the bits of a run without the fault, and no resource is left
+// behind. LOCKSTEP_CHAOS_TRIALS sets the number of trials, LOCKSTEP_CHAOS_SEED the first seed, which repeats a
+// trial (scripts/chaos.sh).
 #pragma once
 
 #include <dirent.h>
@@ -17,7 +18,7 @@ inline int from_environment(const char* name, int otherwise) {
   return text ? std::atoi(text) : otherwise;
 }
 
-// Descriptors and threads of this process.
+// Counts the file descriptors and threads of this process.
 inline std::pair<int, int> resources() {
   const auto entries = [](const char* path) {
     int count = 0;
@@ -43,9 +44,9 @@ struct Trial {
   Fault fault;
 };
 
-// What happens to one of `trial.size` processes; `backend`: shm or gloo.
+// Runs one trial with processes as ranks; `backend`: shm or gloo.
 inline void check_processes_survive(const Trial& trial, const std::string& backend) {
-  // A rank that is stopped is noticed by the timeout alone; the survivors then end it, as a launcher would.
+  // Only the timeout reveals a stopped rank; the survivors then kill it, as a launcher would.
   const auto timeout = trial.fault == Fault::kStop ? std::chrono::milliseconds(2500) : std::chrono::seconds(20);
   const auto ended = ranks_of(
       trial.size,
@@ -70,7 +71,7 @@ inline void check_processes_survive(const Trial& trial, const std::string& backe
   }
 }
 
-// `otherwise`: trials where the environment does not say how many.
+// `otherwise`: the number of trials where the environment does not set it.
 template <class Check>
 void run_trials(int otherwise, Check check) {
   const int trials = from_environment("LOCKSTEP_CHAOS_TRIALS", otherwise),
@@ -84,7 +85,7 @@ void run_trials(int otherwise, Check check) {
     CAPTURE(static_cast<int>(trial.fault));
     const auto [descriptors, threads] = resources();
     check(trial);
-    // A thread that was joined may stand in /proc for a moment more.
+    // A joined thread may still be listed in /proc for a moment.
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (resources().second > threads && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
     const auto [descriptors_left, threads_left] = resources();

@@ -1,4 +1,4 @@
-// One case of a golden file: the value and the gradients of a function of named inputs.
+// Checks one case of a golden file: the value and the gradients of a function of named inputs.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 using Inputs = std::vector<ls::Tensor>;
 
-// Runs `function` on the inputs `<key>/<name>` (or `<input_key>/<name>`) and compares with `<key>/y`, and the gradients
-// for the upstream `<key>/grad_y` with `<key>/grad_<name>`, where the file has them.
+// Runs `function` on the inputs `<key>/<name>` (or `<input_key>/<name>`), compares the result with `<key>/y`, and the
+// gradients for the upstream gradient `<key>/grad_y` with those `<key>/grad_<name>` that the file has.
 inline void check_case(const ls::StateDict& golden, const std::string& key, const std::vector<std::string>& names,
                        const std::function<ls::Tensor(const Inputs&)>& function, const std::string& input_key = "",
                        std::optional<Tolerance> allowed = {}) {

@@ -1,4 +1,4 @@
-// Process groups for tests: the same test runs over every backend.
+// Process groups for tests, so that one test runs on every backend.
 #pragma once
 
 #include <unistd.h>
@@ -26,13 +26,13 @@ inline void with_threads(const std::string& backend, int size, const std::functi
   });
 }
 
-// The name of a group of forked ranks, another one at each call and in each process.
+// Returns a name for a group of forked ranks, different at each call and in each process.
 inline std::string fresh_group() {
   static int groups = 0;
   return "test " + std::to_string(getpid()) + " " + std::to_string(groups++);
 }
 
-// Where this host's ranks meet. Nobody listens at the port: it is part of a name, as that of the group is.
+// Sets the address at which this host's ranks meet. No server listens at the port; the address is only part of a name.
 inline void set_master(const std::string& group) {
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(1024 + std::hash<std::string>()(group) % 64000).c_str(), 1);

@@ -1,5 +1,5 @@
-// Named places at which a process ends or stops: its calls of the system that other processes can notice, in the order in which
-// it makes them. tests/parallel/kills.cpp stands before these functions of the C library.
+// Numbered points at which a process is killed or stopped: its calls of the C library that other processes can notice,
+// in program order. tests/parallel/kills.cpp interposes these functions.
 #pragma once
 
 #include <signal.h>
@@ -17,7 +17,7 @@ inline std::int64_t monotonic_us() {
 struct KillPoints {
   std::atomic<bool> armed{false};
   std::atomic<int> passed{0};
-  int last = 0;  // the call before which the process ends; 0: none
+  int last = 0;  // the process ends before this call; 0: none
   std::atomic<std::int64_t>* killed_at = nullptr;
 
   int signal = SIGKILL;

@@ -1,6 +1,7 @@
-// Trials of kill_trials.h in a row. LOCKSTEP_KILL_TRIALS asks for more at random moments, LOCKSTEP_KILL_STRIDE and
-// LOCKSTEP_STOP_STRIDE for more places (1: all of them, at every kind of store), LOCKSTEP_CHAOS_SEED for other moments.
-// LOCKSTEP_KILL_QUIET says that nothing else runs here: then a late error is a failure. scripts/chaos.sh sets them.
+// Series of the trials of kill_trials.h. LOCKSTEP_KILL_TRIALS sets the number of random moments, LOCKSTEP_KILL_STRIDE
+// and LOCKSTEP_STOP_STRIDE the distance between points (1: all points, with every kind of store), LOCKSTEP_CHAOS_SEED
+// the first seed. With LOCKSTEP_KILL_QUIET, which promises an idle machine, a late error is a failure.
+// scripts/chaos.sh sets them.
 #pragma once
 
 #include "tests/support/chaos_trials.h"
@@ -18,13 +19,13 @@ inline void check_tally(const KillTally& tally, const std::string& what) {
   }
 }
 
-// Every rank as the victim, at places that are so far apart.
+// Takes every rank as the victim, at every `stride`-th point.
 inline void sweep_points(KillTrial trial, int stride) {
   KillTally tally;
   for (trial.victim = 0; trial.victim < trial.size; ++trial.victim) {
     KillTally whole;
     trial.point = 0;
-    run_kill_trial(trial, whole);  // nobody is killed
+    run_kill_trial(trial, whole);  // without a victim
     REQUIRE(whole.job_points > 0);
     for (trial.point = 1 + trial.victim % stride; trial.point <= whole.job_points; trial.point += stride) {
       trial.unwinds = trial.point % 2 == 0;
@@ -41,18 +42,18 @@ inline void sweep_kill_points(const std::string& backend, int otherwise) {
   for (const char* method : {"tcp", "file"}) sweep_points({.backend = backend, .method = method}, stride);
 }
 
-// A rank that is stopped costs the time-out: some places are enough.
+// Each trial with a stopped rank takes the whole timeout, so the default stride is large.
 inline void sweep_stop_points(const std::string& backend, int otherwise) {
   const int stride = from_environment("LOCKSTEP_STOP_STRIDE", otherwise);
   sweep_points({.backend = backend, .stops = true, .timeout = std::chrono::milliseconds(1500)}, stride);
 }
 
-// A seed picks the size, the victim, the moment, the store and the survivors' end.
+// A seed picks the size, the victim, the moment, the store and how the survivors end.
 inline void run_random_kills(const std::string& backend, int otherwise) {
   const int trials = from_environment("LOCKSTEP_KILL_TRIALS", otherwise),
             first = from_environment("LOCKSTEP_CHAOS_SEED", 1);
   KillTally tally, whole;
-  for (int i = 0; i < 3; ++i) run_kill_trial({.backend = backend}, whole);  // nobody is killed
+  for (int i = 0; i < 3; ++i) run_kill_trial({.backend = backend}, whole);  // without a victim
   for (int seed = first; seed < first + trials; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     constexpr const char* kMethods[] = {"env", "tcp", "file"};

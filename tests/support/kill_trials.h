@@ -1,18 +1,20 @@
-// One rank of a job is killed, and every survivor has to say so. What counts:
+// One rank of a job is killed, and every survivor must report it. Definitions:
 //
 // - The job: 3 or 4 processes of one host make a group, reduce a tensor, split the group, wrap a model in
-//   DistributedDataParallel, train for some steps and destroy everything. They begin together.
-// - The kill: SIGKILL for one of them, either before its n-th call of the system (KillPoints) or at a random moment of a random
-//   phase of the job. A trial whose victim has ended before is void.
-// - A survivor is any other rank. It has *finished* where its job ended without an error: it needed nothing more of the victim.
-//   It has *named* the victim where it got a CommError whose text blames the victim and no other rank. Anything else is
-//   *wrong*. The text blames the ranks that it mentions, but for the one on which the operation ran ("on rank 2") and those of
-//   which it says that they are there ("ranks 0 and 1 are here").
-// - A survivor is *late* where its error came more than two seconds after the kill. A victim that had not yet entered the
-//   rendezvous cannot be missed before the time-out, as no other rank knows whether it was ever started: there the error says
-//   "did not arrive", and is not late.
-// - A trial may stop its victim instead (SIGSTOP): then the time-out is the only sign, and a survivor is late after three of them.
-// - After its error a survivor either destroys what it has, or ends at once without doing so, as a program that does not catch.
+// DistributedDataParallel, train for some steps and destroy everything. They start at the same time.
+// - The kill: SIGKILL for one process, either before its n-th interposed call (KillPoints) or at a random moment of a
+// random phase of the job. A trial whose victim ended before the kill is void.
+// - A survivor is any other rank. It has *finished* if its job ended without an error, since it needed nothing more
+// from the victim. It has *named* the victim if it got a CommError whose text blames the victim and no other rank. Any
+// other end is *wrong*. The text blames the ranks that it mentions, except the rank on which the operation ran ("on
+// rank 2") and ranks that it reports as present ("ranks 0 and 1 are here").
+// - A survivor is *late* if its error arrived more than two seconds after the kill. Before the victim has entered the
+// rendezvous only the timeout can reveal its loss, because no other rank knows whether it was started: such an error
+// says "did not arrive", and is not late.
+// - A trial may stop its victim instead (SIGSTOP): then only the timeout reveals it, and a survivor is late after
+// three timeouts.
+// - After its error a survivor either destroys its objects or exits at once, like a program that does not catch the
+// error.
 #pragma once
 
 #include <sys/mman.h>
@@ -42,23 +44,23 @@ inline const char* name(JobPhase phase) {
 }
 
 struct KillTrial {
-  std::string backend = "shm", method = "env";  // env, tcp or file: whose store the ranks meet at
+  std::string backend = "shm", method = "env";  // env, tcp or file: the store of the rendezvous
   int size = 3, victim = 0;
-  int point = 0;                      // the call before which the victim ends; 0: at a random moment
-  JobPhase phase = JobPhase::kStart;  // that moment: so long ...
-  std::int64_t delay_us = -1;         // ... after the beginning of this phase of the victim; negative: never
-  bool stops = false;                 // the victim, instead of killing it
-  bool unwinds = true;                // a survivor destroys what it has
+  int point = 0;                      // the victim ends before this call; 0: at a random moment
+  JobPhase phase = JobPhase::kStart;  // the random moment: the phase of the victim, ...
+  std::int64_t delay_us = -1;         // ... and the delay after its start; negative: no kill
+  bool stops = false;                 // SIGSTOP instead of SIGKILL
+  bool unwinds = true;                // a survivor destroys its objects
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
 };
 
-// What the ranks of a trial leave in memory that they share with the test.
+// Results of the ranks of a trial, in memory that is shared with the test.
 struct TrialBoard {
   std::atomic<int> ready{0}, go{0}, points{0};
   std::atomic<std::int64_t> killed_at{0};
   struct Rank {
     std::atomic<int> phase{0};
-    std::atomic<std::int64_t> entered_at[8] = {};  // of each phase
+    std::atomic<std::int64_t> entered_at[8] = {};  // start of each phase
     std::atomic<std::int64_t> ended_at{0};
     std::atomic<bool> failed{false};
     char text[3000] = {};
@@ -67,12 +69,12 @@ struct TrialBoard {
 
 struct KillTally {
   int trials = 0, voids = 0, finished = 0, named = 0, wrong = 0, late = 0;
-  std::map<std::string, int> by_phase;        // in which the victim was killed
-  std::vector<std::string> failures = {};     // of survivors that are wrong
-  std::vector<std::string> delays = {};       // of those that are late
-  std::int64_t slowest_us = 0;                // from the kill to an error that is not exempt
-  int job_points = 0;                         // calls that the victim has passed in the last trial
-  std::array<std::int64_t, 8> phase_us = {};  // how long its phases took
+  std::map<std::string, int> by_phase;        // kills in each phase of the victim
+  std::vector<std::string> failures = {};     // survivors that are wrong
+  std::vector<std::string> delays = {};       // survivors that are late
+  std::int64_t slowest_us = 0;                // from the kill to the slowest error that is not exempt
+  int job_points = 0;                         // calls that the victim passed in the last trial
+  std::array<std::int64_t, 8> phase_us = {};  // duration of the victim's phases
 
   std::string to_string() const {
     std::string text = std::to_string(trials) + " kills (" + std::to_string(voids) +
@@ -84,7 +86,7 @@ struct KillTally {
   }
 };
 
-// The ranks that an error blames.
+// Returns the ranks that an error blames.
 inline std::set<int> blamed_ranks(std::string text) {
   text = std::regex_replace(text, std::regex("on rank \\d+"), "");
   text = std::regex_replace(text, std::regex("; ranks? [0-9, and]+ (is|are) here"), "");
@@ -109,7 +111,7 @@ inline ls::parallel::InitOptions options_of(const KillTrial& trial, int rank, co
   return options;
 }
 
-// The job of one rank.
+// Runs the job of one rank.
 inline void run_job(const ls::parallel::InitOptions& options, bool unwinds, TrialBoard::Rank& own) {
   const auto enter = [&](JobPhase phase) {
     own.entered_at[static_cast<int>(phase)] = monotonic_us();
@@ -166,7 +168,7 @@ inline void run_trial_rank(const KillTrial& trial, int rank, const std::string& 
   if (rank == trial.victim) board.points = kill_points.passed.load();
 }
 
-// Waits for a process, and kills it where it has not ended by then. Returns whether it ended by itself.
+// Waits for a process, and kills it if it has not ended by `until_us`. Returns whether it ended by itself.
 inline bool reap(pid_t process, std::int64_t until_us) {
   const WatchedProcess watched(process);
   const bool ended =
@@ -203,7 +205,7 @@ inline void judge(const KillTrial& trial, const TrialBoard& board, int rank, boo
                  (hung ? " hung" : " after " + std::to_string(took / 1000) + " ms: ") + text);
 }
 
-// Runs one trial and adds what became of it.
+// Runs one trial and adds its result to `tally`.
 inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
   void* const memory = mmap(nullptr, sizeof(TrialBoard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
@@ -228,7 +230,7 @@ inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
     const TrialBoard::Rank& own = board.ranks[trial.victim];
     while (own.phase < static_cast<int>(trial.phase) && !own.failed) sched_yield();
     const timespec pause{trial.delay_us / 1'000'000, trial.delay_us % 1'000'000 * 1000};
-    nanosleep(&pause, nullptr);  // the moment of the kill, at random
+    nanosleep(&pause, nullptr);  // until the moment of the kill
     board.killed_at = monotonic_us();
     kill(victim, trial.stops ? SIGSTOP : SIGKILL);
   }

@@ -1,5 +1,5 @@
-// A transport whose ranks are threads, for the engine that gloo and mpi share: it moves bytes through memory, and counts
-// those that a rank sends on each channel.
+// A transport whose ranks are threads, for the engine that gloo and mpi share: it copies bytes in memory, and counts
+// the bytes that each rank sends on each channel.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class Post {
 
   using Line = std::tuple<int, int, ls::parallel::Channel>;  // from, to
   struct Message {
-    std::uint64_t number;  // on its line: the receive of the same number takes it
+    std::uint64_t number;  // position on its line; the receive with the same number takes it
     std::vector<std::byte> data;
   };
 
@@ -40,7 +40,7 @@ class Post {
     return expected_[line]++;
   }
   enum class Found { kYes, kNotYet, kNever };
-  // Takes message `number` of a line, waiting up to `patience` for it.
+  // Takes message `number` of a line and waits up to `patience` for it.
   Found take(const Line& line, std::uint64_t number, std::byte* data, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     auto& queue = lines_[line];
@@ -68,7 +68,7 @@ class Post {
     return closed_[static_cast<std::size_t>(rank)];
   }
 
-  std::vector<SentBytes> sent;  // by rank; read it when all is done
+  std::vector<SentBytes> sent;  // by rank; valid when all operations have ended
 
  private:
   std::mutex mutex_;
@@ -78,7 +78,7 @@ class Post {
   std::vector<bool> closed_;
 };
 
-// `blocks`: it waits, as gloo does; else it only tests, as mpi does.
+// `blocks`: a test of a request waits, as in gloo; otherwise it returns at once, as in mpi.
 class PostTransport final : public ls::parallel::Transport {
  public:
   PostTransport(std::shared_ptr<Post> post, int rank, bool blocks)
@@ -86,7 +86,7 @@ class PostTransport final : public ls::parallel::Transport {
 
   std::unique_ptr<ls::parallel::Parcel> send(int to, ls::parallel::Channel channel, const void* data,
                                              std::size_t bytes) override {
-    const bool is_lost = post_->is_closed(to);  // gloo does not say so: it never finishes
+    const bool is_lost = post_->is_closed(to);  // gloo does not report a lost peer: the request never finishes
     const bool is_question = channel == ls::parallel::Channel::kQuestions;
     if (!is_lost) post_->put({is_question ? ls::parallel::kAnyRank : rank_, to, channel}, rank_, data, bytes);
     return std::make_unique<Sent>(to, is_lost);

@@ -35,7 +35,7 @@ std::int64_t PeakMemory::bytes() const { return peak.load() - before_; }
 
 #ifdef LOCKSTEP_COUNT_BY_HOOKS
 
-// Of the sanitizers' runtime; GCC has no header for them.
+// Declarations from the sanitizers' runtime; GCC has no header for them.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*, std::size_t),
                                                          void (*free_hook)(const volatile void*));
 extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* block);
@@ -46,7 +46,7 @@ extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* block
 
 #else
 
-// In the place of glibc's functions, which have these names as well.
+// Definitions that replace glibc's functions of the same names.
 extern "C" {
 
 void* __libc_malloc(std::size_t bytes);

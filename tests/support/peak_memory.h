@@ -1,5 +1,5 @@
-// Measures how much memory a piece of work takes, for tests of limits. A program that includes this file
-// counts what malloc gives out, in all its threads.
+// Measures the peak memory of an operation, for tests of memory limits. A program that includes this file counts what
+// malloc allocates in all its threads.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 class PeakMemory {
  public:
   PeakMemory();
-  // The most bytes allocated at one time since construction, above those that were allocated then.
+  // Peak of the allocated bytes since construction, minus the bytes allocated at construction.
   std::int64_t bytes() const;
 
  private:

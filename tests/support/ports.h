@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 
-// A port of the loopback address that nobody has now, and that the system gives to nobody who asks for any (those start
-// at 32768). Another one at each call, and in each process that starts near this one.
+// Returns a port of the loopback address that is free, and below the range from which the system picks ports (32768
+// and up). Each call, and each process that starts at about the same time, gets another port.
 inline int free_port() {
   constexpr int kFirst = 1024, kCount = 31000;
   static int calls = 0;

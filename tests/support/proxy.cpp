@@ -24,13 +24,13 @@ ProxyPlan::ProxyPlan(unsigned seed) : seed(seed) {
   position = static_cast<int>(random() % 400);
 }
 
-// One connection, with what is on its way in both directions.
+// One connection, and the bytes in flight in both directions.
 struct Proxy::Line {
   struct Way {
     std::string bytes;
     int passed = 0;
-    bool ended = false;        // nothing more comes in
-    Clock::time_point next{};  // when something goes out again
+    bool ended = false;        // the sender has closed
+    Clock::time_point next{};  // time of the next send
   };
   par::Descriptor client, server;
   Way up, down;
@@ -58,7 +58,7 @@ struct Proxy::Loop {
     par::Descriptor server = par::connect_tcp(par::resolve("127.0.0.1", server_port).at(0), deadline, error);
     par::tune_tcp(client);
     const int number = connections++;
-    if (!server) return;  // nobody listens: the client's connection is closed
+    if (!server) return;  // no server: the client's connection is closed
     Line& line = lines.emplace_back();
     line.client = std::move(client);
     line.server = std::move(server);
@@ -70,7 +70,7 @@ struct Proxy::Loop {
     way.ended = par::receive_some(from, way.bytes, 64 << 10) == par::Transmission::kClosed;
   }
 
-  // What happens to the harmed connection where its place has come; false: nothing goes out.
+  // Harms the connection if its position is reached; false: send nothing.
   bool pass(Line& line, Line::Way& way, std::string& piece) {
     if (!line.is_harmed_way(way, plan) || way.passed + static_cast<int>(piece.size()) <= plan.position) return true;
     has_harmed = true;
@@ -102,12 +102,12 @@ struct Proxy::Loop {
   void let_out(Line& line, Line::Way& way, const par::Descriptor& to) {
     if (line.is_over || line.is_silent || Clock::now() < way.next) return;
     if (!way.bytes.empty()) {
-      // A few bytes at a time, all at once, or something between.
+      // A few bytes at a time, all of them, or something between.
       const std::size_t most = random() % 3 == 0 ? way.bytes.size() : 1 + random() % 40;
       std::string piece = way.bytes.substr(0, most);
       const std::size_t taken = piece.size();
       if (pass(line, way, piece)) {
-        std::size_t sent = 0;  // all: less is on its way than a socket takes
+        std::size_t sent = 0;  // all of it: fewer bytes are in flight than a socket takes
         if (par::send_some(to, piece, sent) != par::Transmission::kDone) line.is_over = true;
       }
       way.bytes.erase(0, taken);
@@ -132,7 +132,7 @@ struct Proxy::Loop {
       take_in(line.server, line.down);
       let_out(line, line.up, line.server);
       let_out(line, line.down, line.client);
-      // Who stalls hears still that its client has gone.
+      // A stalled connection still ends when its client closes.
       line.is_over = line.is_over || (line.is_silent && line.up.ended);
     }
     lines.remove_if([](const Line& line) { return line.is_over; });

@@ -1,6 +1,6 @@
-// A network that misbehaves, between clients and a server of this host: it delays bytes, splits and merges them, and, where
-// asked to harm, flips a bit, resets, cuts off or falls silent. What it does follows from the seed and the number of the
-// connection.
+// A proxy that simulates a bad network between clients and a server of this host. It delays, splits and merges bytes,
+// and on request flips a bit, resets or cuts the connection, or stops forwarding. The seed and the number of the
+// connection determine its behaviour.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@ struct ProxyPlan {
   explicit ProxyPlan(unsigned seed);
   unsigned seed;
   Harm harm;
-  int harmed;           // the connection that it happens to: 0 or 1; all others are delayed, split and merged alone
+  int harmed;           // the connection that is harmed: 0 or 1; the others are only delayed, split and merged
   bool towards_server;  // the direction
-  int position;         // after as many bytes, or at this one
+  int position;         // the byte at which the harm happens
 };
 
 class Proxy {

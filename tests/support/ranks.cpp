@@ -30,7 +30,7 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000 * 1000));
 }
 
-// Counts failed assertions: in a forked child they would be printed, and forgotten with it.
+// Counts failed assertions: a forked child would print them, and its count would be lost.
 std::atomic<int> failed_assertions{0};
 
 struct CountFailures final : doctest::IReporter {
@@ -54,7 +54,7 @@ struct CountFailures final : doctest::IReporter {
 };
 REGISTER_LISTENER("count_failures", 1, CountFailures);
 
-// What `fn(rank)` threw, with the rank in front of its text; null where it returned.
+// Returns the exception of `fn(rank)`, with the rank in front of its text; null if it returned.
 std::exception_ptr exception_of(const std::function<void(int)>& fn, int rank) {
   try {
     fn(rank);
@@ -73,7 +73,7 @@ std::string text_of(const std::exception_ptr& exception) {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "a REQUIRE failed, or something was thrown that is no std::exception";
+    return "a REQUIRE failed, or an exception not derived from std::exception was thrown";
   }
 }
 
@@ -84,7 +84,7 @@ std::chrono::milliseconds rank_deadline() {
   return std::chrono::seconds(text ? std::atoi(text) : 120);
 }
 
-// --- threads ------------------------------------------------------------------------------------------------------------
+// --- threads --------------------------------------------------------------------------------------------------------
 
 void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline) {
   std::mutex mutex;
@@ -110,21 +110,21 @@ void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::mi
         if (!done[static_cast<std::size_t>(rank)]) std::fprintf(stderr, "run_threads: rank %d hangs\n", rank);
       }
       if (first) std::fprintf(stderr, "run_threads: the first exception: %s\n", text_of(first).c_str());
-      std::abort();  // a thread cannot be ended from outside
+      std::abort();  // there is no way to end another thread
     }
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
 }
 
-// --- processes ----------------------------------------------------------------------------------------------------------
+// --- processes ------------------------------------------------------------------------------------------------------
 
 namespace {
 
 // The text of the exception goes to the parent through `pipe`.
 [[noreturn]] void be_rank(const std::function<void(int)>& fn, int rank, int pipe, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died before the line above
+  if (getppid() != parent) _exit(1);  // the parent died before the line above
   failed_assertions = 0;
   const std::exception_ptr exception = exception_of(fn, rank);
   std::string text;
@@ -137,7 +137,7 @@ namespace {
   text.resize(std::min<std::size_t>(text.size(), 4096));  // what a pipe takes without blocking
   const bool sent = text.empty() || write(pipe, text.data(), text.size()) >= 0;
   std::fflush(nullptr);
-  _exit(text.empty() && sent ? 0 : 1);  // no destructors, no atexit: they are the parent's
+  _exit(text.empty() && sent ? 0 : 1);  // no destructors, no atexit: those are the parent's
 }
 
 struct Child {
@@ -149,7 +149,7 @@ struct Child {
 Child start(const std::function<void(int)>& fn, int rank) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
-  std::fflush(nullptr);  // or the child prints what is buffered a second time
+  std::fflush(nullptr);  // otherwise the child prints the buffered text a second time
   const pid_t parent = getpid(), pid = fork();
   REQUIRE(pid >= 0);
   if (pid == 0) be_rank(fn, rank, ends[1], parent);

@@ -1,5 +1,5 @@
-// Ranks for tests: as threads of this process, or as processes of their own. Both have a deadline, so that ranks which
-// wait for each other forever fail instead of hanging.
+// Ranks for tests, as threads of this process or as processes. Both have a deadline, so that ranks that wait for each
+// other forever fail instead of hanging.
 #pragma once
 
 #include <chrono>
@@ -7,31 +7,31 @@
 #include <string>
 #include <vector>
 
-// Two minutes, or what LOCKSTEP_RANK_DEADLINE says in seconds: for runs that are longer than ctest's.
+// Two minutes, or LOCKSTEP_RANK_DEADLINE in seconds, for runs that take longer than those of ctest.
 std::chrono::milliseconds rank_deadline();
 
-// Runs fn(0) to fn(n-1) on n threads and returns when all have ended. Rethrows the exception that was thrown first, a
-// lockstep::Error with "rank 1: " before its text. Past the deadline the program ends and names the ranks that hang.
+// Runs fn(0) to fn(n-1) on n threads and returns when all have ended. Rethrows the first exception, a lockstep::Error
+// with "rank 1: " before its text. After the deadline the program aborts and names the ranks that hang.
 void run_threads(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline = rank_deadline());
 
 // How a process ended.
 struct ExitStatus {
-  int code = -1;           // of _exit; -1 where a signal ended it
-  int signal = 0;          // that ended it; SIGKILL, too, where the deadline passed
+  int code = -1;           // exit code; -1 if a signal ended the process
+  int signal = 0;          // the signal that ended the process; SIGKILL also after the deadline
   bool timed_out = false;  // still ran at the deadline, and was killed
-  std::string error;       // what its uncaught exception said, without it empty
+  std::string error;       // text of its uncaught exception, or empty
 
   bool ok() const { return code == 0; }
   // "exit code 1: all_reduce: ...", for INFO and CAPTURE.
   std::string to_string() const;
 };
 
-// Runs fn(0) to fn(n-1) in n forked processes and returns how they ended, in the order of ranks. A process exits with 0,
-// or with 1 after an uncaught exception (also printed to stderr) or a failed CHECK. Call it while no other thread runs:
-// a fork has only the thread that forks. Processes die with this one.
+// Runs fn(0) to fn(n-1) in n forked processes and returns how they ended, in rank order. A process exits with 0, or
+// with 1 after an uncaught exception (also printed to stderr) or a failed CHECK. Call it while no other thread runs,
+// since a fork copies only the calling thread. The processes die with this one.
 std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>& fn,
                                       std::chrono::milliseconds deadline = rank_deadline());
 
-// run_processes, and a failed check for each rank that did not exit with 0.
+// Calls run_processes, and fails a check for each rank that did not exit with 0.
 void check_processes(int n, const std::function<void(int rank)>& fn,
                      std::chrono::milliseconds deadline = rank_deadline());

@@ -21,8 +21,8 @@ inline ls::StateDict golden(const std::string& theme) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// The text of the exception of type E that `function` throws; empty where it throws none. Also holds every message to
-// our own rules: at most three lines and 300 bytes.
+// Returns the text of the exception of type E that `function` throws, or an empty text if it throws none. Also checks
+// the limits of every message: at most three lines and 300 bytes.
 template <class E = ls::InvalidArgument, class F>
 std::string error_of(F function) {
   try {
@@ -36,7 +36,7 @@ std::string error_of(F function) {
   return "";
 }
 
-// Same shape, dtype and bytes: -0 is not 0, and NaN is itself.
+// True for the same shape, dtype and bytes: -0 differs from 0, and NaN equals itself.
 inline bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   const ls::NoGradGuard no_grad;
@@ -48,12 +48,12 @@ inline bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
 struct Tolerance {
   double rtol = 0, atol = 0;
 };
-// Between two implementations in one dtype.
+// Tolerance between two implementations in one dtype.
 inline Tolerance tolerance(ls::DType dtype) {
   return dtype == ls::kFloat32 ? Tolerance{1e-5, 1e-6} : dtype == ls::kFloat64 ? Tolerance{1e-12, 1e-14} : Tolerance{};
 }
 
-// Same shape and dtype, and values that agree (NaN with NaN); the first difference goes into the message of a failure.
+// Checks for the same shape and dtype, and for values that agree (NaN with NaN); a failure names the first difference.
 inline void check_close(const ls::Tensor& have, const ls::Tensor& want, const std::string& what,
                         const Tolerance& allowed) {
   INFO(what);
@@ -72,7 +72,7 @@ inline void check_close(const ls::Tensor& have, const ls::Tensor& want, const st
   check_close(have, want, what, tolerance(want.dtype()));
 }
 
-// Distinct numbers of both signs without a pattern, from -1 to 1; exact in f32.
+// Distinct numbers from -1 to 1 without a pattern; exact in f32.
 inline ls::Tensor numbers(const ls::Shape& shape, const ls::TensorOptions& options = {}, std::uint32_t salt = 1) {
   ls::Tensor out = ls::empty(shape, {.dtype = ls::kFloat64});
   std::uint32_t state = salt * 2654435761u + 12345u;
@@ -84,7 +84,7 @@ inline ls::Tensor numbers(const ls::Shape& shape, const ls::TensorOptions& optio
   if (options.requires_grad) out.requires_grad_();
   return out;
 }
-// The same between low and high.
+// Distinct numbers between low and high.
 inline ls::Tensor numbers_between(double low, double high, const ls::Shape& shape,
                                   const ls::TensorOptions& options = {}, std::uint32_t salt = 1) {
   const ls::NoGradGuard no_grad;

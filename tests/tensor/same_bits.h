@@ -10,11 +10,11 @@ using Tensors = std::vector<ls::Tensor>;
 struct Operation {
   std::string name;
   std::function<Tensors(const Tensors&)> run;
-  double low = -1, high = 1;  // where operands are drawn from
+  double low = -1, high = 1;  // range of the operands
 };
 using Table = std::vector<Operation>;
 
-// The operands' elements at `offset` of buffers of their own; operand k stands k elements further.
+// Copies the operands to element `offset` of separate buffers; operand k starts k elements further.
 inline Tensors placed(const Tensors& operands, std::int64_t offset) {
   Tensors out;
   for (const ls::Tensor& x : operands) {
@@ -34,7 +34,7 @@ class Threads {
   int before_ = ls::num_threads();
 };
 
-// Runs `operation` in all placements; returns those whose bits differ from the first.
+// Runs `operation` at all offsets and with all numbers of threads; returns those whose bits differ from the first.
 inline std::string differing(const Operation& operation, const Tensors& original) {
   std::string out;
   std::int64_t elements = 0;
@@ -49,7 +49,7 @@ inline std::string differing(const Operation& operation, const Tensors& original
     }
   };
   for (std::int64_t offset = 0; offset < 16; ++offset) compare(1, offset);
-  for (int threads = 2; threads <= 3 && elements >= 30000; ++threads) {  // smaller ones are never shared
+  for (int threads = 2; threads <= 3 && elements >= 30000; ++threads) {  // smaller operations use one thread
     ls::set_num_threads(threads);
     for (std::int64_t offset : {0, 1, 7, 15}) compare(threads, offset);
   }

@@ -1,4 +1,4 @@
-// Creation, literals, wrapped memory, and asking a tensor for its elements.
+// Creation, literals, wrapped memory, and access to elements.
 #include <array>
 #include <limits>
 
@@ -8,7 +8,7 @@
 using ls::kBool, ls::kFloat16, ls::kFloat32, ls::kFloat64, ls::kInt32, ls::kInt64, ls::kUInt8;
 using Doubles = std::vector<double>;
 
-TEST_CASE("zeros, ones, full and empty have the shape, dtype and device that were asked for") {
+TEST_CASE("zeros, ones, full and empty have the requested shape, dtype and device") {
   const ls::Tensor zeros = ls::zeros({2, 3});
   CHECK(zeros.shape() == ls::Shape{2, 3});
   CHECK(zeros.dtype() == kFloat32);
@@ -42,7 +42,7 @@ TEST_CASE("every creation function honours requires_grad") {
   CHECK(contains(error_of([] { ls::zeros({2}, {.dtype = kInt64, .requires_grad = true}); }), "i64"));
 }
 
-TEST_CASE("the like functions take dtype and device of their model unless told otherwise") {
+TEST_CASE("the like functions take dtype and device of their model unless options are given") {
   const ls::Tensor model = ls::zeros({2, 1}, {.dtype = kFloat64, .device = "cpu:1"});
   CHECK(ls::zeros_like(model).dtype() == kFloat64);
   CHECK(ls::zeros_like(model).device() == ls::Device("cpu:1"));
@@ -119,7 +119,7 @@ TEST_CASE("from_memory shares the caller's memory instead of copying it") {
         std::vector<std::int64_t>{1, 2});
 }
 
-TEST_CASE("from_memory refuses a shape that the memory does not hold") {
+TEST_CASE("from_memory refuses a shape that exceeds the memory") {
   std::vector<double> memory(5);
   CHECK(contains(error_of([&] { ls::from_memory(std::span(memory), {2, 3}); }), "48 bytes, the memory has 40"));
   CHECK(ls::from_memory(std::span(memory), {2, 2}).numel() == 4);
@@ -136,7 +136,7 @@ TEST_CASE("item converts the only element and refuses any other number of them")
   CHECK(!error_of([] { ls::ones({0}).item<float>(); }).empty());
 }
 
-TEST_CASE("data and span give the elements where the type fits, and say what it is where it does not") {
+TEST_CASE("data and span give the elements if the type matches, and otherwise name the actual dtype") {
   const ls::Tensor t = ls::arange(6).view({2, 3});
   CHECK(t.span<std::int64_t>()[5] == 5);
   CHECK(t[1].data<std::int64_t>() == t.data<std::int64_t>() + 3);
@@ -153,7 +153,7 @@ TEST_CASE("to_vector gives row-major elements of any view, converted") {
   CHECK(ls::zeros({1}, {.device = "cpu:2"}).to_vector<float>() == std::vector<float>{0});
 }
 
-TEST_CASE("an undefined tensor says so wherever it is used") {
+TEST_CASE("any use of an undefined tensor is an error that says so") {
   const ls::Tensor none;
   CHECK(!none.defined());
   CHECK(none.to_string() == "tensor(undefined)");
@@ -170,7 +170,7 @@ TEST_CASE("an undefined tensor says so wherever it is used") {
   }
 }
 
-TEST_CASE("a shape that is negative, too large or too deep is refused before memory is asked for") {
+TEST_CASE("a shape that is negative, too large or too deep is refused before memory is allocated") {
   const std::int64_t huge = std::int64_t{1} << 40;
   CHECK(contains(error_of([] { ls::zeros({2, -1}); }), "negative"));
   CHECK(contains(error_of([&] { ls::zeros({huge, huge}); }), "too many elements"));
@@ -179,7 +179,7 @@ TEST_CASE("a shape that is negative, too large or too deep is refused before mem
   CHECK(contains(error_of<ls::DeviceError>([&] { ls::empty({huge, 1 << 12}); }), "out of memory"));
 }
 
-TEST_CASE("every storage starts on 64 bytes") {
+TEST_CASE("every storage is aligned to 64 bytes") {
   for (std::int64_t n : {0, 1, 3, 17, 1000, 5000, 100000}) {
     CHECK(reinterpret_cast<std::uintptr_t>(ls::empty({n}, {.dtype = kUInt8}).raw_data()) % 64 == 0);
   }

@@ -1,9 +1,9 @@
-// Devices, virtual devices, and the allocator's books.
+// Devices, virtual devices, and the allocator's statistics.
 #include <array>
 
 #include "tests/support/testing.h"
 
-TEST_CASE("devices parse from text and print again") {
+TEST_CASE("devices parse from text and print as the same text") {
   CHECK(ls::Device("cpu") == ls::Device());
   CHECK(ls::Device("cpu:0") == ls::Device());
   CHECK(ls::Device("cpu:7").index() == 7);
@@ -14,7 +14,7 @@ TEST_CASE("devices parse from text and print again") {
     CHECK(ls::Device(text).to_string() == text);
 }
 
-TEST_CASE("text that names no device is refused and quoted") {
+TEST_CASE("text that is not a device is refused and quoted") {
   for (const std::string text : {"", "gpu", "cpu:", "cpu:x", "cpu:-1", "cpu:256", "cpu:1 ", " cpu", "cuda:999", "CPU",
                                  "cpu:1:2", "cpu:99999999999"}) {
     INFO("\"", text, "\"");
@@ -54,7 +54,7 @@ TEST_CASE("equal of tensors on different devices is an error, not a comparison")
   CHECK(!error_of([] { ls::equal(ls::ones({1}), ls::ones({1}, {.device = "cpu:1"})); }).empty());
 }
 
-TEST_CASE("results stay on the device of their operands") {
+TEST_CASE("results are on the device of their operands") {
   const ls::TensorOptions there = {.device = "cpu:4"};
   const ls::Tensor x = numbers({4, 4}, there), index = ls::tensor({0, 1}, there);
   for (const ls::Tensor& y : {x + 1,
@@ -91,7 +91,7 @@ TEST_CASE("results stay on the device of their operands") {
     CHECK(y.device() == ls::Device("cpu:4"));
 }
 
-TEST_CASE("moving to a virtual device copies, to its own device does not") {
+TEST_CASE("moving to a virtual device copies, moving to the same device does not") {
   const ls::Tensor x = numbers({3, 2});
   const ls::Tensor y = x.to("cpu:1");
   CHECK(y.raw_data() != x.raw_data());
@@ -106,7 +106,7 @@ TEST_CASE("moving to a virtual device copies, to its own device does not") {
   CHECK(ls::max(ls::abs(x)).item<float>() == 0);
 }
 
-// Asks for a cuda device in several ways; each is an error E.
+// Requests a cuda device in several ways; each is an error E.
 template <class E>
 void check_refused() {
   CHECK(contains(error_of<E>([] { ls::zeros({1}, {.device = "cuda:0"}); }), "cuda:0: "));
@@ -115,19 +115,19 @@ void check_refused() {
   CHECK(!error_of<E>([] { ls::allocator_stats("cuda"); }).empty());
 }
 
-TEST_CASE("a device that the build or the machine lacks is named wherever it is asked for") {
+TEST_CASE("every request for a device that the build or the machine lacks is an error that names the device") {
   CHECK(ls::device_count(ls::DeviceType::kCpu) == ls::kMaxCpuDevices);
   const int count = ls::device_count(ls::DeviceType::kCuda);
   CHECK(contains(error_of<ls::Error>([] { ls::zeros({1}, {.device = "cuda:127"}); }), "cuda:127: "));
   if (count > 0) return;
-  // The library may be another build than this program was linked with: it says itself what it lacks.
+  // The library may be another build than the one linked, so it must report what it lacks.
   const std::string why = error_of<ls::Error>([] { ls::zeros({1}, {.device = "cuda:0"}); });
   if (contains(why, "LOCKSTEP_WITH_CUDA=ON")) return check_refused<ls::NotBuilt>();
   CHECK(contains(why, "no CUDA device"));
   check_refused<ls::DeviceError>();
 }
 
-TEST_CASE("the allocator books live bytes, the peak and the number of allocations for each device by itself") {
+TEST_CASE("the allocator counts live bytes, the peak and the number of allocations separately for each device") {
   const ls::Device device("cpu:9");
   const ls::AllocatorStats before = ls::allocator_stats(device), other = ls::allocator_stats();
   ls::reset_peak_bytes(device);
@@ -150,7 +150,7 @@ TEST_CASE("the allocator books live bytes, the peak and the number of allocation
   CHECK(ls::allocator_stats().allocations == other.allocations);
 }
 
-TEST_CASE("a freed block serves the next tensor of its size, and empty_cache gives memory back") {
+TEST_CASE("a freed block serves the next tensor of its size, and empty_cache frees cached memory") {
   const void* at = ls::empty({50000}).raw_data();
   CHECK(ls::empty({50000}).raw_data() == at);
   ls::empty_cache();

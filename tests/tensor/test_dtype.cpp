@@ -14,7 +14,7 @@ const nlohmann::json& promotion() {
   return table;
 }
 
-// The two dtypes of a key "f32,i64".
+// Splits a key "f32,i64" into its two dtypes.
 std::pair<std::string, std::string> halves(const std::string& key) {
   const auto comma = key.find(',');
   return {key.substr(0, comma), key.substr(comma + 1)};
@@ -22,7 +22,7 @@ std::pair<std::string, std::string> halves(const std::string& key) {
 
 bool is_storage(ls::DType dtype) { return dtype == ls::kFloat16 || dtype == ls::kBFloat16; }
 
-// Checks the dtype of what `operation` gives; f16 and bf16 are refused as formats of storage.
+// Checks the dtype of the result of `operation`; f16 and bf16 are refused, being storage formats.
 template <class F>
 void check_result(const std::string& key, const std::string& want, F operation) {
   INFO(key);
@@ -54,7 +54,7 @@ TEST_CASE("a sum of two tensors has PyTorch's dtype") {
   }
 }
 
-TEST_CASE("a 0-d tensor beside one with dimensions counts as a number") {
+TEST_CASE("a 0-d tensor combined with one that has dimensions counts as a number") {
   for (const auto& [key, want] : promotion()["tensor,0-d tensor"].items()) {
     const auto [a, b] = halves(key);
     check_result(key, want, [&, a = a, b = b] { return one(a) + one(b)[0]; });
@@ -99,11 +99,11 @@ TEST_CASE("casts to f16 and bf16 round to nearest, ties to even, with PyTorch's 
       else
         CHECK_MESSAGE(have[i] == want[i], values[i]);
     }
-    check_close(half.to(ls::kFloat32), file.at("cast/" + name + "_f32"), "and back to f32 without a loss", {});
+    check_close(half.to(ls::kFloat32), file.at("cast/" + name + "_f32"), "and back to f32 without loss", {});
   }
 }
 
-TEST_CASE("every f16 and bf16 pattern survives the way to f32 and back") {
+TEST_CASE("every f16 and bf16 pattern survives the conversion to f32 and back") {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
     const float from_half = ls::to_float(ls::Half{pattern}), from_bfloat = ls::to_float(ls::BFloat16{pattern});
@@ -118,14 +118,14 @@ TEST_CASE("every f16 and bf16 pattern survives the way to f32 and back") {
   }
 }
 
-TEST_CASE("casts of fractions to integers go towards zero, to bool by being nonzero") {
+TEST_CASE("casts of fractions to integers round towards zero, casts to bool test for nonzero") {
   const ls::StateDict file = golden("ops");
   for (const std::string name : {"i64", "i32", "bool", "f64"}) {
     check_close(file.at("cast/small").to(dtype_named(name)), file.at("cast/small_" + name), name, {});
   }
 }
 
-TEST_CASE("every pair of dtypes converts numbers that both hold exactly, contiguous or not") {
+TEST_CASE("every pair of dtypes converts numbers that both represent exactly, contiguous or not") {
   const ls::Tensor source = ls::tensor({{0, 1, 2}, {100, 7, 64}});
   for (int f = 0; f < ls::kDTypeCount; ++f) {
     for (int t = 0; t < ls::kDTypeCount; ++t) {
@@ -140,7 +140,7 @@ TEST_CASE("every pair of dtypes converts numbers that both hold exactly, contigu
       CHECK(y.dtype() == to);
       CHECK(y.to_vector<double>() == want);
       CHECK(x.t().to(to).to_vector<double>() == turned);
-      CHECK((from == to) == (y.raw_data() == x.raw_data()));  // the tensor itself where nothing changes
+      CHECK((from == to) == (y.raw_data() == x.raw_data()));  // the tensor itself if its dtype is unchanged
       const ls::Tensor into = ls::empty({3, 2}, {.dtype = to});
       into.t().copy_(x);
       CHECK(into.to_vector<double>() == turned);
@@ -160,7 +160,7 @@ TEST_CASE("large and special numbers convert as in PyTorch") {
   CHECK(ls::tensor({std::int64_t{9007199254740993}}).to(ls::kInt64).item<std::int64_t>() == 9007199254740993);
 }
 
-TEST_CASE("clone, contiguous and to copy only where they must") {
+TEST_CASE("clone always copies, contiguous and to only if needed") {
   const ls::Tensor x = numbers({3, 4});
   CHECK(x.clone().raw_data() != x.raw_data());
   CHECK(same_bits(x.clone(), x));
@@ -173,7 +173,7 @@ TEST_CASE("clone, contiguous and to copy only where they must") {
   CHECK(x.detach().raw_data() == x.raw_data());
 }
 
-TEST_CASE("copy_ broadcasts, converts and keeps to its place") {
+TEST_CASE("copy_ broadcasts, converts and writes only to its destination") {
   const ls::Tensor x = ls::zeros({2, 3}, {.dtype = ls::kFloat64});
   x.copy_(ls::tensor({1, 2, 3}));
   CHECK(x.to_vector<double>() == std::vector<double>{1, 2, 3, 1, 2, 3});

@@ -1,5 +1,5 @@
-// Which dtypes an operation takes and gives: changes in place, alpha, bool operands, clamp. The rules are PyTorch
-// 2.15's.
+// The dtypes that an operation accepts and returns: changes in place, alpha, bool operands, clamp. The rules are those
+// of PyTorch 2.15.
 #include <functional>
 
 #include "tests/support/testing.h"
@@ -15,7 +15,7 @@ const std::vector<ls::DType> computed = {ls::kBool, ls::kUInt8, ls::kInt32, ls::
 
 int category(ls::DType dtype) { return dtype == ls::kBool ? 0 : ls::is_integer(dtype) ? 1 : 2; }
 
-// The error of a change of a tensor of ones of this dtype, empty where there is none.
+// Returns the error of a change of a tensor of ones of this dtype, or an empty text.
 std::string refusal(ls::DType dtype, const Change& change) {
   const ls::Tensor x = ls::ones({2}, {.dtype = dtype});
   const std::string text = error_of([&] { change(x); });
@@ -52,7 +52,7 @@ TEST_CASE("a change in place keeps the dtype and refuses a result of a higher ca
   }
 }
 
-TEST_CASE("numbers count by their kind in changes in place") {
+TEST_CASE("a number's kind decides its category in changes in place") {
   const std::vector<Change> fractions = {
       [](const ls::Tensor& x) { x.add_(0.5); }, [](const ls::Tensor& x) { x.sub_(0.5); },
       [](const ls::Tensor& x) { x.mul_(0.5); }, [](const ls::Tensor& x) { x.div_(2); }};
@@ -69,7 +69,7 @@ TEST_CASE("numbers count by their kind in changes in place") {
   CHECK(contains(refusal(ls::kInt64, fractions[0]), "add_: a result of f32 does not fit into (2) i64 cpu"));
 }
 
-TEST_CASE("alpha is no fraction for integers and no bool for numbers") {
+TEST_CASE("alpha must not be a fraction for integers, or a bool for numbers") {
   const ls::Tensor i = ls::tensor({1, 2}), f = ls::tensor({1.0, 2.0}), m = ls::tensor({true, false});
   const ls::Tensor u = ls::tensor({1, 2}, {.dtype = ls::kUInt8});
   for (const double alpha : {0.5, 2.0}) {
@@ -93,7 +93,7 @@ TEST_CASE("alpha is no fraction for integers and no bool for numbers") {
   CHECK(u.clone().add_(i, 300).to_vector<std::int64_t>() == Ints{45, 90});  // computed as i64, and wraps
 }
 
-TEST_CASE("sums of bools are their disjunction, whatever alpha that is not 0") {
+TEST_CASE("sums of bools are their disjunction, for any alpha except 0") {
   const ls::Tensor a = ls::tensor({true, false, true, false}), b = ls::tensor({true, true, false, false});
   const auto in_place = [&](const ls::Scalar& alpha) { return a.clone().add_(b, alpha); };
   for (const int alpha : {1, 2, 255, 256}) {
@@ -125,7 +125,7 @@ TEST_CASE("bools cannot be subtracted or negated") {
   CHECK(ls::exp(m).dtype() == ls::kFloat32);
 }
 
-TEST_CASE("clamp keeps integers where its limits are integers, and becomes f32 where one is a fraction") {
+TEST_CASE("clamp keeps integers if its limits are integers, and returns f32 if one is a fraction") {
   for (const ls::DType dtype : {ls::kUInt8, ls::kInt32, ls::kInt64}) {
     INFO(ls::name(dtype));
     const ls::Tensor x = ls::tensor({0, 1, 2, 3}, {.dtype = dtype});
@@ -156,7 +156,7 @@ TEST_CASE("clamp keeps integers where its limits are integers, and becomes f32 w
   CHECK(contains(error_of([&] { ls::clamp(i, {}, {}); }), "clamp: (2) i32 cpu needs a limit"));
 }
 
-TEST_CASE("clamp lets the upper limit win, and NaN as a limit or as an element") {
+TEST_CASE("in clamp the upper limit takes precedence, and NaN propagates from a limit or an element") {
   const ls::Tensor x = ls::tensor({-2.0, 0.5, 2.0, kNan});
   CHECK(ls::clamp(x.narrow(0, 0, 3), 1, -1).to_vector<double>() == Doubles{-1, -1, -1});
   CHECK(ls::clamp(x.narrow(0, 0, 3), 0).to_vector<double>() == Doubles{0, 0.5, 2});

@@ -41,7 +41,7 @@ TEST_CASE("comparisons with numbers promote them like arithmetic") {
   CHECK((x > 1.5).to_vector<bool>() == Bools{false, true, true});
   CHECK((x <= 2).dtype() == ls::kBool);
   CHECK((ls::tensor({true, false}) != true).to_vector<bool>() == Bools{false, true});
-  CHECK((ls::tensor({0.1}) == 0.1).item<bool>());  // the number takes the tensor's f32
+  CHECK((ls::tensor({0.1}) == 0.1).item<bool>());  // the number is converted to the tensor's f32
 }
 
 TEST_CASE("add and sub scale their second operand by alpha") {
@@ -62,7 +62,7 @@ TEST_CASE("operators take numbers on either side") {
   CHECK((ls::tensor({7}) * 2.0).dtype() == ls::kFloat32);
 }
 
-TEST_CASE("integer arithmetic wraps, powers and quotients are PyTorch's") {
+TEST_CASE("integer arithmetic wraps; powers and quotients are PyTorch's") {
   const ls::StateDict file = golden("ops");
   const ls::Tensor x = file.at("integer/x");
   check_close(x[0] / x[1], file.at("integer/div"), "div");
@@ -78,7 +78,7 @@ TEST_CASE("integer arithmetic wraps, powers and quotients are PyTorch's") {
   CHECK(contains(error_of([] { ls::tensor({true}) - ls::tensor({true}); }), "bool"));
 }
 
-TEST_CASE("maximum and minimum let NaN win on either side") {
+TEST_CASE("maximum and minimum propagate NaN from either side") {
   const ls::Tensor a = ls::tensor({1.0, kNan, 3.0, -0.5}), b = ls::tensor({2.0, 1.0, kNan, -1.0});
   const Doubles high = ls::maximum(a, b).to_vector<double>(), low = ls::minimum(a, b).to_vector<double>();
   CHECK(high[0] == 2);
@@ -129,7 +129,7 @@ TEST_CASE("size-0 dimensions broadcast with 1 and stay empty") {
                  "shapes do not broadcast: (0, 3) f32 cpu and (2, 3) f32 cpu"));
 }
 
-TEST_CASE("changes in place keep dtype and storage and give what the function without _ gives") {
+TEST_CASE("changes in place keep dtype and storage, and give the result of the function without _") {
   const ls::Tensor a = numbers({3, 4}), b = numbers_between(1, 2, {4}, {}, 2);
   const auto check = [&](const char* what, const ls::Tensor& want, auto change) {
     const ls::Tensor x = a.clone();
@@ -152,7 +152,7 @@ TEST_CASE("changes in place keep dtype and storage and give what the function wi
   CHECK(column.to_vector<double>() == Doubles{1, 0, 2, 0, 3, 0});
 }
 
-TEST_CASE("an in-place operation with itself as operand gives what the function gives") {
+TEST_CASE("an in-place operation with itself as operand gives the result of the function") {
   const ls::Tensor a = numbers({50}), twice = a + a, square = a * a;
   CHECK(same_bits(a.clone().add_(a), twice));
   ls::Tensor x = a.clone();
@@ -161,7 +161,7 @@ TEST_CASE("an in-place operation with itself as operand gives what the function 
   CHECK(same_bits(x.mul_(x), square));
 }
 
-TEST_CASE("an in-place operation with a shifted, transposed or broadcast view of itself reads the values from before") {
+TEST_CASE("an in-place operation with a shifted, transposed or broadcast view of itself reads the old values") {
   const ls::Tensor x = ls::arange(8).to(ls::kFloat32);
   x.narrow(0, 1, 7).copy_(x.narrow(0, 0, 7));
   CHECK(x.to_vector<double>() == Doubles{0, 0, 1, 2, 3, 4, 5, 6});
@@ -185,7 +185,7 @@ TEST_CASE("an in-place operation with a shifted, transposed or broadcast view of
   check(steps.slice(0, 0, 1000, 2), steps.slice(0, 1, 1000, 2));
 }
 
-TEST_CASE("an in-place result that does not fit its place is refused") {
+TEST_CASE("an in-place result that does not fit its tensor is refused") {
   const ls::Tensor whole = ls::tensor({1, 2});
   CHECK(contains(error_of([&] { whole.add_(0.5); }), "add_: a result of f32 does not fit into (2) i64 cpu"));
   CHECK(contains(error_of([&] { whole.div_(2); }), "div_"));

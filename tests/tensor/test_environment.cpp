@@ -1,4 +1,4 @@
-// Environment variables that are not understood are errors that name them.
+// Invalid environment variables are errors that name them.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 namespace {
 
 constexpr const char* kVariable = "LOCKSTEP_NUM_THREADS";
-constexpr const char* kChild = "LOCKSTEP_TEST_FIRST_OPERATION";  // set in the process that makes it
+constexpr const char* kChild = "LOCKSTEP_TEST_FIRST_OPERATION";  // set in the child process
 
-// What the first operation says in a process whose variable has this value: this program again, with one
-// test case.
+// True if the first operation of a process with this value of the variable succeeds or fails as expected. Runs this
+// program again with one test case.
 bool passes_in_child(const std::string& value) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
@@ -37,7 +37,7 @@ TEST_CASE("the first operation of a process reads LOCKSTEP_NUM_THREADS" * doctes
   const std::string want = "the environment variable LOCKSTEP_NUM_THREADS is \"" + value +
                            "\", expected a number from 1 to 1024\nCorrect the variable, or unset it";
   const bool is_right = value == "7" || value.empty();
-  for (int i = 0; i < 2; ++i) {  // each operation says so
+  for (int i = 0; i < 2; ++i) {  // each operation reports it
     const std::string text = error_of([] { ls::ones({2}) + 1; });
     CHECK_MESSAGE(text == (is_right ? "" : want), text);
     CHECK(error_of([] { ls::num_threads(); }) == (is_right ? "" : want));
@@ -45,7 +45,7 @@ TEST_CASE("the first operation of a process reads LOCKSTEP_NUM_THREADS" * doctes
   if (value == "7") CHECK(ls::num_threads() == 7);
 }
 
-TEST_CASE("a LOCKSTEP_NUM_THREADS that is no number from 1 to 1024 is an error with its value") {
+TEST_CASE("a LOCKSTEP_NUM_THREADS that is not a number from 1 to 1024 is an error with its value") {
   for (const char* value : {"7", "", "abc", "0", "-1", "1025", "4x", " 4", "1e3", "99999999999"}) {
     CAPTURE(value);
     CHECK(passes_in_child(value));

@@ -1,4 +1,4 @@
-// What the library says when arguments do not fit: the operation, both operands, at most three lines.
+// Errors for arguments that do not fit: the operation, both operands, at most three lines.
 #include "tests/support/testing.h"
 
 TEST_CASE("messages of operations name the operation and show both operands") {
@@ -29,7 +29,7 @@ TEST_CASE("messages of operations name the operation and show both operands") {
   check("allclose", [&] { ls::allclose(a, b); });
 }
 
-TEST_CASE("sub speaks of sub, not of the addition it is made of") {
+TEST_CASE("sub names sub in its errors, not the addition that implements it") {
   CHECK(error_of([] { ls::sub(ls::ones({2}), ls::ones({2}, {.device = "cpu:1"})); }).starts_with("sub:"));
   CHECK(error_of([] { ls::ones({2}).sub_(ls::ones({3})); }).starts_with("sub_:"));
 }

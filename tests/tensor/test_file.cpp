@@ -1,4 +1,4 @@
-// Reading files, and replacing them: every system call fails once, in every place.
+// Reading and replacing files, with every system call failing once at every point.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -38,7 +38,8 @@ int files_in(const std::string& folder) {
 
 int open_descriptors() { return files_in("/proc/self/fd"); }
 
-// The call number `fail_at` fails with `error`, all others are made. With `lasting`, all from there on fail but unlink.
+// Call number `fail_at` fails with `error`, all others succeed. With `lasting`, all later calls except unlink fail,
+// too.
 struct Faults {
   int calls = 0, fail_at = -1, error = 0;
   bool lasting = false, short_writes = false, interrupt = false;
@@ -65,7 +66,7 @@ const ls::FileSystemCalls kFaulty = {
     .fchmod = [](int fd, mode_t mode) { return fails("fchmod") ? -1 : ::fchmod(fd, mode); },
     .fsync = [](int fd) { return fails("fsync") ? -1 : ::fsync(fd); },
     .close =
-        [](int fd) {  // the descriptor is gone even where close fails
+        [](int fd) {  // close frees the descriptor even when it fails
           const int result = ::close(fd);
           const bool interrupted = std::exchange(faults.interrupt, false);  // close is not repeated
           const bool failed = fails("close");
@@ -97,7 +98,7 @@ std::string fresh_folder(const char* name) {
 
 }  // namespace
 
-TEST_CASE("a committed file has the new content and nothing is left beside it") {
+TEST_CASE("a committed file has the new content, and no other file remains") {
   const std::string folder = fresh_folder("commit");
   for (const char* old : {"", "old"}) {
     if (*old) put(folder + "/f", old);
@@ -110,7 +111,7 @@ TEST_CASE("a committed file has the new content and nothing is left beside it") 
                                                  "close", "open", "fsync", "close"});
 }
 
-TEST_CASE("whichever system call fails, the old file or the new one is there, whole, and nothing else") {
+TEST_CASE("whichever system call fails, the old or the new file exists completely, and no other file") {
   const std::string folder = fresh_folder("faults"), path = folder + "/f";
   const int descriptors = open_descriptors();
   for (const bool lasting : {false, true}) {
@@ -125,7 +126,7 @@ TEST_CASE("whichever system call fails, the old file or the new one is there, wh
         const auto renamed = std::find(faults.names.begin(), faults.names.end(), "rename") - faults.names.begin();
         CHECK(now == (text.empty() || call > renamed ? "new content" : "old content"));
         const std::string& failed = faults.names[static_cast<std::size_t>(call)];
-        // Without a lock the file is written all the same, and when it is closed it is on the disk.
+        // A failed lock does not prevent the write, and close fails only after the data is on the disk.
         const bool is_needed = failed != "close" && (lasting || failed != "flock");
         CHECK((contains(text, path + ": ") || !is_needed));
         CHECK(files_in(folder) == 1);
@@ -135,14 +136,14 @@ TEST_CASE("whichever system call fails, the old file or the new one is there, wh
   }
 }
 
-TEST_CASE("short writes and interrupted calls are gone on with") {
+TEST_CASE("short writes and interrupted calls are continued") {
   const std::string folder = fresh_folder("interrupted");
   faults = {.short_writes = true, .interrupt = true};
   save(folder + "/f");
   CHECK(content(folder + "/f") == "new content");
 }
 
-TEST_CASE("without commit the old file stays and the temporary one goes") {
+TEST_CASE("without commit the old file stays and the temporary one is removed") {
   const std::string folder = fresh_folder("abandoned");
   put(folder + "/f", "old");
   {
@@ -168,7 +169,7 @@ TEST_CASE("two writers of one file do not disturb each other") {
   CHECK(contains(error_of([&] { a.write("c"); }), "write() after commit()"));
 }
 
-TEST_CASE("what killed processes left is removed by the next writer, and what a living one writes is not") {
+TEST_CASE("the next writer removes files of killed processes, but not those of running ones") {
   const std::string folder = fresh_folder("killed");
   put(folder + "/f.tmp-note", "a user's own file");
   for (int i = 0; i < 3; ++i) {
@@ -181,7 +182,7 @@ TEST_CASE("what killed processes left is removed by the next writer, and what a 
     int status = 0;
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
-    CHECK(files_in(folder) == 2);  // the one before it is gone
+    CHECK(files_in(folder) == 2);  // the earlier one is removed
   }
   ls::AtomicFile living(folder + "/f");
   living.write("living");
@@ -197,12 +198,12 @@ TEST_CASE("what killed processes left is removed by the next writer, and what a 
   CHECK(files_in(folder) == 2);
 }
 
-TEST_CASE("a writer whose temporary file another process takes for an abandoned one writes a second one") {
+TEST_CASE("a writer whose temporary file another process removes as abandoned writes a second one") {
   const std::string folder = fresh_folder("taken");
   static int locks;
   locks = 0;
   ls::FileSystemCalls calls = ls::FileSystemCalls::real();
-  // The first file is taken before this process locks it, the second after that.
+  // The first file is removed before this process locks it, the second one after that.
   calls.flock = [](int fd, int operation) {
     if (++locks > 2) return ::flock(fd, operation);
     const std::string path = "taken/f.tmp-" + ls::boot_id().substr(0, 8) + "-" + std::to_string(getpid());
@@ -218,14 +219,14 @@ TEST_CASE("a writer whose temporary file another process takes for an abandoned 
   CHECK(files_in(folder) == 1);
 }
 
-TEST_CASE("where files cannot be locked, temporary files have names that nobody takes for abandoned") {
+TEST_CASE("where files cannot be locked, no process takes the temporary files for abandoned ones") {
   const std::string folder = fresh_folder("unlocked");
   ls::FileSystemCalls calls = ls::FileSystemCalls::real();
   calls.flock = [](int, int) { return errno = ENOLCK, -1; };
   ls::AtomicFile file(folder + "/f", calls);
   file.write("a");
   {
-    ls::AtomicFile other(folder + "/f");  // this one could lock it
+    ls::AtomicFile other(folder + "/f");  // this writer could lock it
     CHECK(files_in(folder) == 2);
   }
   file.commit();
@@ -307,7 +308,7 @@ TEST_CASE("a replaced file keeps its permissions, owner and group, and is never 
     CHECK(content(path) == "new content");
     REQUIRE(unlink(path.c_str()) == 0);
   }
-  save(path);  // a new file has those that the process's mask leaves
+  save(path);  // a new file has the permissions that the process's mask leaves
   REQUIRE(stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 07777) == 0644);
   umask(mask);
@@ -357,7 +358,7 @@ TEST_CASE("only regular files are read, and opening anything else returns at onc
   CHECK(contains(error_of<ls::IoError>([] { ls::read_file("missing", 100); }), "missing: cannot open: No such file"));
 }
 
-TEST_CASE("a file is read whole, up to a limit") {
+TEST_CASE("a file is read completely, up to a limit") {
   put("whole", "12345");
   CHECK(ls::read_file("whole", 5).size() == 5);
   CHECK(contains(error_of<ls::IoError>([] { ls::read_file("whole", 4); }), "whole: 5 bytes; at most 4 are read"));
@@ -374,7 +375,7 @@ TEST_CASE("a file that shrinks while it is read is an IoError") {
                  "shrinks: byte 3: 2 bytes needed, the file ends here"));
 }
 
-TEST_CASE("a ByteReader stops at the end of its bytes and says where that is in the file") {
+TEST_CASE("a ByteReader stops at the end of its bytes, and its error has the offset in the file") {
   const std::string text = "\x01\x02\x03\x04\x05\x06";
   ls::ByteReader reader(std::as_bytes(std::span(text)), "f", 100);
   CHECK(reader.little<std::uint16_t>("a") == 0x0201);
@@ -388,7 +389,7 @@ TEST_CASE("a ByteReader stops at the end of its bytes and says where that is in 
   CHECK(reader.remaining() == 0);
 }
 
-TEST_CASE("checked arithmetic notices overflow") {
+TEST_CASE("checked arithmetic detects overflow") {
   std::uint64_t result = 0;
   CHECK(ls::checked_mul(1u << 31, 2, &result));
   CHECK(result == std::uint64_t{1} << 32);
@@ -403,7 +404,7 @@ TEST_CASE("compressed data are read in pieces of any size, to their end and not 
   uLongf size = packed.size();
   REQUIRE(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(text.data()),
                    text.size()) == Z_OK);
-  const auto bare = std::span(packed).subspan(2, size - 6);  // without zlib's own wrapper
+  const auto bare = std::span(packed).subspan(2, size - 6);  // without the header and trailer of zlib
   for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}, text.size(), 2 * text.size()}) {
     ls::Inflater inflater(bare, ls::Compression::kDeflate, "f");
     std::string out, next(piece, '\0');

@@ -1,5 +1,5 @@
-// A process that has used the CPU pool forks. Not among the tests with threads: ThreadSanitizer gives up on a child that
-// starts threads.
+// A process that has used the CPU pool forks. This test is not among those with threads, because ThreadSanitizer does
+// not support a child that starts threads.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ std::ptrdiff_t threads_of_this_process() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
 }
 
-// Large enough for the pool to share them: exponentials, their sum, and a product.
+// Large enough for the pool: exponentials, their sum, and a product.
 std::vector<ls::Tensor> work() {
   const ls::Tensor x = numbers({400, 400});
   return {ls::exp(x), ls::sum(x), ls::matmul(x, x)};
@@ -28,9 +28,9 @@ bool same(const std::vector<ls::Tensor>& a, const std::vector<ls::Tensor>& b) {
 
 enum Child { kFine = 0, kThreadsThere = 10, kOtherCount, kOtherBits, kNotShared };
 
-// What a forked child finds; never returns to the test program.
+// Checks the results in a forked child; never returns to the test program.
 [[noreturn]] void child(const std::vector<ls::Tensor>& want) {
-  alarm(60);  // a child that waits for threads it does not have ends here, by a signal
+  alarm(60);  // a signal ends a child that waits for threads that it does not have
   if (threads_of_this_process() != 1) _exit(kThreadsThere);
   if (ls::num_threads() != 3) _exit(kOtherCount);
   if (!same(work(), want)) _exit(kOtherBits);
@@ -39,7 +39,7 @@ enum Child { kFine = 0, kThreadsThere = 10, kOtherCount, kOtherBits, kNotShared 
 
 }  // namespace
 
-TEST_CASE("a forked child of a process that has used the pool has a pool of its own, and its parent keeps its own") {
+TEST_CASE("after a fork the child has a new pool, and the parent keeps its own") {
   const int before = ls::num_threads();
   ls::set_num_threads(3);
   const std::vector<ls::Tensor> want = work();
@@ -50,7 +50,7 @@ TEST_CASE("a forked child of a process that has used the pool has a pool of its 
     if (pid == 0) child(want);
     int status = 0;
     REQUIRE(waitpid(pid, &status, 0) == pid);
-    CHECK_MESSAGE(WIFEXITED(status), "the child was ended by signal " << WTERMSIG(status));
+    CHECK_MESSAGE(WIFEXITED(status), "the child was killed by signal " << WTERMSIG(status));
     CHECK(WEXITSTATUS(status) == kFine);
     CHECK(same(work(), want));
   }

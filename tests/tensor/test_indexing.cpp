@@ -1,4 +1,4 @@
-// Joining, cutting, indexing and sorting.
+// Joining, splitting, indexing and sorting.
 #include "tests/support/golden_case.h"
 
 namespace {
@@ -109,7 +109,7 @@ TEST_CASE("split and chunk give views of PyTorch's sizes") {
   CHECK(sizes(ls::split(x, 10)) == Ints{7});
   CHECK(sizes(ls::chunk(x, 3)) == Ints{3, 3, 1});
   CHECK(sizes(ls::chunk(x, 4)) == Ints{2, 2, 2, 1});
-  CHECK(sizes(ls::chunk(x, 5)) == Ints{2, 2, 2, 1});  // four, not five
+  CHECK(sizes(ls::chunk(x, 5)) == Ints{2, 2, 2, 1});  // four parts, not five
   CHECK(sizes(ls::chunk(x, 9)) == Ints(7, 1));
   CHECK(sizes(ls::split(ls::zeros({0}), 2)) == Ints{0});
   CHECK(ls::split(x, 3)[1].raw_data() == x[3].raw_data());
@@ -131,7 +131,7 @@ TEST_CASE("indexing takes i32 and i64, strided inputs, and empty indices") {
   CHECK(ls::index_select(x.to(ls::kFloat16), 0, ls::tensor({1})).to_vector<float>() == std::vector<float>{4, 5, 6, 7});
 }
 
-TEST_CASE("scatter_add leaves its input alone, adds duplicates, and takes indices smaller than input and source") {
+TEST_CASE("scatter_add does not change its input, adds duplicates, and takes indices smaller than input and source") {
   const ls::Tensor x = ls::zeros({3, 3}), src = ls::ones({4, 3});
   const ls::Tensor y = ls::scatter_add(x, 0, ls::tensor({{1, 1}, {1, 2}}), src);
   CHECK(y.to_vector<double>() == Doubles{0, 0, 0, 2, 1, 0, 0, 1, 0});

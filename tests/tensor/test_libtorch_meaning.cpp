@@ -1,5 +1,4 @@
-// Calls that a program for LibTorch contains and that compile here: they mean what they mean in LibTorch. Values
-// are PyTorch 2.15's.
+// LibTorch calls that compile here have their LibTorch meaning. Values are those of PyTorch 2.15.
 #include "tests/support/testing.h"
 
 using Doubles = std::vector<double>;
@@ -9,7 +8,7 @@ namespace {
 
 ls::Tensor matrix() { return ls::tensor({{-1.5, 0.0, 0.75}, {2.0, -0.25, 1.0}}); }
 
-// Calls whose bool is `unbiased` in LibTorch do not compile. Concepts fail where the compiler would.
+// Calls whose bool is `unbiased` in LibTorch must not compile; concepts test that.
 template <class T>
 concept VarTakesBool = requires(const T& x) {
   ls::var(x, true);
@@ -32,7 +31,7 @@ concept MaximumWithNumber = requires(const T& x) {
 
 }  // namespace
 
-TEST_CASE("assignment to a temporary changes its elements, assignment to a variable what it refers to") {
+TEST_CASE("assignment to a temporary changes its elements, assignment to a variable rebinds the variable") {
   const ls::Tensor x = ls::zeros({2, 3}), y = matrix();
   x[0] = y[1];
   CHECK(x.to_vector<double>() == Doubles{2, -0.25, 1, 0, 0, 0});
@@ -97,7 +96,7 @@ TEST_CASE("grad of lists gives a list") {
   CHECK(ls::autograd::grad({loss}, {x}, {.retain_graph = true})[0].to_vector<double>() ==
         Doubles{-3, 0, 1.5, 4, -0.5, 2});
   CHECK(ls::autograd::grad({loss}, {x, w}, {.retain_graph = true}).size() == 2);
-  CHECK(ls::autograd::grad(loss, w, {.retain_graph = true}).shape() == ls::Shape{3});  // one tensor gives one
+  CHECK(ls::autograd::grad(loss, w, {.retain_graph = true}).shape() == ls::Shape{3});  // not a list
   const ls::nn::Linear layer(3, 1);
   const ls::Tensor out = ls::sum(layer(x));
   CHECK(ls::autograd::grad(out, layer.bias, {.retain_graph = true}).item<double>() == 2);
@@ -122,7 +121,7 @@ TEST_CASE("the first number of norm is p") {
   CHECK(same_bits(x.norm(2), x.norm()));
 }
 
-TEST_CASE("max and min with a number go along that dimension and give values and indices") {
+TEST_CASE("max and min with a number reduce that dimension and give values and indices") {
   const ls::Tensor x = matrix();
   const auto [values, indices] = ls::max(x, 1);
   CHECK(values.to_vector<double>() == Doubles{0.75, 2});
@@ -176,7 +175,7 @@ TEST_CASE("tensor gives one dtype for a literal, a list and a vector") {
   CHECK(ls::tensor({{1, 2}, {3, 4}}).dtype() == ls::kInt64);
 }
 
-TEST_CASE("the like functions take an option that is given, also where it is the default of others") {
+TEST_CASE("the like functions honour a given option, even if it is the default of other functions") {
   const ls::Tensor x = ls::zeros({2}, {.dtype = ls::kFloat64, .device = "cpu:1"});
   CHECK(ls::zeros_like(x, {.device = "cpu"}).device() == ls::Device("cpu"));
   CHECK(ls::ones_like(x, {.dtype = ls::kFloat32}).device() == ls::Device("cpu:1"));
@@ -196,7 +195,7 @@ TEST_CASE("empty braces for a dimension mean none") {
   CHECK(x.amax({}, true).shape() == ls::Shape{1, 1});
 }
 
-TEST_CASE("chunk of an empty dimension gives as many parts as asked for") {
+TEST_CASE("chunk of an empty dimension gives the requested number of parts") {
   CHECK(ls::chunk(ls::zeros({0, 2}), 3).size() == 3);
   CHECK(ls::chunk(ls::zeros({2, 0}), 2, 1)[1].shape() == ls::Shape{2, 0});
   CHECK(ls::chunk(ls::zeros({5}), 4).size() == 3);

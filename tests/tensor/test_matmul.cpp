@@ -1,4 +1,4 @@
-// Matrix products against PyTorch and against sums written out.
+// Matrix products compared with PyTorch and with explicit sums.
 #include "tests/support/golden_case.h"
 
 namespace {
@@ -47,7 +47,7 @@ TEST_CASE("linear has PyTorch's values and gradients for vectors, matrices and b
   }
 }
 
-TEST_CASE("products of every size class agree with the sum written out") {
+TEST_CASE("products of every size class agree with the explicit sum") {
   for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
     for (const auto& [m, k, n] : {std::array<std::int64_t, 3>{1, 1, 1},
                                   {3, 5, 7},
@@ -118,7 +118,7 @@ TEST_CASE("products over an inner size of 0 are zeros, of empty outer sizes empt
   CHECK(ls::linear(ls::zeros({0, 4}), ls::zeros({3, 4}), ls::ones({3})).shape() == ls::Shape{0, 3});
 }
 
-TEST_CASE("NaN and infinity pass through a product") {
+TEST_CASE("NaN and infinity propagate through a product") {
   const ls::Tensor a = ls::tensor({{kNan, 1.0}, {kInf, 0.0}}), b = ls::tensor({{0.0, 1.0}, {2.0, 3.0}});
   const std::vector<double> out = ls::matmul(a, b).to_vector<double>();
   CHECK(std::isnan(out[0]));
@@ -130,7 +130,7 @@ TEST_CASE("NaN and infinity pass through a product") {
   CHECK(std::isnan(ls::matmul(ls::zeros({100, 100}), large)[0][0].item<float>()));
 }
 
-TEST_CASE("products that do not fit name both operands") {
+TEST_CASE("products of incompatible shapes name both operands") {
   const auto matmul = [](const ls::Tensor& a, const ls::Tensor& b) { return error_of([&] { ls::matmul(a, b); }); };
   CHECK(matmul(ls::ones({2, 3}), ls::ones({4, 5})) ==
         "matmul: inner sizes differ: a is (2, 3) f32 cpu, b is (4, 5) f32 cpu");

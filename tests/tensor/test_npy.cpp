@@ -65,7 +65,7 @@ std::uint32_t crc_of(const std::string& data) {
   return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
 }
 
-// A zip archive of one stored file, with sizes and offset moved to a zip64 field if asked.
+// A zip archive of one stored file, with sizes and offset in a zip64 field if requested.
 std::string zip(const std::string& name, const std::string& data, bool zip64 = false) {
   const std::uint32_t see64 = 0xffffffff;
   const std::uint32_t crc = crc_of(data);
@@ -90,7 +90,7 @@ std::string zip(const std::string& name, const std::string& data, bool zip64 = f
          little(zip64 ? see64 : local.size(), 4) + little(7, 2) + "comment";
 }
 
-// A zip archive of "x.npy", deflated, of which the directory says what is given here.
+// A zip archive of "x.npy", deflated, whose directory has the given size and checksum.
 std::string deflated_zip(const std::string& deflated, std::uint64_t bytes, std::uint32_t crc) {
   const std::string sizes =
       little(crc, 4) + little(deflated.size(), 4) + little(bytes, 4) + little(5, 2) + little(0, 2);
@@ -106,7 +106,7 @@ const std::string kThree = npy_of("|u1", "(3,)", "\x01\x02\x03");
 
 }  // namespace
 
-TEST_CASE("arrays of every NumPy dtype that has a tensor dtype are read as NumPy wrote them") {
+TEST_CASE("arrays of every NumPy dtype that has a tensor dtype are read with NumPy's values") {
   struct Case {
     const char* name;
     ls::DType dtype;
@@ -165,7 +165,7 @@ TEST_CASE("a u64 value that i64 cannot hold is refused") {
                  "18446744073709551615 does not fit i64"));
 }
 
-TEST_CASE("an array longer than the buffer it passes through is read whole") {
+TEST_CASE("an array larger than the read buffer is read completely") {
   std::string data;
   for (int i = 0; i < 100000; ++i) data += little(static_cast<std::uint64_t>(i), 2);
   const ls::Tensor t = parse(npy_of("<u2", "(100000,)", data));
@@ -173,7 +173,7 @@ TEST_CASE("an array longer than the buffer it passes through is read whole") {
   CHECK(t[65535].item<int>() == 65535);
 }
 
-TEST_CASE("an npy file says what is wrong with it and where") {
+TEST_CASE("errors of npy files name the fault and its offset") {
   CHECK(contains(npy_error(""), "f.npy: byte 0: not an npy file"));
   CHECK(contains(npy_error("PK\x03\x04 and so on"), "not an npy file"));
   CHECK(contains(npy_error(npy("", "", 4)), "npy version 4"));
@@ -194,7 +194,7 @@ TEST_CASE("an npy file says what is wrong with it and where") {
   CHECK(contains(npy_error(npy_of("<f4", "(1 1)", "1234")), "expected ','"));
 }
 
-TEST_CASE("what a message quotes stays short, also when every byte of it needs an escape") {
+TEST_CASE("quotes in a message stay short, even if every byte needs an escape") {
   CHECK(ls::in_quotes("<f4") == "\"<f4\"");
   CHECK(ls::in_quotes("a\nb") == "\"a\\x0ab\"");
   CHECK(ls::in_quotes(std::string(40, 'x')) == '"' + std::string(40, 'x') + '"');
@@ -203,7 +203,7 @@ TEST_CASE("what a message quotes stays short, also when every byte of it needs a
   CHECK(ls::in_quotes(std::string(41, '\6')).ends_with("\\x06\"..."));
 }
 
-TEST_CASE("a shape whose size overflows, or that the file does not hold, is refused before anything is allocated") {
+TEST_CASE("a shape whose size overflows, or exceeds the file, is refused before memory is allocated") {
   CHECK(contains(npy_error(npy_of("<f8", "(4611686018427387904, 4611686018427387904)", "")), "is more than the"));
   CHECK(contains(npy_error(npy_of("<f8", "(0, 4611686018427387904, 4611686018427387904)", "")), "is more than the"));
   CHECK(contains(npy_error(npy_of("<f8", "(8000000000,)", "1234")), "the file has 4"));
@@ -220,7 +220,7 @@ TEST_CASE("the arrays of an archive are picked by name, stored, compressed or st
   CHECK(parse_npz(zip("x.npy", kThree, true), "x").to_vector<int>() == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("a name that picks no array, or none where there are several, is answered with what there is") {
+TEST_CASE("a name that matches no array, or an empty one with several arrays, is an error that lists the arrays") {
   CHECK(contains(error_of([] { ls::load_npz(kCorpus + "npz/stored", "z"); }),
                  "0 arrays match \"z\"; there are: \"x\", \"y\""));
   CHECK(contains(error_of([] { ls::load_npz(kCorpus + "npz/stored"); }), "2 arrays match the empty name"));
@@ -237,7 +237,7 @@ TEST_CASE("a damaged archive is refused") {
   CHECK(contains(npz_error(far), "bytes needed, the file has"));
 }
 
-TEST_CASE("a small archive that inflates to a large one takes memory only for an array that is all there") {
+TEST_CASE("a small archive that inflates to a large one uses memory only for an array that is complete") {
   constexpr std::int64_t kBytes = 128 << 20, kAllowed = 64 << 20;
   const std::string zeros(static_cast<std::size_t>(kBytes), '\0');
   const std::string good = npy_of("<f4", "(" + std::to_string(kBytes / 4) + ",)", zeros), packed = deflate(good);
@@ -261,7 +261,7 @@ TEST_CASE("a small archive that inflates to a large one takes memory only for an
   CHECK(memory.bytes() < static_cast<std::int64_t>(archive.size()) + kBytes + kBytes / 4 + (4 << 20));
 }
 
-TEST_CASE("an array passes through a small buffer on its way from the file to the tensor") {
+TEST_CASE("an array is read from the file to the tensor through a small buffer") {
   constexpr std::int64_t kBytes = 16 << 20, kAllowed = 4 << 20,
                          kTensor = kBytes + kBytes / 4;  // as storages are rounded up
   const std::string data(static_cast<std::size_t>(kBytes), '\1');
@@ -279,7 +279,7 @@ TEST_CASE("an array passes through a small buffer on its way from the file to th
   CHECK(memory_for([&] { parse_npz(stored); }) < kTensor + kAllowed);
 }
 
-TEST_CASE("Fortran order is undone for any number of dimensions, across the pieces that are read") {
+TEST_CASE("Fortran order is converted for any number of dimensions, across the pieces of a read") {
   for (const ls::Shape& shape : {ls::Shape{5}, ls::Shape{3, 4}, ls::Shape{2, 1, 3}, ls::Shape{7, 5, 3, 2},
                                  ls::Shape{300, 250}, ls::Shape{4, 0, 2}}) {
     const ls::Tensor want = ls::arange(0, shape.numel(), 1, {.dtype = ls::kInt32}).reshape(shape);
@@ -300,7 +300,7 @@ TEST_CASE("npy and npz files cut off anywhere or with any byte changed give a te
     try {
       archive ? parse_npz(bytes, "x") : parse(bytes);
     } catch (const ls::IoError&) {
-    } catch (const ls::InvalidArgument&) {  // the name is gone
+    } catch (const ls::InvalidArgument&) {  // the array's name was destroyed
     }
   };
   for (const bool archive : {false, true}) {

@@ -1,4 +1,4 @@
-// The pointwise functions against PyTorch, on ordinary values and at the edges of the number line.
+// The pointwise functions compared with PyTorch, on ordinary values and at the limits of the format.
 #include <bit>
 #include <functional>
 
@@ -26,7 +26,7 @@ const std::vector<std::pair<std::string, Function>>& functions() {
   return table;
 }
 
-// Values and gradients (for an upstream gradient of ones) of every function at `<key>/x`.
+// Checks values and gradients (for an upstream gradient of ones) of every function at `<key>/x`.
 void check_all(const std::string& key, const Tolerance& allowed) {
   const ls::StateDict file = golden("ops");
   for (const auto& entry : functions()) {
@@ -35,7 +35,7 @@ void check_all(const std::string& key, const Tolerance& allowed) {
     const ls::Tensor x = file.at(key + "/x").clone().requires_grad_();
     const ls::Tensor y = function(x);
     y.backward(ls::ones_like(y));
-    // PyTorch's softplus is x itself above 20, ours is not that coarse: there the value is checked below.
+    // PyTorch's softplus is x itself above 20, ours is more exact: its values there are checked below.
     const auto comparable = [&](const ls::Tensor& t) {
       return name == "softplus" ? ls::where(x.detach() > 20, 0, t.detach()) : t;
     };
@@ -68,7 +68,7 @@ TEST_CASE("tiny and subnormal values keep their relative precision") {
               {1e-15, 0});
 }
 
-TEST_CASE("a NaN is one whatever its bits: GPUs write one with a mantissa of ones") {
+TEST_CASE("a NaN with any bits is a NaN: GPUs write one with a mantissa of ones") {
   for (const std::uint32_t bits : {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7fc00001u}) {
     const ls::Tensor x = ls::full({40}, std::bit_cast<float>(bits));
     for (const auto& function : functions()) {
@@ -100,7 +100,7 @@ TEST_CASE("f32 values agree with f64 ones to a few units in the last place over 
 #undef POINTWISE
 }
 
-TEST_CASE("exp, sigmoid and tanh reach their limits instead of stopping short of them") {
+TEST_CASE("exp, sigmoid and tanh reach their limits exactly") {
   const ls::Tensor x = ls::tensor({-1e4, -200.0, 200.0, 1e4});
   CHECK(ls::exp(x).to_vector<float>() == std::vector<float>{0, 0, INFINITY, INFINITY});
   CHECK(ls::sigmoid(x).to_vector<float>() == std::vector<float>{0, 0, 1, 1});
@@ -126,7 +126,7 @@ TEST_CASE("a value does not depend on its neighbours: every function, every leng
   }
 }
 
-TEST_CASE("neg, abs and relu keep integers, the others turn them into f32") {
+TEST_CASE("neg, abs and relu keep integers, the others convert them to f32") {
   const ls::Tensor x = ls::tensor({-2, 0, 3});
   CHECK(ls::neg(x).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 0, -3});
   CHECK((-x).dtype() == ls::kInt64);
@@ -149,7 +149,7 @@ TEST_CASE("pointwise functions take empty and 0-d tensors") {
   }
 }
 
-TEST_CASE("f16 refuses to compute") {
+TEST_CASE("arithmetic on f16 is refused") {
   CHECK(contains(error_of([] { ls::exp(ls::ones({2}, {.dtype = ls::kFloat16})); }),
                  "exp: (2) f16 cpu is a storage format"));
 }

@@ -1,4 +1,4 @@
-// Tensors print like PyTorch's, but for the prefix of dtypes.
+// Tensors print as in PyTorch, except for the prefix of dtypes.
 #include <fstream>
 #include <sstream>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// "dtype=torch.int32" is "dtype=int32" here.
+// Replaces "dtype=torch.int32" by "dtype=int32".
 std::string ours(std::string text) {
   const auto at = text.find("torch.");
   return at == std::string::npos ? text : text.erase(at, 6);
@@ -41,7 +41,7 @@ TEST_CASE("a result of an operation prints the operation that made it") {
   CHECK(x.detach().to_string() == "tensor([1., 2.])");
 }
 
-TEST_CASE("a tensor on another device says which, and streams print") {
+TEST_CASE("a tensor on another device prints its device, and streams print") {
   const ls::Tensor x = ls::tensor({1.0}, {.device = "cpu:2"});
   CHECK(x.to_string() == "tensor([1.], device='cpu:2')");
   std::ostringstream stream;

@@ -1,4 +1,4 @@
-// Reductions, cumulative sums and softmax against PyTorch, and at their edges.
+// Reductions, cumulative sums and softmax compared with PyTorch, and on special values.
 #include "tests/support/golden_case.h"
 
 namespace {
@@ -118,7 +118,7 @@ TEST_CASE("logsumexp neither overflows nor makes NaN of -inf") {
   CHECK(ls::logsumexp(ls::tensor({1.0, kInf}), 0).item<float>() == kInf);
 }
 
-TEST_CASE("NaN wins every maximum and minimum") {
+TEST_CASE("every maximum and minimum propagates NaN") {
   const ls::StateDict file = golden("ops");
   for (const std::string& tag : float_tags()) {
     const ls::Tensor& x = file.at("nan." + tag + "/x");
@@ -130,7 +130,7 @@ TEST_CASE("NaN wins every maximum and minimum") {
   }
 }
 
-TEST_CASE("the sum of nothing is 0, its mean and variance NaN, its maximum an error") {
+TEST_CASE("the sum of no elements is 0, its mean and variance NaN, its maximum an error") {
   const ls::StateDict file = golden("ops");
   for (const std::string& tag : float_tags()) {
     const ls::Tensor empty = ls::zeros({2, 0}, {.dtype = dtype_named(tag)});
@@ -165,7 +165,7 @@ TEST_CASE("integers and bools are summed as i64") {
   CHECK(contains(error_of([&] { ls::mean(x); }), "mean: needs f32 or f64, got (2, 4) i64 cpu"));
 }
 
-TEST_CASE("keepdim leaves sizes of 1, and members do what the functions do") {
+TEST_CASE("keepdim keeps sizes of 1, and members equal the functions") {
   const ls::Tensor x = numbers({2, 3, 4});
   for (const Named& reduction : reductions) {
     CAPTURE(reduction.name);
@@ -189,7 +189,7 @@ TEST_CASE("keepdim leaves sizes of 1, and members do what the functions do") {
   CHECK(same_bits(x.argmin(-1, true), ls::argmin(x, -1, true)));
 }
 
-TEST_CASE("0-d tensors reduce over nothing, dimension 0 or -1") {
+TEST_CASE("0-d tensors reduce over no dimension, dimension 0 or -1") {
   const ls::Tensor x = ls::tensor(2.5);
   CHECK(ls::sum(x).item<float>() == 2.5f);
   CHECK(ls::sum(x, {0}).item<float>() == 2.5f);
@@ -201,7 +201,7 @@ TEST_CASE("0-d tensors reduce over nothing, dimension 0 or -1") {
   CHECK(ls::sum(x, {0}, true).dim() == 0);
 }
 
-TEST_CASE("dimensions that do not exist or stand twice are refused by name") {
+TEST_CASE("dimensions that do not exist or are given twice are refused by name") {
   const ls::Tensor x = ls::ones({2, 3});
   CHECK(contains(error_of([&] { ls::sum(x, {2}); }), "sum: dimension 2 is outside [-2, 2)"));
   CHECK(contains(error_of([&] { ls::mean(x, {0, -2}); }), "mean"));

@@ -1,4 +1,4 @@
-// Random numbers: the generator's known answers, streams, state, and what is drawn from it.
+// Random numbers: the generator's known answers, streams, state, and distributions.
 #include <set>
 #include <thread>
 
@@ -26,7 +26,7 @@ TEST_CASE("the generator gives the known answers of Random123 for Philox4x32-10"
   CHECK(words_at(pi) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("element i comes from word i % 4 of block i / 4, however many are drawn and by how many threads") {
+TEST_CASE("element i is word i % 4 of block i / 4, for any number of elements and threads") {
   const random::Position start = {7, 3, 11};
   const Words all = words_at(start, 200001);
   for (std::uint64_t block : {0ull, 1ull, 1234ull, 49999ull}) {
@@ -57,7 +57,7 @@ TEST_CASE("uniform f32 takes 24 bits of a word, f64 53 bits of two") {
   }
 }
 
-TEST_CASE("the same seed draws the same numbers and another seed others") {
+TEST_CASE("the same seed gives the same numbers, and another seed others") {
   const auto draw = [](std::uint64_t seed) {
     ls::manual_seed(seed);
     return ls::cat(
@@ -70,7 +70,7 @@ TEST_CASE("the same seed draws the same numbers and another seed others") {
   CHECK(!same_bits(ls::rand({8}), ls::rand({8})));
 }
 
-TEST_CASE("user draws, initialisation, permutations and dropout have streams of their own") {
+TEST_CASE("user draws, initialisation, permutations and dropout have separate streams") {
   const auto draw = [](bool disturbed) {
     ls::manual_seed(3);
     if (disturbed) {
@@ -87,7 +87,7 @@ TEST_CASE("user draws, initialisation, permutations and dropout have streams of 
   CHECK(!same_bits(user, init));
 }
 
-TEST_CASE("what a micro-batch draws depends on the micro-batch and not on who runs it, when, or in which thread") {
+TEST_CASE("a micro-batch's random numbers depend on the micro-batch, not on its device, time or thread") {
   ls::manual_seed(9);
   std::vector<ls::Tensor> in_turn;
   for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
@@ -110,7 +110,7 @@ TEST_CASE("what a micro-batch draws depends on the micro-batch and not on who ru
     CHECK(same_bits(in_turn[micro_batch], in_threads[micro_batch]));
 }
 
-TEST_CASE("a micro-batch guard restores what was before, nested too, and refuses micro-batches that do not exist") {
+TEST_CASE("a micro-batch guard restores the previous one, nested too, and refuses invalid numbers") {
   CHECK(random::current_micro_batch() == 0);
   {
     const random::MicroBatchGuard outer(5);
@@ -124,7 +124,7 @@ TEST_CASE("a micro-batch guard restores what was before, nested too, and refuses
   CHECK(random::current_micro_batch() == 0);
 }
 
-TEST_CASE("restoring a state goes on with the same numbers, in every stream and micro-batch") {
+TEST_CASE("a restored state continues with the same numbers, in every stream and micro-batch") {
   ls::manual_seed(77);
   ls::rand({5});
   ls::randperm(3);
@@ -146,7 +146,7 @@ TEST_CASE("restoring a state goes on with the same numbers, in every stream and 
   CHECK(same_bits(draw(), first));
 }
 
-TEST_CASE("a list that is no state is refused and changes nothing") {
+TEST_CASE("a list that is not a state is refused and changes nothing") {
   ls::manual_seed(5);
   ls::rand({3});
   const auto before = random::state();
@@ -186,13 +186,13 @@ TEST_CASE("uniform, normal and dropout draws have the right moments and range") 
   }
 }
 
-TEST_CASE("a dropout mask of probability 1 keeps everything and of 0 nothing") {
+TEST_CASE("a dropout mask of probability 1 keeps every element, and of probability 0 none") {
   CHECK(ls::min(ls::raw::dropout_mask({1000}, 1)).item<float>() == 1);
   CHECK(ls::max(ls::raw::dropout_mask({1000}, 0)).item<float>() == 0);
   CHECK(contains(error_of([] { ls::raw::dropout_mask({1}, 1.5); }), "1.5"));
 }
 
-TEST_CASE("randint covers its range evenly, both ends as promised, the largest range included") {
+TEST_CASE("randint covers its range evenly, with both ends as documented, the largest range included") {
   ls::manual_seed(1);
   const ls::Tensor x = ls::randint(-3, 4, {70000});
   CHECK(x.dtype() == ls::kInt64);
@@ -225,7 +225,7 @@ TEST_CASE("randperm is a permutation, and every order of three is equally likely
   CHECK(contains(error_of([] { ls::randperm(-1); }), "randperm"));
 }
 
-TEST_CASE("random tensors of integers, of f16 or on another virtual device do what they say") {
+TEST_CASE("random tensors of integers, of f16 or on another virtual device have the requested options") {
   CHECK(contains(error_of([] { ls::rand({2}, {.dtype = ls::kInt64}); }), "rand: needs f32 or f64"));
   ls::manual_seed(4);
   const ls::Tensor here = ls::randn({5});

@@ -1,4 +1,4 @@
-// The same bits for operations on pictures: wherever their operands start, and with any number of threads.
+// Operations on images have the same bits at any offset of their operands, and with any number of threads.
 #include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "tests/tensor/same_bits.h"
@@ -8,7 +8,7 @@ namespace {
 using ls::Shape;
 using ls::Size2d;
 
-// Convolution with its gradients, bias and all: operands x, weight, gradient, bias.
+// Convolution and all its gradients: operands x, weight, gradient, bias.
 Table convolution(const ls::raw::ConvolutionOptions& options) {
   return {{"conv2d", [=](const Tensors& in) {
              const ls::Tensor &x = in[0], &weight = in[1], &grad = in[2], &bias = in[3];
@@ -62,7 +62,7 @@ TEST_CASE("convolution and its gradients: the same bits at every offset and with
   check_convolution({3, 2, 7, 5}, {4, 2, 3, 3}, {.padding = 1});
   check_convolution({5, 4, 9, 11}, {6, 2, 3, 2},
                     {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2});
-  check_convolution({20, 8, 16, 15}, {9, 8, 3, 3}, {.padding = 1});    // shared by pictures
+  check_convolution({20, 8, 16, 15}, {9, 8, 3, 3}, {.padding = 1});    // the threads share the images
   check_convolution({2, 64, 24, 27}, {16, 64, 5, 5}, {.padding = 2});  // in several tiles
   check_convolution({33, 6, 14, 14}, {6, 1, 3, 3}, {.padding = 1, .groups = 6});
 }

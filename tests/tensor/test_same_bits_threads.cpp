@@ -1,13 +1,13 @@
-// The same bits: no operation's result may depend on where its operands start, or on the number of threads.
+// The result of an operation must not depend on the address of its operands, or on the number of threads.
 //
-// The table below has every operation of ops.h and functions.h (those on pictures have a file of their own); pointwise ones
-// come from pointwise.def by themselves. Sizes end in every kind of tail, or are large enough to be shared.
+// The table below has every operation of ops.h and functions.h (those on images have a separate file); pointwise.def
+// provides the pointwise ones. Sizes end in every kind of tail, or are large enough for several threads.
 #include "lockstep/tensor/ops_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {
 
-// One operand: values, slopes and second derivatives of the pointwise functions.
+// Functions of one operand: values, derivatives and second derivatives of the pointwise functions.
 Table pointwise() {
   Table table;
 #define POINTWISE(name, functor, low, high)                                                                       \
@@ -17,12 +17,12 @@ Table pointwise() {
                    },                                                                                             \
                    low, high});                                                                                   \
   table.push_back(                                                                                                \
-      {#name " slope",                                                                                            \
+      {#name " derivative",                                                                                       \
        [](const Tensors& in) {                                                                                    \
          return Tensors{ls::raw::pointwise_slope(ls::raw::Pointwise::name, in[1], in[0], in[2], {0.5, 1.5})};     \
        },                                                                                                         \
        low, high});                                                                                               \
-  table.push_back({#name " bend",                                                                                 \
+  table.push_back({#name " second derivative",                                                                    \
                    [](const Tensors& in) {                                                                        \
                      return Tensors{ls::raw::pointwise_bend(ls::raw::Pointwise::name, in[1], in[0], {0.5, 1.5})}; \
                    },                                                                                             \
@@ -93,7 +93,7 @@ Table elementwise() {
   return table;
 }
 
-// Everything that reduces or runs along a dimension, for each dimension and for all.
+// All operations that reduce or run along a dimension, for each dimension and for all.
 Table reductions() {
   using ls::Shape;
   const auto over = [](auto function) {
@@ -218,7 +218,8 @@ void check_matmul(const ls::Shape& a, const ls::Shape& b, ls::DType dtype) {
 
 }  // namespace
 
-TEST_CASE("the comparison notices an operation that looks at addresses, and one that looks at the number of threads") {
+TEST_CASE(
+    "the comparison detects an operation that depends on addresses, and one that depends on the number of threads") {
   const Threads restore;
   const Operation address = {
       "address", [](const Tensors& in) {
@@ -230,7 +231,7 @@ TEST_CASE("the comparison notices an operation that looks at addresses, and one 
 }
 
 TEST_CASE(
-    "pointwise functions, their slopes and their second derivatives: the same bits at every offset and with any "
+    "pointwise functions, their derivatives and second derivatives: the same bits at every offset and with any "
     "threads") {
   for (const ls::DType dtype : both) {
     for (std::int64_t n : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 40, 1000, 70000}) {
@@ -306,7 +307,7 @@ TEST_CASE("reductions, softmax, sorting and indexing: the same bits at every off
   }
 }
 
-TEST_CASE("a long sum is cut into shares by its length alone: the same bits with any threads") {
+TEST_CASE("a long sum is divided by its length alone: the same bits with any threads") {
   const Table table = {
       {"long", [](const Tensors& in) {
          return Tensors{ls::sum(in[0]), ls::mean(in[0]), ls::norm(in[0]), ls::var(in[0]), ls::max(in[0])};

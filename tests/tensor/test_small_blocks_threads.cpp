@@ -1,4 +1,4 @@
-// Small blocks and what lives in them, across threads.
+// Small blocks and the objects in them, across threads.
 #include "lockstep/tensor/small_blocks.h"
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "tests/support/testing.h"
 
-TEST_CASE("small blocks keep what is written to them, and may be freed by another thread than the one that made them") {
+TEST_CASE("small blocks keep their contents, and another thread than the allocating one may free them") {
   constexpr std::size_t kSizes[] = {0, 1, 64, 65, 200, 1000, 1024, 1025, 5000};
   for (int round = 0; round < 3; ++round) {
     std::vector<std::pair<unsigned char*, std::size_t>> blocks;

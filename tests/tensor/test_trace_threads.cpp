@@ -1,4 +1,4 @@
-// Traces: what is recorded, by which threads, what is lost, and the file for Chrome and Perfetto.
+// Traces: recorded events, threads, lost events, and the file for Chrome and Perfetto.
 #include "lockstep/tensor/trace.h"
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ void mark(const char* name) { const TraceSpan span(TraceKind::kUser, name); }
 
 }  // namespace
 
-TEST_CASE("spans nest as they lived, and what was before, after, or still open is not in the trace") {
+TEST_CASE("spans nest by time, and spans that are before, after, or still open are not in the trace") {
   mark("before");
   start_trace();
   {
@@ -69,7 +69,7 @@ TEST_CASE("a full ring keeps the newest events and counts the others") {
   for (int i = 0; i < 8; ++i) CHECK(trace.events[static_cast<std::size_t>(i)].labels.id == 12 + i);
 }
 
-TEST_CASE("threads write rings of their own; one that begins when another has ended takes its ring over") {
+TEST_CASE("each thread writes its own ring; a new thread reuses the ring of one that has ended") {
   start_trace();
   mark("main");
   std::thread([] { mark("first"); }).join();
@@ -81,7 +81,7 @@ TEST_CASE("threads write rings of their own; one that begins when another has en
   CHECK(trace.events[2].thread == 1);
 }
 
-TEST_CASE("stop_trace and start_trace while other threads write") {
+TEST_CASE("stop_trace and start_trace may be called while other threads write") {
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -106,7 +106,7 @@ TEST_CASE("stop_trace and start_trace while other threads write") {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_CASE("a CPU device's kernels are in the trace, unless it was begun without them") {
+TEST_CASE("a CPU device's kernels are in the trace, unless it was started without them") {
   const Tensor a = raw::zeros({4, 4}), b = raw::zeros({4, 4});
   for (const bool kernels : {true, false}) {
     CAPTURE(kernels);

@@ -1,11 +1,11 @@
-// Views: geometry on shared storage, against the closed form of the element at each index.
+// Views: shapes and strides on shared storage, compared with the closed form of the element at each index.
 #include "tests/support/testing.h"
 
 namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-// Element (i, j, k) of shape (2, 3, 4) is 100 i + 10 j + k: an element says where it came from.
+// Element (i, j, k) of shape (2, 3, 4) is 100 i + 10 j + k, which identifies its index.
 ls::Tensor cube() {
   ls::Tensor x = ls::empty({2, 3, 4}, {.dtype = ls::kInt64});
   for (std::int64_t i = 0; i < 24; ++i) x.data<std::int64_t>()[i] = 100 * (i / 12) + 10 * (i / 4 % 3) + i % 4;
@@ -34,7 +34,7 @@ TEST_CASE("transpose swaps two dimensions without moving elements") {
   CHECK(x.transpose(1, 1).is_contiguous());
 }
 
-TEST_CASE("t transposes matrices and leaves fewer dimensions alone") {
+TEST_CASE("t transposes matrices and returns tensors of fewer dimensions unchanged") {
   const ls::Tensor m = cube()[0];
   CHECK(m.t().shape() == ls::Shape{4, 3});
   CHECK(m[0].t().shape() == ls::Shape{4});
@@ -84,7 +84,7 @@ TEST_CASE("slice follows Python: clipped ends, negative positions, steps") {
   CHECK(contains(error_of([&] { x.slice(1, 0, 3); }), "dimension 1"));
 }
 
-TEST_CASE("narrow takes a length and refuses to leave the dimension") {
+TEST_CASE("narrow takes a length and refuses to exceed the dimension") {
   const ls::Tensor x = ls::arange(7);
   CHECK(elements(x.narrow(0, 2, 3)) == Ints{2, 3, 4});
   CHECK(elements(x.narrow(0, -2, 2)) == Ints{5, 6});
@@ -94,7 +94,7 @@ TEST_CASE("narrow takes a length and refuses to leave the dimension") {
   CHECK(!error_of([&] { x.narrow(0, 0, -1); }).empty());
 }
 
-TEST_CASE("a view writes through to its base") {
+TEST_CASE("a write to a view changes its base") {
   const ls::Tensor x = cube();
   x.slice(2, 1, 4, 2).fill_(-1);
   x.transpose(0, 2)[0].zero_();

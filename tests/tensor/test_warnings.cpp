@@ -1,4 +1,4 @@
-// Warnings: where they go, and how often.
+// Warnings: their destination, and how often they appear.
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// What `function` writes to the descriptors of stdout and stderr.
+// Returns the text that `function` writes to the descriptors of stdout and stderr.
 template <class F>
 std::string output_of(F function) {
   std::FILE* const file = std::tmpfile();
@@ -32,7 +32,7 @@ std::string output_of(F function) {
 }  // namespace
 
 TEST_CASE("without a handler a warning goes to stderr, once for a training loop") {
-  ls::on_warning({});  // forgets what earlier cases have issued
+  ls::on_warning({});  // forgets the warnings of earlier cases
   const std::string text = output_of([] {
     const ls::Tensor x = ls::ones({4, 1}), y = ls::ones({4});
     for (int step = 0; step < 100; ++step) ls::nn::MSELoss()(x, y);
@@ -54,7 +54,7 @@ TEST_CASE("the program's handler replaces stderr, and an empty one restores it")
   CHECK(text == "warning: first\n");
 }
 
-TEST_CASE("each message of a place is issued once, and of many different ones the first few") {
+TEST_CASE("each message of a call site is issued once, and of many different ones the first few") {
   std::vector<std::string> heard;
   ls::on_warning([&](const std::string& message) { heard.push_back(message); });
   for (int repetition = 0; repetition < 2; ++repetition) {
@@ -77,7 +77,7 @@ TEST_CASE("a handler may turn warnings into errors") {
   ls::on_warning({});
 }
 
-TEST_CASE("grad() of the result of an operation warns: there is none, and there will be none") {
+TEST_CASE("grad() of the result of an operation warns that backward never sets one") {
   std::vector<std::string> heard;
   ls::on_warning([&](const std::string& message) { heard.push_back(message); });
   const ls::Tensor w = ls::ones({3}, {.requires_grad = true}), y = w * 2;

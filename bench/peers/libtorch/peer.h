@@ -1,4 +1,4 @@
-// What the LibTorch peer programs share.
+// Shared by the LibTorch peer programs.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// What costs overhead rather than arithmetic: a logistic-regression training step and an add of ten elements.
+// Work dominated by overhead, not arithmetic: a logistic-regression training step and an add of ten elements.
 #include "peer.h"
 
 struct LogisticRegression : torch::nn::Module {

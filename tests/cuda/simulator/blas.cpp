@@ -1,4 +1,4 @@
-// cuBLAS and cuBLASLt: products of matrices that count columns first, summed in f64.
+// cuBLAS and cuBLASLt: products of column-major matrices, summed in f64.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
@@ -12,7 +12,7 @@
 namespace simulator {
 namespace {
 
-// Operands, as cuBLAS gets them: out (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta out + bias (m).
+// Operands in cuBLAS's order: out (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta out + bias (m).
 struct Factor {
   const void* data;
   cudaDataType_t type;
@@ -80,7 +80,7 @@ cublasStatus_t start(const Product& p, cudaStream_t stream) {
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-// As for the runtime's: the mutex, the count, and what a test has set.
+// The entry of a call, as for the runtime: the mutex, the counter, and the failures set by a test.
 class BlasCall {
  public:
   explicit BlasCall(const char* function) : lock_(mutex()) {
@@ -97,7 +97,8 @@ class BlasCall {
   const simulator::BlasCall call(__func__); \
   if (call.refused() != CUBLAS_STATUS_SUCCESS) return call.refused()
 
-// What an algorithm is for, and the alignments that it counts on: what Lockstep remembers has to fit where it is used.
+// The purpose of an algorithm and the alignments that it assumes: an algorithm that Lockstep remembers must fit its
+// use.
 struct Purpose {
   std::array<std::int64_t, 12> problem;
   std::uint32_t alignment_a, alignment_b, alignment_d;
@@ -159,7 +160,7 @@ bool is_aligned(const void* data, std::uint32_t bytes) { return reinterpret_cast
 
 using simulator::factor_of;
 
-// --- handles --------------------------------------------------------------------------------------------------------------
+// --- handles --------------------------------------------------------------------------------------------------------
 
 const char* cublasGetStatusString(cublasStatus_t status) {
   switch (status) {
@@ -180,7 +181,7 @@ const char* cublasGetStatusString(cublasStatus_t status) {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   ENTER_BLAS();
-  if (cudaError_t disturbs = cudaSuccess; (disturbs = cudaFree(nullptr)) != cudaSuccess)  // it allocates
+  if (cudaError_t disturbs = cudaSuccess; (disturbs = cudaFree(nullptr)) != cudaSuccess)  // cuBLAS allocates here
     return CUBLAS_STATUS_ALLOC_FAILED;
   *handle = new cublasContext{simulator::current_device(), nullptr, nullptr};
   return CUBLAS_STATUS_SUCCESS;
@@ -235,7 +236,7 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(cublasHandle_t handle, cublasOperat
                           handle->stream);
 }
 
-// --- cuBLASLt -------------------------------------------------------------------------------------------------------------
+// --- cuBLASLt -------------------------------------------------------------------------------------------------------
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   ENTER_BLAS();
@@ -332,7 +333,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   ENTER_BLAS();
   *found = 0;
   if (c != d || most < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  if (of(a).type == CUDA_R_64F) return CUBLAS_STATUS_NOT_SUPPORTED;  // no epilogues for it
+  if (of(a).type == CUDA_R_64F) return CUBLAS_STATUS_NOT_SUPPORTED;  // no epilogues for f64
   const auto& wanted = *static_cast<const Wish*>(wish);
   auto& known = simulator::purposes();
   const std::uint64_t number = known.size() + 1;
@@ -356,7 +357,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (purpose == simulator::purposes().end() || purpose->second.problem != problem_of(how, left, right, out) ||
       !is_aligned(a, purpose->second.alignment_a) || !is_aligned(b, purpose->second.alignment_b) ||
       !is_aligned(d, purpose->second.alignment_d))
-    simulator::give_up("cublasLtMatmul was given an algorithm that was chosen for something else");
+    simulator::give_up("cublasLtMatmul was given an algorithm that was chosen for other operands");
   if (handle->device != simulator::current_device() || c != d || how.epilogue != CUBLASLT_EPILOGUE_BIAS ||
       !simulator::is_device_memory(workspace, workspace_bytes) || !is_aligned(workspace, 256) ||
       !is_aligned(how.bias, 16))

@@ -1,6 +1,6 @@
-// Grids of threads: the threads of a block take turns, each on a stack of its own, and wait for each other where the kernel
-// says so. From one barrier to the next they run in the opposite order, one warp after the other, so that a result that
-// depends on it is a wrong one sooner or later.
+// Grids of threads: the threads of a block run in turn, each on its own stack, and wait for each other at barriers.
+// After each barrier their order is reversed, one warp after the other, so that a result that depends on the order is
+// soon wrong.
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -34,11 +34,11 @@ struct Fiber {
 };
 
 struct Warp {
-  std::array<int, kWarp> values[2];  // of this exchange and the one before, which others may still read
+  std::array<int, kWarp> values[2];  // of this exchange and the previous one, which others may still read
   int exchange = 0;
 };
 
-// One for the process: the mutex lets in one at a time.
+// One for the process: the mutex admits one user at a time.
 struct Machine {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::array<Warp, kMostThreads / kWarp> warps;
@@ -51,7 +51,7 @@ Machine& machine() {
   return *instance;
 }
 
-// A fiber's whole life: thread after thread, each started by the scheduler.
+// The main function of a fiber: runs threads, each started by the scheduler.
 void live() {
   for (;;) {
     Machine& all = machine();
@@ -97,7 +97,7 @@ void release(unsigned first, unsigned end) {
   for (unsigned i = first; i < end; ++i) machine().fibers[i]->state = State::kReady;
 }
 
-// A warp goes on until all of its threads wait for other warps: as far ahead of them as may be.
+// Runs a warp until all of its threads wait for other warps, so as far ahead of these as possible.
 void run_warp(unsigned first, unsigned end, bool forwards) {
   for (;;) {
     for (unsigned i = first; i < end; ++i) {
@@ -120,7 +120,7 @@ void run_block(unsigned threads) {
     }
     if (is_all(0, threads, State::kEnded)) return;
     if (!is_all(0, threads, State::kAtBarrier))
-      give_up("the threads of a block wait for each other at different places");
+      give_up("the threads of a block wait for each other at different barriers");
     release(0, threads);
   }
 }
@@ -142,7 +142,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::size_t bytes, std::fun
   const Call answer("cudaLaunchKernel");
   if (answer.refused() != cudaSuccess) return answer(answer.refused());
   const dim3 grid = config.gridDim, block = config.blockDim;
-  constexpr std::size_t kMostArguments = 32'764;  // bytes, from CUDA 12.1 on
+  constexpr std::size_t kMostArguments = 32'764;  // bytes, since CUDA 12.1
   if (grid.x == 0 || grid.x > 2147483647u || grid.y != 1 || grid.z != 1 || block.x == 0 || block.x > kMostThreads ||
       block.y != 1 || block.z != 1 || config.dynamicSmemBytes != 0 || config.numAttrs != 0)
     return answer(cudaErrorInvalidConfiguration);

@@ -1,4 +1,4 @@
-// What nvcc gives to kernels, for a compiler of the host: included before every .cu file of the simulated module.
+// What nvcc provides to kernels, for a compiler of the host. Included before every .cu file of the simulated module.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ 900
 
-// Of the thread that runs (block.cpp).
+// Indices of the running thread (block.cpp).
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern dim3 gridDim;
@@ -48,7 +48,7 @@ T atomicCAS(T* place, T expected, T value) {
 }
 
 namespace simulator {
-// Starts the grid on the stream, with the arguments that `run` holds. `bytes`: of them all.
+// Starts the grid on the stream with the arguments that `run` holds. `bytes`: the size of all arguments.
 cudaError_t launch(const cudaLaunchConfig_t& config, std::size_t bytes, std::function<void()> thread);
 }  // namespace simulator
 

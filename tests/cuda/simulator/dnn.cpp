@@ -1,5 +1,5 @@
-// cuDNN: convolutions, as sums in f64. Of the algorithms it offers only the last two repeat their bits in full precision; the
-// first of these wants memory to work in, and each pass calls it by another number.
+// cuDNN: convolutions, as sums in f64. Of the algorithms that it offers, only the last two are deterministic in full
+// precision; the first of these needs workspace. Each pass has its own numbers for the algorithms.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct cudnnConvolutionStruct {
 
 namespace {
 
-constexpr std::size_t kWorkspace = 4096;  // of the algorithm that may be used
+constexpr std::size_t kWorkspace = 4096;  // of the algorithm that Lockstep should choose
 constexpr unsigned char kScratch = 0x5a;
 
 class DnnCall {
@@ -47,13 +47,13 @@ class DnnCall {
   const DnnCall call(__func__); \
   if (call.refused() != CUDNN_STATUS_SUCCESS) return call.refused()
 
-// x (n, c, h, w), weight (k, c / groups, h, w) and y (n, k, h, w).
+// Dimensions of x (n, c, h, w), weight (k, c / groups, h, w) and y (n, k, h, w).
 struct Convolution {
   cudnnTensorStruct x, y;
   cudnnFilterStruct weight;
   cudnnConvolutionStruct how;
 
-  // visit(place in x, in weight, in y) for every product of the convolution.
+  // Calls visit(index in x, in weight, in y) for every product of the convolution.
   template <class F>
   void for_each(F visit) const {
     const int out_of_group = weight.k / how.groups;
@@ -94,7 +94,8 @@ struct Convolution {
 std::size_t count(const cudnnTensorStruct& t) { return static_cast<std::size_t>(t.n) * t.c * t.h * t.w; }
 std::size_t count(const cudnnFilterStruct& f) { return static_cast<std::size_t>(f.k) * f.c * f.h * f.w; }
 
-// One that depends on the order of threads, one in TF32, the one that is to be taken, and a slow one in its place.
+// Offers an algorithm that depends on the order of threads, one in TF32, the one to choose, and a slow alternative to
+// it.
 template <class Perf, class Algorithm>
 cudnnStatus_t offer(const Convolution& c, int most, int* found, Perf* ways, Algorithm first, Algorithm second,
                     Algorithm third, Algorithm fourth) {
@@ -116,7 +117,7 @@ struct Choice {
   std::size_t bytes;
 };
 
-// out = the sum of a b over all products that belong to each of its elements.
+// Computes out as the sum of the products a b that belong to each of its elements.
 template <class Algorithm, class F>
 cudnnStatus_t start(cudnnHandle_t handle, const Convolution& c, const Choice<Algorithm>& choice, const void* alpha,
                     const void* beta, const std::pair<void*, std::size_t>& out, F add) {
@@ -163,7 +164,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   ENTER_DNN();
-  if (cudaFree(nullptr) != cudaSuccess) return CUDNN_STATUS_ALLOC_FAILED;  // it allocates
+  if (cudaFree(nullptr) != cudaSuccess) return CUDNN_STATUS_ALLOC_FAILED;  // cuDNN allocates here
   *handle = new cudnnContext{simulator::current_device(), nullptr};
   return CUDNN_STATUS_SUCCESS;
 }
@@ -174,7 +175,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// --- descriptors ----------------------------------------------------------------------------------------------------------
+// --- descriptors ----------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
   ENTER_DNN();
@@ -243,7 +244,7 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
   return CUDNN_STATUS_SUCCESS;
 }
 
-// --- forward --------------------------------------------------------------------------------------------------------------
+// --- forward --------------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x,
                                                      cudnnFilterDescriptor_t weight, cudnnConvolutionDescriptor_t how,
@@ -275,7 +276,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
   });
 }
 
-// --- backward -------------------------------------------------------------------------------------------------------------
+// --- backward -------------------------------------------------------------------------------------------------------
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t weight,
                                                           cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t how,

@@ -1,4 +1,4 @@
-// Memory of devices, which the host cannot touch, pinned memory of the host, and copies.
+// Memory of devices, which the host cannot access, pinned memory of the host, and copies.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,31 +15,30 @@ struct CUmemPoolHandle_st {
 namespace simulator {
 namespace {
 
-constexpr std::size_t kRange = std::size_t{1} << 36;  // of addresses of a device
+constexpr std::size_t kRange = std::size_t{1} << 36;  // address space of a device, in bytes
 constexpr std::size_t kStep = 512;                    // CUDA's alignment
-constexpr std::size_t kCanary = 64;                   // bytes behind each block that nobody may write
-constexpr unsigned char kFresh = 0xff;                // of memory that nobody has written: NaN
+constexpr std::size_t kCanary = 64;                   // bytes behind each block that must not be written
+constexpr unsigned char kFresh = 0xff;                // fills memory that has not been written: NaN
 constexpr unsigned char kGuard = 0xa5;
 constexpr std::size_t kSpoiled = 1 << 16;  // bytes
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kWord = 16;  // the largest that a kernel loads at once; with fences, what blocks are aligned to
+constexpr std::size_t kWord = 16;  // largest load of a kernel; with fences, the alignment of blocks
 
 struct Block {
-  std::size_t bytes;  // asked for
-  bool is_pooled;     // of cudaMallocAsync
+  std::size_t bytes;  // as requested
+  bool is_pooled;     // from cudaMallocAsync
 };
 
 struct Memory {
   unsigned char* start = nullptr;
   std::size_t used = 0;  // of the range
   int opened = 0;
-  std::map<unsigned char*, Block> blocks = {};                       // live ones
-  using Rooms = std::map<std::size_t, std::vector<unsigned char*>>;  // by their bytes
-  Rooms cached = {};                                                 // by the pool
+  std::map<unsigned char*, Block> blocks = {};                       // allocated
+  using Rooms = std::map<std::size_t, std::vector<unsigned char*>>;  // by size in bytes
+  Rooms cached = {};                                                 // in the pool
   Rooms vacant = {};
-  std::vector<std::pair<unsigned char*, std::size_t>> fenced =
-      {};                                           // with fences: all rooms there are, without their last page
-  std::size_t live = 0, live_pooled = 0, kept = 0;  // rooms in bytes; `kept`: of cached ones
+  std::vector<std::pair<unsigned char*, std::size_t>> fenced = {};  // with fences: all rooms without their last page
+  std::size_t live = 0, live_pooled = 0, kept = 0;                  // rooms in bytes; `kept`: cached
   CUmemPoolHandle_st pool = {};
 };
 
@@ -57,12 +56,13 @@ Memory& memory_of(int device) {
 
 std::size_t round_up(std::size_t bytes, std::size_t step) { return (bytes + step - 1) / step * step; }
 
-// What a block takes. With fences the page behind it stays closed, and it ends where that begins.
+// Returns the size of a block's room. With fences the block ends at the last page of the room, which stays
+// inaccessible.
 std::size_t room_for(std::size_t bytes) {
   if (settings().fences) return round_up(std::max<std::size_t>(bytes, 1), kPage) + kPage;
   return round_up(std::max<std::size_t>(bytes, 1) + kCanary, kStep);
 }
-// Where in its room a block begins.
+// Returns the offset of a block in its room.
 std::size_t offset_of(std::size_t bytes) {
   return settings().fences ? room_for(bytes) - kPage - round_up(bytes, kWord) : 0;
 }
@@ -75,7 +75,7 @@ void protect(const Memory& memory, int how) {
   for (const auto& [start, bytes] : memory.fenced) protect(start, bytes, how);
 }
 
-// What nobody has written, or will read again. Of a large block the ends do: pages that are never touched cost nothing.
+// Fills memory that has not been written or was freed. In a large block only both ends: untouched pages cost nothing.
 void spoil(unsigned char* data, std::size_t bytes) {
   const std::size_t end = std::min(bytes, kSpoiled);
   std::memset(data, kFresh, end);
@@ -89,7 +89,7 @@ void refresh(unsigned char* data, std::size_t bytes) {
 void check_canary(const unsigned char* data, std::size_t bytes) {
   if (settings().fences) return;
   if (std::any_of(data + bytes, data + bytes + kCanary, [](unsigned char byte) { return byte != kGuard; }))
-    give_up("something was written behind a block of " + std::to_string(bytes) + " bytes");
+    give_up("bytes were written behind a block of " + std::to_string(bytes) + " bytes");
 }
 
 unsigned char* take_from(Memory::Rooms& rooms, std::size_t room) {
@@ -101,7 +101,7 @@ unsigned char* take_from(Memory::Rooms& rooms, std::size_t room) {
 }
 
 unsigned char* make_room(Memory& memory, std::size_t room) {
-  if (memory.used + room > kRange) give_up("a device's addresses are used up");
+  if (memory.used + room > kRange) give_up("a device's address space is used up");
   unsigned char* const start = memory.start + memory.used;
   memory.used += room;
   if (settings().fences) memory.fenced.emplace_back(start, room - kPage);
@@ -109,7 +109,7 @@ unsigned char* make_room(Memory& memory, std::size_t room) {
   return start;
 }
 
-// Null: there is no room.
+// Returns null if there is no room.
 unsigned char* take(int device, std::size_t bytes, bool is_pooled) {
   Memory& memory = memory_of(device);
   const std::size_t room = room_for(bytes);
@@ -147,7 +147,7 @@ std::optional<Block> give_back(int device, unsigned char* data) {
   return block;
 }
 
-// The device whose memory this is, or -1.
+// Returns the device that owns this memory, or -1.
 int owner(const void* data) {
   const auto* const at = static_cast<const unsigned char*>(data);
   for (int device = 0; device < settings().devices; ++device) {
@@ -157,7 +157,7 @@ int owner(const void* data) {
   return -1;
 }
 
-// Pinned memory of the host: its start, bytes, and whether it is the simulator's own.
+// Pinned memory of the host: its start and size, and whether the simulator allocated it.
 struct Pinned {
   std::size_t bytes;
   bool is_own;
@@ -174,10 +174,10 @@ bool is_pinned(const void* data) {
   return at < next->first + next->second.bytes;
 }
 
-// Of one that lies on a device: whether it is memory there at all.
+// True unless `data` lies on a device but outside of its allocated memory.
 bool may_copy(const void* data, std::size_t bytes) { return owner(data) < 0 || is_device_memory(data, bytes); }
 
-// The copy as the device makes it, later.
+// Returns the copy as work that the device does later.
 Work copy_work(void* to, const void* from, std::size_t bytes) {
   return [=] {
     std::optional<Open> target, source;
@@ -220,9 +220,9 @@ void* allocate_on(int device, std::size_t bytes) {
 
 void free_on_device(void* data) {
   const int device = owner(data);
-  if (device < 0) give_up("memory is given back that is no device's");
+  if (device < 0) give_up("a freed address is not memory of a device");
   const std::optional<Block> block = give_back(device, static_cast<unsigned char*>(data));
-  if (!block) give_up("memory is given back that is not allocated");
+  if (!block) give_up("a freed address is not allocated");
   const Open open(device);
   check_canary(static_cast<unsigned char*>(data), block->bytes);
   spoil(static_cast<unsigned char*>(data), block->bytes);
@@ -233,14 +233,14 @@ void free_on_device(void* data) {
 using simulator::current_device;
 using simulator::memory_of;
 
-// --- the pool -------------------------------------------------------------------------------------------------------------
+// --- the pool -------------------------------------------------------------------------------------------------------
 
-// As CUDA does, a block that was freed on the stream before is handed out again at once; its bytes are overwritten when the
-// stream comes there.
+// As in CUDA, a block that was freed earlier on the same stream is allocated again at once; its bytes are overwritten
+// when the stream reaches that point.
 cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t stream) {
   ENTER();
   if (simulator::is_captured(stream))
-    return answer(cudaErrorNotSupported);  // CUDA can; Lockstep gives graphs their memory
+    return answer(cudaErrorNotSupported);  // CUDA supports it; Lockstep provides the memory of graphs itself
   unsigned char* const block = simulator::take(simulator::device_of(stream), bytes, true);
   if (!block) return answer(cudaErrorMemoryAllocation);
   *data = block;
@@ -320,7 +320,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return answer(cudaSuccess);
 }
 
-// --- memory apart from the pool -------------------------------------------------------------------------------------------
+// --- memory apart from the pool -------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   ENTER();
@@ -372,9 +372,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return answer(cudaSuccess);
 }
 
-// --- copies ---------------------------------------------------------------------------------------------------------------
+// --- copies ---------------------------------------------------------------------------------------------------------
 
-// Pageable memory is copied aside before the call returns; everything else is read and written when the stream comes there.
+// Pageable memory is copied before the call returns; other memory is read and written when the stream reaches the
+// copy.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   ENTER();
   if (kind != cudaMemcpyDefault && kind != cudaMemcpyDeviceToHost) return answer(cudaErrorNotSupported);

@@ -1,5 +1,5 @@
-// NCCL: communicators that do not block, between threads and processes of this host. As with NCCL, a rank that does not
-// come leaves the others waiting until they abort. But where ranks do different things, the process ends.
+// NCCL: nonblocking communicators between threads and processes of this host. As with NCCL, a rank that does not
+// arrive leaves the others waiting until they abort. Unlike NCCL, ranks that make different calls end the process.
 #include <nccl.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 namespace simulator {
 namespace {
 
-// A call: takes the mutex, is counted, and knows whether it has to fail.
+// A call: takes the mutex, counts the call, and fails if a test requested it.
 template <class F>
 ncclResult_t call(const char* function, F body) {
   const std::lock_guard lock(mutex());
@@ -41,7 +41,7 @@ ncclResult_t call_on(const char* function, ncclComm_t handle, F body) {
   });
 }
 
-// Of those that need the communicator to be ready.
+// A call that needs the communicator to be ready.
 template <class F>
 ncclResult_t call_on_ready(const char* function, ncclComm_t handle, F body) {
   return call_on(function, handle, [&](const std::shared_ptr<ncclComm>& comm) {
@@ -72,7 +72,7 @@ unsigned char* place(const void* start, std::size_t bytes, int index) {
   return static_cast<unsigned char*>(const_cast<void*>(start)) + bytes * static_cast<std::size_t>(index);
 }
 
-// Every rank's part comes to those that want the result, who reduce them in the order of the ranks.
+// Every rank's part is sent to the ranks that want the result, and these reduce the parts in rank order.
 ncclResult_t fill_reduction(Operation& operation, std::size_t bytes, const void* in, void* out) {
   Header& header = operation.header;
   Reduction reduction = {.type = header.type, .op = header.op};
@@ -109,7 +109,7 @@ ncclResult_t start_message(const char* function, const void* data, std::size_t c
                            ncclComm_t comm, cudaStream_t stream, F add) {
   const Header header = {Kind::kMessage, type, ncclSum, peer, count};
   return start(function, header, comm, stream, [&](Operation& operation, std::size_t bytes) {
-    operation.header.root = 0;  // the two ranks have each other as a peer
+    operation.header.root = 0;  // the root means the peer, which differs on the two ranks
     operation.buffers.push_back({data, bytes});
     add(operation, bytes);
     return ncclSuccess;
@@ -127,7 +127,7 @@ using simulator::Kind;
 using simulator::Operation;
 using simulator::refuse;
 
-// --- operations -----------------------------------------------------------------------------------------------------------
+// --- operations -----------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
@@ -191,7 +191,7 @@ ncclResult_t ncclGroupStart() {
   });
 }
 
-// The group ends also where the call has to fail.
+// Ends the group even if the call is to fail.
 ncclResult_t ncclGroupEnd() {
   simulator::Group ended;
   const bool was_open = simulator::group().depth > 0;
@@ -221,7 +221,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   });
 }
 
-// --- communicators --------------------------------------------------------------------------------------------------------
+// --- communicators --------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return call(__func__, [&] {
@@ -250,7 +250,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   });
 }
 
-// Who asks again is waiting: then the GPUs are given time.
+// A caller that asks again is waiting, so this call lets the GPUs run.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* status) {
   return call_on(__func__, handle, [&](const std::shared_ptr<ncclComm>& comm) {
     if (comm->is_finalized || comm->is_asked_again) simulator::run_streams();
@@ -273,7 +273,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
     const simulator::OnDevice device(comm->device);
     while (!comm->under_way.empty()) {
       simulator::run_streams();
-      simulator::mutex().unlock();  // which the call holds once
+      simulator::mutex().unlock();  // held once by the call
       std::this_thread::yield();
       simulator::mutex().lock();
     }
@@ -282,7 +282,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   });
 }
 
-// What is under way ends when its stream comes there again.
+// Operations in flight end when their streams run again.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   return call(__func__, [&] {
     const std::shared_ptr<ncclComm> comm = simulator::find(handle);
@@ -316,7 +316,7 @@ const char* ncclGetErrorString(ncclResult_t status) {
   return status >= 0 && status < ncclNumResults ? kTexts[status] : "unknown result code";
 }
 
-// --- memory ---------------------------------------------------------------------------------------------------------------
+// --- memory ---------------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   return call(__func__, [&] {

@@ -20,7 +20,7 @@ std::string text_of(const Header& header) {
          std::to_string(header.root) + ")";
 }
 
-// False, as of `pull`: nothing moved.
+// Returns false if nothing moved, like `pull`.
 bool push(Part& part, Ring& ring) {
   const bool begins = !part.has_begun && ring.room() >= sizeof(Header);
   if (begins) ring.write(&part.header, sizeof(Header));
@@ -65,7 +65,7 @@ void launch(ncclComm& comm) {
   }
 }
 
-// All ranks are there: no GPU may have two.
+// Called when all ranks are present: no two may have the same GPU.
 void look_for_twins(ncclComm& comm) {
   for (int rank = 0; rank < comm.size; ++rank) {
     for (int other = 0; other < rank; ++other) {
@@ -94,7 +94,7 @@ ncclResult_t refuse(ncclResult_t status, const std::string& why) {
   return status;
 }
 
-// --- operations -----------------------------------------------------------------------------------------------------------
+// --- operations -----------------------------------------------------------------------------------------------------
 
 bool Operation::run() {
   if (comm->is_aborted) return true;
@@ -118,7 +118,7 @@ bool Operation::is_through() const {
   return std::all_of(sends.begin(), sends.end(), through) && std::all_of(receives.begin(), receives.end(), through);
 }
 
-// One pass over all parts; those with the same peer go one after the other.
+// One pass over all parts; parts with the same peer move in order.
 bool Operation::move() {
   bool has_moved = false;
   const auto pass = [&](std::vector<Part>& parts, auto step) {
@@ -165,7 +165,7 @@ ncclResult_t submit(std::shared_ptr<Operation> operation) {
   return ncclSuccess;
 }
 
-// --- communicators --------------------------------------------------------------------------------------------------------
+// --- communicators --------------------------------------------------------------------------------------------------
 
 std::map<ncclComm_t, std::shared_ptr<ncclComm>>& communicators() {
   static auto* const instance = new std::map<ncclComm_t, std::shared_ptr<ncclComm>>;

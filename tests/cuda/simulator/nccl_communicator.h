@@ -1,5 +1,5 @@
-// Communicators of the simulated NCCL, and what they do on streams. None of them blocks: an operation goes to its stream
-// when the communicator is next asked how it is, and not before.
+// Communicators of the simulated NCCL, and their operations on streams. None of them blocks: an operation is launched
+// on its stream when the communicator is next asked for its state, and not before.
 #pragma once
 
 #include <nccl.h>
@@ -18,17 +18,17 @@ namespace simulator {
 
 enum class Kind : int { kAllReduce, kReduce, kReduceScatter, kBroadcast, kAllGather, kMessage };
 
-// What a rank says before the bytes, and another one expects.
+// Sent by a rank before the bytes, and compared by the receiver.
 struct Header {
   Kind kind;
   ncclDataType_t type;
-  ncclRedOp_t op;  // ncclNumOps: one of the communicator's own
+  ncclRedOp_t op;  // ncclNumOps: an operator of the communicator
   int root;
   std::size_t count;
   bool operator==(const Header&) const = default;
 };
 
-// To or from one rank.
+// A transfer to or from one rank.
 struct Part {
   int peer;
   unsigned char* data;
@@ -49,7 +49,7 @@ struct Operation {
   cudaStream_t stream;
   Header header;
   std::vector<Part> sends = {}, receives = {};
-  std::vector<Buffer> buffers = {};  // all that is read and written, on the device
+  std::vector<Buffer> buffers = {};  // all memory that is read and written on the device
   std::vector<unsigned char> staging = {};
   std::function<void()> finish = [] {};
 
@@ -59,7 +59,7 @@ struct Operation {
   void receive(void* data, std::size_t bytes, int from) {
     receives.push_back({from, static_cast<unsigned char*>(data), bytes, header});
   }
-  bool run();  // the stream's work
+  bool run();  // runs as work of the stream
   bool is_through() const;
   bool move();
   void end();
@@ -73,8 +73,8 @@ struct ncclComm {
   ncclResult_t failure = ncclSuccess;
   std::string why = {};
   bool has_met = false, is_finalized = false, is_aborted = false;
-  bool is_asked_again = false;                                    // how it is, with nothing given since
-  std::vector<std::shared_ptr<simulator::Operation>> given = {};  // and not launched yet
+  bool is_asked_again = false;                                    // asked for its state, without a new operation since
+  std::vector<std::shared_ptr<simulator::Operation>> given = {};  // not launched yet
   std::vector<std::shared_ptr<simulator::Operation>> under_way = {};
   std::map<int, simulator::Reduction> operators = {};
   int next_operator = ncclNumOps;
@@ -91,15 +91,15 @@ struct Group {
 };
 Group& group();
 
-// What the thread's ncclGetLastError tells.
+// The result of the thread's ncclGetLastError.
 std::string& last_error();
 ncclResult_t refuse(ncclResult_t status, const std::string& why);
 
-// All that live.
+// All communicators that exist.
 std::map<ncclComm_t, std::shared_ptr<ncclComm>>& communicators();
 std::shared_ptr<ncclComm> find(ncclComm_t comm);
 
-// NCCL works on the communicator's device, and puts back the one that it found.
+// Makes the communicator's device current, and restores the previous one, as NCCL does.
 class OnDevice {
  public:
   explicit OnDevice(int device) : before_(current_device()) { change(device); }
@@ -114,18 +114,18 @@ class OnDevice {
   int before_;
 };
 
-// Takes the operation into the thread's group, or to its communicator.
+// Adds the operation to the thread's group, or to its communicator.
 ncclResult_t submit(std::shared_ptr<Operation> operation);
-// To their communicators, which will launch them.
+// Adds operations to their communicators, which will launch them.
 ncclResult_t give(std::vector<std::shared_ptr<Operation>> operations);
 
-// Where this host is and which GPU it means.
+// Identifies the GPU on this host.
 Gpu gpu_of(const cudaDeviceProp& properties);
-// How it is; in progress, also where `advance` would find otherwise.
+// The state of a communicator; in progress even where `advance` would find it ready.
 ncclResult_t state_of(const ncclComm& comm);
-// Goes on with what the communicator was asked to do.
+// Continues the pending work of the communicator.
 void advance(ncclComm& comm);
-// The GPUs go on, whoever's they are: ranks of other processes may be waiting for any operation of this one.
+// Runs all GPUs: ranks of other processes may be waiting for any operation of this one.
 void run_streams();
 
 }  // namespace simulator

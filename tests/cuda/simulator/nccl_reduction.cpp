@@ -37,7 +37,7 @@ void with_type(ncclDataType_t type, F function) {
   }
 }
 
-// What is computed in; halves are rounded once, at the end.
+// The type of the computation; halves are rounded once, at the end.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, float, T>;
 
@@ -68,7 +68,7 @@ void reduce_as(const Reduction& reduction, const std::vector<unsigned char>& par
   const std::size_t bytes = parts.size() / static_cast<std::size_t>(ranks);
   const bool averages = reduction.op == ncclAvg, is_whole = std::is_integral_v<W>;
   W factor = reduction.has_factor ? static_cast<W>(read<T>(reduction.factor.data())) : W{1};
-  if (averages && !is_whole) factor = W{1} / static_cast<W>(ranks);  // NCCL multiplies first, as well
+  if (averages && !is_whole) factor = W{1} / static_cast<W>(ranks);  // NCCL also multiplies first
   for (std::size_t at = 0; at < bytes; at += sizeof(T)) {
     const auto input = [&](int rank) {
       const W value = static_cast<W>(read<T>(parts.data() + static_cast<std::size_t>(rank) * bytes + at));

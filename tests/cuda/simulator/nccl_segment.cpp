@@ -20,7 +20,7 @@ constexpr int kMostRanks = 64;
 
 }  // namespace
 
-// The first bytes of the segment, which are zero when the first rank comes; the rings are behind it.
+// The start of the segment, which is zero when the first rank arrives; the rings follow.
 struct alignas(64) Segment::Head {
   struct Rank {
     std::atomic<bool> is_taken;
@@ -30,7 +30,7 @@ struct alignas(64) Segment::Head {
   std::array<Rank, kMostRanks> ranks;
 };
 
-// --- rings ----------------------------------------------------------------------------------------------------------------
+// --- rings ----------------------------------------------------------------------------------------------------------
 
 void Ring::write(const void* data, std::size_t bytes) {
   const std::size_t written = written_.load(std::memory_order_relaxed), at = written % kBytes;
@@ -50,9 +50,9 @@ void Ring::read(void* data, std::size_t bytes) {
   read_.store(read + bytes, std::memory_order_release);
 }
 
-// --- the segment ----------------------------------------------------------------------------------------------------------
+// --- the segment ----------------------------------------------------------------------------------------------------
 
-// Every rank makes the segment if it is not there, and the last to come takes its name away.
+// The first rank to arrive creates the segment, and the last one unlinks its name.
 Segment::Segment(const std::string& name, int rank, int size, const Gpu& gpu)
     : name_(name), size_(size),
       bytes_(sizeof(Head) + static_cast<std::size_t>(size) * static_cast<std::size_t>(size) * sizeof(Ring)) {
@@ -69,9 +69,9 @@ Segment::Segment(const std::string& name, int rank, int size, const Gpu& gpu)
   head_ = static_cast<Head*>(mapped);
   int others = 0;
   if (!head_->size.compare_exchange_strong(others, size) && others != size)
-    give_up("ranks expect " + std::to_string(others) + " and " + std::to_string(size) + " to come");
+    give_up("ranks disagree on their number: " + std::to_string(others) + " and " + std::to_string(size));
   Head::Rank& own = head_->ranks[static_cast<std::size_t>(rank)];
-  if (own.is_taken.exchange(true)) give_up("two ranks call themselves " + std::to_string(rank));
+  if (own.is_taken.exchange(true)) give_up("two ranks have the number " + std::to_string(rank));
   own.gpu = gpu;
   if (head_->come.fetch_add(1) + 1 == size) shm_unlink(name.c_str());
 }

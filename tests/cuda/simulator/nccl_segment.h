@@ -1,4 +1,4 @@
-// Where the ranks of a simulated communicator meet: shared memory, with a ring of bytes from every rank to every rank.
+// Connects the ranks of a simulated communicator: shared memory, with a ring of bytes from every rank to every rank.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace simulator {
 
-// Bytes from one writer to one reader.
+// A ring of bytes from one writer to one reader.
 class Ring {
  public:
   std::size_t filled() const {
@@ -21,12 +21,12 @@ class Ring {
 
  private:
   static constexpr std::size_t kBytes = std::size_t{256} << 10;
-  static_assert(std::atomic<std::size_t>::is_always_lock_free);  // so that it works between processes
+  static_assert(std::atomic<std::size_t>::is_always_lock_free);  // atomics without locks work between processes
   std::atomic<std::size_t> written_, read_;
   std::array<unsigned char, kBytes> bytes_;
 };
 
-// Which GPU a rank has.
+// Identifies the GPU of a rank.
 struct Gpu {
   std::uint64_t host;
   std::array<char, 16> uuid;
@@ -35,9 +35,9 @@ struct Gpu {
 
 class Segment {
  public:
-  // Comes as this rank. Ranks with the same name meet. Throws std::system_error.
+  // Joins as this rank; ranks with the same name share a segment. Throws std::system_error.
   Segment(const std::string& name, int rank, int size, const Gpu& gpu);
-  // Goes; a meeting that was not complete is never to be.
+  // Leaves; an incomplete group stays incomplete.
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

@@ -1,4 +1,4 @@
-// Elements of every type that NVIDIA's libraries multiply or add, as f64.
+// Conversion between f64 and every element type that NVIDIA's libraries multiply or add.
 #pragma once
 
 #include <library_types.h>
@@ -25,7 +25,7 @@ inline double load(const void* data, cudaDataType_t type, std::int64_t i) {
   }
 }
 
-// Rounded to nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline std::uint16_t to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (value != value) return static_cast<std::uint16_t>(bits >> 16 | 0x40);

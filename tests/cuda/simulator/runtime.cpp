@@ -1,4 +1,4 @@
-// The machine: devices, the driver, errors, and what tests set.
+// The machine: devices, the driver, errors, and settings of tests.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current = 0;
 const pid_t first_process = getpid();
 
-// "64M" in bytes.
+// Converts "64M" to bytes.
 std::size_t parse_bytes(const std::string& text) {
   std::size_t end = 0;
   const std::size_t number = std::stoull(text, &end);
@@ -104,7 +104,7 @@ Settings& settings() {
 }
 
 std::recursive_mutex& mutex() {
-  static std::recursive_mutex* const instance = new std::recursive_mutex;  // calls come until the very end
+  static std::recursive_mutex* const instance = new std::recursive_mutex;  // never destroyed: used until exit
   return *instance;
 }
 

@@ -1,4 +1,4 @@
-// What the parts of the simulated runtime share.
+// Shared by the parts of the simulated runtime.
 #pragma once
 
 #include <deque>
@@ -8,10 +8,10 @@
 
 #include "tests/cuda/simulator/simulator.h"
 
-// When everything that was on a stream before has ended.
+// A position in a stream: reached when all earlier work has ended.
 struct Moment {
   cudaStream_t stream;
-  std::uint64_t given;  // to the stream by then
+  std::uint64_t given;  // works given to the stream by then
   bool reached = false;
   double seconds = 0;
 };
@@ -36,7 +36,7 @@ struct CUstream_st {
   int device;
   std::deque<simulator::Work> queue = {};
   std::uint64_t given = 0, done = 0;
-  double asked_again_at = 0;  // seconds: of work that has to wait for others, which is not asked all the time
+  double asked_again_at = 0;  // in seconds; limits how often work that waits for others is tried
   std::unique_ptr<Capture> capture = {};
 };
 
@@ -54,12 +54,12 @@ struct DeviceState {
 };
 DeviceState& device_state(int device);
 
-// The entry of a call of the runtime: takes the mutex, counts the call, and knows whether it has to fail.
+// The entry of a call of the runtime: takes the mutex, counts the call, and fails if a test requested it.
 class Call {
  public:
-  enum class Needs { kDevice, kDriver };  // a device that has not failed, or nothing of the kind
+  enum class Needs { kDevice, kDriver };  // kDevice: a device that has not failed
   explicit Call(const char* function, Needs needs = Needs::kDevice);
-  // What the call answers, which the thread's cudaGetLastError tells as well.
+  // Returns `status`, and records it for the thread's cudaGetLastError.
   cudaError_t operator()(cudaError_t status) const;
   cudaError_t refused() const { return refused_; }
 
@@ -71,13 +71,13 @@ class Call {
   const simulator::Call answer(__func__); \
   if (answer.refused() != cudaSuccess) return answer(answer.refused())
 
-// Runs what the stream was given up to that many works. False: something has to come from elsewhere first.
+// Runs the first `given` works of the stream. False: a work waits for another process or thread.
 bool run_until(CUstream_st& stream, std::uint64_t given);
-// The same with patience.
+// The same, and waits until it succeeds.
 void wait_until(CUstream_st& stream, std::uint64_t given);
 void wait_for_device(int device);
 
-// For calls that a capture forbids: spoils the captures that this thread would disturb, and says so.
+// For calls that a capture forbids: invalidates the captures that this thread would disturb, and returns the error.
 cudaError_t disturb_captures();
 
 }  // namespace simulator

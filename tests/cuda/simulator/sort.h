@@ -1,4 +1,4 @@
-// CUB's sorting and the iterators of Thrust that Lockstep gives it; include/ has them under their own names.
+// CUB's sorting and Thrust's iterators, as far as Lockstep uses them; include/ provides them under their own names.
 #pragma once
 
 #include <algorithm>
@@ -28,9 +28,9 @@ TransformIterator<F> make_transform_iterator(std::int64_t first, F function) {
 
 namespace simulator {
 
-constexpr std::size_t kSortBytes = 1000;  // that a sort wants to have
+constexpr std::size_t kSortBytes = 1000;  // workspace that a sort requests
 
-// Sorts the segments [first(i), end(i)) of the keys, equal ones in their order, and their values along with them.
+// Sorts the segments [first(i), end(i)) of the keys, stably, together with their values.
 template <class Key, class Value, class First, class End>
 cudaError_t sort_pairs(void* memory, std::size_t& bytes, const Key* keys, Key* sorted, const Value* values,
                        Value* order, std::int64_t segments, First first, End end, cudaStream_t stream) {

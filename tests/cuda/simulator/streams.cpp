@@ -47,7 +47,7 @@ bool is_captured(cudaStream_t stream) { return stream->capture != nullptr; }
 int device_of(cudaStream_t stream) { return stream->device; }
 
 cudaError_t enqueue(cudaStream_t stream, Work work) {
-  if (!exists(stream)) return cudaErrorInvalidResourceHandle;  // null as well: the library has streams of its own
+  if (!exists(stream)) return cudaErrorInvalidResourceHandle;  // null as well: the library uses its own streams
   if (stream->device != current_device()) return cudaErrorInvalidResourceHandle;
   if (device_state(stream->device).broken != cudaSuccess) return device_state(stream->device).broken;
   if (!stream->capture) {
@@ -76,7 +76,7 @@ bool run_until(CUstream_st& stream, std::uint64_t given) {
 
 void wait_until(CUstream_st& stream, std::uint64_t given) {
   while (!run_until(stream, given)) {
-    mutex().unlock();  // of the call, which holds it once
+    mutex().unlock();  // held once by the call
     std::this_thread::yield();
     mutex().lock();
   }
@@ -105,12 +105,12 @@ cudaError_t disturb_captures() {
 
 using simulator::Work;
 
-// --- streams --------------------------------------------------------------------------------------------------------------
+// --- streams --------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   ENTER();
   if (flags != cudaStreamNonBlocking)
-    return answer(cudaErrorNotSupported);  // one that waits for stream 0, which is none
+    return answer(cudaErrorNotSupported);  // blocking streams synchronise with stream 0, which is not simulated
   auto& streams = simulator::device_state(simulator::current_device()).streams;
   streams.push_back(std::make_unique<CUstream_st>(simulator::current_device()));
   *stream = streams.back().get();
@@ -150,7 +150,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return answer(cudaSuccess);
 }
 
-// --- events ---------------------------------------------------------------------------------------------------------------
+// --- events ---------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ENTER();
@@ -183,7 +183,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return answer(cudaSuccess);
 }
 
-// Whoever asks lets the device go one step further, so that "not ready" is seen wherever it can be.
+// Each query lets the device run one step, so that "not ready" occurs wherever it can.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   ENTER();
   const cudaError_t disturbs = simulator::disturb_captures();
@@ -214,7 +214,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return answer(cudaSuccess);
 }
 
-// --- captures and graphs --------------------------------------------------------------------------------------------------
+// --- captures and graphs --------------------------------------------------------------------------------------------
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   ENTER();
@@ -230,7 +230,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   return answer(cudaSuccess);
 }
 
-// The capture ends, whatever the answer.
+// Ends the capture, whatever the result.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   const simulator::Call answer(__func__);

@@ -1,4 +1,4 @@
-// What fails in CUDA, cuBLAS and cuDNN is an error of ours each time, costs no memory, and the program goes on.
+// Every failure in CUDA, cuBLAS and cuDNN is an error of ours, leaks no memory, and the program can continue.
 #include <cublas_v2.h>
 #include <cudnn.h>
 
@@ -23,7 +23,7 @@ struct Net : nn::Module {
   }
 };
 
-// Everything that a device is asked for: training, from the host and as a graph, sorting, copies, events of another device.
+// Uses every function of a device: training, from the host and as a graph, sorting, copies, events of another device.
 std::vector<ls::Tensor> work(const ls::Device& device) {
   const ls::Device neighbour("cuda:1");
   ls::manual_seed(3);
@@ -67,14 +67,14 @@ std::int64_t live_bytes() {
   return bytes;
 }
 
-// A status with which a function of that name fails.
+// Returns a failure status of the function's library.
 int status_for(const std::string& function) {
   if (function.starts_with("cublas")) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (function.starts_with("cudnn")) return CUDNN_STATUS_EXECUTION_FAILED;
   return function.find("Alloc") != function.npos ? cudaErrorMemoryAllocation : cudaErrorUnknown;
 }
 
-// The text of the error, if there was one: some failures are nobody's business, as when something is given back.
+// Returns the text of the error, or an empty text: failures in destructors, for example, are ignored.
 std::string fail(const std::string& function, int after, const ls::Device& device) {
   simulator::settings().failures[function] = {after, status_for(function)};
   std::string text;
@@ -87,7 +87,7 @@ std::string fail(const std::string& function, int after, const ls::Device& devic
   return text;
 }
 
-// Where there is nobody to tell: at the end of things, and where something is only made sure of. What takes memory is tried
+// Functions whose failures are not reported: those that free resources or only query. Failed allocations are tried
 // again.
 bool may_be_silent(const std::string& function, bool is_last_call) {
   static const std::vector<std::string> kSilent = {"cudaFree",
@@ -104,7 +104,7 @@ bool may_be_silent(const std::string& function, bool is_last_call) {
                                                    "cudnnDestroyTensorDescriptor"};
   if (std::find(kSilent.begin(), kSilent.end(), function) != kSilent.end()) return true;
   if (function.find("Alloc") != function.npos) return true;
-  return is_last_call && (function == "cudaSetDevice" || function == "cudaStreamSynchronize");  // of a graph's end
+  return is_last_call && (function == "cudaSetDevice" || function == "cudaStreamSynchronize");  // at the end of a graph
 }
 
 }  // namespace
@@ -121,12 +121,12 @@ TEST_CASE("a device whose preparation fails is prepared by the next call") {
     const ls::Device fresh(ls::DeviceType::kCuda, device++);
     const std::string error = fail(function, 0, fresh);
     const bool tried_again = std::string(function).ends_with("Create_v2") || std::string(function) == "cudnnCreate";
-    CHECK(error.empty() == tried_again);  // those that take memory are tried again without the cache
+    CHECK(error.empty() == tried_again);  // allocations are tried again without the cache
     CHECK(same(work(fresh), want));
   }
 }
 
-TEST_CASE("every call that fails is told, or does no harm, and the next step is right") {
+TEST_CASE("every failing call is reported or harmless, and the next step is right") {
   const auto want = work("cuda:0");
   (void)work("cuda:0");
   const std::int64_t live = live_bytes();
@@ -146,8 +146,8 @@ TEST_CASE("every call that fails is told, or does no harm, and the next step is 
   }
 }
 
-TEST_CASE("a device without memory says what there is, and goes on") {
-  const ls::Device device("cuda:15");  // of which nobody has anything yet
+TEST_CASE("a device without memory reports its memory, and remains usable") {
+  const ls::Device device("cuda:15");  // no other test uses it
   const std::size_t before = simulator::settings().memory;
   simulator::settings().memory = std::size_t{64} << 20;
   {
@@ -156,17 +156,17 @@ TEST_CASE("a device without memory says what there is, and goes on") {
     const std::string error = error_of<ls::DeviceError>([&] { (void)ls::zeros({1 << 24}, {.device = device}); });
     CHECK(contains(error, "out of memory: 67108864 bytes requested"));
     CHECK(contains(error, "of 67108864 are free"));
-    CHECK(contains(error, "in live tensors, 0 cached"));  // it has been given back first
+    CHECK(contains(error, "in live tensors, 0 cached"));  // the cached blocks were freed first
     CHECK(ls::sum(live + 1).item<float>() == 1 << 20);
-    // Two thirds of the memory, of which a cached block of another size has the half: that goes first.
+    // Two thirds of the memory, half of which a cached block of another size holds: that block is freed first.
     (void)ls::zeros({1 << 23}, {.device = device});
     (void)ls::zeros({3 << 22}, {.device = device});
   }
   simulator::settings().memory = before;
 }
 
-// The last one: nothing of the device works any more.
-TEST_CASE("after a fault of a kernel each call fails, and what is left can be given back") {
+// The last test: the device is unusable afterwards.
+TEST_CASE("after a fault of a kernel each call fails, and the remaining memory can be freed") {
   const ls::Device device("cuda:1");
   ls::Tensor x = ls::ones({10}, {.device = device});
   simulator::break_device(1, cudaErrorIllegalAddress);

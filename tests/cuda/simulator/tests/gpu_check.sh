@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh runs the contract's programs, on one simulated GPU, which two ranks share, and on four.
+# Runs the contract programs with scripts/gpu_check.sh, on one simulated GPU, which two ranks share, and on four.
 #   gpu_check.sh BUILD-FOLDER
 set -euo pipefail
 mkdir -p "$SCRATCH/bin"

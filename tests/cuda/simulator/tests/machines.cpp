@@ -1,5 +1,5 @@
-// Machines on which there is no CUDA device, and those whose kernels are waited for. Each case is for a machine of its own,
-// described by LOCKSTEP_SIMULATED_CUDA: ctest runs one at a time.
+// Machines without a CUDA device, and machines that wait for each kernel. Each case needs its own machine, described
+// by LOCKSTEP_SIMULATED_CUDA: ctest runs one case at a time.
 #include "tests/cuda/simulator/simulator.h"
 #include "tests/support/testing.h"
 
@@ -27,7 +27,7 @@ TEST_CASE("machine with two GPUs: one past the last") {
   CHECK(contains(error, "cuda:2"));
 }
 
-// The device is used by one GPU alone: a rank that takes memory of the first one as well is a well-known nuisance.
+// A process uses one GPU alone: ranks that also take memory of the first GPU are a well-known nuisance.
 TEST_CASE("machine with two GPUs: the other one is left alone") {
   (void)ls::sum(ls::ones({3}, {.device = "cuda:1"})).item<float>();
   CHECK(simulator::calls()["cudaSetDevice(1)"] > 0);

@@ -1,4 +1,4 @@
-// What has to wait for what, and what is remembered: mistakes that a GPU would show once in a while.
+// The order of dependent work, and caches: mistakes that a GPU would show only sometimes.
 #include <cudnn.h>
 
 #include "lockstep/tensor/accelerator_internal.h"
@@ -21,7 +21,7 @@ TEST_CASE("pinned memory has been read when a copy to the device returns") {
   accelerator.unpin_host(host.raw_data());
 }
 
-TEST_CASE("a device writes to what another one copies from it only when that is done") {
+TEST_CASE("a device overwrites memory only after another device has finished copying from it") {
   const ls::Tensor source = ls::ones({1000}, {.device = kOther});
   const ls::Tensor copy = source.to(kDevice);
   source.fill_(2);
@@ -29,7 +29,7 @@ TEST_CASE("a device writes to what another one copies from it only when that is 
   CHECK(ls::sum(copy).item<float>() == 1000);
 }
 
-TEST_CASE("memory that one device gives back is not handed out before the other has copied from it") {
+TEST_CASE("memory that one device frees is not allocated again before another device has copied from it") {
   ls::Tensor source = ls::ones({1000}, {.device = kOther});
   const ls::Tensor copy = source.to(kDevice);
   source = {};
@@ -38,7 +38,7 @@ TEST_CASE("memory that one device gives back is not handed out before the other 
   CHECK(ls::sum(copy).item<float>() == 1000);
 }
 
-TEST_CASE("a thread's current device stays what it was") {
+TEST_CASE("a thread's current device does not change") {
   (void)ls::ones({3}, {.device = kDevice});
   CHECK(simulator::current_device() == 0);
   {
@@ -48,8 +48,9 @@ TEST_CASE("a thread's current device stays what it was") {
   CHECK(simulator::current_device() == 0);
 }
 
-// cuBLASLt's choice counts on how operands are aligned; the simulator ends the process where it is used for others.
-TEST_CASE("an algorithm is remembered for operands that are aligned alike") {
+// cuBLASLt's choice depends on the alignment of operands; the simulator ends the process if an algorithm is used for
+// others.
+TEST_CASE("an algorithm is remembered for operands with the same alignment") {
   const ls::Tensor memory = numbers({16 * 40 + 1}), weight = numbers({4, 40}), bias = numbers({4});
   const auto product = [&](std::int64_t offset, const ls::Device& device) {
     const ls::Tensor x = memory.to(device).narrow(0, offset, 16 * 40).reshape({16, 40});
@@ -63,7 +64,7 @@ TEST_CASE("an algorithm is remembered for operands that are aligned alike") {
   }
 }
 
-TEST_CASE("a replay writes the numbers that change only where they have changed") {
+TEST_CASE("a replay writes the device-side scalars only when they have changed") {
   ls::nn::Linear model(3, 2);
   model.to(kDevice);
   const ls::Tensor x = numbers({5, 3}).to(kDevice);
@@ -80,14 +81,14 @@ TEST_CASE("a replay writes the numbers that change only where they have changed"
     CHECK(simulator::calls()["cudaGraphLaunch"] == 1);
     return simulator::calls()["cudaLaunchKernel"];
   };
-  (void)launches_of_replay();  // steps after the first have other numbers
+  (void)launches_of_replay();  // later steps have other scalars
   CHECK(launches_of_replay() == 0);
   optimizer.set_lr(0.25);
   CHECK(launches_of_replay() == 1);
   CHECK(launches_of_replay() == 0);
 }
 
-TEST_CASE("a convolution that cuDNN refuses in one way is taken in the next one, from then on") {
+TEST_CASE("a convolution that one cuDNN algorithm refuses is computed by the next one from then on") {
   const ls::Tensor x = numbers({2, 3, 6, 6}), weight = numbers({4, 3, 3, 3});
   const auto convolve = [&](const ls::Device& device) {
     const ls::Tensor leaf = x.to(device).detach(), kernel = weight.to(device).detach();

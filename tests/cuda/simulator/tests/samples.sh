@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A sample on simulated GPUs ends with the same bits whether its steps are replayed or not, and in all modes with the same micro-batches.
+# Checks that a sample on simulated GPUs gives the same bits with and without replays, and in all modes with the same
+# micro-batches.
 #   samples.sh logistic_regression
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"
@@ -19,6 +20,6 @@ single=$(hash_of)
 same "--cuda-graph" "$single" "$(hash_of --cuda-graph)"
 accumulate=$(hash_of --mode accumulate)
 same "--mode dp" "$accumulate" "$(hash_of --mode dp)"
-for backend in shm nccl; do  # of two ranks the order of sums makes no difference
+for backend in shm nccl; do  # with two ranks the order of sums makes no difference
   same "--mode ddp --backend $backend" "$accumulate" "$(hash_of --mode ddp --backend "$backend")"
 done

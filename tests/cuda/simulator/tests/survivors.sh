@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A rank that dies while others wait for it in an operation of nccl: every other one says which it was.
+# A rank dies while others wait for it in an nccl operation: every other rank must name it.
 #   survivors.sh lockstep-run logistic_regression
 set -euo pipefail
 mkdir -p "$SCRATCH" && cd "$SCRATCH"

@@ -1,4 +1,4 @@
-// A function that is not there.
+// Calls a function that does not exist.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// The right bits, but every rank sends everyone its whole gradient.
+// The right bits, but every rank sends its whole gradient to all others.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// Right sums by too many bytes: gather and broadcast in place of all three.
+// Right sums with too many bytes: gather and broadcast replace all three algorithms.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// The right answers by sending whole models around.
+// The right answers, but whole models are sent.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// The right sums without any overlap: all is launched when backward is over.
+// The right sums without any overlap: all buckets are launched after backward.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// Nothing is reduced before backward is over.
+// No bucket is reduced before backward ends.
 #include "adapters.h"
 
 namespace exercises {

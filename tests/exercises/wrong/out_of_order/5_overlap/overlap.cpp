@@ -1,4 +1,4 @@
-// Launched as they come: ranks start different all-reduces.
+// Buckets are launched as they become ready, so ranks start different all-reduces.
 #include "adapters.h"
 
 namespace exercises {

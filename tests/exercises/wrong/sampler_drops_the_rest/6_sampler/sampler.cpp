@@ -1,4 +1,4 @@
-// Equal shares: what does not fill all ranks is left out.
+// Equal parts: samples that do not fill all ranks are dropped.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// The sum in place of the mean: as many bytes, another learning rate.
+// The sum instead of the mean: the same bytes, another learning rate.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,4 +1,4 @@
-// In order and with the right sums, but each bucket is waited for at once.
+// The right order and the right sums, but each bucket is waited for immediately.
 #include "adapters.h"
 
 namespace exercises {
