@@ -131,23 +131,13 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   // The ranks of nccl watch each other through the store as long as the group lives.
   const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
   const std::shared_ptr<Store> store = scratch ? scratch : place_.store;
-  const BackendOptions wanted{.rank = rank(),
-                              .size = size(),
-                              .store = watch ? FormationWatch::watched(watch, store) : store,
-                              .watch = watch.get(),
-                              .timeout = options_.timeout,
-                              .reduction = options_.reduction,
-                              .members = place_.members,
-                              .address = place_.address,
-                              .device = options_.device,
-                              .allow_shared_gpu = options_.allow_shared_gpu,
-                              .algorithm = options_.algorithm,
-                              .observer = options_.observer,
-                              .simulation = options_.simulation};
-  backend_ = by_hops           ? make_hops(wanted)
-             : name == "shm"   ? make_shm(wanted)
-             : name == "local" ? make_local(wanted)
-                               : backend_module(name).make(wanted);
+  Rendezvous place = place_;
+  place.store = watch ? FormationWatch::watched(watch, store) : store;
+  place.watch = watch;
+  backend_ = by_hops           ? make_hops(options_, place)
+             : name == "shm"   ? make_shm(options_, place)
+             : name == "local" ? make_local(options_, place)
+                               : backend_module(name).make(options_, place);
   try {
     if (scratch) {
       barrier();  // from here on no rank reads what led the ranks to each other

@@ -9,12 +9,13 @@
 namespace lockstep::parallel {
 
 class Backend;
-struct BackendOptions;
+struct InitOptions;
+struct Rendezvous;
 
 // What a module offers. It returns this from `lockstep_backend_<name>`.
 struct BackendModule {
   const char* version;  // it was built for; no other is used
-  std::unique_ptr<Backend> (*make)(const BackendOptions& options);
+  std::unique_ptr<Backend> (*make)(const InitOptions& options, const Rendezvous& place);
   // For init_method "mpi://", null where a module does not know: this process's place in its job, and a
   // value of each rank, of `bytes`, on all ranks.
   void (*place)(int* rank, int* size);

@@ -53,7 +53,9 @@ bool is_by_hops(const InitOptions& options) {
   return true;
 }
 
-std::unique_ptr<Backend> make_hops(const BackendOptions& options) { return std::make_unique<HopGroup>(options); }
+std::unique_ptr<Backend> make_hops(const InitOptions& options, const Rendezvous& place) {
+  return std::make_unique<HopGroup>(options, place);
+}
 
 void HopWork::wait() {
   if (group) group->wait(*this);
@@ -64,14 +66,14 @@ void HopWork::wait() {
 
 bool HopWork::is_completed() { return !group || group->poll(*this); }
 
-HopGroup::HopGroup(const BackendOptions& options)
-    : name_(options.simulation ? "sim" : "local"), options_(options),
-      network_free_(static_cast<std::size_t>(options.size), 0) {
+HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
+    : name_(options.simulation ? "sim" : "local"), rank_(place.rank), size_(place.size), options_(options),
+      network_free_(static_cast<std::size_t>(place.size), 0) {
   const auto part = [&](const char* prefix) {
-    BackendOptions own = options;
-    own.store = std::make_shared<PrefixStore>(prefix, options.store);
+    Rendezvous own = place;
+    own.store = std::make_shared<PrefixStore>(prefix, place.store);
     own.store->set_timeout(options.timeout);
-    return make_local(own);
+    return make_local(options, own);
   };
   messages_ = part("messages/");
   plain_ = part("plain/");

@@ -49,10 +49,10 @@ class HopWork final : public Work {
 
 class HopGroup final : public Backend {
  public:
-  explicit HopGroup(const BackendOptions& options);
+  HopGroup(const InitOptions& options, const Rendezvous& place);
   ~HopGroup() override;
-  int rank() const override { return options_.rank; }
-  int size() const override { return options_.size; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
@@ -76,7 +76,8 @@ class HopGroup final : public Backend {
   bool poll(const HopWork& work);
 
   std::string name_;
-  BackendOptions options_;
+  int rank_, size_;
+  InitOptions options_;
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;
   std::vector<double> network_free_;  // until when each rank's earlier collectives take

@@ -64,21 +64,21 @@ class LocalMemory final : public SharedMemory {
 };
 
 // Rank 0 makes the meeting and leaves its address in the store, until everybody holds it.
-std::shared_ptr<Meeting> meet(const BackendOptions& options) {
-  Store& store = *options.store;
-  if (options.rank != 0) {
+std::shared_ptr<Meeting> meet(const Rendezvous& place) {
+  Store& store = *place.store;
+  if (place.rank != 0) {
     const std::string process = store.get("local/process");
     LOCKSTEP_CHECK(process == std::to_string(getpid()),
                    "local: rank 0 is in process {}, rank {} in {}; ranks of this backend are threads, use shm", process,
-                   options.rank, getpid());
+                   place.rank, getpid());
     const std::uintptr_t address = std::stoull(store.get("local/meeting"));
     std::shared_ptr<Meeting> meeting = *reinterpret_cast<const std::shared_ptr<Meeting>*>(address);
-    if (store.add("local/arrived", 1) == options.size - 1) store.set("local/complete", "1");
+    if (store.add("local/arrived", 1) == place.size - 1) store.set("local/complete", "1");
     return meeting;
   }
   const auto meeting = std::make_shared<Meeting>();
-  meeting->arena = map_segment(kArenaBytes, static_cast<std::size_t>(options.size));
-  meeting->control = map_segment((Control::bytes(options.size) + kPage - 1) / kPage * kPage, 1);
+  meeting->arena = map_segment(kArenaBytes, static_cast<std::size_t>(place.size));
+  meeting->control = map_segment((Control::bytes(place.size) + kPage - 1) / kPage * kPage, 1);
   store.set("local/process", std::to_string(getpid()));
   auto published = std::make_unique<std::shared_ptr<Meeting>>(meeting);
   store.set("local/meeting", std::to_string(reinterpret_cast<std::uintptr_t>(published.get())));
@@ -93,11 +93,11 @@ std::shared_ptr<Meeting> meet(const BackendOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_local(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.size <= kMaxLocalRanks, "local: {} ranks, at most {}", options.size, kMaxLocalRanks);
-  const std::shared_ptr<Meeting> meeting = meet(options);
+std::unique_ptr<Backend> make_local(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.size <= kMaxLocalRanks, "local: {} ranks, at most {}", place.size, kMaxLocalRanks);
+  const std::shared_ptr<Meeting> meeting = meet(place);
   return std::make_unique<SharedGroup>(
-      "local", options, std::make_unique<LocalMemory>(meeting, options.rank, options.size), meeting->control);
+      "local", options, place, std::make_unique<LocalMemory>(meeting, place.rank, place.size), meeting->control);
 }
 
 }  // namespace lockstep::parallel

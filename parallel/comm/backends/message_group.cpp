@@ -26,8 +26,9 @@ void MessageWork::wait() {
 
 bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) || group->poll(*this); }
 
-MessageGroup::MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport)
-    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+MessageGroup::MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+                           std::unique_ptr<Transport> transport)
+    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
       canonical_(options.reduction == Reduction::kCanonical),
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
       transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),

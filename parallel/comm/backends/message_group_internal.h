@@ -66,7 +66,8 @@ class MessageWork final : public Work {
 
 class MessageGroup final : public Backend {
  public:
-  MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport);
+  MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+               std::unique_ptr<Transport> transport);
   ~MessageGroup() override;
 
   int rank() const override { return rank_; }

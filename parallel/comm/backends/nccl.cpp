@@ -223,9 +223,9 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int 
 
 class NcclGroup final : public Backend {
  public:
-  NcclGroup(const BackendOptions& options, Device device, std::chrono::milliseconds timeout)
-      : rank_(options.rank), size_(options.size), timeout_(timeout),
-        communicator_(std::make_shared<Communicator>(options, device, timeout)), one_(Storage::allocate(1, device)) {}
+  NcclGroup(const Rendezvous& place, Device device, std::chrono::milliseconds timeout)
+      : rank_(place.rank), size_(place.size), timeout_(timeout),
+        communicator_(std::make_shared<Communicator>(place, device, timeout)), one_(Storage::allocate(1, device)) {}
   ~NcclGroup() override;
 
   int rank() const override { return rank_; }
@@ -356,7 +356,7 @@ void NcclGroup::wait(NcclWork& work) {
 
 // --- making one -----------------------------------------------------------------------------------------------------------
 
-Device device_for(const BackendOptions& options) {
+Device device_for(const InitOptions& options, const Rendezvous& place) {
   if (options.device) {
     LOCKSTEP_CHECK(options.device->is_cuda(),
                    "init_process_group: nccl works on GPUs, and .device is {}; use gloo or shm",
@@ -364,7 +364,7 @@ Device device_for(const BackendOptions& options) {
     return *options.device;
   }
   const int count = std::max(device_count(DeviceType::kCuda), 1);
-  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(options.rank) % count};
+  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(place.rank) % count};
 }
 
 GpuIdentity identity_of(Device device) {
@@ -381,16 +381,16 @@ void pretend_to_be_a_host() {
     throw CommError("init_process_group: nccl: NCCL_HOSTID cannot be set");
 }
 
-std::unique_ptr<Backend> make_nccl(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.store, "init_process_group: the backend nccl needs a store; use env://");
+std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.store, "init_process_group: the backend nccl needs a store; use env://");
   LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
                  "init_process_group: nccl adds in an order of its own; take Reduction::kNative, or another backend");
-  const Device device = device_for(options);
+  const Device device = device_for(options, place);
   compute_stream(device);  // throws where there is no such GPU, before anything is shared
-  const std::vector<GpuIdentity> all = exchange_gpus(*options.store, options.rank, options.size, identity_of(device));
+  const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));
   const bool shares = check_shared_gpu(all, options.allow_shared_gpu);
   if (shares) pretend_to_be_a_host();
-  return std::make_unique<NcclGroup>(options, device, options.timeout * (shares ? kSharedGpuPatience : 1));
+  return std::make_unique<NcclGroup>(place, device, options.timeout * (shares ? kSharedGpuPatience : 1));
 }
 
 constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr};

@@ -43,13 +43,13 @@ class Pieces final : public Work {
 
 }  // namespace
 
-SharedGroup::SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
-                         std::shared_ptr<Segment> control)
-    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+SharedGroup::SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+                         std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control)
+    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
       memory_(std::move(memory)),
       // A rank that spins takes the core that the one it waits for needs, where there are more ranks than cores.
-      spins_(options.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
-      control_(control_segment_->base, options.size) {
+      spins_(place.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
+      control_(control_segment_->base, place.size) {
   arena_ = memory_->arena();
   for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);
 }

@@ -54,8 +54,8 @@ class Operation final : public Work {
 
 class SharedGroup final : public Backend {
  public:
-  SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
-              std::shared_ptr<Segment> control);
+  SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+              std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control);
   ~SharedGroup() override;
 
   int rank() const override { return rank_; }

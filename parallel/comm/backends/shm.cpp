@@ -181,15 +181,15 @@ std::shared_ptr<Segment> map_memory(int fd, std::size_t block_bytes, std::size_t
 
 class ProcessMemory final : public SharedMemory {
  public:
-  explicit ProcessMemory(const BackendOptions& options)
-      : rank_(options.rank), size_(options.size), peers_(static_cast<std::size_t>(options.size)),
-        processes_(static_cast<std::size_t>(options.size), 0), alive_(static_cast<std::size_t>(options.size)) {
+  ProcessMemory(const InitOptions& options, const Rendezvous& place)
+      : rank_(place.rank), size_(place.size), peers_(static_cast<std::size_t>(place.size)),
+        processes_(static_cast<std::size_t>(place.size), 0), alive_(static_cast<std::size_t>(place.size)) {
     Deadline deadline(options.timeout);
     if (rank_ == 0)
-      accept_all(*options.store, deadline, options.watch);
+      accept_all(*place.store, deadline, place.watch.get());
     else
-      connect_to_first(*options.store);
-    share_processes(*options.store);
+      connect_to_first(*place.store);
+    share_processes(*place.store);
   }
 
   std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline& deadline) override {
@@ -400,13 +400,13 @@ class ProcessMemory final : public SharedMemory {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_shm(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.size <= kMaxLocalRanks, "shm: {} ranks, at most {}", options.size, kMaxLocalRanks);
-  auto memory = std::make_unique<ProcessMemory>(options);
+std::unique_ptr<Backend> make_shm(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.size <= kMaxLocalRanks, "shm: {} ranks, at most {}", place.size, kMaxLocalRanks);
+  auto memory = std::make_unique<ProcessMemory>(options, place);
   Deadline deadline(options.timeout);
-  const std::size_t bytes = (Control::bytes(options.size) + kPage - 1) / kPage * kPage;
-  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, options.watch);
-  return std::make_unique<SharedGroup>("shm", options, std::move(memory), control);
+  const std::size_t bytes = (Control::bytes(place.size) + kPage - 1) / kPage * kPage;
+  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, place.watch.get());
+  return std::make_unique<SharedGroup>("shm", options, place, std::move(memory), control);
 }
 
 }  // namespace lockstep::parallel
