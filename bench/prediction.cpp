@@ -1,6 +1,6 @@
 // How well the model of a link predicts: latency and bandwidth of shared memory from two sizes of all_reduce, and from them
 // the time of other sizes and of a training step on two ranks, beside what was measured. Goal: within 15 %.
-#include "lockstep/parallel/simulate/scaling.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 #include "support/ranks.h"
 #include "support/timing.h"

@@ -1,13 +1,13 @@
 # Installed: library, public headers, CMake package, lockstep.pc; `cpack -G DEB` puts the same into one .deb.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS lockstep EXPORT lockstepTargets)
+install(TARGETS lockstep lockstep_simulate EXPORT lockstepTargets)
 foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
 endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-# Public are lockstep.h and the headers it leads to; all others are the library's own.
+# Public are the roots below and the headers they lead to; all others are the library's own.
 function(lockstep_public_headers header out)
   set(found ${${out}})
   list(APPEND found ${header})
@@ -22,7 +22,9 @@ function(lockstep_public_headers header out)
 endfunction()
 
 set(public_headers "")
-lockstep_public_headers(lockstep.h public_headers)
+foreach(root IN ITEMS lockstep.h parallel/simulate/simulate.h)
+  lockstep_public_headers(${root} public_headers)
+endforeach()
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
 foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)

@@ -12,7 +12,6 @@
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/scratch_store_internal.h"
-#include "lockstep/parallel/simulate/hops.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -44,6 +43,18 @@ class Then final : public Work {
   std::shared_ptr<Work> work_;
   Callback<void()> finish_;
 };
+
+// The backends that are part of the library. All others are modules.
+struct BuiltIn {
+  std::string_view name;
+  decltype(make_local)* make;
+};
+constexpr BuiltIn kBuiltIn[] = {{"shm", make_shm}, {"local", make_local}};
+
+const BuiltIn* find_built_in(std::string_view name) {
+  const auto* const found = std::ranges::find(kBuiltIn, name, &BuiltIn::name);
+  return found == std::end(kBuiltIn) ? nullptr : found;
+}
 
 // A group of one: every operation is a copy, or a reduction of one value.
 void run_alone(const Call& call) {
@@ -121,10 +132,17 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
 
 void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
-  LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
-                 "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
-  const bool by_hops = is_by_hops(options_);
-  LOCKSTEP_CHECK(!*order_text(options_.reduction) || !is_backend_module(name),
+  const BuiltIn* const built_in = find_built_in(name);
+  LOCKSTEP_CHECK(built_in || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, {}", name,
+                 backend_module_names());
+  const std::string_view options_of = options_.backend_options.backend();
+  LOCKSTEP_CHECK(
+      options_of.empty() || options_of == name,
+      "init_process_group: .backend_options are for the backend '{}', and .backend is '{}'; expected both for "
+      "one backend, or no .backend_options",
+      options_of, name);
+  LOCKSTEP_CHECK(!*order_text(options_.reduction) || built_in,
                  "init_process_group: sums {} are for the backends local and shm, not for '{}'",
                  order_text(options_.reduction), name);
   if (size() == 1) return;
@@ -134,10 +152,7 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   Rendezvous place = place_;
   place.store = watch ? FormationWatch::watched(watch, store) : store;
   place.watch = watch;
-  backend_ = by_hops           ? make_hops(options_, place)
-             : name == "shm"   ? make_shm(options_, place)
-             : name == "local" ? make_local(options_, place)
-                               : backend_module(name).make(options_, place);
+  backend_ = (built_in ? built_in->make : backend_module(name).make)(options_, place);
   try {
     if (scratch) {
       barrier();  // from here on no rank reads what led the ranks to each other
@@ -187,7 +202,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   call.detail = detail_of(call);
   const TraceTime launched = TraceTime::now();
   const std::int64_t booked = launched ? traffic_->bytes() : 0;
-  book(call);
+  if (backend_) backend_->record_traffic(call, phase_, *traffic_);
   const char* const kind = name(call.kind);
   const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
                            .from = rank(),
@@ -339,53 +354,6 @@ void ProcessGroup::barrier() {
 void ProcessGroup::release_staging() {
   if (backend_) backend_->release_staging();
   staging_->release();
-}
-
-// What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each
-// element, range r of the elements belonging to rank r.
-void ProcessGroup::book(const Call& call) {
-  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
-  const auto to_all_others = [&](auto bytes) {
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank()) traffic_->add(rank(), r, phase_, bytes(r));
-    }
-  };
-  const auto part = [&](int) { return call.count * item; };
-  switch (call.kind) {
-    case Kind::kAllReduce:
-      if (options_.algorithm != Algorithm::kDirect) return book_hops(call);
-      return to_all_others([&](int r) { return range(r) + range(rank()); });
-    case Kind::kAllGather:
-    case Kind::kReduceScatter:
-      return to_all_others(part);
-    case Kind::kAllToAll:
-      if (call.in_parts.empty()) return to_all_others(part);
-      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
-    case Kind::kBroadcast:
-    case Kind::kScatter:
-      if (rank() == call.root) to_all_others(part);
-      return;
-    case Kind::kReduce:
-    case Kind::kGather:
-    case Kind::kSend:
-      if (rank() != call.root) traffic_->add(rank(), call.root, phase_, call.count * item);
-      return;
-    case Kind::kRecv:
-    case Kind::kBarrier:
-    case Kind::kEmpty:
-      return;
-  }
-}
-
-void ProcessGroup::book_hops(const Call& call) {
-  const HopPlan plan(options_.algorithm, size(), call.count);
-  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  for (int step = 0; step < plan.steps(); ++step) {
-    for (const Hop& hop : plan.step(step)) {
-      if (hop.from == rank()) traffic_->add(rank(), hop.to, phase_, (hop.end - hop.begin) * item);
-    }
-  }
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace lockstep::parallel {
@@ -25,6 +26,8 @@ using BackendEntry = const BackendModule*();
 
 // Whether there can be a module of this name, in this build or in another.
 bool is_backend_module(std::string_view name);
+// All such names: "sim, gloo, mpi and nccl".
+std::string backend_module_names();
 // Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
 const BackendModule& backend_module(std::string_view name);
 

@@ -13,7 +13,7 @@
 namespace lockstep::parallel {
 
 struct HopGroup::Head {
-  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0;
+  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0, algorithm = 0, simulated = 0;
   double seconds = 0;
 };
 
@@ -30,33 +30,6 @@ Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-bool is_by_hops(const InitOptions& options) {
-  const bool simulated = options.backend == "sim";
-  LOCKSTEP_CHECK(
-      simulated == (options.simulation != nullptr),
-      "init_process_group: the backend is '{}', and .simulation is {}; backend sim needs one for each rank, and "
-      "the others none",
-      options.backend, options.simulation ? "set" : "not set");
-  const bool by_hops = simulated || options.algorithm != Algorithm::kDirect || options.observer;
-  if (!by_hops) return false;
-  LOCKSTEP_CHECK(simulated || options.backend == "local",
-                 "init_process_group: algorithm {}{} is for the backends local and sim, not for '{}'",
-                 name(options.algorithm), options.observer ? " with an observer" : "", options.backend);
-  LOCKSTEP_CHECK(
-      !*order_text(options.reduction),
-      "init_process_group: sums {} are not made hop by hop; take backend local or shm, without algorithm and observer",
-      order_text(options.reduction));
-  LOCKSTEP_CHECK(
-      options.reduction != Reduction::kCanonical || options.algorithm == Algorithm::kDirect,
-      "init_process_group: algorithm {} does not add in canonical order; take kDirect, or .reduction = kNative",
-      name(options.algorithm));
-  return true;
-}
-
-std::unique_ptr<Backend> make_hops(const InitOptions& options, const Rendezvous& place) {
-  return std::make_unique<HopGroup>(options, place);
-}
-
 void HopWork::wait() {
   if (group) group->wait(*this);
   if (error.empty()) return;
@@ -67,7 +40,7 @@ void HopWork::wait() {
 bool HopWork::is_completed() { return !group || group->poll(*this); }
 
 HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
-    : name_(options.simulation ? "sim" : "local"), rank_(place.rank), size_(place.size), options_(options),
+    : rank_(place.rank), size_(place.size), options_(options.backend_options.get<SimOptions>()),
       network_free_(static_cast<std::size_t>(place.size), 0) {
   const auto part = [&](const char* prefix) {
     Rendezvous own = place;
@@ -96,6 +69,19 @@ void HopGroup::check_usable(const Call& call) const {
   const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
   if (failed_late_) throw CommTimeout(text);
   throw CommError(text);
+}
+
+// An all_reduce sends the messages of its plan; of the direct one the sum is a closed form.
+void HopGroup::record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const {
+  if (call.kind != Kind::kAllReduce || options_.algorithm == Algorithm::kDirect)
+    return Backend::record_traffic(call, phase, traffic);
+  const HopPlan plan(options_.algorithm, size(), call.count);
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  for (int step = 0; step < plan.steps(); ++step) {
+    for (const Hop& hop : plan.step(step)) {
+      if (hop.from == rank()) traffic.add(rank(), hop.to, phase, (hop.end - hop.begin) * item);
+    }
+  }
 }
 
 // --- starting -------------------------------------------------------------------------------------------------------------
@@ -150,6 +136,8 @@ void HopGroup::send_head(HopWork& work) {
                   .root = static_cast<std::uint64_t>(call.root),
                   .count = static_cast<std::uint64_t>(call.count),
                   .detail = call.detail,
+                  .algorithm = static_cast<std::uint64_t>(options_.algorithm),
+                  .simulated = options_.simulation ? 1u : 0u,
                   .seconds = options_.simulation ? options_.simulation->seconds() : 0};
   const auto bytes = static_cast<std::int64_t>(sizeof(Head));
   work.heads = raw::empty({size(), bytes}, {.dtype = kUInt8});
@@ -242,12 +230,21 @@ void HopGroup::compare_heads(HopWork& work) {
     return Announcement{.kind = head.kind, .dtype = head.dtype, .op = head.op, .root = head.root, .count = head.count}
         .text();
   };
+  const auto options_text = [](const Head& head) {
+    return fmt::format("algorithm {} and {} simulation", parallel::name(static_cast<Algorithm>(head.algorithm)),
+                       head.simulated ? "a" : "no");
+  };
   const Head& own = heads[static_cast<std::size_t>(rank())];
   std::vector<double> launched;
   for (int r = 0; r < size(); ++r) {
     const Head& peer = heads[static_cast<std::size_t>(r)];
     launched.push_back(peer.seconds);
     if (std::memcmp(&peer, &own, offsetof(Head, seconds)) == 0) continue;
+    if (peer.algorithm != own.algorithm || peer.simulated != own.simulated)
+      throw CommError(
+          fmt::format("ranks disagree: rank {} has SimOptions with {}, rank {} with {}; give all ranks the "
+                      "same",
+                      rank(), options_text(own), r, options_text(peer)));
     throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
                                 text(own) == text(peer) ? ", of another shape, scale or number" : ""));
   }

@@ -1,4 +1,4 @@
-// The backends whose collectives can be watched: local with an algorithm or an observer, and sim.
+// The backend sim, whose collectives can be watched.
 //
 // Underneath are two groups of the engine of local, one for messages between the ranks' threads, one for everything that is
 // not made of messages. A collective begins with a head from each rank to all, which says what it is about to do and what
@@ -13,7 +13,7 @@
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/simulate/hops.h"
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
@@ -57,6 +57,7 @@ class HopGroup final : public Backend {
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
   std::shared_ptr<Work> start(Call call) override;
+  void record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const override;
 
  private:
   friend class HopWork;
@@ -75,9 +76,9 @@ class HopGroup final : public Backend {
   void wait(HopWork& work);
   bool poll(const HopWork& work);
 
-  std::string name_;
+  const std::string name_ = "sim";
   int rank_, size_;
-  InitOptions options_;
+  SimOptions options_;
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;
   std::vector<double> network_free_;  // until when each rank's earlier collectives take

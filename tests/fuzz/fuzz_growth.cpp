@@ -20,7 +20,7 @@
 #include "lockstep/nn/serialize.h"
 #include "lockstep/parallel/launch/launcher_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 #include "tests/support/peak_memory.h"
 
 namespace ls = lockstep;

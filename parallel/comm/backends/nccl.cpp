@@ -388,7 +388,7 @@ std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous&
   const Device device = device_for(options, place);
   compute_stream(device);  // throws where there is no such GPU, before anything is shared
   const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));
-  const bool shares = check_shared_gpu(all, options.allow_shared_gpu);
+  const bool shares = check_shared_gpu(all, options.backend_options.get<NcclOptions>().allow_shared_gpu);
   if (shares) pretend_to_be_a_host();
   return std::make_unique<NcclGroup>(place, device, options.timeout * (shares ? kSharedGpuPatience : 1));
 }
