@@ -32,9 +32,7 @@ Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
 
 void HopWork::wait() {
   if (group) group->wait(*this);
-  if (error.empty()) return;
-  if (late) throw CommTimeout(error);
-  throw CommError(error);
+  failure.check();
 }
 
 bool HopWork::is_completed() { return !group || group->poll(*this); }
@@ -54,21 +52,11 @@ HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
 
 HopGroup::~HopGroup() {
   try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
-    while (!queue_.empty() && failed_.empty() && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
+    while (!queue_.empty() && !failure_ && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
   } catch (const Error&) {
     // Nobody waits for it.
   }
-  for (const auto& work : queue_) {
-    work->error = work->call.describe() + ": its group is gone";
-    work->group = nullptr;
-  }
-}
-
-void HopGroup::check_usable(const Call& call) const {
-  if (failed_.empty()) return;
-  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
-  if (failed_late_) throw CommTimeout(text);
-  throw CommError(text);
+  for (const auto& work : queue_) work->fail_without_group(work->call);
 }
 
 // An all_reduce sends the messages of its plan; of the direct one the sum is a closed form.
@@ -87,11 +75,11 @@ void HopGroup::record_traffic(const Call& call, Phase phase, TrafficBook& traffi
 // --- starting -------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Work> HopGroup::start(Call call) {
-  check_usable(call);
+  failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
   // Starting may wait for peers, which may wait for this rank's part of what was started before.
   while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
-  check_usable(call);
+  failure_.check_usable(call);
   auto work = std::make_shared<HopWork>(this, std::move(call));
   send_head(*work);
   if (work->call.kind == Kind::kAllReduce) {
@@ -196,13 +184,9 @@ bool HopGroup::run_front(bool waits) {
   try {
     if (!advance(*work, waits)) return false;
   } catch (const std::exception& error) {
-    failed_ = fmt::format("{}: {}", work->call.describe(), error.what());
-    failed_late_ = dynamic_cast<const CommTimeout*>(&error) != nullptr;
-    for (const auto& each : queue_) {
-      each->error = failed_;
-      each->late = failed_late_;
-      each->group = nullptr;
-    }
+    failure_ = GroupFailure(fmt::format("{}: {}", work->call.describe(), error.what()),
+                            dynamic_cast<const CommTimeout*>(&error) != nullptr);
+    for (const auto& each : queue_) each->fail(failure_);
     queue_.clear();
     return true;
   }
@@ -213,7 +197,7 @@ bool HopGroup::run_front(bool waits) {
 
 void HopGroup::wait(HopWork& work) {
   while (work.group) run_front(/*waits=*/true);
-  if (options_.simulation && work.error.empty()) options_.simulation->wait_until(work.done_at);
+  if (options_.simulation && !work.failure) options_.simulation->wait_until(work.done_at);
 }
 
 bool HopGroup::poll(const HopWork& work) {

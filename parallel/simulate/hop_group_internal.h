@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/simulate/hops.h"
 #include "lockstep/parallel/simulate/simulate.h"
 #include "lockstep/tensor/trace.h"
@@ -20,9 +21,9 @@ namespace lockstep::parallel {
 
 class HopGroup;
 
-class HopWork final : public Work {
+class HopWork final : public GroupWork<HopGroup> {
  public:
-  HopWork(HopGroup* group, Call call) : group(group), call(std::move(call)) {}
+  HopWork(HopGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
   bool is_known_complete() override { return !group; }
@@ -31,7 +32,6 @@ class HopWork final : public Work {
     Hop hop;
     Tensor data;
   };
-  HopGroup* group;  // null once it is over
   const Call call;
   Tensor heads;  // (ranks, bytes of a head)
   std::shared_ptr<Work> under_way_heads, plain;
@@ -43,8 +43,6 @@ class HopWork final : public Work {
   std::vector<std::shared_ptr<Work>> messages;
   std::vector<Arriving> arriving;
   double done_at = 0;  // by the simulated clock
-  std::string error;
-  bool late = false;
 };
 
 class HopGroup final : public Backend {
@@ -62,7 +60,6 @@ class HopGroup final : public Backend {
  private:
   friend class HopWork;
   struct Head;
-  void check_usable(const Call& call) const;
   std::shared_ptr<Work> start_transfer(Call call);
   void send_head(HopWork& work);
   bool wait_or_poll(Work& work, bool waits);
@@ -82,8 +79,7 @@ class HopGroup final : public Backend {
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;
   std::vector<double> network_free_;  // until when each rank's earlier collectives take
-  std::string failed_;                // what made the group unusable
-  bool failed_late_ = false;
+  GroupFailure failure_;              // what made the group unusable
 };
 
 }  // namespace lockstep::parallel

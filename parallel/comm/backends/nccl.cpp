@@ -13,6 +13,7 @@
 #include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
 #include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/tensor/accelerator_internal.h"
@@ -43,17 +44,14 @@ class Event {
 
 class NcclGroup;
 
-class NcclWork final : public Work {
+class NcclWork final : public GroupWork<NcclGroup> {
  public:
-  NcclWork(NcclGroup* group, Call call) : group(group), call(std::move(call)) {}
+  NcclWork(NcclGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
 
-  NcclGroup* group;  // null once it is over
-  Call call;         // keeps the tensors until then
+  Call call;  // keeps the tensors until it is over
   Event done;
-  std::string error;
-  bool late = false;
 };
 
 // --- what NCCL calls things -----------------------------------------------------------------------------------------------
@@ -257,8 +255,7 @@ class NcclGroup final : public Backend {
 
 void NcclWork::wait() {
   if (group) group->wait(*this);
-  if (late) throw CommTimeout(error);
-  if (!error.empty()) throw CommError(error);
+  failure.check();
 }
 
 bool NcclWork::is_completed() { return !group || group->poll(*this); }
@@ -273,17 +270,14 @@ NcclGroup::~NcclGroup() {
     }
     if (!work->group) continue;
     communicator_->abort();  // peers may never arrive
-    work->error = work->call.describe() + ": its group is gone";
-    work->group = nullptr;
+    work->fail_without_group(work->call);
   }
 }
 
 std::shared_ptr<Work> NcclGroup::start(Call call) {
   capture::forbid(call.describe().c_str(), communicator_->device());
   while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
-  if (communicator_->watch().has_failed())
-    throw CommError(
-        fmt::format("{}: the group has failed before: {}", call.describe(), communicator_->watch().failure()));
+  if (communicator_->watch().has_failed()) GroupFailure(communicator_->watch().failure()).check_usable(call);
   if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // what ranks have in common
   const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
   const auto work = std::make_shared<NcclWork>(this, std::move(call));
@@ -325,9 +319,7 @@ bool NcclGroup::look(NcclWork& work) {
 void NcclGroup::fail(NcclWork& work, const std::string& why, bool late) {
   static_cast<void>(cudaGetLastError());
   communicator_->watch().fail(why);
-  work.error = fmt::format("{}: {}", work.call.describe(), communicator_->watch().failure());
-  work.late = late;
-  work.group = nullptr;
+  work.fail(GroupFailure(communicator_->watch().failure(), late).with_context(work.call));
 }
 
 bool NcclGroup::poll(NcclWork& work) {

@@ -58,14 +58,11 @@ SharedGroup::~SharedGroup() {
   for (auto& op : in_flight_) {
     if (!op) continue;
     try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
-      if (failed_.empty() && std::uncaught_exceptions() == 0) wait(*op);
+      if (!failure_ && std::uncaught_exceptions() == 0) wait(*op);
     } catch (const Error&) {
       // The operation keeps the error; nobody waits for it.
     }
-    if (op && op->group) {
-      op->error = op->call->describe() + ": its group is gone";
-      op->group = nullptr;
-    }
+    if (op && op->group) op->fail_without_group(*op->call);
   }
   finish_transfers();
   const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
@@ -98,7 +95,7 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
 }
 
 std::shared_ptr<Work> SharedGroup::start(Call call) {
-  check_usable(call);
+  failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
   const auto shared = std::make_shared<const Call>(std::move(call));
   const std::size_t item = item_size(shared->dtype);
