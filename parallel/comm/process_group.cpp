@@ -1,48 +1,20 @@
-// The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
+// The public side of process groups: making one, and checking what its operations are given.
 #include "lockstep/parallel/comm/process_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/staging_internal.h"
-#include "lockstep/parallel/comm/traced_work_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/scratch_store_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
-
-class Done final : public Work {
- public:
-  void wait() override {}
-  bool is_completed() override { return true; }
-};
-
-class Then final : public Work {
- public:
-  Then(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
-  void wait() override {
-    work_->wait();
-    if (finish_) std::exchange(finish_, {})();
-  }
-  bool is_completed() override {
-    if (!work_->is_completed()) return false;
-    wait();
-    return true;
-  }
-  bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
-
- private:
-  std::shared_ptr<Work> work_;
-  Callback<void()> finish_;
-};
 
 // The backends that are part of the library. All others are modules.
 struct BuiltIn {
@@ -56,41 +28,8 @@ const BuiltIn* find_built_in(std::string_view name) {
   return found == std::end(kBuiltIn) ? nullptr : found;
 }
 
-// A group of one: every operation is a copy, or a reduction of one value.
-void run_alone(const Call& call) {
-  if (call.count == 0 || call.kind == Kind::kBarrier) return;
-  const void* const in = call.in.raw_data();
-  void* const out = call.out.raw_data();
-  if (call.scale == 1 && in == out) return;
-  if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
-  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count,
-               call.out.device());
-}
-
-// True where both are the same elements in the same order.
-bool same_place(const Tensor& a, const Tensor& b) {
-  return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
-         a.dtype() == b.dtype();
-}
-
 void check_tensor(const char* op, const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.defined(), "{}: the tensor is undefined", op);
-}
-
-// What ranks must agree on beside kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
-// and the scale. (FNV-1a)
-std::uint64_t detail_of(const Call& call) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  mix(std::bit_cast<std::uint64_t>(call.scale));
-  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
-  for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
-  return hash;
-}
-
-bool is_floating_sum(const Call& call) {
-  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
-  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
 }
 
 void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
@@ -112,10 +51,6 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
 }
 
 }  // namespace
-
-std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) {
-  return std::make_shared<Then>(std::move(work), std::move(finish));
-}
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
@@ -176,63 +111,6 @@ ProcessGroup::~ProcessGroup() {
 
 void ProcessGroup::check_rank(const char* op, const char* role, int rank) const {
   LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
-}
-
-// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
-std::uint64_t ProcessGroup::next_number(const Call& call) {
-  if (!call.is_message()) return calls_++;
-  return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
-}
-
-// Packs what is strided, books, and starts. `call` has everything but the tensors.
-std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
-  if (out.defined()) raw::require_writable(name(call.kind), out);
-  call.number = next_number(call);
-  call.rank = rank();
-  if (in.defined()) call.in = raw::contiguous(in);
-  if (out.defined()) {
-    if (out.is_contiguous())
-      call.out = out;
-    else  // a copy, in which what the operation leaves alone stays as it is
-      call.out = same_place(in, out) ? call.in : raw::clone(out);
-    out.impl().storage->bump_version();
-  }
-  if (call.in.defined()) call.dtype = call.in.dtype();
-  if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
-  call.detail = detail_of(call);
-  const TraceTime launched = TraceTime::now();
-  const std::int64_t booked = launched ? traffic_->bytes() : 0;
-  if (backend_) backend_->record_traffic(call, phase_, *traffic_);
-  const char* const kind = name(call.kind);
-  const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
-                           .from = rank(),
-                           .to = call.is_message() ? call.root : -1,
-                           .id = static_cast<std::int64_t>(call.number),
-                           .phase = static_cast<int>(phase_),
-                           .group = trace_group_};
-  const bool put_back = out.defined() && !out.is_contiguous();
-  const Tensor packed = put_back ? call.out : Tensor();
-  std::shared_ptr<Work> work;
-  if (backend_) {
-    const Tensor& any = call.in.defined() ? call.in : call.out;
-    const Device device = any.defined() ? any.device() : Device(),
-                 home = any.defined() ? backend_->home(device) : device;
-    work = home == device ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
-  } else {
-    run_alone(call);
-    work = std::make_shared<Done>();
-  }
-  if (launched) [[unlikely]]
-    work = std::make_shared<TracedWork>(std::move(work), kind, launched, labels);
-  if (!put_back) return work;
-  return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
-}
-
-// Remembers a Work that has something left to do, so that it is done though it may be dropped.
-std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
-  std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
-  unfinished_.push_back(work);
-  return work;
 }
 
 Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {

@@ -142,7 +142,10 @@ class ProcessGroup {
   void make_backend(const std::shared_ptr<FormationWatch>& watch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
+  struct Launch;
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
+  Launch record(const Call& call);
+  std::shared_ptr<Work> launch(Call call);
   std::shared_ptr<Work> start_staged(Call call, Device home);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
   std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
