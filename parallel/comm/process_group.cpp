@@ -81,13 +81,14 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
                  "init_process_group: sums {} are for the backends local and shm, not for '{}'",
                  order_text(options_.reduction), name);
   if (size() == 1) return;
-  // The ranks of nccl watch each other through the store as long as the group lives.
-  const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
+  const BackendModule* const module = built_in ? nullptr : &backend_module(name);
+  const bool keeps_store = module && module->keeps_store;
+  const auto scratch = place_.store && !keeps_store ? std::make_shared<ScratchStore>(place_.store) : nullptr;
   const std::shared_ptr<Store> store = scratch ? scratch : place_.store;
   Rendezvous place = place_;
   place.store = watch ? FormationWatch::watched(watch, store) : store;
   place.watch = watch;
-  backend_ = (built_in ? built_in->make : backend_module(name).make)(options_, place);
+  backend_ = (module ? module->make : built_in->make)(options_, place);
   try {
     if (scratch) {
       barrier();  // from here on no rank reads what led the ranks to each other

@@ -21,6 +21,7 @@ struct BackendModule {
   // value of each rank, of `bytes`, on all ranks.
   void (*place)(int* rank, int* size);
   void (*gather)(const void* own, void* all, std::size_t bytes);
+  bool keeps_store = false;  // its groups use the store as long as they live
 };
 using BackendEntry = const BackendModule*();
 

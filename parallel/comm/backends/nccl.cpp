@@ -385,7 +385,7 @@ std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous&
   return std::make_unique<NcclGroup>(place, device, options.timeout * (shares ? kSharedGpuPatience : 1));
 }
 
-constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr};
+constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr, /*keeps_store=*/true};
 
 }  // namespace
 }  // namespace lockstep::parallel::nccl
