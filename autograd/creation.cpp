@@ -1,7 +1,6 @@
 #include "lockstep/autograd/creation.h"
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/npy_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random_ops_internal.h"
 
@@ -72,8 +71,5 @@ Tensor from_memory(void* data, const Shape& shape, DType dtype, std::size_t byte
                  static_cast<std::size_t>(numel) * item_size(dtype), bytes);
   return raw::wrap_memory(data, shape, dtype);
 }
-
-Tensor load_npy(const std::string& path) { return raw::load_npy(path); }
-Tensor load_npz(const std::string& path, const std::string& name) { return raw::load_npz(path, name); }
 
 }  // namespace lockstep

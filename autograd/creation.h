@@ -134,9 +134,4 @@ requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, co
   return from_memory(std::span<T>(memory), shape);
 }
 
-// The array of a NumPy .npy file, or the named array of an .npz archive (the only one where `name` is empty).
-// Throws IoError, with file and place, for anything the format does not allow.
-Tensor load_npy(const std::string& path);
-Tensor load_npz(const std::string& path, const std::string& name = "");  // of an .npz archive
-
 }  // namespace lockstep

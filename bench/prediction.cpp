@@ -1,6 +1,6 @@
 // Tests the model of a link: fits latency and bandwidth of shared memory to two sizes of all_reduce, predicts the time
 // of other sizes and of a training step on two ranks, and compares with measurements. Goal: within 15 %.
-#include "lockstep/parallel/simulate/scaling.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 #include "support/ranks.h"
 #include "support/timing.h"

@@ -1,8 +1,38 @@
 # Process-group backends with large dependencies are modules, liblockstep_<name>.so, which the library opens on first
-# use; a static library links them. A backend is parallel/comm/backends/<name>.cpp and one call of this function.
+# use; a static library links them. A backend is parallel/comm/backends/<name>.cpp and one call of lockstep_backend.
 set(LOCKSTEP_BACKENDS_BUILT "")
 set(LOCKSTEP_BACKEND_MODULES "")
-set(backend_lines "")
+
+# parallel/simulate is the module of the backend sim, and a library that programs link which use its header.
+file(GLOB simulate_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/parallel/simulate/*.cpp)
+if(BUILD_SHARED_LIBS)
+  add_library(lockstep_simulate SHARED ${simulate_sources})
+  lockstep_library_flags(lockstep_simulate)
+  target_compile_features(lockstep_simulate PUBLIC cxx_std_20)
+  target_compile_definitions(lockstep_simulate PRIVATE $<${LOCKSTEP_IS_OPTIMISED}:_GLIBCXX_ASSERTIONS>)
+  target_link_libraries(lockstep_simulate PUBLIC lockstep PRIVATE fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  set_target_properties(lockstep_simulate PROPERTIES
+    OUTPUT_NAME lockstep_sim LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN"
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set(kind LOCKSTEP_BACKEND_MODULE)
+  lockstep_report("backend sim" on "liblockstep_sim.so")
+else()
+  target_sources(lockstep PRIVATE ${simulate_sources})
+  add_library(lockstep_simulate INTERFACE)
+  target_link_libraries(lockstep_simulate INTERFACE lockstep)
+  set(kind LOCKSTEP_LINKED_BACKEND)
+  lockstep_report("backend sim" on "linked in")
+endif()
+set_target_properties(lockstep_simulate PROPERTIES EXPORT_NAME simulate)
+add_library(lockstep::simulate ALIAS lockstep_simulate)
+set(backend_lines "${kind}(sim, \"Build the target lockstep_simulate, or install all of Lockstep\")\n")
+
+# Takes a module's source out of the library.
+function(lockstep_take_source source)
+  get_target_property(sources lockstep SOURCES)
+  list(REMOVE_ITEM sources ${source})
+  set_target_properties(lockstep PROPERTIES SOURCES "${sources}")
+endfunction()
 
 # lockstep_backend(<name> <Debian package> <header> <library>)
 function(lockstep_backend name package header library)
@@ -10,7 +40,9 @@ function(lockstep_backend name package header library)
   set(option LOCKSTEP_WITH_${id})
   set(${option} AUTO CACHE STRING "The process-group backend ${name}: AUTO (where found), ON or OFF")
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)
-  set(line "LOCKSTEP_BACKEND_MODULE(${name}, \"${package}\", \"${option}\")\n")
+  set(source ${PROJECT_SOURCE_DIR}/parallel/comm/backends/${name}.cpp)
+  lockstep_take_source(${source})
+  set(line "LOCKSTEP_BACKEND_MODULE(${name}, \"Build Lockstep with ${option}=ON (package ${package})\")\n")
   set(backend_lines "${backend_lines}${line}" PARENT_SCOPE)
   if(${option} STREQUAL "OFF")
     lockstep_report("backend ${name}" off "${option}=OFF")
@@ -26,7 +58,6 @@ function(lockstep_backend name package header library)
     lockstep_report("backend ${name}" off "not found (${package})")
     return()
   endif()
-  set(source ${PROJECT_SOURCE_DIR}/parallel/comm/backends/${name}.cpp)
   if(BUILD_SHARED_LIBS)
     set(target lockstep_${name})
     add_library(${target} MODULE ${source})
@@ -54,5 +85,6 @@ lockstep_backend(mpi libopenmpi-dev mpi.h mpi)
 
 # nccl needs CUDA: cmake/nccl.cmake builds it.
 string(APPEND backend_lines
-  "LOCKSTEP_BACKEND_MODULE(nccl, \"libnccl-dev, or the wheel nvidia-nccl-cu13\", \"LOCKSTEP_WITH_NCCL\")\n")
+  "LOCKSTEP_BACKEND_MODULE(nccl, "
+  "\"Build Lockstep with LOCKSTEP_WITH_NCCL=ON (package libnccl-dev, or the wheel nvidia-nccl-cu13)\")\n")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/backend_modules.def CONTENT "${backend_lines}" @ONLY)

@@ -1,13 +1,13 @@
 # Installs library, public headers, CMake package and lockstep.pc; `cpack -G DEB` puts the same into one .deb.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS lockstep EXPORT lockstepTargets)
+install(TARGETS lockstep lockstep_simulate EXPORT lockstepTargets)
 foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
 endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-# Public headers are lockstep.h and the headers that it includes, directly or indirectly; all others are internal.
+# Public headers are the roots below and the headers that they include, directly or indirectly; all others are internal.
 function(lockstep_public_headers header out)
   set(found ${${out}})
   list(APPEND found ${header})
@@ -22,7 +22,9 @@ function(lockstep_public_headers header out)
 endfunction()
 
 set(public_headers "")
-lockstep_public_headers(lockstep.h public_headers)
+foreach(root IN ITEMS lockstep.h parallel/simulate/simulate.h)
+  lockstep_public_headers(${root} public_headers)
+endforeach()
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
 foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)

@@ -1,7 +1,7 @@
 # The library. Sources are found by folder, so a new file needs no change here.
 set(LOCKSTEP_MODULES tensor autograd nn optim data parallel)
 set(folders tensor tensor/cpu autograd nn optim data)
-foreach(folder IN ITEMS rendezvous comm comm/backends replicated simulate launch)
+foreach(folder IN ITEMS rendezvous comm comm/backends replicated launch)
   list(APPEND folders parallel/${folder})
 endforeach()
 
@@ -10,16 +10,8 @@ foreach(folder IN LISTS folders)
   file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(APPEND sources ${found})
 endforeach()
-list(FILTER sources EXCLUDE REGEX "/parallel/comm/backends/nccl_[^/]*\\.cpp$")
+list(FILTER sources EXCLUDE REGEX "/parallel/comm/backends/nccl[^/]*\\.cpp$")  # cmake/nccl.cmake builds them
 list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels_table)\\.cpp$")
-foreach(source IN LISTS sources)  # modules are built by cmake/backends.cmake
-  if(source MATCHES "/parallel/comm/backends/")
-    file(STRINGS ${source} entry REGEX "^extern \"C\" .* lockstep_backend_" LIMIT_COUNT 1)
-    if(entry)
-      list(REMOVE_ITEM sources ${source})
-    endif()
-  endif()
-endforeach()
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cpu/kernels_*.cpp)
 list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/tensor/kernels_table.cpp)
 

@@ -4,11 +4,11 @@
 #include <array>
 #include <vector>
 
+#include "lockstep/data/inflate_internal.h"
 #include "lockstep/data/readers.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/inflate_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::data {

@@ -1,4 +1,5 @@
-// Data sets in files: CSV, and IDX (the format of MNIST and Fashion-MNIST), plain or gzip.
+// Readers of files: NumPy arrays (npy, npz), and data sets as CSV or IDX (the format of MNIST and Fashion-MNIST), plain
+// or gzip.
 //
 // The files may come from anywhere: whatever is wrong with one is an IoError naming the file and the place. An argument
 // that does not fit the file (a column that is not there) is an InvalidArgument.
@@ -11,6 +12,19 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+
+namespace lockstep {
+
+// The array of a NumPy .npy file: bool, f16, f32, f64, and integers, which are read as u8, i32 (from i8, i16, u16) or i64
+// (from u32, and u64 where the values fit). Big-endian and Fortran-ordered files are read, too; pickled objects never.
+// Throws IoError, with file and place, for anything else. The memory needed is that of the tensor and a small buffer.
+Tensor load_npy(const std::string& path);
+// The array `name` of an .npz archive, stored or compressed; the only array where `name` is empty. The memory needed is
+// that of the tensor, allocated once the archive is known to hold its elements, and of the compressed bytes. Throws
+// IoError for a damaged archive, and InvalidArgument, with a list of the arrays, where `name` does not pick one.
+Tensor load_npz(const std::string& path, const std::string& name = "");
+
+}  // namespace lockstep
 
 namespace lockstep::data {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/lockstep.h>
+#include <lockstep/parallel/simulate/simulate.h>
 
 #include <cstdint>
 #include <exception>

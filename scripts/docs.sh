@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 command -v doxygen >/dev/null || scripts/install_packages.sh docs
 command -v doxygen >/dev/null || { echo "Doxygen is needed (package doxygen)."; exit 1; }
 
-# Public headers are those that lockstep.h includes, directly or indirectly, and headers used by the sample programs.
-public=lockstep.h
+# Public headers are these and the headers that they include, directly or indirectly.
+public="lockstep.h parallel/simulate/simulate.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public | sed 's|.*"lockstep/||' | grep -v '^version.h$')
@@ -20,7 +20,7 @@ mkdir -p "$out"
 rm -rf "$out/html"
 {
   cat docs/Doxyfile
-  echo "INPUT = docs/api/index.dox $public parallel/simulate/scaling.h"
+  echo "INPUT = docs/api/index.dox $public"
   echo "OUTPUT_DIRECTORY = \"$out\""
 } | doxygen -
 echo "The API reference: $out/html/index.html"

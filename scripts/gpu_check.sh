@@ -90,9 +90,9 @@ contract_build() {
   rm -rf "$folder"
   mkdir -p "$folder"
   cp tests/contract/0[34]*.cpp "$folder"
-  sed 's/std::chrono::seconds(30)}/std::chrono::seconds(30), .allow_shared_gpu = true}/' \
+  sed 's/std::chrono::seconds(30)}/std::chrono::seconds(30), .backend_options = lockstep::parallel::NcclOptions{.allow_shared_gpu = true}}/' \
     tests/contract/03_ddp.cpp >"$folder/03_one_gpu.cpp"
-  sed 's/"env:\/\/"}/"env:\/\/", .allow_shared_gpu = true}/; s/2 \* group->rank()\( + 1\)\?/0/' \
+  sed 's/"env:\/\/"}/"env:\/\/", .backend_options = lockstep::parallel::NcclOptions{.allow_shared_gpu = true}}/; s/2 \* group->rank()\( + 1\)\?/0/' \
     tests/contract/04_ddp_model_parallel.cpp >"$folder/04_one_gpu.cpp"
   for changed in 03_one_gpu 04_one_gpu; do
     grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract program has changed; adapt the sed commands in gpu_check.sh"; return 1; }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/simulate/hops.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 // --- all_reduce -----------------------------------------------------------------------------------------------------------
 

@@ -146,12 +146,12 @@ SeenAllReduce run_all_reduce(const AllReduceQuestion& question) {
     threads.emplace_back([&, rank] {
       const auto r = static_cast<std::size_t>(rank);
       try {
-        const auto group = par::init_process_group({.backend = "local",
-                                                    .world_size = question.ranks,
-                                                    .rank = rank,
-                                                    .store = store,
-                                                    .algorithm = question.algorithm,
-                                                    .observer = recorder});
+        const auto group = par::init_process_group(
+            {.backend = "sim",
+             .world_size = question.ranks,
+             .rank = rank,
+             .store = store,
+             .backend_options = par::SimOptions{.algorithm = question.algorithm, .observer = recorder}});
         const ls::Tensor t = ls::full({question.elements}, number_of(question, rank));
         group->all_reduce(t, question.op)->wait();
         const auto values = t.span<float>();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/simulate/scaling.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 struct ScalingQuestion {
   std::string model = "784x512x256x10";  // sizes of the layers of an MLP, to be measured here

@@ -88,13 +88,13 @@ void run_simulated(int size, const par::Link& link,
   const auto store = std::make_shared<par::InProcessStore>();
   run_ranks(size, [&](const Group& meeting) {
     const auto clock = std::make_shared<par::Simulation>(link);
-    const Group group = par::init_process_group({.backend = "sim",
-                                                 .timeout = kTimeout,
-                                                 .world_size = size,
-                                                 .rank = meeting->rank(),
-                                                 .store = store,
-                                                 .algorithm = algorithm,
-                                                 .simulation = clock});
+    const Group group =
+        par::init_process_group({.backend = "sim",
+                                 .timeout = kTimeout,
+                                 .world_size = size,
+                                 .rank = meeting->rank(),
+                                 .store = store,
+                                 .backend_options = par::SimOptions{.algorithm = algorithm, .simulation = clock}});
     fn(group, *clock);
   });
 }

@@ -35,6 +35,40 @@ raw::CombineOp combine_op(ReduceOp op) {
   return raw::CombineOp::kSum;
 }
 
+void Backend::record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const {
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
+  const auto to_all_others = [&](auto bytes) {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) traffic.add(rank(), r, phase, bytes(r));
+    }
+  };
+  const auto part = [&](int) { return call.count * item; };
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      return to_all_others([&](int r) { return range(r) + range(rank()); });
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+      return to_all_others(part);
+    case Kind::kAllToAll:
+      if (call.in_parts.empty()) return to_all_others(part);
+      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      if (rank() == call.root) to_all_others(part);
+      return;
+    case Kind::kReduce:
+    case Kind::kGather:
+    case Kind::kSend:
+      if (rank() != call.root) traffic.add(rank(), call.root, phase, call.count * item);
+      return;
+    case Kind::kRecv:
+    case Kind::kBarrier:
+    case Kind::kEmpty:
+      return;
+  }
+}
+
 std::string Call::describe() const {
   const std::string peer = is_message() ? fmt::format(" {} rank {}", kind == Kind::kSend ? "to" : "from", root) : "";
   const std::string start = fmt::format("{} #{}{} on rank {}", name(kind), number, peer, rank);

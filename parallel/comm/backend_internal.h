@@ -77,30 +77,14 @@ class Backend {
   virtual void release_staging() {}
   // Starts an operation; groups of one rank never come here.
   virtual std::shared_ptr<Work> start(Call call) = 0;
+  // Adds the bytes that this rank sends for `call`. By default by the closed forms that docs/parallel.md derives: every
+  // reduction has an owner for each element, and range r of the elements belongs to rank r.
+  virtual void record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const;
 };
 
-// What a backend is made from.
-struct BackendOptions {
-  int rank = 0;
-  int size = 1;
-  std::shared_ptr<Store> store;     // whose waits end when a rank does, until the group is made
-  FormationWatch* watch = nullptr;  // while the backend is made, for waits of other kinds; null without a store
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  Reduction reduction = Reduction::kNative;
-  std::vector<int> members = {};  // the ranks' numbers in the group that all others were split from; empty: the same
-  std::string address = {};       // of this host, as the other ranks reach it (gloo); empty: loopback
-  std::optional<Device> device = std::nullopt;  // this rank's GPU (nccl); else by LOCAL_RANK, or the rank
-  bool allow_shared_gpu = false;
-  Algorithm algorithm = Algorithm::kDirect;  // of local and sim, as the two that follow
-  std::shared_ptr<HopObserver> observer = nullptr;
-  std::shared_ptr<Simulation> simulation = nullptr;
-};
-
-std::unique_ptr<Backend> make_local(const BackendOptions& options);
-// Whether options ask for what make_hops makes. Throws InvalidArgument where those for that do not fit the others.
-bool is_by_hops(const InitOptions& options);
-// local, with collectives as messages between the ranks' threads (hop_group.h), and with their time on a simulated network.
-std::unique_ptr<Backend> make_hops(const BackendOptions& options);
-std::unique_ptr<Backend> make_shm(const BackendOptions& options);
+// A backend is made from the user's options and this rank's place among the others. While it is made, waits of the place's
+// store end when a rank ends; waits of other kinds ask the place's watch, which is null without a store.
+std::unique_ptr<Backend> make_local(const InitOptions& options, const Rendezvous& place);
+std::unique_ptr<Backend> make_shm(const InitOptions& options, const Rendezvous& place);
 
 }  // namespace lockstep::parallel

@@ -42,7 +42,7 @@ bool check_shared_gpu(const std::vector<GpuIdentity>& ranks, bool allow_shared) 
           allow_shared,
           "init_process_group: nccl: ranks {} and {} are on one GPU, {} ({} of rank {})\n"
           "Start one rank for each GPU, with .device = \"cuda:<local rank>\", or use shm, which may share one\n"
-          ".allow_shared_gpu = true is for tests",
+          ".backend_options = NcclOptions{{.allow_shared_gpu = true}} is for tests",
           a, b, lockstep::in_quotes(ranks[a].uuid), lockstep::in_quotes(ranks[b].name), b);
       return true;
     }

@@ -1,85 +1,35 @@
-// The public side of process groups: checks, strided tensors, numbers and books, the same for all backends.
+// The public side of process groups: making one, and checking what its operations are given.
 #include "lockstep/parallel/comm/process_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/staging_internal.h"
-#include "lockstep/parallel/comm/traced_work_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/scratch_store_internal.h"
-#include "lockstep/parallel/simulate/hops.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
 
-class Done final : public Work {
- public:
-  void wait() override {}
-  bool is_completed() override { return true; }
+// The backends that are part of the library. All others are modules.
+struct BuiltIn {
+  std::string_view name;
+  decltype(make_local)* make;
 };
+constexpr BuiltIn kBuiltIn[] = {{"shm", make_shm}, {"local", make_local}};
 
-class Then final : public Work {
- public:
-  Then(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
-  void wait() override {
-    work_->wait();
-    if (finish_) std::exchange(finish_, {})();
-  }
-  bool is_completed() override {
-    if (!work_->is_completed()) return false;
-    wait();
-    return true;
-  }
-  bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
-
- private:
-  std::shared_ptr<Work> work_;
-  Callback<void()> finish_;
-};
-
-// A group of one: every operation is a copy, or a reduction of one value.
-void run_alone(const Call& call) {
-  if (call.count == 0 || call.kind == Kind::kBarrier) return;
-  const void* const in = call.in.raw_data();
-  void* const out = call.out.raw_data();
-  if (call.scale == 1 && in == out) return;
-  if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
-  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count,
-               call.out.device());
-}
-
-// True where both are the same elements in the same order.
-bool same_place(const Tensor& a, const Tensor& b) {
-  return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
-         a.dtype() == b.dtype();
+const BuiltIn* find_built_in(std::string_view name) {
+  const auto* const found = std::ranges::find(kBuiltIn, name, &BuiltIn::name);
+  return found == std::end(kBuiltIn) ? nullptr : found;
 }
 
 void check_tensor(const char* op, const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.defined(), "{}: the tensor is undefined", op);
-}
-
-// What ranks must agree on beside kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
-// and the scale. (FNV-1a)
-std::uint64_t detail_of(const Call& call) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  mix(std::bit_cast<std::uint64_t>(call.scale));
-  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
-  for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
-  return hash;
-}
-
-bool is_floating_sum(const Call& call) {
-  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
-  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
 }
 
 void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_t out_parts, std::int64_t in_parts) {
@@ -102,10 +52,6 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
 
 }  // namespace
 
-std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) {
-  return std::make_shared<Then>(std::move(work), std::move(finish));
-}
-
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
       messages_(2 * static_cast<std::size_t>(size()), 0) {
@@ -121,33 +67,28 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
 
 void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
-  LOCKSTEP_CHECK(name == "shm" || name == "local" || name == "sim" || is_backend_module(name),
-                 "init_process_group: there is no backend '{}'; there are shm, local, sim, gloo, mpi and nccl", name);
-  const bool by_hops = is_by_hops(options_);
-  LOCKSTEP_CHECK(!*order_text(options_.reduction) || !is_backend_module(name),
+  const BuiltIn* const built_in = find_built_in(name);
+  LOCKSTEP_CHECK(built_in || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, {}", name,
+                 backend_module_names());
+  const std::string_view options_of = options_.backend_options.backend();
+  LOCKSTEP_CHECK(
+      options_of.empty() || options_of == name,
+      "init_process_group: .backend_options are for the backend '{}', and .backend is '{}'; expected both for "
+      "one backend, or no .backend_options",
+      options_of, name);
+  LOCKSTEP_CHECK(!*order_text(options_.reduction) || built_in,
                  "init_process_group: sums {} are for the backends local and shm, not for '{}'",
                  order_text(options_.reduction), name);
   if (size() == 1) return;
-  // The ranks of nccl watch each other through the store as long as the group lives.
-  const auto scratch = place_.store && name != "nccl" ? std::make_shared<ScratchStore>(place_.store) : nullptr;
+  const BackendModule* const module = built_in ? nullptr : &backend_module(name);
+  const bool keeps_store = module && module->keeps_store;
+  const auto scratch = place_.store && !keeps_store ? std::make_shared<ScratchStore>(place_.store) : nullptr;
   const std::shared_ptr<Store> store = scratch ? scratch : place_.store;
-  const BackendOptions wanted{.rank = rank(),
-                              .size = size(),
-                              .store = watch ? FormationWatch::watched(watch, store) : store,
-                              .watch = watch.get(),
-                              .timeout = options_.timeout,
-                              .reduction = options_.reduction,
-                              .members = place_.members,
-                              .address = place_.address,
-                              .device = options_.device,
-                              .allow_shared_gpu = options_.allow_shared_gpu,
-                              .algorithm = options_.algorithm,
-                              .observer = options_.observer,
-                              .simulation = options_.simulation};
-  backend_ = by_hops           ? make_hops(wanted)
-             : name == "shm"   ? make_shm(wanted)
-             : name == "local" ? make_local(wanted)
-                               : backend_module(name).make(wanted);
+  Rendezvous place = place_;
+  place.store = watch ? FormationWatch::watched(watch, store) : store;
+  place.watch = watch;
+  backend_ = (module ? module->make : built_in->make)(options_, place);
   try {
     if (scratch) {
       barrier();  // from here on no rank reads what led the ranks to each other
@@ -171,63 +112,6 @@ ProcessGroup::~ProcessGroup() {
 
 void ProcessGroup::check_rank(const char* op, const char* role, int rank) const {
   LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
-}
-
-// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
-std::uint64_t ProcessGroup::next_number(const Call& call) {
-  if (!call.is_message()) return calls_++;
-  return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
-}
-
-// Packs what is strided, books, and starts. `call` has everything but the tensors.
-std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
-  if (out.defined()) raw::require_writable(name(call.kind), out);
-  call.number = next_number(call);
-  call.rank = rank();
-  if (in.defined()) call.in = raw::contiguous(in);
-  if (out.defined()) {
-    if (out.is_contiguous())
-      call.out = out;
-    else  // a copy, in which what the operation leaves alone stays as it is
-      call.out = same_place(in, out) ? call.in : raw::clone(out);
-    out.impl().storage->bump_version();
-  }
-  if (call.in.defined()) call.dtype = call.in.dtype();
-  if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
-  call.detail = detail_of(call);
-  const TraceTime launched = TraceTime::now();
-  const std::int64_t booked = launched ? traffic_->bytes() : 0;
-  book(call);
-  const char* const kind = name(call.kind);
-  const TraceLabels labels{.bytes = launched ? traffic_->bytes() - booked : 0,
-                           .from = rank(),
-                           .to = call.is_message() ? call.root : -1,
-                           .id = static_cast<std::int64_t>(call.number),
-                           .phase = static_cast<int>(phase_),
-                           .group = trace_group_};
-  const bool put_back = out.defined() && !out.is_contiguous();
-  const Tensor packed = put_back ? call.out : Tensor();
-  std::shared_ptr<Work> work;
-  if (backend_) {
-    const Tensor& any = call.in.defined() ? call.in : call.out;
-    const Device device = any.defined() ? any.device() : Device(),
-                 home = any.defined() ? backend_->home(device) : device;
-    work = home == device ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
-  } else {
-    run_alone(call);
-    work = std::make_shared<Done>();
-  }
-  if (launched) [[unlikely]]
-    work = std::make_shared<TracedWork>(std::move(work), kind, launched, labels);
-  if (!put_back) return work;
-  return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
-}
-
-// Remembers a Work that has something left to do, so that it is done though it may be dropped.
-std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
-  std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
-  unfinished_.push_back(work);
-  return work;
 }
 
 Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
@@ -349,53 +233,6 @@ void ProcessGroup::barrier() {
 void ProcessGroup::release_staging() {
   if (backend_) backend_->release_staging();
   staging_->release();
-}
-
-// What this rank sends, by the closed forms that docs/parallel.md derives: every reduction has an owner for each
-// element, range r of the elements belonging to rank r.
-void ProcessGroup::book(const Call& call) {
-  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
-  const auto to_all_others = [&](auto bytes) {
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank()) traffic_->add(rank(), r, phase_, bytes(r));
-    }
-  };
-  const auto part = [&](int) { return call.count * item; };
-  switch (call.kind) {
-    case Kind::kAllReduce:
-      if (options_.algorithm != Algorithm::kDirect) return book_hops(call);
-      return to_all_others([&](int r) { return range(r) + range(rank()); });
-    case Kind::kAllGather:
-    case Kind::kReduceScatter:
-      return to_all_others(part);
-    case Kind::kAllToAll:
-      if (call.in_parts.empty()) return to_all_others(part);
-      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
-    case Kind::kBroadcast:
-    case Kind::kScatter:
-      if (rank() == call.root) to_all_others(part);
-      return;
-    case Kind::kReduce:
-    case Kind::kGather:
-    case Kind::kSend:
-      if (rank() != call.root) traffic_->add(rank(), call.root, phase_, call.count * item);
-      return;
-    case Kind::kRecv:
-    case Kind::kBarrier:
-    case Kind::kEmpty:
-      return;
-  }
-}
-
-void ProcessGroup::book_hops(const Call& call) {
-  const HopPlan plan(options_.algorithm, size(), call.count);
-  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  for (int step = 0; step < plan.steps(); ++step) {
-    for (const Hop& hop : plan.step(step)) {
-      if (hop.from == rank()) traffic_->add(rank(), hop.to, phase_, (hop.end - hop.begin) * item);
-    }
-  }
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {

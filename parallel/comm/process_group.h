@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/backend_options.h"
 #include "lockstep/parallel/comm/traffic.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/store.h"
@@ -29,8 +30,6 @@
 namespace lockstep::parallel {
 
 class Backend;
-class HopObserver;
-class Simulation;
 class Staging;
 struct Call;
 
@@ -44,9 +43,6 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 // differ from one another. kOwnFirst: each rank adds for itself, its own value first, then the others' by rank; runs are
 // alike, but the ranks' results differ.
 enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival, kOwnFirst };
-
-// By which messages an all_reduce moves its data (hops.h). kDirect, the canonical way: each rank adds a share of the elements.
-enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };
 
 // An operation that was started. Dropping it is safe: the group keeps what it needs and finishes it.
 class Work {
@@ -76,13 +72,7 @@ struct InitOptions {
   std::optional<Device> device = std::nullopt;                   // this rank's GPU, for nccl; else cuda:LOCAL_RANK
   Reduction reduction = Reduction::kNative;                      // the order of additions
   bool authenticate = true;                                      // stores of several hosts: with the job's token
-  bool allow_shared_gpu = false;  // nccl with several ranks on one GPU, for tests: slow, and with ten times the timeout
-  // For teaching, with the backends local and sim: how all_reduce moves data, and who watches (hops.h). Other algorithms than
-  // kDirect add in orders of their own.
-  Algorithm algorithm = Algorithm::kDirect;
-  std::shared_ptr<HopObserver> observer = nullptr;  // watches the hops; null: nobody
-  std::shared_ptr<Simulation> simulation =
-      nullptr;  // of sim, one for each rank: its links and its clock (simulation.h)
+  BackendOptions backend_options = {};                           // of this backend alone: NcclOptions, SimOptions
 };
 
 // How many rows ranks exchange, where they differ.
@@ -157,14 +147,15 @@ class ProcessGroup {
   void make_backend(const std::shared_ptr<FormationWatch>& watch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
+  struct Launch;
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
+  Launch record(const Call& call);
+  std::shared_ptr<Work> launch(Call call);
   std::shared_ptr<Work> start_staged(Call call, Device home);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
   std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
                                 const std::vector<std::int64_t>& out_splits);
   std::shared_ptr<Work> keep(std::shared_ptr<Work> work);
-  void book(const Call& call);
-  void book_hops(const Call& call);
   void check_rank(const char* op, const char* role, int rank) const;
 
   std::unique_ptr<Staging> staging_;

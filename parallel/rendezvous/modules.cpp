@@ -6,10 +6,10 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/modules_internal.h"
 
-// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, package, option) for every backend that a static build
-// has, LOCKSTEP_BACKEND_MODULE(...) for every other.
-#define LOCKSTEP_BACKEND_MODULE(name, package, option)
-#define LOCKSTEP_LINKED_BACKEND(name, package, option) \
+// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, fix) for every backend that a static build has, and
+// LOCKSTEP_BACKEND_MODULE(...) for every other. The fix says what to do where the module is missing.
+#define LOCKSTEP_BACKEND_MODULE(name, fix)
+#define LOCKSTEP_LINKED_BACKEND(name, fix) \
   extern "C" const lockstep::parallel::BackendModule* lockstep_backend_##name();
 #include "backend_modules.def"
 #undef LOCKSTEP_BACKEND_MODULE
@@ -20,13 +20,12 @@ namespace {
 
 struct Known {
   const char* name;
-  const char* package;
-  const char* option;
+  const char* fix;
   BackendEntry* linked;  // null: in a file of its own
 };
 constexpr Known kKnown[] = {
-#define LOCKSTEP_BACKEND_MODULE(name, package, option) {#name, package, option, nullptr},
-#define LOCKSTEP_LINKED_BACKEND(name, package, option) {#name, package, option, lockstep_backend_##name},
+#define LOCKSTEP_BACKEND_MODULE(name, fix) {#name, fix, nullptr},
+#define LOCKSTEP_LINKED_BACKEND(name, fix) {#name, fix, lockstep_backend_##name},
 #include "backend_modules.def"
 #undef LOCKSTEP_BACKEND_MODULE
 #undef LOCKSTEP_LINKED_BACKEND
@@ -54,14 +53,23 @@ BackendEntry* open_entry(const Known& known) {
     return reinterpret_cast<BackendEntry*>(entry);
   throw NotBuilt(
       fmt::format("init_process_group: the backend '{}' is the module {}, {}\n"
-                  "Build Lockstep with {}=ON (package {}), or use the backend shm",
+                  "{}, or use the backend shm",
                   known.name, module_file(known.name),
-                  why.empty() ? "which is not there" : "which does not open: " + why, known.option, known.package));
+                  why.empty() ? "which is not there" : "which does not open: " + why, known.fix));
 }
 
 }  // namespace
 
 bool is_backend_module(std::string_view name) { return find(name) != nullptr; }
+
+std::string backend_module_names() {
+  std::string names;
+  for (const Known& known : kKnown) {
+    const bool is_last = &known == std::end(kKnown) - 1;
+    names += fmt::format("{}{}", names.empty() ? "" : is_last ? " and " : ", ", known.name);
+  }
+  return names;
+}
 
 const BackendModule& backend_module(std::string_view name) {
   const Known* const known = find(name);

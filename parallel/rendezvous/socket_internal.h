@@ -60,10 +60,12 @@ Peer peer_of(const Descriptor& socket);
 // Whether to talk to it at all: it belongs to our user, or to root.
 bool is_trusted(const Peer& peer);
 
-// Both sockets are non-blocking and close-on-exec. On failure the result is empty and errno says why; EADDRINUSE and
-// ECONNREFUSED (nobody listens) are the expected reasons.
-Descriptor listen_abstract(const std::string& name);
-Descriptor connect_abstract(const std::string& name);
+// kStream: a non-blocking stream of bytes. kPackets: whole messages, and calls block.
+enum class SocketKind { kStream, kPackets };
+// Sockets are close-on-exec. On failure the result is empty and errno says why; EADDRINUSE and ECONNREFUSED (nobody
+// listens) are the expected reasons.
+Descriptor listen_abstract(const std::string& name, SocketKind kind = SocketKind::kStream);
+Descriptor connect_abstract(const std::string& name, SocketKind kind = SocketKind::kStream);
 // Whether a socket has the name, listening or not.
 bool is_abstract_name_taken(const std::string& name);
 

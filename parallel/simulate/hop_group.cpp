@@ -13,7 +13,7 @@
 namespace lockstep::parallel {
 
 struct HopGroup::Head {
-  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0;
+  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0, algorithm = 0, simulated = 0;
   double seconds = 0;
 };
 
@@ -30,48 +30,21 @@ Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-bool is_by_hops(const InitOptions& options) {
-  const bool simulated = options.backend == "sim";
-  LOCKSTEP_CHECK(
-      simulated == (options.simulation != nullptr),
-      "init_process_group: the backend is '{}', and .simulation is {}; backend sim needs one for each rank, and "
-      "the others none",
-      options.backend, options.simulation ? "set" : "not set");
-  const bool by_hops = simulated || options.algorithm != Algorithm::kDirect || options.observer;
-  if (!by_hops) return false;
-  LOCKSTEP_CHECK(simulated || options.backend == "local",
-                 "init_process_group: algorithm {}{} is for the backends local and sim, not for '{}'",
-                 name(options.algorithm), options.observer ? " with an observer" : "", options.backend);
-  LOCKSTEP_CHECK(
-      !*order_text(options.reduction),
-      "init_process_group: sums {} are not made hop by hop; take backend local or shm, without algorithm and observer",
-      order_text(options.reduction));
-  LOCKSTEP_CHECK(
-      options.reduction != Reduction::kCanonical || options.algorithm == Algorithm::kDirect,
-      "init_process_group: algorithm {} does not add in canonical order; take kDirect, or .reduction = kNative",
-      name(options.algorithm));
-  return true;
-}
-
-std::unique_ptr<Backend> make_hops(const BackendOptions& options) { return std::make_unique<HopGroup>(options); }
-
 void HopWork::wait() {
   if (group) group->wait(*this);
-  if (error.empty()) return;
-  if (late) throw CommTimeout(error);
-  throw CommError(error);
+  failure.check();
 }
 
 bool HopWork::is_completed() { return !group || group->poll(*this); }
 
-HopGroup::HopGroup(const BackendOptions& options)
-    : name_(options.simulation ? "sim" : "local"), options_(options),
-      network_free_(static_cast<std::size_t>(options.size), 0) {
+HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
+    : rank_(place.rank), size_(place.size), options_(options.backend_options.get<SimOptions>()),
+      network_free_(static_cast<std::size_t>(place.size), 0) {
   const auto part = [&](const char* prefix) {
-    BackendOptions own = options;
-    own.store = std::make_shared<PrefixStore>(prefix, options.store);
+    Rendezvous own = place;
+    own.store = std::make_shared<PrefixStore>(prefix, place.store);
     own.store->set_timeout(options.timeout);
-    return make_local(own);
+    return make_local(options, own);
   };
   messages_ = part("messages/");
   plain_ = part("plain/");
@@ -79,31 +52,34 @@ HopGroup::HopGroup(const BackendOptions& options)
 
 HopGroup::~HopGroup() {
   try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
-    while (!queue_.empty() && failed_.empty() && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
+    while (!queue_.empty() && !failure_ && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
   } catch (const Error&) {
     // Nobody waits for it.
   }
-  for (const auto& work : queue_) {
-    work->error = work->call.describe() + ": its group is gone";
-    work->group = nullptr;
-  }
+  for (const auto& work : queue_) work->fail_without_group(work->call);
 }
 
-void HopGroup::check_usable(const Call& call) const {
-  if (failed_.empty()) return;
-  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
-  if (failed_late_) throw CommTimeout(text);
-  throw CommError(text);
+// An all_reduce sends the messages of its plan; of the direct one the sum is a closed form.
+void HopGroup::record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const {
+  if (call.kind != Kind::kAllReduce || options_.algorithm == Algorithm::kDirect)
+    return Backend::record_traffic(call, phase, traffic);
+  const HopPlan plan(options_.algorithm, size(), call.count);
+  const auto item = static_cast<std::int64_t>(item_size(call.dtype));
+  for (int step = 0; step < plan.steps(); ++step) {
+    for (const Hop& hop : plan.step(step)) {
+      if (hop.from == rank()) traffic.add(rank(), hop.to, phase, (hop.end - hop.begin) * item);
+    }
+  }
 }
 
 // --- starting -------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Work> HopGroup::start(Call call) {
-  check_usable(call);
+  failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
   // Starting may wait for peers, which may wait for this rank's part of what was started before.
   while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
-  check_usable(call);
+  failure_.check_usable(call);
   auto work = std::make_shared<HopWork>(this, std::move(call));
   send_head(*work);
   if (work->call.kind == Kind::kAllReduce) {
@@ -148,6 +124,8 @@ void HopGroup::send_head(HopWork& work) {
                   .root = static_cast<std::uint64_t>(call.root),
                   .count = static_cast<std::uint64_t>(call.count),
                   .detail = call.detail,
+                  .algorithm = static_cast<std::uint64_t>(options_.algorithm),
+                  .simulated = options_.simulation ? 1u : 0u,
                   .seconds = options_.simulation ? options_.simulation->seconds() : 0};
   const auto bytes = static_cast<std::int64_t>(sizeof(Head));
   work.heads = raw::empty({size(), bytes}, {.dtype = kUInt8});
@@ -206,13 +184,9 @@ bool HopGroup::run_front(bool waits) {
   try {
     if (!advance(*work, waits)) return false;
   } catch (const std::exception& error) {
-    failed_ = fmt::format("{}: {}", work->call.describe(), error.what());
-    failed_late_ = dynamic_cast<const CommTimeout*>(&error) != nullptr;
-    for (const auto& each : queue_) {
-      each->error = failed_;
-      each->late = failed_late_;
-      each->group = nullptr;
-    }
+    failure_ = GroupFailure(fmt::format("{}: {}", work->call.describe(), error.what()),
+                            dynamic_cast<const CommTimeout*>(&error) != nullptr);
+    for (const auto& each : queue_) each->fail(failure_);
     queue_.clear();
     return true;
   }
@@ -223,7 +197,7 @@ bool HopGroup::run_front(bool waits) {
 
 void HopGroup::wait(HopWork& work) {
   while (work.group) run_front(/*waits=*/true);
-  if (options_.simulation && work.error.empty()) options_.simulation->wait_until(work.done_at);
+  if (options_.simulation && !work.failure) options_.simulation->wait_until(work.done_at);
 }
 
 bool HopGroup::poll(const HopWork& work) {
@@ -240,12 +214,21 @@ void HopGroup::compare_heads(HopWork& work) {
     return Announcement{.kind = head.kind, .dtype = head.dtype, .op = head.op, .root = head.root, .count = head.count}
         .text();
   };
+  const auto options_text = [](const Head& head) {
+    return fmt::format("algorithm {} and {} simulation", parallel::name(static_cast<Algorithm>(head.algorithm)),
+                       head.simulated ? "a" : "no");
+  };
   const Head& own = heads[static_cast<std::size_t>(rank())];
   std::vector<double> launched;
   for (int r = 0; r < size(); ++r) {
     const Head& peer = heads[static_cast<std::size_t>(r)];
     launched.push_back(peer.seconds);
     if (std::memcmp(&peer, &own, offsetof(Head, seconds)) == 0) continue;
+    if (peer.algorithm != own.algorithm || peer.simulated != own.simulated)
+      throw CommError(
+          fmt::format("ranks disagree: rank {} has SimOptions with {}, rank {} with {}; give all ranks the "
+                      "same",
+                      rank(), options_text(own), r, options_text(peer)));
     throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
                                 text(own) == text(peer) ? ", of another shape, scale or number" : ""));
   }

@@ -1,4 +1,4 @@
-// The backends whose collectives can be watched: local with an algorithm or an observer, and sim.
+// The backend sim, whose collectives can be watched.
 //
 // Underneath are two groups of the engine of local, one for messages between the ranks' threads, one for everything that is
 // not made of messages. A collective begins with a head from each rank to all, which says what it is about to do and what
@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/simulate/hops.h"
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 
 class HopGroup;
 
-class HopWork final : public Work {
+class HopWork final : public GroupWork<HopGroup> {
  public:
-  HopWork(HopGroup* group, Call call) : group(group), call(std::move(call)) {}
+  HopWork(HopGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
   bool is_known_complete() override { return !group; }
@@ -31,7 +32,6 @@ class HopWork final : public Work {
     Hop hop;
     Tensor data;
   };
-  HopGroup* group;  // null once it is over
   const Call call;
   Tensor heads;  // (ranks, bytes of a head)
   std::shared_ptr<Work> under_way_heads, plain;
@@ -43,25 +43,23 @@ class HopWork final : public Work {
   std::vector<std::shared_ptr<Work>> messages;
   std::vector<Arriving> arriving;
   double done_at = 0;  // by the simulated clock
-  std::string error;
-  bool late = false;
 };
 
 class HopGroup final : public Backend {
  public:
-  explicit HopGroup(const BackendOptions& options);
+  HopGroup(const InitOptions& options, const Rendezvous& place);
   ~HopGroup() override;
-  int rank() const override { return options_.rank; }
-  int size() const override { return options_.size; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
   std::shared_ptr<Work> start(Call call) override;
+  void record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const override;
 
  private:
   friend class HopWork;
   struct Head;
-  void check_usable(const Call& call) const;
   std::shared_ptr<Work> start_transfer(Call call);
   void send_head(HopWork& work);
   bool wait_or_poll(Work& work, bool waits);
@@ -75,13 +73,13 @@ class HopGroup final : public Backend {
   void wait(HopWork& work);
   bool poll(const HopWork& work);
 
-  std::string name_;
-  BackendOptions options_;
+  const std::string name_ = "sim";
+  int rank_, size_;
+  SimOptions options_;
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;
   std::vector<double> network_free_;  // until when each rank's earlier collectives take
-  std::string failed_;                // what made the group unusable
-  bool failed_late_ = false;
+  GroupFailure failure_;              // what made the group unusable
 };
 
 }  // namespace lockstep::parallel

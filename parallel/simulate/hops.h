@@ -1,6 +1,6 @@
 // All-reduces hop by hop, for teaching: which messages an algorithm sends, and who may watch them.
 //
-// On the backends local and sim an all_reduce can run by a plan of messages between the ranks' threads. The same plan says
+// On the backend sim an all_reduce runs by a plan of messages between the ranks' threads. The same plan says
 // what is sent, what the books hold, and how long it takes on a simulated network (simulation.h).
 //
 // With n ranks and P bytes a rank (c elements; element i belongs to rank r where c r / n <= i < c (r+1) / n):
@@ -17,11 +17,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::parallel {
 
+// By which messages an all_reduce moves its data. kDirect, the canonical way: each rank adds a share of the elements.
+enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };
 const char* name(Algorithm algorithm);  // "ring"
 
 // One message: elements [begin, end) of the tensor.
@@ -76,7 +77,7 @@ struct HopEvent {
   Tensor result = {};        // (end - begin): what the receiver has now. To be read during the call only
 };
 
-// Watches the hops of a group (InitOptions::observer). Called on the receiving ranks' threads, several at a time, for each
+// Watches the hops of a group (SimOptions::observer, simulate.h). Called on the receiving ranks' threads, several at a time, for each
 // rank in the order of steps; what it throws makes the operation fail.
 class HopObserver {
  public:

@@ -1,5 +1,5 @@
 // What DataParallel and DistributedDataParallel make of one device's step on n devices over a given link: by the messages
-// that they send, on the simulated network. Not installed.
+// that they send, on the simulated network.
 #pragma once
 
 #include <vector>

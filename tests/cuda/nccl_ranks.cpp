@@ -13,7 +13,7 @@ par::InitOptions options_of_rank() {
   REQUIRE(std::getenv("LOCAL_RANK") != nullptr);  // set by lockstep-run
   return {.backend = "nccl",
           .device = ls::Device(ls::DeviceType::kCuda, std::atoi(std::getenv("LOCAL_RANK")) % gpus),
-          .allow_shared_gpu = gpus < 2};
+          .backend_options = par::NcclOptions{.allow_shared_gpu = gpus < 2}};
 }
 
 struct Net : nn::Module {
@@ -105,6 +105,6 @@ TEST_CASE("nccl ranks: a rank that does not arrive" * doctest::skip()) {
 TEST_CASE("nccl ranks: two ranks on one GPU are refused" * doctest::skip()) {
   par::InitOptions options = options_of_rank();
   options.device = "cuda:0";
-  options.allow_shared_gpu = false;
+  options.backend_options = {};
   CHECK(contains(error_of<ls::InvalidArgument>([&] { par::init_process_group(options); }), "ranks 0 and 1"));
 }

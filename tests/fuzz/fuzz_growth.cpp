@@ -15,12 +15,12 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/data/npy_internal.h"
 #include "lockstep/data/readers.h"
 #include "lockstep/nn/serialize.h"
 #include "lockstep/parallel/launch/launcher_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/simulate/simulation.h"
-#include "lockstep/tensor/npy_internal.h"
+#include "lockstep/parallel/simulate/simulate.h"
 #include "tests/support/peak_memory.h"
 
 namespace ls = lockstep;
@@ -100,11 +100,11 @@ std::int64_t csv(const std::string& file, const ls::data::CsvOptions& options) {
 }
 
 std::int64_t npz(const std::string& file) {
-  return bytes_of(ls::raw::parse_npz(ls::MemorySource(bytes_of(file), "fuzz"), "x"));
+  return bytes_of(ls::data::parse_npz(ls::MemorySource(bytes_of(file), "fuzz"), "x"));
 }
 
 std::int64_t npy(const std::string& file) {
-  return bytes_of(ls::raw::parse_npy(ls::MemorySource(bytes_of(file), "fuzz")));
+  return bytes_of(ls::data::parse_npy(ls::MemorySource(bytes_of(file), "fuzz")));
 }
 
 std::int64_t idx(const std::string& file) { return bytes_of(ls::data::parse_idx(bytes_of(file), "fuzz")); }

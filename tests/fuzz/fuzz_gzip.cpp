@@ -4,16 +4,16 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/inflate_internal.h"
+#include "lockstep/data/inflate_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
 void fuzz_input(const std::uint8_t* data, std::size_t size) {
   constexpr std::uint64_t kMost = 1 << 20;
-  for (const ls::Compression compression : {ls::Compression::kGzip, ls::Compression::kDeflate}) {
+  for (const ls::data::Compression compression : {ls::data::Compression::kGzip, ls::data::Compression::kDeflate}) {
     try {
-      ls::Inflater inflater(std::as_bytes(std::span(data, size)), compression, "fuzz");
+      ls::data::Inflater inflater(std::as_bytes(std::span(data, size)), compression, "fuzz");
       std::byte piece[1000];
       std::uint64_t sum = 0;
       while (const std::size_t count = inflater.read(piece)) {

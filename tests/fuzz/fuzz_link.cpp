@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

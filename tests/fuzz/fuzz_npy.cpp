@@ -4,14 +4,14 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/npy_internal.h"
+#include "lockstep/data/npy_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
 
 void fuzz_input(const std::uint8_t* data, std::size_t size) {
   try {
-    const ls::Tensor tensor = ls::raw::parse_npy(ls::MemorySource(std::as_bytes(std::span(data, size)), "fuzz"));
+    const ls::Tensor tensor = ls::data::parse_npy(ls::MemorySource(std::as_bytes(std::span(data, size)), "fuzz"));
     if (static_cast<std::size_t>(tensor.numel()) > size) std::abort();
     for (const double value : tensor.to_vector<double>()) static_cast<void>(static_cast<volatile double>(value));
   } catch (const ls::IoError& error) {

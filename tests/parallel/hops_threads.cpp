@@ -1,5 +1,5 @@
 // all_reduce message by message: the result of each algorithm, its traffic, and the events for an observer.
-#include "lockstep/parallel/simulate/hops.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 #include <map>
 #include <mutex>
@@ -30,6 +30,8 @@ ls::Tensor own_numbers(int rank, std::int64_t count, ls::DType dtype = ls::kFloa
   return ls::sin(ls::arange(0, count, 1, {.dtype = ls::kFloat64}) * (1.0 + rank)).to(dtype);
 }
 
+par::InitOptions sim_options(const par::SimOptions& options) { return {.backend = "sim", .backend_options = options}; }
+
 // Every rank's result of one all_reduce.
 std::vector<ls::Tensor> reduce(int size, const par::InitOptions& options, const std::function<ls::Tensor(int)>& given,
                                par::ReduceOp op = par::ReduceOp::kSum) {
@@ -58,7 +60,7 @@ TEST_CASE("hops: every algorithm's sums equal the direct ones, for any number of
     for (int size = 1; size <= 9; ++size) {
       const auto recorder = std::make_shared<Recorder>();
       with_threads(
-          "local", size,
+          "sim", size,
           [&](const Group& group) {
             for (const std::int64_t rows : {0, 1, 2, 5, 7, 64, 333}) {
               for (const par::ReduceOp op : {par::ReduceOp::kSum, par::ReduceOp::kMin, par::ReduceOp::kMax}) {
@@ -70,7 +72,7 @@ TEST_CASE("hops: every algorithm's sums equal the direct ones, for any number of
               }
             }
           },
-          {.algorithm = algorithm, .observer = recorder});
+          sim_options({.algorithm = algorithm, .observer = recorder}));
     }
   }
 }
@@ -81,7 +83,7 @@ TEST_CASE("hops: averages are scaled once, and all ranks have the same bits") {
       CAPTURE(size);
       for (const std::int64_t count : {1, 3, 1001}) {
         const auto results = reduce(
-            size, {.backend = "local", .algorithm = algorithm}, [&](int r) { return own_numbers(r, count); },
+            size, sim_options({.algorithm = algorithm}), [&](int r) { return own_numbers(r, count); },
             par::ReduceOp::kAvg);
         ls::Tensor mean = own_numbers(0, count, ls::kFloat64);
         for (int r = 1; r < size; ++r) mean = mean + own_numbers(r, count, ls::kFloat64);
@@ -101,7 +103,7 @@ TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add i
     CAPTURE(size);
     const ls::Tensor want = reduce(size, {.backend = "local"}, given)[0];
     const auto have = [&](Algorithm a) {
-      return reduce(size, {.backend = "local", .algorithm = a, .observer = std::make_shared<Recorder>()}, given)[0];
+      return reduce(size, sim_options({.algorithm = a, .observer = std::make_shared<Recorder>()}), given)[0];
     };
     expect_same(have(Algorithm::kDirect), want, "direct");
     expect_same(have(Algorithm::kTree), want, "tree");
@@ -119,12 +121,13 @@ TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counte
         CAPTURE(count);
         const auto recorder = std::make_shared<Recorder>();
         std::vector<std::int64_t> booked(static_cast<std::size_t>(size));
-        with_threads("local", size,
-                     [&](const Group& group) {
-                       group->all_reduce(ls::ones({count}))->wait();
-                       booked[static_cast<std::size_t>(group->rank())] = group->traffic().bytes();
-                     },
-                     {.algorithm = algorithm, .observer = recorder});
+        with_threads(
+            "sim", size,
+            [&](const Group& group) {
+              group->all_reduce(ls::ones({count}))->wait();
+              booked[static_cast<std::size_t>(group->rank())] = group->traffic().bytes();
+            },
+            sim_options({.algorithm = algorithm, .observer = recorder}));
         const par::HopPlan plan(algorithm, size, count);
         std::int64_t all = 0, most = 0;
         for (int r = 0; r < size; ++r) {
@@ -150,37 +153,38 @@ TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counte
 
 TEST_CASE("hops: several operations in flight, dropped ones, and others between them stay in order") {
   for (const Algorithm algorithm : kAll) {
-    with_threads("local", 3,
-                 [&](const Group& group) {
-                   std::vector<ls::Tensor> tensors;
-                   std::vector<std::shared_ptr<par::Work>> works;
-                   for (int i = 0; i < 40; ++i) {
-                     tensors.push_back(ls::full({7}, static_cast<double>(i + group->rank())));
-                     works.push_back(group->all_reduce(tensors.back()));
-                   }
-                   const ls::Tensor b = ls::full({3}, static_cast<double>(group->rank()));
-                   group->broadcast(b, 2)->wait();
-                   CHECK(b.to_vector<float>()[0] == 2);
-                   works[39]->wait();
-                   while (!works[20]->is_completed()) continue;
-                   works.clear();
-                   const ls::Tensor memory = group->empty({5});
-                   memory.fill_(1);
-                   group->all_reduce(memory);  // dropped
-                   group->barrier();
-                   CHECK(memory.to_vector<float>()[4] == 3);
-                   for (int i = 0; i < 40; ++i)
-                     CHECK(tensors[static_cast<std::size_t>(i)].to_vector<float>()[6] == 3 * i + 3);
-                 },
-                 {.algorithm = algorithm, .observer = std::make_shared<Recorder>()});
+    with_threads(
+        "sim", 3,
+        [&](const Group& group) {
+          std::vector<ls::Tensor> tensors;
+          std::vector<std::shared_ptr<par::Work>> works;
+          for (int i = 0; i < 40; ++i) {
+            tensors.push_back(ls::full({7}, static_cast<double>(i + group->rank())));
+            works.push_back(group->all_reduce(tensors.back()));
+          }
+          const ls::Tensor b = ls::full({3}, static_cast<double>(group->rank()));
+          group->broadcast(b, 2)->wait();
+          CHECK(b.to_vector<float>()[0] == 2);
+          works[39]->wait();
+          while (!works[20]->is_completed()) continue;
+          works.clear();
+          const ls::Tensor memory = group->empty({5});
+          memory.fill_(1);
+          group->all_reduce(memory);  // dropped
+          group->barrier();
+          CHECK(memory.to_vector<float>()[4] == 3);
+          for (int i = 0; i < 40; ++i) CHECK(tensors[static_cast<std::size_t>(i)].to_vector<float>()[6] == 3 * i + 3);
+        },
+        sim_options({.algorithm = algorithm, .observer = std::make_shared<Recorder>()}));
   }
 }
 
 TEST_CASE("hops: random operations of all kinds, waited for at random, give the right results") {
   for (const Algorithm algorithm : kAll) {
     for (const int size : {2, 3, 5}) {
-      with_threads("local", size, [](const Group& group) { check_random_collectives(group, 200); },
-                   {.algorithm = algorithm, .observer = std::make_shared<Recorder>()});
+      with_threads(
+          "sim", size, [](const Group& group) { check_random_collectives(group, 200); },
+          sim_options({.algorithm = algorithm, .observer = std::make_shared<Recorder>()}));
     }
   }
 }
@@ -189,7 +193,7 @@ TEST_CASE("hops: DistributedDataParallel trains over any algorithm, and over tre
   const auto train = [](const par::InitOptions& options) {
     std::vector<ls::Tensor> weights(3);
     with_threads(
-        "local", 3,
+        options.backend, 3,
         [&](const Group& group) {
           ls::nn::Linear model(5, 3);
           {
@@ -211,44 +215,73 @@ TEST_CASE("hops: DistributedDataParallel trains over any algorithm, and over tre
     expect_same(weights[2], weights[0], "rank 2");
     return weights[0];
   };
-  const ls::Tensor want = train({});
-  train({.algorithm = Algorithm::kRing});
-  train({.algorithm = Algorithm::kHalvingDoubling});
-  expect_same(train({.algorithm = Algorithm::kTree}), want, "tree");
+  const ls::Tensor want = train({.backend = "local"});
+  train(sim_options({.algorithm = Algorithm::kRing}));
+  train(sim_options({.algorithm = Algorithm::kHalvingDoubling}));
+  expect_same(train(sim_options({.algorithm = Algorithm::kTree})), want, "tree");
 }
 
 TEST_CASE("hops: ranks that disagree, and a rank that leaves, are errors on all others") {
-  with_threads("local", 3,
-               [](const Group& group) {
-                 const ls::Tensor t = ls::zeros({group->rank() == 2 ? 12 : 10});
-                 const std::string error = error_of<ls::CommError>([&] { group->all_reduce(t)->wait(); });
-                 CHECK_MESSAGE(contains(error, "ranks disagree"), error);
-                 CHECK_MESSAGE(contains(error, "all_reduce of 12 f32 (sum)"), error);
-                 CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
-               },
-               {.algorithm = Algorithm::kRing});
-  with_threads("local", 3,
-               [](const Group& group) {
-                 if (group->rank() == 1) return;
-                 const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::ones({9}))->wait(); });
-                 CHECK_MESSAGE(contains(error, "rank 1 has left the group"), error);
-               },
-               {.algorithm = Algorithm::kTree});
+  with_threads(
+      "sim", 3,
+      [](const Group& group) {
+        const ls::Tensor t = ls::zeros({group->rank() == 2 ? 12 : 10});
+        const std::string error = error_of<ls::CommError>([&] { group->all_reduce(t)->wait(); });
+        CHECK_MESSAGE(contains(error, "ranks disagree"), error);
+        CHECK_MESSAGE(contains(error, "all_reduce of 12 f32 (sum)"), error);
+        CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
+      },
+      sim_options({.algorithm = Algorithm::kRing}));
+  with_threads(
+      "sim", 3,
+      [](const Group& group) {
+        if (group->rank() == 1) return;
+        const std::string error = error_of<ls::CommError>([&] { group->all_reduce(ls::ones({9}))->wait(); });
+        CHECK_MESSAGE(contains(error, "rank 1 has left the group"), error);
+      },
+      sim_options({.algorithm = Algorithm::kTree}));
 }
 
-TEST_CASE("hops: options that do not fit together are refused") {
-  const auto refused = [](const par::InitOptions& options) {
-    par::InitOptions own = options;
-    own.rank = 0;
-    own.world_size = 1;
-    own.store = std::make_shared<par::InProcessStore>();
-    return error_of<ls::InvalidArgument>([&] { par::init_process_group(own); });
+TEST_CASE("sim: options that do not fit are refused") {
+  const auto refused = [](int size, const par::InitOptions& options) {
+    const auto store = std::make_shared<par::InProcessStore>();
+    std::vector<std::string> errors(static_cast<std::size_t>(size));
+    run_threads(size, [&](int rank) {
+      par::InitOptions own = options;
+      own.rank = rank;
+      own.world_size = size;
+      own.store = store;
+      errors[static_cast<std::size_t>(rank)] = error_of<ls::InvalidArgument>([&] { par::init_process_group(own); });
+    });
+    return errors[0];
   };
-  CHECK(contains(refused({.backend = "shm", .algorithm = Algorithm::kRing}),
-                 "for the backends local and sim, not for 'shm'"));
-  CHECK(contains(refused({.backend = "local", .reduction = par::Reduction::kCanonical, .algorithm = Algorithm::kRing}),
+  const par::BackendOptions ring = par::SimOptions{.algorithm = Algorithm::kRing};
+  for (const char* backend : {"shm", "local", "gloo"})
+    CHECK(contains(refused(1, {.backend = backend, .backend_options = ring}),
+                   std::string(".backend_options are for the backend 'sim', and .backend is '") + backend));
+  CHECK(contains(refused(1, {.backend = "sim", .backend_options = par::NcclOptions()}), "for the backend 'nccl'"));
+  CHECK(contains(refused(2, {.backend = "sim", .reduction = par::Reduction::kCanonical, .backend_options = ring}),
                  "does not add in canonical order"));
-  CHECK(contains(refused({.backend = "local", .reduction = par::Reduction::kArrival, .algorithm = Algorithm::kTree}),
-                 "in order of arrival"));
-  CHECK(contains(refused({.backend = "sim"}), ".simulation is not set"));
+  CHECK(contains(refused(1, {.backend = "sim", .reduction = par::Reduction::kArrival}), "in order of arrival"));
+}
+
+TEST_CASE("sim: ranks with other options than the others are told") {
+  const auto error_with = [](const par::SimOptions& of_rank_1) {
+    const auto store = std::make_shared<par::InProcessStore>();
+    std::string error;
+    run_threads(2, [&](int rank) {
+      const par::SimOptions own = rank == 1 ? of_rank_1 : par::SimOptions{.algorithm = Algorithm::kRing};
+      const std::string text = error_of<ls::CommError>([&] {
+        par::init_process_group(
+            {.backend = "sim", .world_size = 2, .rank = rank, .store = store, .backend_options = own});
+      });
+      if (rank == 0) error = text;
+    });
+    return error;
+  };
+  CHECK(contains(error_with({.algorithm = Algorithm::kTree}),
+                 "rank 0 has SimOptions with algorithm ring and no simulation, rank 1 with algorithm tree"));
+  CHECK(contains(error_with({.algorithm = Algorithm::kRing,
+                             .simulation = std::make_shared<par::Simulation>(par::Link{.bandwidth = 1e9})}),
+                 "rank 1 with algorithm ring and a simulation"));
 }

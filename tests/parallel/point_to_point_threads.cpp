@@ -1,7 +1,7 @@
 // Messages between some ranks and collectives of all, on the backends whose ranks are threads.
 #include "tests/parallel/point_to_point.h"
 
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 namespace par = ls::parallel;
 
@@ -12,7 +12,7 @@ TEST_CASE("local: messages between some ranks do not disturb the collectives of 
 
 TEST_CASE("hops: messages between some ranks do not disturb the collectives of all ranks") {
   for (const par::Algorithm algorithm : {par::Algorithm::kRing, par::Algorithm::kTree})
-    with_threads("local", 3, check_point_to_point, {.algorithm = algorithm});
+    with_threads("sim", 3, check_point_to_point, {.backend_options = par::SimOptions{.algorithm = algorithm}});
 }
 
 TEST_CASE("sim: messages between some ranks do not disturb the collectives of all ranks") {
@@ -24,7 +24,8 @@ TEST_CASE("sim: messages between some ranks do not disturb the collectives of al
          .world_size = 3,
          .rank = rank,
          .store = store,
-         .simulation = std::make_shared<par::Simulation>(par::Link{.latency = 1e-5, .bandwidth = 1e9})}));
+         .backend_options = par::SimOptions{
+             .simulation = std::make_shared<par::Simulation>(par::Link{.latency = 1e-5, .bandwidth = 1e9})}}));
   });
 }
 

@@ -1,10 +1,9 @@
 // The backend sim: the data of local, and clocks that follow the model.
-#include "lockstep/parallel/simulate/simulation.h"
+#include "lockstep/parallel/simulate/simulate.h"
 
 #include <cmath>
 #include <fstream>
 
-#include "lockstep/parallel/simulate/scaling.h"
 #include "tests/parallel/collectives.h"
 
 namespace {
@@ -19,13 +18,13 @@ void with_sim(int size, const std::function<void(const Group&, par::Simulation&)
   const auto store = std::make_shared<par::InProcessStore>();
   run_threads(size, [&](int rank) {
     const auto simulation = std::make_shared<par::Simulation>(kLink);
-    const Group group = par::init_process_group({.backend = "sim",
-                                                 .timeout = std::chrono::seconds(30),
-                                                 .world_size = size,
-                                                 .rank = rank,
-                                                 .store = store,
-                                                 .algorithm = algorithm,
-                                                 .simulation = simulation});
+    const Group group =
+        par::init_process_group({.backend = "sim",
+                                 .timeout = std::chrono::seconds(30),
+                                 .world_size = size,
+                                 .rank = rank,
+                                 .store = store,
+                                 .backend_options = par::SimOptions{.algorithm = algorithm, .simulation = simulation}});
     fn(group, *simulation);
   });
 }
@@ -61,7 +60,7 @@ double closed_form(Algorithm algorithm, int n, double bytes, const par::Link& li
 
 }  // namespace
 
-TEST_CASE("sim: collectives give the right results, and all_reduce the bits of local") {
+TEST_CASE("sim: collectives give the right results, and all_reduce the same bits with and without a network") {
   for (const Algorithm algorithm : kAll) {
     for (const int size : {2, 3, 4}) {
       with_sim(
@@ -69,12 +68,12 @@ TEST_CASE("sim: collectives give the right results, and all_reduce the bits of l
           algorithm);
       const auto own = [](int rank) { return ls::sin(ls::arange(0, 1001, 1, {.dtype = ls::kFloat32}) * (1.0 + rank)); };
       std::vector<ls::Tensor> want(static_cast<std::size_t>(size));
-      with_threads("local", size,
+      with_threads("sim", size,
                    [&](const Group& group) {
                      want[static_cast<std::size_t>(group->rank())] = own(group->rank());
                      group->all_reduce(want[static_cast<std::size_t>(group->rank())])->wait();
                    },
-                   {.algorithm = algorithm});
+                   {.backend_options = par::SimOptions{.algorithm = algorithm}});
       with_sim(
           size,
           [&](const Group& group, par::Simulation&) {

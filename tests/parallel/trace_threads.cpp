@@ -62,8 +62,8 @@ TEST_CASE("DataParallel: the trace has each recorded copy, on the thread of its 
 
 TEST_CASE("an all_reduce with an algorithm writes each of its steps, with the bytes that the rank sends in it") {
   start_trace();
-  with_threads("local", 3, [](const Group& group) { group->all_reduce(ones({12}))->wait(); },
-               {.algorithm = Algorithm::kRing});
+  with_threads("sim", 3, [](const Group& group) { group->all_reduce(ones({12}))->wait(); },
+               {.backend_options = SimOptions{.algorithm = Algorithm::kRing}});
   const Trace trace = stop_trace();
   std::vector<std::int64_t> seen(3 * 4, 0);  // rank by step
   for (const TraceEvent& event : of_kind(trace, TraceKind::kHops)) {

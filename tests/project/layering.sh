@@ -13,7 +13,7 @@ includes() {
 }
 
 # Headers that these include are public. All others end in _internal.h.
-public="lockstep.h parallel/simulate/scaling.h"
+public="lockstep.h parallel/simulate/simulate.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public 2>/dev/null | sed 's|.*"lockstep/||' | grep -v '^version.h$')
@@ -59,7 +59,7 @@ for header in $(git ls-files $modules | grep '\.h$'); do
   is_public=no
   [[ " $public " != *" $header "* ]] || is_public=yes
   case $is_public-$header in
-    yes-*_internal.h) complain "$header: lockstep.h leads to it, so its name must not end in _internal.h" ;;
+    yes-*_internal.h) complain "$header: a public header leads to it, so its name must not end in _internal.h" ;;
     no-*_internal.h) ;;
     no-*) complain "$header: no public header leads to it, so its name must end in _internal.h" ;;
   esac

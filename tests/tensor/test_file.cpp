@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cerrno>
 #include <csignal>
@@ -13,7 +12,6 @@
 #include <sstream>
 
 #include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/inflate_internal.h"
 
 #include "../support/testing.h"
 
@@ -395,25 +393,4 @@ TEST_CASE("checked arithmetic detects overflow") {
   CHECK(result == std::uint64_t{1} << 32);
   CHECK_FALSE(ls::checked_mul(std::uint64_t{1} << 33, std::uint64_t{1} << 31, &result));
   CHECK_FALSE(ls::checked_add(~std::uint64_t{0}, 1, &result));
-}
-
-TEST_CASE("compressed data are read in pieces of any size, to their end and not beyond") {
-  std::string text;
-  for (int i = 0; i < 50000; ++i) text += std::to_string(i) + ',';
-  std::vector<std::byte> packed(compressBound(text.size()));
-  uLongf size = packed.size();
-  REQUIRE(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(text.data()),
-                   text.size()) == Z_OK);
-  const auto bare = std::span(packed).subspan(2, size - 6);  // without the header and trailer of zlib
-  for (const std::size_t piece : {std::size_t{1}, std::size_t{1000}, text.size(), 2 * text.size()}) {
-    ls::Inflater inflater(bare, ls::Compression::kDeflate, "f");
-    std::string out, next(piece, '\0');
-    while (const std::size_t count = inflater.read(std::as_writable_bytes(std::span(next))))
-      out += next.substr(0, count);
-    CHECK(out == text);
-    CHECK(inflater.read(std::as_writable_bytes(std::span(next))) == 0);
-  }
-  ls::Inflater cut(bare.first(bare.size() - 1), ls::Compression::kDeflate, "f");
-  std::vector<std::byte> all(text.size() + 1);
-  CHECK(contains(error_of<ls::IoError>([&] { cut.read(all); }), "f: damaged compressed data: the compressed data end"));
 }

@@ -194,30 +194,30 @@ constexpr const char* kClosed = "its connection is closed";
 
 class GlooTransport final : public Transport {
  public:
-  explicit GlooTransport(const BackendOptions& options) : rank_(options.rank) {
+  GlooTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank) {
     const WithoutBrokenPipe guard;  // gloo's thread inherits it
-    gloo::transport::tcp::attr address(options.address.empty() ? "127.0.0.1" : options.address.c_str());
+    gloo::transport::tcp::attr address(place.address.empty() ? "127.0.0.1" : place.address.c_str());
     auto device = gloo::transport::tcp::CreateDevice(address);
     auto second_device =
         gloo::transport::tcp::CreateDevice(address);  // a thread of its own: results pass while parts come
-    Digest secret = shared_secret(options);
+    Digest secret = shared_secret(place);
     Mac mac(view(secret));
     wipe(secret);
     const TimeLeft left(options.timeout);
-    const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(options.rank, options.size, on, left); };
+    const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(place.rank, place.size, on, left); };
     data_ = make_mesh(device);
     results_ = make_mesh(second_device);
     news_ = make_mesh(device);
-    const FormationAlarm alarm(options.watch, [this] {
+    const FormationAlarm alarm(place.watch.get(), [this] {
       for (const auto& mesh : {data_, results_, news_}) mesh->abort();
     });
     for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
-      PrefixStore store(fmt::format("gloo/{}/", name), options.store);
+      PrefixStore store(fmt::format("gloo/{}/", name), place.store);
       mesh->connect(store, left);
-      greet(*mesh, mac, options, left);
+      greet(*mesh, mac, place, left);
     }
-    watches_.resize(static_cast<std::size_t>(options.size));
-    for (int peer = 0; peer < options.size; ++peer) {
+    watches_.resize(static_cast<std::size_t>(place.size));
+    for (int peer = 0; peer < place.size; ++peer) {
       if (peer == rank_) continue;
       others_.push_back(peer);
       auto buffer = data_->createUnboundBuffer(&never_, sizeof(never_));
@@ -296,14 +296,14 @@ class GlooTransport final : public Transport {
   }
 
   // The secret that rank 0 drew for this group: the key of the hellos.
-  Digest shared_secret(const BackendOptions& options) const {
+  Digest shared_secret(const Rendezvous& place) const {
     Digest secret;
     if (rank_ == 0) {
       secret = random_digest();
-      options.store->set("gloo/secret", std::string(view(secret)));
+      place.store->set("gloo/secret", std::string(view(secret)));
       return secret;
     }
-    const std::string given = options.store->get("gloo/secret");
+    const std::string given = place.store->get("gloo/secret");
     if (given.size() != secret.size()) throw CommError("gloo: rank 0 left no secret in the store");
     given.copy(secret.data(), secret.size());
     return secret;
@@ -311,17 +311,17 @@ class GlooTransport final : public Transport {
 
   // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
   // proof cannot be shown again elsewhere.
-  void greet(gloo::Context& mesh, Mac& mac, const BackendOptions& options, const TimeLeft& left) {
-    const auto own_nonces = exchange(mesh, kNonceChannel, options, left, [](int) { return random_digest(); });
+  void greet(gloo::Context& mesh, Mac& mac, const Rendezvous& place, const TimeLeft& left) {
+    const auto own_nonces = exchange(mesh, kNonceChannel, place, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
       const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
       const std::int32_t ends[3] = {prover, verifier, number};
       return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
     };
-    const auto proofs = exchange(mesh, kProofChannel, options, left, [&](int peer) {
+    const auto proofs = exchange(mesh, kProofChannel, place, left, [&](int peer) {
       return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
     });
-    for (int peer = 0; peer < options.size; ++peer) {
+    for (int peer = 0; peer < place.size; ++peer) {
       const auto r = static_cast<std::size_t>(peer);
       if (peer != rank_ && !same_secret(view(proofs.received[r]), view(proof(peer, rank_, own_nonces.sent[r]))))
         throw CommError(fmt::format("init_process_group: gloo: a stranger answered for rank {}", peer));
@@ -332,9 +332,9 @@ class GlooTransport final : public Transport {
   struct Digests {
     std::vector<Digest> sent, received;
   };
-  Digests exchange(gloo::Context& mesh, int channel, const BackendOptions& options, const TimeLeft& left,
+  Digests exchange(gloo::Context& mesh, int channel, const Rendezvous& place, const TimeLeft& left,
                    const std::function<Digest(int)>& digest_for) {
-    const auto size = static_cast<std::size_t>(options.size);
+    const auto size = static_cast<std::size_t>(place.size);
     Digests digests{std::vector<Digest>(size), std::vector<Digest>(size)};
     std::vector<GlooParcel> parcels;
     const auto post = [&](int peer, bool sending, Digest& digest) {
@@ -343,14 +343,14 @@ class GlooTransport final : public Transport {
               : buffer->recv(peer, static_cast<std::uint64_t>(channel));
       parcels.emplace_back(peer, sending, std::move(buffer));
     };
-    for (int peer = 0; peer < options.size; ++peer) {
+    for (int peer = 0; peer < place.size; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
       digests.sent[r] = digest_for(peer);
       post(peer, false, digests.received[r]);
       post(peer, true, digests.sent[r]);
     }
-    for (GlooParcel& parcel : parcels) finish_proof(parcel, left, options.watch);
+    for (GlooParcel& parcel : parcels) finish_proof(parcel, left, place.watch.get());
     return digests;
   }
 
@@ -380,12 +380,12 @@ class GlooTransport final : public Transport {
   std::vector<std::unique_ptr<GlooParcel>> watches_;  // by peer
 };
 
-std::unique_ptr<Backend> make_gloo(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.store, "init_process_group: the backend gloo needs a store; use env://");
+std::unique_ptr<Backend> make_gloo(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.store, "init_process_group: the backend gloo needs a store; use env://");
   try {
-    return std::make_unique<MessageGroup>("gloo", options, std::make_unique<GlooTransport>(options));
+    return std::make_unique<MessageGroup>("gloo", options, place, std::make_unique<GlooTransport>(options, place));
   } catch (const gloo::Exception& error) {
-    throw CommError(fmt::format("init_process_group: gloo could not connect rank {} with the others: {}", options.rank,
+    throw CommError(fmt::format("init_process_group: gloo could not connect rank {} with the others: {}", place.rank,
                                 error.what()));
   }
 }

@@ -24,80 +24,99 @@ std::shared_ptr<Segment> map_segment(std::size_t block_bytes, std::size_t blocks
                                    std::shared_ptr<void>(base, [bytes](void* p) { munmap(p, bytes); }));
 }
 
-// What the threads of one group meet at.
-struct Meeting {
+// What the threads of one group share.
+struct LocalGroup {
   struct Offer {
     std::shared_ptr<Segment> segment;
-    int takers;  // ranks that have yet to pick it up
+    int takers;  // ranks that have yet to take it
   };
   std::shared_ptr<Segment> control, arena;
   std::mutex mutex;
   std::map<std::uint64_t, Offer> offers;  // by the number of the allocation
 };
 
+// The groups of this process that are alive, by the name that rank 0 leaves in the store.
+class Registry {
+ public:
+  std::string add(const std::shared_ptr<LocalGroup>& group) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
+    const std::string name = fmt::format("{}/{}", getpid(), next_++);
+    groups_[name] = group;
+    return name;
+  }
+  // Null where there is no such group, or not any more.
+  std::shared_ptr<LocalGroup> find(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find(name);
+    return found == groups_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<LocalGroup>> groups_;
+  std::uint64_t next_ = 0;
+};
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
 class LocalMemory final : public SharedMemory {
  public:
-  LocalMemory(std::shared_ptr<Meeting> meeting, int rank, int size)
-      : meeting_(std::move(meeting)), rank_(rank), size_(size) {}
+  LocalMemory(std::shared_ptr<LocalGroup> group, int rank, int size)
+      : group_(std::move(group)), rank_(rank), size_(size) {}
 
   std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline&) override {
-    const std::lock_guard lock(meeting_->mutex);
-    const auto [entry, first] = meeting_->offers.try_emplace(allocations_++, Meeting::Offer{nullptr, size_});
+    const std::lock_guard lock(group_->mutex);
+    const auto [entry, first] = group_->offers.try_emplace(allocations_++, LocalGroup::Offer{nullptr, size_});
     if (first) entry->second.segment = map_segment(block_bytes, static_cast<std::size_t>(size_));
     const std::shared_ptr<Segment> segment = entry->second.segment;
-    if (--entry->second.takers == 0) meeting_->offers.erase(entry);
+    if (--entry->second.takers == 0) group_->offers.erase(entry);
     if (!segment) throw DeviceError("local: another rank found no memory");
     return segment;
   }
-  std::shared_ptr<Segment> arena() override { return meeting_->arena; }
+  std::shared_ptr<Segment> arena() override { return group_->arena; }
   void reserve_arena(std::size_t, std::size_t) override {}  // the memory of a process comes as it is touched
   void release_arena(std::size_t bytes) override {
-    if (bytes > 0) madvise(meeting_->arena->block(rank_), bytes, MADV_DONTNEED);  // best effort
+    if (bytes > 0) madvise(group_->arena->block(rank_), bytes, MADV_DONTNEED);  // best effort
   }
   int cores() override { return usable_cores(); }
   std::string lost(int) override { return {}; }  // a thread that is gone has left the group before
 
  private:
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<LocalGroup> group_;
   int rank_, size_;
   std::uint64_t allocations_ = 0;
 };
 
-// Rank 0 makes the meeting and leaves its address in the store, until everybody holds it.
-std::shared_ptr<Meeting> meet(const BackendOptions& options) {
-  Store& store = *options.store;
-  if (options.rank != 0) {
-    const std::string process = store.get("local/process");
-    LOCKSTEP_CHECK(process == std::to_string(getpid()),
-                   "local: rank 0 is in process {}, rank {} in {}; ranks of this backend are threads, use shm", process,
-                   options.rank, getpid());
-    const std::uintptr_t address = std::stoull(store.get("local/meeting"));
-    std::shared_ptr<Meeting> meeting = *reinterpret_cast<const std::shared_ptr<Meeting>*>(address);
-    if (store.add("local/arrived", 1) == options.size - 1) store.set("local/complete", "1");
-    return meeting;
+// Rank 0 makes the group, and the others find it.
+std::shared_ptr<LocalGroup> join(const Rendezvous& place) {
+  Store& store = *place.store;
+  if (place.rank == 0) {
+    const auto group = std::make_shared<LocalGroup>();
+    group->arena = map_segment(kArenaBytes, static_cast<std::size_t>(place.size));
+    group->control = map_segment((Control::bytes(place.size) + kPage - 1) / kPage * kPage, 1);
+    store.set("local/group", registry().add(group));
+    return group;
   }
-  const auto meeting = std::make_shared<Meeting>();
-  meeting->arena = map_segment(kArenaBytes, static_cast<std::size_t>(options.size));
-  meeting->control = map_segment((Control::bytes(options.size) + kPage - 1) / kPage * kPage, 1);
-  store.set("local/process", std::to_string(getpid()));
-  auto published = std::make_unique<std::shared_ptr<Meeting>>(meeting);
-  store.set("local/meeting", std::to_string(reinterpret_cast<std::uintptr_t>(published.get())));
-  try {
-    store.get("local/complete");
-  } catch (const Error&) {
-    static_cast<void>(published.release());  // a rank that comes late still looks there: better lost than dangling
-    throw;
-  }
-  return meeting;
+  const std::string name = store.get("local/group");
+  const std::string process = name.substr(0, name.find('/'));
+  LOCKSTEP_CHECK(process == std::to_string(getpid()),
+                 "local: rank 0 is in process {}, rank {} in {}; ranks of this backend are threads, use shm",
+                 in_quotes(process), place.rank, getpid());
+  std::shared_ptr<LocalGroup> group = registry().find(name);
+  if (!group) throw CommError(fmt::format("local: rank 0 gave up before rank {} joined the group", place.rank));
+  return group;
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> make_local(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.size <= kMaxLocalRanks, "local: {} ranks, at most {}", options.size, kMaxLocalRanks);
-  const std::shared_ptr<Meeting> meeting = meet(options);
-  return std::make_unique<SharedGroup>(
-      "local", options, std::make_unique<LocalMemory>(meeting, options.rank, options.size), meeting->control);
+std::unique_ptr<Backend> make_local(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.size <= kMaxLocalRanks, "local: {} ranks, at most {}", place.size, kMaxLocalRanks);
+  const std::shared_ptr<LocalGroup> group = join(place);
+  return std::make_unique<SharedGroup>("local", options, place,
+                                       std::make_unique<LocalMemory>(group, place.rank, place.size), group->control);
 }
 
 }  // namespace lockstep::parallel

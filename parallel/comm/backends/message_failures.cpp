@@ -75,16 +75,15 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
   lane.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();
   lane.is_driven = false;
-  if (!failed_.empty()) end_lanes();
+  if (failure_) end_lanes();
 }
 
 // Makes the group unusable; the operations end when their lanes are looked at next.
 void MessageGroup::fail(const Failure& failure) {
   {
     const std::lock_guard lock(mutex_);
-    if (!failed_.empty()) return;
-    failed_ = failure.message;
-    failed_late_ = failure.reason == Poison::kLate;
+    if (failure_) return;
+    failure_ = GroupFailure(failure.message, failure.reason == Poison::kLate);
   }
   tell_others(failure.reason, failure.culprit);
   transport_->hang_up(true);
@@ -138,13 +137,13 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   std::string text;
   for (const int peer : silent) {
     const bool is_late = std::ranges::find(late, peer) != late.end();
-    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", peer,
-                        !is_late     ? "does not answer"
-                        : !has_begun ? "has not arrived"
-                        : transfer   ? "did not answer"
-                                     : "does not finish its part");
+    append_rank(text, peer,
+                !is_late     ? "does not answer"
+                : !has_begun ? "has not arrived"
+                : transfer   ? "did not answer"
+                             : "does not finish its part");
   }
-  failure.message = fmt::format("{}: not complete after {} ms: {}", work.call.describe(), timeout_.count(), text);
+  failure.message = not_complete(work.call, timeout_, text);
   return failure;
 }
 
@@ -286,8 +285,7 @@ void MessageGroup::end_lanes() {
   const auto end_lane = [&](Lane& lane) {
     if (lane.is_driven) return;
     for (const auto& work : lane.queue) {
-      work->error = stopping_ ? work->call.describe() + ": " + failed_ : failed_;
-      work->late = failed_late_;
+      work->failure = stopping_ ? failure_.with_context(work->call) : failure_;
       work->over.store(true, std::memory_order_release);
     }
     lane.queue.clear();

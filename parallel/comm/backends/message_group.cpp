@@ -19,15 +19,14 @@ constexpr std::chrono::milliseconds kBetweenChecks{1};
 
 void MessageWork::wait() {
   if (!over.load(std::memory_order_acquire)) group->wait(*this);
-  if (error.empty()) return;
-  if (late) throw CommTimeout(error);
-  throw CommError(error);
+  failure.check();
 }
 
 bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) || group->poll(*this); }
 
-MessageGroup::MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport)
-    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+MessageGroup::MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+                           std::unique_ptr<Transport> transport)
+    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
       canonical_(options.reduction == Reduction::kCanonical),
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
       transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),
@@ -66,8 +65,8 @@ MessageGroup::~MessageGroup() {
     }
     lock.lock();
   }
-  const bool leaves = failed_.empty();
-  if (leaves) failed_ = "its group is gone";  // what fails from now on is no news
+  const bool leaves = !failure_;
+  if (leaves) failure_ = GroupFailure("its group is gone");  // what fails from now on is no news
   stopping_ = true;
   lock.unlock();
   if (leaves) {
@@ -86,7 +85,7 @@ MessageGroup::~MessageGroup() {
 
 Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device device) {
   const std::lock_guard lock(mutex_);
-  check_usable(call);
+  failure_.check_usable(call);
   return Storage::allocate(bytes, device);
 }
 
@@ -98,17 +97,10 @@ MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
   return collectives_;
 }
 
-void MessageGroup::check_usable(const Call& call) const {
-  if (failed_.empty()) return;
-  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
-  if (failed_late_) throw CommTimeout(text);
-  throw CommError(text);
-}
-
 std::shared_ptr<Work> MessageGroup::start(Call call) {
   {
     const std::lock_guard lock(mutex_);
-    check_usable(call);
+    failure_.check_usable(call);
   }
   const bool quick = is_small(call);
   auto work = std::make_shared<MessageWork>(this, std::move(call));
@@ -123,7 +115,7 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
   const std::lock_guard lock(mutex_);
   Lane& lane = lane_of(work->call);
   lane.queue.push_back(work);
-  if (!failed_.empty()) end_lanes();
+  if (failure_) end_lanes();
   if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // a send is with gloo
   return work;
 }
@@ -228,7 +220,7 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
     lane.queue.pop_front();
     work->over.store(true, std::memory_order_release);
   }
-  if (!failed_.empty()) end_lanes();
+  if (failure_) end_lanes();
   if (work->over) changed_.notify_all();
   if (lane.wants_thread && !lane.queue.empty()) lane.thread_wanted.notify_one();
   return work->over;

@@ -21,6 +21,7 @@
 
 #include "lockstep/parallel/comm/backends/poison_internal.h"
 #include "lockstep/parallel/comm/backends/transport_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 
 namespace lockstep::parallel {
 
@@ -59,14 +60,14 @@ class MessageWork final : public Work {
   std::size_t next_step = 0;
   Parcels last;                     // must be done when all steps are
   std::vector<std::byte> outgoing;  // heads, with the data of small operations
-  std::string error;
-  bool late = false;
+  GroupFailure failure;
   std::atomic<bool> over = false;  // complete or failed; `group` may be gone then
 };
 
 class MessageGroup final : public Backend {
  public:
-  MessageGroup(std::string name, const BackendOptions& options, std::unique_ptr<Transport> transport);
+  MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+               std::unique_ptr<Transport> transport);
   ~MessageGroup() override;
 
   int rank() const override { return rank_; }
@@ -160,7 +161,6 @@ class MessageGroup final : public Backend {
   bool hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure);
   void tell_others(Poison reason, int culprit);
   void end_lanes();
-  void check_usable(const Call& call) const;
 
   std::string name_;
   int rank_, size_;
@@ -173,8 +173,8 @@ class MessageGroup final : public Backend {
   std::condition_variable changed_;
   Lane collectives_;
   std::vector<Lane> transfers_;  // by peer: sends, then receives
-  std::string failed_;           // what made the group unusable
-  bool failed_late_ = false, stopping_ = false;
+  GroupFailure failure_;         // what made the group unusable
+  bool stopping_ = false;
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // of reductions: pieces of the others' data

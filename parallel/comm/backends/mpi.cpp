@@ -97,37 +97,37 @@ void free_retired() {
 
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(const BackendOptions& options) {
+  explicit MpiTransport(const Rendezvous& place) {
     initialise();
     free_retired();
     int size = 0, rank = 0;
     check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    const auto& members = options.members;
-    const int expected = members.empty() ? options.rank : members[static_cast<std::size_t>(options.rank)];
-    LOCKSTEP_CHECK(rank == expected && (!members.empty() || size == options.size),
+    const auto& members = place.members;
+    const int expected = members.empty() ? place.rank : members[static_cast<std::size_t>(place.rank)];
+    LOCKSTEP_CHECK(rank == expected && (!members.empty() || size == place.size),
                    "init_process_group: mpi: this is rank {} of {}, but MPI says rank {} of {}\n"
                    "Start the program with mpirun -np {}, and use init_method mpi://",
-                   expected, options.size, rank, size, options.size);
+                   expected, place.size, rank, size, place.size);
     if (members.empty()) {
       check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     } else {
       MPI_Group world, group;
       check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-      check(MPI_Group_incl(world, options.size, members.data(), &group), "MPI_Group_incl");
+      check(MPI_Group_incl(world, place.size, members.data(), &group), "MPI_Group_incl");
       const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &comm_);
       MPI_Group_free(&group);
       MPI_Group_free(&world);
       check(code, "MPI_Comm_create_group");
     }
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    for (int peer = 0; peer < options.size; ++peer) {
-      if (peer != options.rank)
+    for (int peer = 0; peer < place.size; ++peer) {
+      if (peer != place.rank)
         check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kGoodbye, comm_, &goodbyes_.emplace_back(MPI_REQUEST_NULL)),
               "MPI_Irecv");
     }
-    rank_ = options.rank;
-    size_ = options.size;
+    rank_ = place.rank;
+    size_ = place.size;
   }
   ~MpiTransport() override {
     if (is_finalized() || failed_) return;
@@ -212,8 +212,8 @@ class MpiTransport final : public Transport {
   bool failed_ = false;
 };
 
-std::unique_ptr<Backend> make_mpi(const BackendOptions& options) {
-  return std::make_unique<MessageGroup>("mpi", options, std::make_unique<MpiTransport>(options));
+std::unique_ptr<Backend> make_mpi(const InitOptions& options, const Rendezvous& place) {
+  return std::make_unique<MessageGroup>("mpi", options, place, std::make_unique<MpiTransport>(place));
 }
 
 void place_of_mpi(int* rank, int* size) {

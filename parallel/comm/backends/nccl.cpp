@@ -13,6 +13,7 @@
 #include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
 #include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/tensor/accelerator_internal.h"
@@ -43,17 +44,14 @@ class Event {
 
 class NcclGroup;
 
-class NcclWork final : public Work {
+class NcclWork final : public GroupWork<NcclGroup> {
  public:
-  NcclWork(NcclGroup* group, Call call) : group(group), call(std::move(call)) {}
+  NcclWork(NcclGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
 
-  NcclGroup* group;  // null once it is over
-  Call call;         // keeps the tensors until then
+  Call call;  // keeps the tensors until it is over
   Event done;
-  std::string error;
-  bool late = false;
 };
 
 // --- what NCCL calls things -----------------------------------------------------------------------------------------------
@@ -223,9 +221,9 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int 
 
 class NcclGroup final : public Backend {
  public:
-  NcclGroup(const BackendOptions& options, Device device, std::chrono::milliseconds timeout)
-      : rank_(options.rank), size_(options.size), timeout_(timeout),
-        communicator_(std::make_shared<Communicator>(options, device, timeout)), one_(Storage::allocate(1, device)) {}
+  NcclGroup(const Rendezvous& place, Device device, std::chrono::milliseconds timeout)
+      : rank_(place.rank), size_(place.size), timeout_(timeout),
+        communicator_(std::make_shared<Communicator>(place, device, timeout)), one_(Storage::allocate(1, device)) {}
   ~NcclGroup() override;
 
   int rank() const override { return rank_; }
@@ -257,8 +255,7 @@ class NcclGroup final : public Backend {
 
 void NcclWork::wait() {
   if (group) group->wait(*this);
-  if (late) throw CommTimeout(error);
-  if (!error.empty()) throw CommError(error);
+  failure.check();
 }
 
 bool NcclWork::is_completed() { return !group || group->poll(*this); }
@@ -273,17 +270,14 @@ NcclGroup::~NcclGroup() {
     }
     if (!work->group) continue;
     communicator_->abort();  // peers may never arrive
-    work->error = work->call.describe() + ": its group is gone";
-    work->group = nullptr;
+    work->fail_without_group(work->call);
   }
 }
 
 std::shared_ptr<Work> NcclGroup::start(Call call) {
   capture::forbid(call.describe().c_str(), communicator_->device());
   while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
-  if (communicator_->watch().has_failed())
-    throw CommError(
-        fmt::format("{}: the group has failed before: {}", call.describe(), communicator_->watch().failure()));
+  if (communicator_->watch().has_failed()) GroupFailure(communicator_->watch().failure()).check_usable(call);
   if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // what ranks have in common
   const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
   const auto work = std::make_shared<NcclWork>(this, std::move(call));
@@ -325,9 +319,7 @@ bool NcclGroup::look(NcclWork& work) {
 void NcclGroup::fail(NcclWork& work, const std::string& why, bool late) {
   static_cast<void>(cudaGetLastError());
   communicator_->watch().fail(why);
-  work.error = fmt::format("{}: {}", work.call.describe(), communicator_->watch().failure());
-  work.late = late;
-  work.group = nullptr;
+  work.fail(GroupFailure(communicator_->watch().failure(), late).with_context(work.call));
 }
 
 bool NcclGroup::poll(NcclWork& work) {
@@ -356,7 +348,7 @@ void NcclGroup::wait(NcclWork& work) {
 
 // --- making one -----------------------------------------------------------------------------------------------------------
 
-Device device_for(const BackendOptions& options) {
+Device device_for(const InitOptions& options, const Rendezvous& place) {
   if (options.device) {
     LOCKSTEP_CHECK(options.device->is_cuda(),
                    "init_process_group: nccl works on GPUs, and .device is {}; use gloo or shm",
@@ -364,7 +356,7 @@ Device device_for(const BackendOptions& options) {
     return *options.device;
   }
   const int count = std::max(device_count(DeviceType::kCuda), 1);
-  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(options.rank) % count};
+  return {DeviceType::kCuda, environment_number("LOCAL_RANK", 0, kMaxRanks - 1).value_or(place.rank) % count};
 }
 
 GpuIdentity identity_of(Device device) {
@@ -381,19 +373,19 @@ void pretend_to_be_a_host() {
     throw CommError("init_process_group: nccl: NCCL_HOSTID cannot be set");
 }
 
-std::unique_ptr<Backend> make_nccl(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.store, "init_process_group: the backend nccl needs a store; use env://");
+std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.store, "init_process_group: the backend nccl needs a store; use env://");
   LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
                  "init_process_group: nccl adds in an order of its own; take Reduction::kNative, or another backend");
-  const Device device = device_for(options);
+  const Device device = device_for(options, place);
   compute_stream(device);  // throws where there is no such GPU, before anything is shared
-  const std::vector<GpuIdentity> all = exchange_gpus(*options.store, options.rank, options.size, identity_of(device));
-  const bool shares = check_shared_gpu(all, options.allow_shared_gpu);
+  const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));
+  const bool shares = check_shared_gpu(all, options.backend_options.get<NcclOptions>().allow_shared_gpu);
   if (shares) pretend_to_be_a_host();
-  return std::make_unique<NcclGroup>(options, device, options.timeout * (shares ? kSharedGpuPatience : 1));
+  return std::make_unique<NcclGroup>(place, device, options.timeout * (shares ? kSharedGpuPatience : 1));
 }
 
-constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr};
+constexpr BackendModule kModule{LOCKSTEP_VERSION, make_nccl, nullptr, nullptr, /*keeps_store=*/true};
 
 }  // namespace
 }  // namespace lockstep::parallel::nccl

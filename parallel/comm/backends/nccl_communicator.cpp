@@ -14,14 +14,14 @@ constexpr std::chrono::microseconds kBetweenLooks{50};
 constexpr std::chrono::seconds kFarewell{5};  // for NCCL to end in order
 
 // Rank 0 draws it, and the others find it in the store.
-ncclUniqueId meet(const BackendOptions& options) {
+ncclUniqueId meet(const Rendezvous& place) {
   ncclUniqueId id;
-  if (options.rank == 0) {
+  if (place.rank == 0) {
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    options.store->set("nccl/id", std::string(id.internal, sizeof(id.internal)));
+    place.store->set("nccl/id", std::string(id.internal, sizeof(id.internal)));
     return id;
   }
-  const std::string given = options.store->get("nccl/id");
+  const std::string given = place.store->get("nccl/id");
   if (given.size() != sizeof(id.internal)) throw CommError("nccl: rank 0 left no id in the store");
   std::memcpy(id.internal, given.data(), sizeof(id.internal));
   return id;
@@ -66,29 +66,29 @@ cudaStream_t compute_stream(Device device) {
   return stream;
 }
 
-Communicator::Communicator(const BackendOptions& options, Device device, std::chrono::milliseconds timeout)
+Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::milliseconds timeout)
     : device_(device), timeout_(timeout) {
   compute_stream(device);
   watch_ = std::make_unique<PeerWatch>(
-      PeerWatchOptions{.rank = options.rank, .size = options.size, .store = options.store}, [this] {
+      PeerWatchOptions{.rank = place.rank, .size = place.size, .store = place.store}, [this] {
         static_cast<void>(cudaSetDevice(device_.index()));  // NCCL puts back the one it found: not GPU 0 of all ranks
         abort();
       });
   try {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    const ncclUniqueId id = meet(options);
+    const ncclUniqueId id = meet(place);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     Deadline deadline(timeout_);
     ncclResult_t status;
     {
       const std::lock_guard lock(mutex_);
-      status = ncclCommInitRankConfig(&comm_, options.size, id, options.rank, &config);
+      status = ncclCommInitRankConfig(&comm_, place.size, id, place.rank, &config);
     }
     settle("ncclCommInitRankConfig", status, deadline);
     watch_->remember_holder();
   } catch (const Error& error) {
-    watch_->fail(fmt::format("rank {}: {}", options.rank, error.what()));
+    watch_->fail(fmt::format("rank {}: {}", place.rank, error.what()));
     if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
     throw;
   }

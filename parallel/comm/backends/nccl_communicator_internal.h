@@ -23,7 +23,7 @@ cudaStream_t compute_stream(Device device);
 class Communicator {
  public:
   // All ranks of the group. Throws CommTimeout where some do not come.
-  Communicator(const BackendOptions& options, Device device, std::chrono::milliseconds timeout);
+  Communicator(const Rendezvous& place, Device device, std::chrono::milliseconds timeout);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

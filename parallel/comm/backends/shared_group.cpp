@@ -43,13 +43,13 @@ class Pieces final : public Work {
 
 }  // namespace
 
-SharedGroup::SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
-                         std::shared_ptr<Segment> control)
-    : name_(std::move(name)), rank_(options.rank), size_(options.size), timeout_(options.timeout),
+SharedGroup::SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+                         std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control)
+    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
       memory_(std::move(memory)),
       // A rank that spins takes the core that the one it waits for needs, where there are more ranks than cores.
-      spins_(options.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
-      control_(control_segment_->base, options.size) {
+      spins_(place.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
+      control_(control_segment_->base, place.size) {
   arena_ = memory_->arena();
   for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);
 }
@@ -58,14 +58,11 @@ SharedGroup::~SharedGroup() {
   for (auto& op : in_flight_) {
     if (!op) continue;
     try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
-      if (failed_.empty() && std::uncaught_exceptions() == 0) wait(*op);
+      if (!failure_ && std::uncaught_exceptions() == 0) wait(*op);
     } catch (const Error&) {
       // The operation keeps the error; nobody waits for it.
     }
-    if (op && op->group) {
-      op->error = op->call->describe() + ": its group is gone";
-      op->group = nullptr;
-    }
+    if (op && op->group) op->fail_without_group(*op->call);
   }
   finish_transfers();
   const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
@@ -98,7 +95,7 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
 }
 
 std::shared_ptr<Work> SharedGroup::start(Call call) {
-  check_usable(call);
+  failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
   const auto shared = std::make_shared<const Call>(std::move(call));
   const std::size_t item = item_size(shared->dtype);

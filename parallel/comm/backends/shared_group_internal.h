@@ -14,6 +14,7 @@
 #include "lockstep/parallel/comm/backends/control_internal.h"
 #include "lockstep/parallel/comm/backends/poison_internal.h"
 #include "lockstep/parallel/comm/backends/segment_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 
 namespace lockstep::parallel {
 
@@ -21,19 +22,16 @@ class SharedGroup;
 class Transfer;
 
 // A piece of a call that is exchanged at once: the elements [first, first + count) of every rank's part.
-class Operation final : public Work {
+class Operation final : public GroupWork<SharedGroup> {
  public:
-  Operation(SharedGroup* group, std::shared_ptr<const Call> call) : group(group), call(std::move(call)) {}
+  Operation(SharedGroup* group, std::shared_ptr<const Call> call) : GroupWork(group), call(std::move(call)) {}
   void wait() override;
   bool is_completed() override;
   bool is_known_complete() override;
 
   enum class Path : std::uint8_t { kArrivalsOnly, kInline, kDirect, kStaged };
 
-  SharedGroup* group;  // null once it is complete, has failed, or the group is gone
   std::shared_ptr<const Call> call;
-  std::string error;       // why it failed; a complete one has none
-  bool timed_out = false;  // as far as this rank knows, because another one was late
   Path path = Path::kArrivalsOnly;
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;
@@ -54,8 +52,8 @@ class Operation final : public Work {
 
 class SharedGroup final : public Backend {
  public:
-  SharedGroup(std::string name, const BackendOptions& options, std::unique_ptr<SharedMemory> memory,
-              std::shared_ptr<Segment> control);
+  SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
+              std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control);
   ~SharedGroup() override;
 
   int rank() const override { return rank_; }
@@ -106,8 +104,7 @@ class SharedGroup final : public Backend {
   [[noreturn]] void fail_broken(const Call& call, const std::string& why);
   std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
   void say_waits_for(int rank);
-  [[noreturn]] void give_up(const std::string& message, bool timeout);
-  void check_usable(const Call& call) const;
+  [[noreturn]] void give_up(GroupFailure failure);
   std::string poison_text(std::uint64_t poison);
 
   // --- point to point (shared_transfer.cpp) ---
@@ -124,8 +121,7 @@ class SharedGroup final : public Backend {
   int spins_;
   std::shared_ptr<Segment> control_segment_;
   Control control_;
-  std::string failed_;  // what made the group unusable
-  bool failed_by_timeout_ = false;
+  GroupFailure failure_;  // what made the group unusable
 
   Deadline::Clock::time_point departed_{};  // when this rank first saw that another one it needs has left by an error
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;

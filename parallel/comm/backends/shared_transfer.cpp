@@ -26,7 +26,7 @@ void ring_copy(std::byte* ring, std::size_t ring_bytes, std::uint64_t at, std::b
 }  // namespace
 
 Transfer::Transfer(SharedGroup* group, Call call)
-    : group_(group), call_(std::move(call)), bytes_(static_cast<std::size_t>(call_.count) * item_size(call_.dtype)) {
+    : GroupWork(group), call_(std::move(call)), bytes_(static_cast<std::size_t>(call_.count) * item_size(call_.dtype)) {
   if (call_.kind == Kind::kSend) header_ = header_of(call_);
 }
 
@@ -46,11 +46,6 @@ void Transfer::check_header() {
   disagreement_ = fmt::format("rank {} sent {} {} with tag {}, expected {} {} with tag {}", call_.root, got[2],
                               got[1] < kDTypeCount ? lockstep::name(static_cast<DType>(got[1])) : "?",
                               static_cast<std::int64_t>(got[0]), call_.count, lockstep::name(call_.dtype), call_.tag);
-}
-
-void Transfer::abandon(const std::string& why) {
-  error_ = why;
-  group_ = nullptr;
 }
 
 bool Transfer::advance(const Control& control, int rank) {
@@ -81,13 +76,13 @@ bool Transfer::advance(const Control& control, int rank) {
 }
 
 void Transfer::wait() {
-  if (group_) group_->wait(*this);
-  if (!error_.empty()) throw CommError(error_);
+  if (group) group->wait(*this);
+  failure.check();
 }
 
 bool Transfer::is_completed() {
-  if (group_) group_->progress_transfers();
-  return !group_;
+  if (group) group->progress_transfers();
+  return !group;
 }
 
 std::shared_ptr<Work> SharedGroup::start_transfer(Call call) {
@@ -107,7 +102,7 @@ bool SharedGroup::progress_transfers() {
     auto behind = waits.begin() + (call.kind == Kind::kSend ? 0 : size_) + call.root;
     if (*behind) continue;
     any = transfer->advance(control_, rank_) || any;
-    if (transfer->complete()) transfer->group_ = nullptr;
+    if (transfer->complete()) transfer->group = nullptr;
     *behind = !transfer->complete();
     if (!transfer->disagreement().empty()) broken = transfer;
   }
@@ -120,20 +115,20 @@ bool SharedGroup::progress_transfers() {
 }
 
 void SharedGroup::wait(Transfer& transfer) {
-  check_usable(transfer.call());
-  for (int i = 0; i < spins_ && transfer.group_; ++i) {
+  failure_.check_usable(transfer.call());
+  for (int i = 0; i < spins_ && transfer.group; ++i) {
     if (!progress_transfers()) pause(i);
   }
   Deadline deadline(timeout_);
   const WaitingSign sign(control_.rank(rank_));
-  while (transfer.group_) {
+  while (transfer.group) {
     {
       Sleeper sleeper(control_.header());
       advance_before(next_sequence_);  // the peer may be waiting for that first
-      if (progress_transfers() || !transfer.group_) continue;
+      if (progress_transfers() || !transfer.group) continue;
       sleeper.sleep(deadline.slice());
     }
-    if (!progress_transfers() && transfer.group_) look_for(transfer.call(), deadline);
+    if (!progress_transfers() && transfer.group) look_for(transfer.call(), deadline);
   }
 }
 
@@ -142,11 +137,11 @@ void SharedGroup::finish_transfers() {
   const std::vector<std::shared_ptr<Transfer>> pending = transfers_;
   for (const auto& transfer : pending) {
     try {
-      if (transfer->call().kind == Kind::kSend && failed_.empty() && std::uncaught_exceptions() == 0) wait(*transfer);
+      if (transfer->call().kind == Kind::kSend && !failure_ && std::uncaught_exceptions() == 0) wait(*transfer);
     } catch (const Error&) {
       // Nobody waits for it.
     }
-    if (transfer->group_) transfer->abandon(transfer->call().describe() + ": its group is gone");
+    if (transfer->group) transfer->fail_without_group(transfer->call());
   }
 }
 

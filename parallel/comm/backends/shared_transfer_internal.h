@@ -8,12 +8,11 @@
 namespace lockstep::parallel {
 
 // A send or recv on its way. Messages between two ranks arrive in the order they were sent.
-class Transfer final : public Work {
+class Transfer final : public GroupWork<SharedGroup> {
  public:
   Transfer(SharedGroup* group, Call call);
   void wait() override;
   bool is_completed() override;
-  void abandon(const std::string& why);
 
   // Moves what can be moved now; returns whether anything was.
   bool advance(const Control& control, int rank);
@@ -29,12 +28,11 @@ class Transfer final : public Work {
   static Header header_of(const Call& call);
   void check_header();
 
-  SharedGroup* group_;  // null once it is over
   Call call_;
   std::size_t bytes_;
   std::size_t position_ = 0;  // of the message, header included
   Header header_;             // of a send: its own; of a recv: what has arrived
-  std::string disagreement_, error_;
+  std::string disagreement_;
 };
 
 }  // namespace lockstep::parallel

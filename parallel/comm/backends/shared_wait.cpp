@@ -32,8 +32,7 @@ bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32)
 
 void Operation::wait() {
   if (group) group->wait(*this);
-  if (timed_out) throw CommTimeout(error);
-  if (!error.empty()) throw CommError(error);
+  failure.check();
 }
 
 bool Operation::is_completed() {
@@ -50,16 +49,9 @@ bool SharedGroup::is_done_by_others(const Operation& op) const {
          control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) >= op.done_at;
 }
 
-void SharedGroup::check_usable(const Call& call) const {
-  if (failed_.empty()) return;
-  const std::string text = fmt::format("{}: the group has failed before: {}", call.describe(), failed_);
-  if (failed_by_timeout_) throw CommTimeout(text);
-  throw CommError(text);
-}
-
 void SharedGroup::wait(Operation& op) {
   if (!op.group) return;
-  check_usable(*op.call);
+  failure_.check_usable(*op.call);
   for (int i = 0; i < spins_; ++i) {
     if (advance_to(op)) return;
     pause(i);
@@ -232,15 +224,13 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   std::string text;
   for (const int r : silent) {
     const bool is_late = std::ranges::find(late, r) != late.end();
-    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", r,
-                        !is_late         ? "does not answer"
-                        : has_arrived(r) ? "does not finish its part"
-                                         : "has not arrived");
+    append_rank(text, r,
+                !is_late         ? "does not answer"
+                : has_arrived(r) ? "does not finish its part"
+                                 : "has not arrived");
   }
   fail(Poison::kLate, silent.empty() ? rank_ : silent.front(),
-       fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout_.count(),
-                   text.empty() ? "all ranks have arrived, and none works on it" : text),
-       true);
+       not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text), true);
 }
 
 void SharedGroup::say_waits_for(int rank) {
@@ -306,7 +296,7 @@ void SharedGroup::fail_if_gone(const Call& call, int rank) {
 
 void SharedGroup::fail_if_poisoned(const Call& call) {
   if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire))
-    give_up(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison));
+    give_up(GroupFailure(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison)));
 }
 
 // After a connection to another rank has broken: a rank has ended, or ends right now (its sockets close first).
@@ -328,23 +318,17 @@ void SharedGroup::fail(Poison reason, int culprit, const std::string& message, b
   const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
   control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_acq_rel);
   wake(size_);
-  give_up(message, timeout);
+  give_up(GroupFailure(message, timeout));
 }
 
-void SharedGroup::give_up(const std::string& message, bool timeout) {
-  failed_ = message;
-  failed_by_timeout_ = timeout;
+void SharedGroup::give_up(GroupFailure failure) {
+  failure_ = std::move(failure);
   for (auto& slot : in_flight_) {
-    const std::shared_ptr<Operation> op = std::move(slot);
-    if (!op) continue;
-    op->error = failed_;
-    op->timed_out = timeout;
-    op->group = nullptr;
+    if (const std::shared_ptr<Operation> op = std::move(slot)) op->fail(failure_);
   }
-  for (const auto& transfer : transfers_) transfer->abandon(failed_);
+  for (const auto& transfer : transfers_) transfer->fail(failure_);
   transfers_.clear();
-  if (timeout) throw CommTimeout(message);
-  throw CommError(message);
+  failure_.raise();
 }
 
 std::string SharedGroup::poison_text(std::uint64_t poison) {

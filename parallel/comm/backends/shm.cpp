@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,26 +28,9 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::uint64_t kShmMagic = 0x6c6f636b73746570;  // "lockstep"
+constexpr std::size_t kLongestName = 64;                 // of rank 0's socket
 
 [[noreturn]] void throw_system(const char* what) { throw CommError(fmt::format("shm: {}: {}", what, reason(errno))); }
-
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 // A message between rank 0 and another; with `status` 0 a segment's descriptor comes along.
 struct Message {
@@ -75,10 +57,8 @@ void send_message(int socket, const Message& message, int fd) {
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
   }
-  ssize_t sent;
-  do sent = sendmsg(socket, &header, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
-  if (sent != sizeof(message)) throw_system("cannot send to a rank");
+  if (uninterrupted([&] { return sendmsg(socket, &header, MSG_NOSIGNAL); }) != sizeof(message))
+    throw_system("cannot send to a rank");
 }
 
 // Waits until `fd` can be read; false once the deadline has passed. With a `watch`: while the group can still be made.
@@ -94,7 +74,7 @@ bool wait_readable(int fd, Deadline& deadline, FormationWatch* watch) {
 }
 
 // Receives one message and the descriptor in it, if any. False: the other side has closed, or sent something else.
-bool receive_message(int socket, Message* message, FileDescriptor* fd) {
+bool receive_message(int socket, Message* message, Descriptor* fd) {
   iovec data{message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr header{};
@@ -107,19 +87,11 @@ bool receive_message(int socket, Message* message, FileDescriptor* fd) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) continue;
     int received;
     std::memcpy(&received, CMSG_DATA(c), sizeof(int));
-    *fd = FileDescriptor(received);
+    *fd = Descriptor(received);
   }
   if (header.msg_flags & MSG_CTRUNC)  // the kernel dropped the descriptor
     throw CommError(fmt::format("shm: cannot receive a segment of shared memory: {}", reason(EMFILE)));
   return got == sizeof(*message) && message->magic == kShmMagic;
-}
-
-// The process at the other end, 0 where it is another user's.
-pid_t peer_process(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw_system("SO_PEERCRED");
-  return peer.uid == geteuid() ? peer.pid : 0;
 }
 
 // Reserves the memory behind [from, to), so that touching it later cannot fail. In pieces: a signal that interrupts one
@@ -137,14 +109,14 @@ int reserve(int fd, std::size_t from, std::size_t to) {
 }
 
 // A new memfd of message.bytes, a size that stays. Says in the message why there is none.
-FileDescriptor create_memory(Message& message, bool reserved) {
+Descriptor create_memory(Message& message, bool reserved) {
   // A size beyond this limit would raise SIGXFSZ.
   if (message.bytes > file_size_limit()) {
     message.status = EFBIG;
     message.limit = file_size_limit();
     return {};
   }
-  FileDescriptor fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = fd.get() >= 0 && ftruncate(fd.get(), static_cast<off_t>(message.bytes)) == 0 &&
                     fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
   message.status = !made ? errno : reserved ? reserve(fd.get(), 0, message.bytes) : 0;
@@ -181,15 +153,15 @@ std::shared_ptr<Segment> map_memory(int fd, std::size_t block_bytes, std::size_t
 
 class ProcessMemory final : public SharedMemory {
  public:
-  explicit ProcessMemory(const BackendOptions& options)
-      : rank_(options.rank), size_(options.size), peers_(static_cast<std::size_t>(options.size)),
-        processes_(static_cast<std::size_t>(options.size), 0), alive_(static_cast<std::size_t>(options.size)) {
+  ProcessMemory(const InitOptions& options, const Rendezvous& place)
+      : rank_(place.rank), size_(place.size), peers_(static_cast<std::size_t>(place.size)),
+        processes_(static_cast<std::size_t>(place.size), 0), alive_(static_cast<std::size_t>(place.size)) {
     Deadline deadline(options.timeout);
     if (rank_ == 0)
-      accept_all(*options.store, deadline, options.watch);
+      accept_all(*place.store, deadline, place.watch.get());
     else
-      connect_to_first(*options.store);
-    share_processes(*options.store);
+      connect_to_first(*place.store);
+    share_processes(*place.store);
   }
 
   std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline& deadline) override {
@@ -229,9 +201,9 @@ class ProcessMemory final : public SharedMemory {
   }
 
   // A new memfd, from rank 0 for everybody.
-  FileDescriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline, FormationWatch* watch) {
+  Descriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline, FormationWatch* watch) {
     Message message{.rank = rank_, .number = allocations_++, .bytes = bytes};
-    FileDescriptor fd;
+    Descriptor fd;
     if (rank_ == 0) {
       fd = create_memory(message, reserved);
       send_to_all(message, fd.get());
@@ -251,7 +223,7 @@ class ProcessMemory final : public SharedMemory {
   }
 
   std::string lost(int rank) override {
-    const FileDescriptor& process = alive_[static_cast<std::size_t>(rank)];
+    const Descriptor& process = alive_[static_cast<std::size_t>(rank)];
     pollfd entry{process.get(), POLLIN, 0};
     if (process.get() < 0 || poll(&entry, 1, 0) <= 0) return {};
     return fmt::format("its process {} has ended", processes_[static_cast<std::size_t>(rank)]);
@@ -283,7 +255,7 @@ class ProcessMemory final : public SharedMemory {
   // name that one; rank 0, which then gives up, only where it is the one.
   void throw_if_ended() {
     std::vector<pollfd> entries;
-    for (const FileDescriptor& process : alive_) entries.push_back({process.get(), POLLIN, 0});
+    for (const Descriptor& process : alive_) entries.push_back({process.get(), POLLIN, 0});
     if (poll(entries.data(), entries.size(), 100) <= 0) return;
     for (int k = 1; k <= size_; ++k) {
       const int r = k % size_;
@@ -297,28 +269,25 @@ class ProcessMemory final : public SharedMemory {
     std::uint64_t random[2];
     if (getrandom(random, sizeof(random), 0) != sizeof(random)) throw_system("getrandom");
     const std::string name = fmt::format("lockstep-shm-{:016x}{:016x}", random[0], random[1]);
-    const FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const sockaddr_un address = abstract_address(name);
-    if (listener.get() < 0 ||
-        bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), address_size(name)) != 0 ||
-        listen(listener.get(), size_ + 8) != 0)
-      throw_system("cannot listen");
+    const Descriptor listener = listen_abstract(name, SocketKind::kPackets);
+    if (!listener) throw_system("cannot listen");
     store.set("shm/address", name);
     for (int missing = size_ - 1; missing > 0;) {
       if (!wait_readable(listener.get(), deadline, watch)) throw_missing();
-      FileDescriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Descriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (socket.get() < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         throw_system("accept");
       }
       Deadline hello(std::chrono::seconds(5));
       Message message;
-      FileDescriptor none;
-      const pid_t process = peer_process(socket.get());
-      if (process == 0 || !wait_readable(socket.get(), hello, watch) || !receive_message(socket.get(), &message, &none))
+      Descriptor none;
+      const Peer other = peer_of(socket);
+      if (!is_trusted(other) || !wait_readable(socket.get(), hello, watch) ||
+          !receive_message(socket.get(), &message, &none))
         continue;
       if (message.rank < 1 || message.rank >= size_ || peer(static_cast<int>(message.rank)) >= 0) continue;
-      processes_[static_cast<std::size_t>(message.rank)] = process;
+      processes_[static_cast<std::size_t>(message.rank)] = other.pid;
       peers_[static_cast<std::size_t>(message.rank)] = std::move(socket);
       --missing;
     }
@@ -326,14 +295,12 @@ class ProcessMemory final : public SharedMemory {
 
   void connect_to_first(Store& store) {
     const std::string name = store.get("shm/address");
-    FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const sockaddr_un address = abstract_address(name);
-    if (socket.get() < 0) throw_system("socket");
-    while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_size(name)) != 0) {
-      if (errno != EINTR) throw_system("cannot connect to rank 0");
-    }
-    processes_[0] = peer_process(socket.get());
-    if (processes_[0] == 0) throw CommError("shm: rank 0's socket belongs to another user");
+    if (name.empty() || name.size() > kLongestName) throw CommError("shm: rank 0 left no address in the store");
+    Descriptor socket = connect_abstract(name, SocketKind::kPackets);
+    if (!socket) throw_system("cannot connect to rank 0");
+    const Peer first = peer_of(socket);
+    if (!is_trusted(first)) throw CommError("shm: rank 0's socket belongs to another user");
+    processes_[0] = first.pid;
     send_message(socket.get(), {.rank = rank_}, -1);
     peers_[0] = std::move(socket);
   }
@@ -351,7 +318,7 @@ class ProcessMemory final : public SharedMemory {
       if (r == rank_) continue;
       pid_t& process = processes_[static_cast<std::size_t>(r)];
       if (process == 0) process = parse_process(store.get(fmt::format("shm/process/{}", r)));
-      alive_[static_cast<std::size_t>(r)] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+      alive_[static_cast<std::size_t>(r)] = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
       if (alive_[static_cast<std::size_t>(r)].get() >= 0) continue;
       if (errno != ESRCH)
         throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, reason(errno)));
@@ -378,35 +345,24 @@ class ProcessMemory final : public SharedMemory {
     throw CommTimeout(fmt::format("shm: ranks that did not connect:{}", missing));
   }
 
-  static sockaddr_un abstract_address(const std::string& name) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (name.size() + 1 > sizeof(address.sun_path)) throw CommError("shm: rank 0 left no address in the store");
-    std::memcpy(address.sun_path + 1, name.data(), name.size());  // the leading 0 makes it abstract
-    return address;
-  }
-  static socklen_t address_size(const std::string& name) {
-    return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-
   int rank_, size_;
-  std::vector<FileDescriptor> peers_;  // rank 0: to all others; the others: to rank 0
+  std::vector<Descriptor> peers_;  // rank 0: to all others; the others: to rank 0
   std::vector<pid_t> processes_;
-  std::vector<FileDescriptor> alive_;  // pidfds
-  FileDescriptor arena_file_;
+  std::vector<Descriptor> alive_;  // pidfds
+  Descriptor arena_file_;
   std::shared_ptr<Segment> arena_;
   std::uint64_t allocations_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_shm(const BackendOptions& options) {
-  LOCKSTEP_CHECK(options.size <= kMaxLocalRanks, "shm: {} ranks, at most {}", options.size, kMaxLocalRanks);
-  auto memory = std::make_unique<ProcessMemory>(options);
+std::unique_ptr<Backend> make_shm(const InitOptions& options, const Rendezvous& place) {
+  LOCKSTEP_CHECK(place.size <= kMaxLocalRanks, "shm: {} ranks, at most {}", place.size, kMaxLocalRanks);
+  auto memory = std::make_unique<ProcessMemory>(options, place);
   Deadline deadline(options.timeout);
-  const std::size_t bytes = (Control::bytes(options.size) + kPage - 1) / kPage * kPage;
-  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, options.watch);
-  return std::make_unique<SharedGroup>("shm", options, std::move(memory), control);
+  const std::size_t bytes = (Control::bytes(place.size) + kPage - 1) / kPage * kPage;
+  const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, place.watch.get());
+  return std::make_unique<SharedGroup>("shm", options, place, std::move(memory), control);
 }
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,4 @@
-#include "lockstep/tensor/inflate_internal.h"
+#include "lockstep/data/inflate_internal.h"
 
 #include <zlib.h>
 
@@ -8,7 +8,7 @@
 
 #include "lockstep/tensor/check_internal.h"
 
-namespace lockstep {
+namespace lockstep::data {
 namespace {
 
 constexpr int kGzipWindow = 15 + 16;  // zlib's codes: 32 KiB of history, plus 16 for the gzip wrapper
@@ -78,4 +78,4 @@ void Inflater::fail(const char* what) const {
   throw IoError(fmt::format("{}: damaged compressed data: {}", name_, what));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::data

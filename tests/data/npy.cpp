@@ -4,7 +4,7 @@
 #include <fstream>
 #include <limits>
 
-#include "lockstep/tensor/npy_internal.h"
+#include "lockstep/data/npy_internal.h"
 
 #include "../support/peak_memory.h"
 #include "../support/testing.h"
@@ -29,10 +29,10 @@ std::string npy_of(const std::string& descr, const std::string& shape, const std
 }
 
 ls::Tensor parse(const std::string& bytes) {
-  return ls::raw::parse_npy(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npy"));
+  return ls::data::parse_npy(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npy"));
 }
 ls::Tensor parse_npz(const std::string& bytes, const std::string& name = "") {
-  return ls::raw::parse_npz(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npz"), name);
+  return ls::data::parse_npz(ls::MemorySource(std::as_bytes(std::span(bytes)), "f.npz"), name);
 }
 std::string npy_error(const std::string& bytes) {
   return error_of<ls::IoError>([&] { parse(bytes); });

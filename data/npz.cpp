@@ -5,12 +5,13 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/data/inflate_internal.h"
+#include "lockstep/data/npy_internal.h"
+#include "lockstep/data/readers.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/inflate_internal.h"
-#include "lockstep/tensor/npy_internal.h"
 
-namespace lockstep::raw {
+namespace lockstep::data {
 namespace {
 
 constexpr std::uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
@@ -240,6 +241,10 @@ Tensor parse_npz(const ByteSource& source, const std::string& name) {
       {.size = content.size(), .name = content.name(), .read = [&](std::span<std::byte> out) { content.read(out); }});
 }
 
-Tensor load_npz(const std::string& path, const std::string& name) { return parse_npz(InputFile(path), name); }
+}  // namespace lockstep::data
 
-}  // namespace lockstep::raw
+namespace lockstep {
+
+Tensor load_npz(const std::string& path, const std::string& name) { return data::parse_npz(InputFile(path), name); }
+
+}  // namespace lockstep

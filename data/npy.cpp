@@ -1,5 +1,6 @@
 // The .npy format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-#include "lockstep/tensor/npy_internal.h"
+#include "lockstep/data/npy_internal.h"
+#include "lockstep/data/readers.h"
 
 #include <algorithm>
 #include <charconv>
@@ -11,7 +12,7 @@
 #include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
-namespace lockstep::raw {
+namespace lockstep::data {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -24,7 +25,7 @@ struct Element {
   DType dtype;
 };
 
-struct Header {
+struct NpyHeader {
   Element element;
   bool fortran_order;
   Shape shape;
@@ -137,7 +138,7 @@ Element read_element(Literal& literal) {
   return *element;
 }
 
-Header parse_header_text(std::string_view text, const std::string& file, std::uint64_t base) {
+NpyHeader parse_header_text(std::string_view text, const std::string& file, std::uint64_t base) {
   Literal literal(text, file, base);
   std::optional<Element> element;
   std::optional<bool> fortran;
@@ -163,7 +164,7 @@ Header parse_header_text(std::string_view text, const std::string& file, std::ui
   return {*element, *fortran, *shape, base + text.size()};
 }
 
-Header read_header(const ByteStream& stream) {
+NpyHeader read_header(const ByteStream& stream) {
   constexpr std::uint64_t kShort = 10, kLong = 12;  // magic, version, and two bytes of length; later four
   std::vector<std::byte> start(std::min(stream.size, kShort));
   stream.read(start);
@@ -191,7 +192,7 @@ Header read_header(const ByteStream& stream) {
 }
 
 // Elements of the shape, after checking that the file holds exactly that many bytes: nothing is allocated before.
-std::uint64_t checked_count(const Header& header, const ByteStream& stream) {
+std::uint64_t checked_count(const NpyHeader& header, const ByteStream& stream) {
   std::uint64_t bytes = header.element.bytes;
   bool fits = true, empty = false;
   for (const std::int64_t size : header.shape) {  // zeros are left out, or (0, 2^62, 2^62) would pass
@@ -218,7 +219,7 @@ T load(const std::byte* at, bool swap) {
 
 // Turns `count` stored elements into the tensor's: reads forward and writes forward, so it may widen from a copy only.
 template <class Stored, class Target>
-void convert(std::span<const std::byte> from, bool swap, Target* to, const std::string& file) {
+void convert_elements(std::span<const std::byte> from, bool swap, Target* to, const std::string& file) {
   for (std::size_t i = 0; i < from.size() / sizeof(Stored); ++i) {
     const auto value = load<Stored>(from.data() + i * sizeof(Stored), swap);
     if constexpr (std::is_same_v<Stored, std::uint64_t>) {
@@ -228,21 +229,22 @@ void convert(std::span<const std::byte> from, bool swap, Target* to, const std::
   }
 }
 
-void convert(const Element& element, std::span<const std::byte> from, const Tensor& to, const std::string& file) {
+void convert_elements(const Element& element, std::span<const std::byte> from, const Tensor& to,
+                      const std::string& file) {
   const bool swap = element.swap;
   if (element.kind == 'b') {  // any byte but 0 and 1 would be undefined behaviour as a bool
     auto* out = static_cast<std::uint8_t*>(to.raw_data());
     for (std::size_t i = 0; i < from.size(); ++i) out[i] = from[i] != std::byte{0};
   } else if (element.kind == 'i' && element.bytes == 1) {
-    convert<std::int8_t>(from, swap, to.data<std::int32_t>(), file);
+    convert_elements<std::int8_t>(from, swap, to.data<std::int32_t>(), file);
   } else if (element.kind == 'i' && element.bytes == 2) {
-    convert<std::int16_t>(from, swap, to.data<std::int32_t>(), file);
+    convert_elements<std::int16_t>(from, swap, to.data<std::int32_t>(), file);
   } else if (element.kind == 'u' && element.bytes == 2) {
-    convert<std::uint16_t>(from, swap, to.data<std::int32_t>(), file);
+    convert_elements<std::uint16_t>(from, swap, to.data<std::int32_t>(), file);
   } else if (element.kind == 'u' && element.bytes == 4) {
-    convert<std::uint32_t>(from, swap, to.data<std::int64_t>(), file);
+    convert_elements<std::uint32_t>(from, swap, to.data<std::int64_t>(), file);
   } else if (element.kind == 'u' && element.bytes == 8) {
-    convert<std::uint64_t>(from, swap, to.data<std::int64_t>(), file);
+    convert_elements<std::uint64_t>(from, swap, to.data<std::int64_t>(), file);
   } else {  // the same size here and there
     auto* out = static_cast<std::byte*>(to.raw_data());
     std::memcpy(out, from.data(), from.size());
@@ -288,7 +290,7 @@ class FortranOrder {
 // The data pass through a small buffer, so that memory holds the tensor and no second copy.
 Tensor read_npy(const ByteStream& stream) {
   constexpr std::uint64_t kChunkElements = 32 << 10;
-  const Header header = read_header(stream);
+  const NpyHeader header = read_header(stream);
   const std::uint64_t count = checked_count(header, stream);
   const Tensor out = raw::empty(header.shape, {.dtype = header.element.dtype});
   const bool in_order = !header.fortran_order || out.dim() < 2;
@@ -303,7 +305,7 @@ Tensor read_npy(const ByteStream& stream) {
     const Tensor part = in_order
                             ? raw::slice(flat, 0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1)
                             : raw::empty({elements}, out.options());
-    convert(header.element, chunk, part, stream.name);
+    convert_elements(header.element, chunk, part, stream.name);
     if (!in_order) order.put(part);
   }
   return out;
@@ -317,6 +319,10 @@ Tensor parse_npy(const ByteSource& source) {
                    }});
 }
 
-Tensor load_npy(const std::string& path) { return parse_npy(InputFile(path)); }
+}  // namespace lockstep::data
 
-}  // namespace lockstep::raw
+namespace lockstep {
+
+Tensor load_npy(const std::string& path) { return data::parse_npy(InputFile(path)); }
+
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 
 #include "lockstep/tensor/error.h"
 
-namespace lockstep {
+namespace lockstep::data {
 
 enum class Compression : std::uint8_t {
   kGzip,     // a .gz file: one member or several, checksums compared
@@ -41,4 +41,4 @@ class Inflater {
   std::string name_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::data

@@ -1,0 +1,56 @@
+// Why a group, or one of its operations, has failed: the state and the texts that all backends share.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+
+namespace lockstep::parallel {
+
+// A failure, or none yet.
+class GroupFailure {
+ public:
+  GroupFailure() = default;
+  explicit GroupFailure(std::string text, bool late = false) : text_(std::move(text)), late_(late) {}
+
+  explicit operator bool() const { return !text_.empty(); }
+  // The same, with the operation in front of the text.
+  GroupFailure with_context(const Call& call) const { return GroupFailure(call.describe() + ": " + text_, late_); }
+  // Throws the failure: a CommError, or a CommTimeout where a rank was late.
+  [[noreturn]] void raise() const;
+  void check() const {
+    if (*this) raise();
+  }
+  // For a group that is to start `call`: throws that it has failed before.
+  void check_usable(const Call& call) const;
+
+ private:
+  std::string text_;
+  bool late_ = false;
+};
+
+// "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
+std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);
+// Appends "rank 1 has not arrived" to a list of such.
+void append_rank(std::string& list, int rank, const char* what);
+
+// An operation that its group completes or fails. `Group` has a member wait(operation).
+template <class Group>
+class GroupWork : public Work {
+ public:
+  explicit GroupWork(Group* group) : group(group) {}
+
+  void fail(GroupFailure why) {
+    failure = std::move(why);
+    group = nullptr;
+  }
+  // Its group ends before it is complete.
+  void fail_without_group(const Call& call) { fail(GroupFailure(call.describe() + ": its group is gone")); }
+
+  Group* group;  // null once the operation is complete, has failed, or the group is gone
+  GroupFailure failure;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,157 @@
+// An operation on its way from the user's tensors to the backend: the steps that are the same for all backends.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/traced_work_internal.h"
+#include "lockstep/tensor/combine_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+
+// What the trace of an operation says, where a trace runs.
+struct ProcessGroup::Launch {
+  TraceTime time;
+  TraceLabels labels;
+};
+
+namespace {
+
+class Done final : public Work {
+ public:
+  void wait() override {}
+  bool is_completed() override { return true; }
+};
+
+class Then final : public Work {
+ public:
+  Then(std::shared_ptr<Work> work, Callback<void()> finish) : work_(std::move(work)), finish_(std::move(finish)) {}
+  void wait() override {
+    work_->wait();
+    if (finish_) std::exchange(finish_, {})();
+  }
+  bool is_completed() override {
+    if (!work_->is_completed()) return false;
+    wait();
+    return true;
+  }
+  bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
+
+ private:
+  std::shared_ptr<Work> work_;
+  Callback<void()> finish_;
+};
+
+// A group of one: every operation is a copy, or a reduction of one value.
+void run_alone(const Call& call) {
+  if (call.count == 0 || call.kind == Kind::kBarrier) return;
+  const void* const in = call.in.raw_data();
+  void* const out = call.out.raw_data();
+  if (call.scale == 1 && in == out) return;
+  if (call.scale == 1) return raw::copy(call.in.reshape(call.out.shape()), call.out);
+  raw::combine({.inputs = {&in, 1}, .outputs = {&out, 1}, .dtype = call.dtype, .scale = call.scale}, 0, call.count,
+               call.out.device());
+}
+
+// True where both are the same elements in the same order.
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
+         a.dtype() == b.dtype();
+}
+
+// Gives the call its tensors, contiguous. An output that is strided becomes a copy, in which elements that the operation
+// leaves alone keep their values.
+void pack(Call& call, const Tensor& in, const Tensor& out) {
+  if (in.defined()) call.in = raw::contiguous(in);
+  if (out.defined()) {
+    if (out.is_contiguous())
+      call.out = out;
+    else
+      call.out = same_place(in, out) ? call.in : raw::clone(out);
+    out.impl().storage->bump_version();
+  }
+  if (call.in.defined()) call.dtype = call.in.dtype();
+}
+
+// What ranks must agree on besides kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
+// and the scale. (FNV-1a)
+std::uint64_t detail_of(const Call& call) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  mix(std::bit_cast<std::uint64_t>(call.scale));
+  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
+  for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
+  return hash;
+}
+
+bool is_floating_sum(const Call& call) {
+  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
+  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
+}
+
+}  // namespace
+
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) {
+  return std::make_shared<Then>(std::move(work), std::move(finish));
+}
+
+// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
+std::uint64_t ProcessGroup::next_number(const Call& call) {
+  if (!call.is_message()) return calls_++;
+  return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
+}
+
+// Starts an operation. `call` has everything but the tensors.
+std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
+  const char* const kind = name(call.kind);
+  if (out.defined()) raw::require_writable(kind, out);
+  call.number = next_number(call);
+  call.rank = rank();
+  pack(call, in, out);
+  if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
+  call.detail = detail_of(call);
+  const Launch launched = record(call);
+  const bool is_packed = out.defined() && !out.is_contiguous();
+  const Tensor packed = is_packed ? call.out : Tensor();
+  std::shared_ptr<Work> work = launch(std::move(call));
+  if (launched.time) [[unlikely]]
+    work = std::make_shared<TracedWork>(std::move(work), kind, launched.time, launched.labels);
+  if (!is_packed) return work;
+  return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
+}
+
+// Counts what the call sends.
+ProcessGroup::Launch ProcessGroup::record(const Call& call) {
+  const TraceTime now = TraceTime::now();
+  const std::int64_t before = now ? traffic_->bytes() : 0;
+  if (backend_) backend_->record_traffic(call, phase_, *traffic_);
+  return {now,
+          {.bytes = now ? traffic_->bytes() - before : 0,
+           .from = rank(),
+           .to = call.is_message() ? call.root : -1,
+           .id = static_cast<std::int64_t>(call.number),
+           .phase = static_cast<int>(phase_),
+           .group = trace_group_}};
+}
+
+// Starts the operation on the device where the backend works.
+std::shared_ptr<Work> ProcessGroup::launch(Call call) {
+  if (!backend_) {
+    run_alone(call);
+    return std::make_shared<Done>();
+  }
+  const Tensor& any = call.in.defined() ? call.in : call.out;
+  if (!any.defined()) return backend_->start(std::move(call));
+  const Device home = backend_->home(any.device());
+  return home == any.device() ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
+}
+
+// Remembers a Work that has something left to do, so that it is done though it may be dropped.
+std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
+  std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
+  unfinished_.push_back(work);
+  return work;
+}
+
+}  // namespace lockstep::parallel
