@@ -30,14 +30,18 @@ void check(const LaunchOptions& options) {
   LOCKSTEP_CHECK(options.back_off.count() >= 0, "launch: back_off is {} ms, expected 0 or more",
                  options.back_off.count());
   const NodeOptions& nodes = options.nodes;
-  LOCKSTEP_CHECK(nodes.count >= 1 && nodes.count <= kMaxNodes, "launch: there are {} nodes, expected 1 to {}",
-                 nodes.count, kMaxNodes);
-  LOCKSTEP_CHECK(nodes.min_count >= 0 && nodes.min_count <= nodes.count, "launch: at least {} of {} nodes are wanted",
-                 nodes.min_count, nodes.count);
+  LOCKSTEP_CHECK(nodes.count >= 1 && nodes.count <= kMaxRanks / options.nproc,
+                 "launch: there are {} nodes with {} ranks each, expected 1 or more, with at most {} ranks in all",
+                 nodes.count, options.nproc, kMaxRanks);
   LOCKSTEP_CHECK(nodes.rank >= 0 && nodes.rank < nodes.count, "launch: the node's rank is {}, expected 0 to {}",
                  nodes.rank, nodes.count - 1);
   LOCKSTEP_CHECK(nodes.port >= 1 && nodes.port <= 65535, "launch: the master's port is {}, expected 1 to 65535",
                  nodes.port);
+  LOCKSTEP_CHECK(
+      nodes.count == 1 || options.max_restarts == 0,
+      "launch: max_restarts is {} with {} nodes, expected 0: a launcher restarts the ranks of its own host only\n"
+      "Start the job with torchrun, which restarts the ranks of all hosts together",
+      options.max_restarts, nodes.count);
 }
 
 // How long to wait before the next attempt: not at all after one that ran for a while.
@@ -71,30 +75,24 @@ int pause_unless_stopped(int stop_fd, milliseconds pause) {
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, RestartCallback on_restart) {
   check(options);
   RunIdentity identity = make_run_identity(options);
-  std::unique_ptr<NodeLink> link = options.nodes.count > 1 ? std::make_unique<NodeLink>(options, identity) : nullptr;
   std::optional<RankLogs> logs;
   if (!options.logs.folder.empty()) logs.emplace(options.logs, identity.id);
   Watchdog watchdog;
   BackOff back_off(options.back_off);
   for (int attempt = 0;; ++attempt) {
-    const Placement alone{.local_size = options.nproc, .world_size = options.nproc, .attempt = attempt};
-    const std::optional<Placement> place = link ? link->meet(attempt) : alone;
-    if (!place)
-      return {.exit_code = 128 + SIGTERM,
-              .ranks = {},
-              .attempt = attempt,
-              .was_asked_to_stop = true,
-              .elsewhere = "Stopped while it waited for other hosts\n"};
-    attempt = place->attempt;
+    const Placement place{.first_rank = options.nodes.rank * options.nproc,
+                          .local_size = options.nproc,
+                          .world_size = options.nodes.count * options.nproc,
+                          .attempt = attempt,
+                          .group_rank = options.nodes.rank,
+                          .group_size = options.nodes.count};
     const auto begin = Clock::now();
     LaunchResult result = run_attempt({.options = options,
                                        .identity = identity,
-                                       .place = *place,
+                                       .place = place,
                                        .watchdog = watchdog,
                                        .logs = logs ? &*logs : nullptr,
-                                       .failed_elsewhere = link ? link->failed_elsewhere() : -1,
                                        .on_line = on_line});
-    if (link) link->end(result);
     if (result.exit_code == 0 || result.was_asked_to_stop || attempt == options.max_restarts) return result;
     const milliseconds pause = back_off.after(Clock::now() - begin);
     if (on_restart) on_restart(result, pause);

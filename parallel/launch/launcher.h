@@ -1,7 +1,7 @@
-// Starts the ranks of a job, as lockstep-run does, and sees to it that they end, and are started again, together.
+// Starts the ranks of this host, as lockstep-run does, and supervises them: they end together and are restarted together.
 //
-// On several hosts one launcher runs on each; they meet at node 0's. Nothing here prints: what the ranks write goes line by
-// line to a callback and into files, how they ended into a result.
+// Nothing here prints: the ranks' output is passed line by line to a callback and written to files, and a result says how the
+// ranks ended.
 #pragma once
 
 #include <chrono>
@@ -15,17 +15,13 @@
 
 namespace lockstep::parallel {
 
-// This host among those of the job.
+// The hosts of a job. One launcher runs on each, with the same options except the rank, and starts the same number of
+// ranks. The launchers exchange nothing: a failure reaches the other hosts through the ranks.
 struct NodeOptions {
-  int count = 1;                      // hosts of the job
-  int min_count = 0;                  // so many are enough to begin, or go on, when the last call is over; 0: all
-  int rank = 0;                       // of this host among them
-  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
-  int port = 29500;                   // the ranks meet at one of the 64 ports above it
-  bool authenticate = true;           // the launchers know each other by the token
-  std::string token = {};             // empty: what LOCKSTEP_JOB_TOKEN holds
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);    // for all, or enough, to come
-  std::chrono::milliseconds last_call = std::chrono::seconds(30);  // for the others, once enough have come
+  int count = 1;                      // hosts of the job; several need LOCKSTEP_JOB_TOKEN and allow no restarts
+  int rank = 0;                       // this host's number
+  std::string address = "127.0.0.1";  // MASTER_ADDR: an address of host 0
+  int port = 29500;                   // MASTER_PORT: a port there, on which rank 0 listens
 };
 
 // Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.
@@ -56,7 +52,7 @@ struct LaunchOptions {
   // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
   std::chrono::milliseconds back_off = std::chrono::seconds(1);
   static constexpr std::chrono::seconds kCrashLoop{10};  // so soon after their start
-  NodeOptions nodes = {};                                // the job's other hosts
+  NodeOptions nodes = {};                                // the hosts of the job
   LogOptions logs = {};                                  // where the ranks' output goes
 };
 
@@ -87,7 +83,6 @@ struct LaunchResult {
   bool was_asked_to_stop = false;  // through stop_fd
   int stop_signal = 0;             // the last signal from there
   bool was_killed = false;         // by launch, after a second request
-  std::string elsewhere;           // what failed on another host first
   // Empty if exit_code is 0; else some lines: a request to stop, the first failure, the other ranks.
   std::string summary() const;
 };
@@ -95,10 +90,10 @@ struct LaunchResult {
 // Called when an attempt has failed and another one follows after `pause`.
 using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::milliseconds pause)>;
 
-// Runs `command` nproc times with the variables that torchrun sets, and waits until all have ended. When one fails, the
-// others, on all hosts, get SIGTERM, and after the grace SIGKILL; then all are started again, while there are restarts
-// left. No rank outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense,
-// IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
+// Runs `command` nproc times with the variables that torchrun sets, and waits until all ranks have ended. When a rank fails,
+// the others receive SIGTERM, and SIGKILL after the grace period; then all are restarted, while restarts are left. No rank
+// outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense, IoError if the
+// program cannot be started.
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
 // While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for

@@ -99,8 +99,7 @@ bool Attempt::is_running() const {
 
 void Attempt::turn() {
   // Negative ones are left out by poll.
-  std::vector<pollfd> polled{{stop_fd_, POLLIN, 0}, {is_stopping_ ? -1 : context_.failed_elsewhere, POLLIN, 0}};
-  const std::size_t first = polled.size();
+  std::vector<pollfd> polled{{stop_fd_, POLLIN, 0}};
   for (const auto& worker : workers_) {
     polled.push_back({worker->process->ended(), POLLIN, 0});
     for (const LineReader& stream : worker->streams) polled.push_back({stream.fd(), POLLIN, 0});
@@ -111,13 +110,12 @@ void Attempt::turn() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = *workers_[i];
     for (std::size_t s = 0; s < 2; ++s) {
-      if (polled[first + 3 * i + 1 + s].revents) emit(worker, s == 1, worker.streams[s].read());
+      if (polled[1 + 3 * i + 1 + s].revents) emit(worker, s == 1, worker.streams[s].read());
     }
-    if (polled[first + 3 * i].revents) ended.push_back(&worker);
+    if (polled[1 + 3 * i].revents) ended.push_back(&worker);
   }
   take_exits(ended);
   if (polled[0].revents) take_stop_request();
-  if (polled[1].revents && !is_stopping_) begin_stop();
 
   if (until_kill_ && until_kill_->passed()) kill_all();
   if (!until_given_up_ || !until_given_up_->passed()) return;

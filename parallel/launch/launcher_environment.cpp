@@ -48,17 +48,20 @@ void claim_port(RunIdentity& run) {
 
 RunIdentity make_run_identity(const LaunchOptions& options) {
   RunIdentity run;
-  run.id = options.run_id.empty() ? random_hex(8) : options.run_id;
+  run.id = options.run_id;
   if (options.nodes.count == 1) {
+    if (run.id.empty()) run.id = random_hex(8);
     claim_port(run);
     run.token = new_job_token();
     return run;
   }
   const char* const token = std::getenv("LOCKSTEP_JOB_TOKEN");
-  run.token = !options.nodes.token.empty() ? options.nodes.token : token ? token : "";
-  LOCKSTEP_CHECK(!run.token.empty() || !options.nodes.authenticate,
-                 "launch: several hosts need the job's token in LOCKSTEP_JOB_TOKEN, the same on all of them\n"
-                 "`lockstep-run --new-token` prints one; on a network you trust, --no-authenticate does without");
+  LOCKSTEP_CHECK(token && *token,
+                 "launch: LOCKSTEP_JOB_TOKEN is not set, and a job on {} hosts needs it: ranks authenticate by it\n"
+                 "`lockstep-run --new-token` prints a token; set it on all hosts",
+                 options.nodes.count);
+  if (run.id.empty()) run.id = "none";  // torchrun's default: the same on all hosts
+  run.token = token;
   run.address = options.nodes.address;
   run.port = std::to_string(options.nodes.port);
   return run;
@@ -82,9 +85,9 @@ std::vector<std::string> environment_of(int local_rank, const Placement& place, 
   set("TORCHELASTIC_RUN_ID", run.id);
   set("TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt));
   set("TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts));
-  set("TORCHELASTIC_USE_AGENT_STORE", options.nodes.count > 1 ? "True" : "False");  // who has MASTER_PORT
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");  // MASTER_PORT is rank 0's
   set("TORCHELASTIC_ERROR_FILE", error_file);
-  if (!run.token.empty()) set("LOCKSTEP_JOB_TOKEN", run.token);
+  set("LOCKSTEP_JOB_TOKEN", run.token);
   if (!std::getenv("LOCKSTEP_NUM_THREADS"))
     set("LOCKSTEP_NUM_THREADS", std::to_string(std::max(usable_cores() / place.local_size, 1)));
   for (const std::string& entry : options.environment) {

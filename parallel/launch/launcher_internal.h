@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,7 @@ struct RunIdentity {
   std::string token;                  // LOCKSTEP_JOB_TOKEN
   Descriptor claim;                   // keeps the port from other launchers on this host
 };
-// On several hosts the token is that of the environment. Throws InvalidArgument where there is none.
+// On several hosts the token is the environment's. Throws InvalidArgument if it is not set.
 RunIdentity make_run_identity(const LaunchOptions& options);
 
 // The ranks of one host among all, in one attempt.
@@ -30,31 +29,7 @@ struct Placement {
   int local_size = 1;
   int world_size = 1;
   int attempt = 0;
-  int group_rank = 0, group_size = 1;  // this host's place among those that take part
-};
-
-// The launchers of a job on several hosts, over a store that node 0's serves: they number the ranks, and hear when an attempt
-// has ended anywhere. Calls throw CommError where the others are lost.
-class NodeLink {
- public:
-  // Meets node 0; gives its run id to all.
-  NodeLink(const LaunchOptions& options, RunIdentity& identity);
-  ~NodeLink();
-  NodeLink(const NodeLink&) = delete;
-  NodeLink& operator=(const NodeLink&) = delete;
-
-  // Waits until all hosts have come to this attempt, or enough of them and the last call is over. One that comes late is
-  // in a later attempt. None where this process is asked to stop meanwhile.
-  std::optional<Placement> meet(int attempt);
-  // Readable once the attempt has failed on some host.
-  int failed_elsewhere() const;
-  // Says how this host's ranks ended, waits until the attempt is over everywhere, and writes into `result` what failed
-  // elsewhere first.
-  void end(LaunchResult& result);
-
- private:
-  class State;
-  std::unique_ptr<State> state_;
+  int group_rank = 0, group_size = 1;  // this host's number, and the number of hosts
 };
 
 // "NAME=value" for one rank: this process's environment, torchrun's variables over it, and `options.environment` over both.
@@ -85,7 +60,6 @@ struct WorkerSpec {
   std::string program;
   std::vector<std::string> command;
   std::vector<std::string> environment;
-  int in = -1;             // what becomes stdin; -1: /dev/null
   int out = -1, err = -1;  // what become stdout and stderr; -1: inherited
   int watchdog = -1;
 };
@@ -166,8 +140,7 @@ struct AttemptContext {
   const RunIdentity& identity;
   Placement place;
   Watchdog& watchdog;
-  RankLogs* logs;        // null: none
-  int failed_elsewhere;  // a descriptor that becomes readable when another host's ranks have failed; -1: none
+  RankLogs* logs;  // null: none
   const OutputCallback& on_line;
 };
 LaunchResult run_attempt(const AttemptContext& context);

@@ -68,7 +68,6 @@ std::string LaunchResult::summary() const {
   else if (was_asked_to_stop && stop_signal != 0)
     out = fmt::format("Asked to stop by {}\n", signal_text(stop_signal));
   if (attempt > 0 && !was_killed) out += fmt::format("After {} {}: ", attempt, attempt == 1 ? "restart" : "restarts");
-  if (!elsewhere.empty()) out += elsewhere;
   for (const RankExit& rank : ranks) {
     if (rank.rank == first_failure) out += "First to fail: " + rank.to_string() + "\n";
   }

@@ -165,7 +165,7 @@ pid_t start_worker(const WorkerSpec& spec) {
   const std::vector<char*> argv = pointers(spec.command), envp = pointers(spec.environment);
   Pipe failure = make_pipe();
   const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const Descriptor in = above_standard(spec.in >= 0 ? spec.in : null.get());
+  const Descriptor in = above_standard(null.get());
   LOCKSTEP_CHECK_IO(bool(in), "launch: cannot open /dev/null: {}", reason(errno));
   const Descriptor out = above_standard(spec.out), err = above_standard(spec.err);
   const ExecArguments arguments{.program = spec.program.c_str(),
