@@ -1,13 +1,13 @@
-# Installed: library, public headers, CMake package, lockstep.pc; `cpack -G DEB` puts the same into one .deb.
+# Installed: library, public headers, CMake package, lockstep.pc, lockstep-launch.pc; `cpack -G DEB` puts the same into one .deb.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS lockstep EXPORT lockstepTargets)
+install(TARGETS lockstep lockstep_launch EXPORT lockstepTargets)
 foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
 endforeach()
 install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 
-# Public are lockstep.h and the headers it leads to; all others are the library's own.
+# Public are lockstep.h, launch.h and the headers they lead to; all others are the library's own.
 function(lockstep_public_headers header out)
   set(found ${${out}})
   list(APPEND found ${header})
@@ -23,6 +23,7 @@ endfunction()
 
 set(public_headers "")
 lockstep_public_headers(lockstep.h public_headers)
+lockstep_public_headers(parallel/launch/launch.h public_headers)
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
 foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)
@@ -51,7 +52,9 @@ if(NOT BUILD_SHARED_LIBS)
   endif()
 endif()
 configure_file(cmake/lockstep.pc.in lockstep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/lockstep-launch.pc.in lockstep-launch.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc ${PROJECT_BINARY_DIR}/lockstep-launch.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)

@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 command -v doxygen >/dev/null || scripts/install_packages.sh docs
 command -v doxygen >/dev/null || { echo "Doxygen is needed (package doxygen)."; exit 1; }
 
-# Public are the headers that lockstep.h leads to, and what the sample programs use of the sources.
-public=lockstep.h
+# Public are the headers that lockstep.h and launch.h lead to, and what the sample programs use of the sources.
+public="lockstep.h parallel/launch/launch.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public | sed 's|.*"lockstep/||' | grep -v '^version.h$')

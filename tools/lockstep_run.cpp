@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "lockstep/tensor/device.h"
 
 namespace par = lockstep::parallel;

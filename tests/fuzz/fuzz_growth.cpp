@@ -17,7 +17,7 @@
 
 #include "lockstep/data/readers.h"
 #include "lockstep/nn/serialize.h"
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/simulate/simulation.h"
 #include "lockstep/tensor/npy_internal.h"

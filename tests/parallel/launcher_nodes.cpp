@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"

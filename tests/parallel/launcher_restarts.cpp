@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "tests/support/testing.h"
 
 namespace par = lockstep::parallel;

@@ -13,12 +13,14 @@ includes() {
 }
 
 # Public are the headers that these lead to. All others end in _internal.h.
-public="lockstep.h parallel/simulate/scaling.h"
+public="lockstep.h parallel/launch/launch.h parallel/simulate/scaling.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public 2>/dev/null | sed 's|.*"lockstep/||' | grep -v '^version.h$')
   public=$(printf '%s\n' $public $found | sort -u | tr '\n' ' ')
 done
+
+! grep -n parallel/launch lockstep.h || complain "lockstep.h includes a header of lockstep::launch, which is a library of its own"
 
 checked=0
 for module in $modules; do
@@ -59,7 +61,7 @@ for header in $(git ls-files $modules | grep '\.h$'); do
   is_public=no
   [[ " $public " != *" $header "* ]] || is_public=yes
   case $is_public-$header in
-    yes-*_internal.h) complain "$header: lockstep.h leads to it, so its name must not end in _internal.h" ;;
+    yes-*_internal.h) complain "$header: a public header leads to it, so its name must not end in _internal.h" ;;
     no-*_internal.h) ;;
     no-*) complain "$header: no public header leads to it, so its name must end in _internal.h" ;;
   esac

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/tensor/check_internal.h"
 

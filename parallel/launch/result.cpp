@@ -10,7 +10,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 

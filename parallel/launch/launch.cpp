@@ -1,4 +1,4 @@
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 
 namespace lockstep::parallel {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"

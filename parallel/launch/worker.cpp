@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
