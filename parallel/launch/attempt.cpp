@@ -1,8 +1,11 @@
-// One attempt of a launcher: its ranks, from their start to the end of the last one.
+// One attempt of a launcher: its ranks and their output, from the start to the end of the last rank.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "lockstep/parallel/launch/launch_internal.h"
@@ -12,195 +15,248 @@
 
 namespace lockstep::parallel {
 
+int StreamChoice::of(int local_rank) const {
+  const auto found = std::find_if(by_local_rank.begin(), by_local_rank.end(),
+                                  [&](const auto& entry) { return entry.first == local_rank; });
+  return found == by_local_rank.end() ? all : found->second;
+}
+
 namespace {
+
+// --- output -------------------------------------------------------------------------------------------------------------
+
+Descriptor create_log(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  Descriptor file(uninterrupted([&] { return ::open(path.c_str(), kFlags, 0644); }));
+  LOCKSTEP_CHECK_IO(bool(file), "launch: cannot create {}: {}", path, reason(errno));
+  return file;
+}
+
+void write_log(const Descriptor& file, const std::string& text) {
+  LOCKSTEP_CHECK_IO(write_all(file, text), "launch: cannot write a rank's log: {}", reason(errno));
+}
+
+// One output stream of a rank.
+struct OutputStream {
+  Descriptor open();  // the end that the rank writes to
+  std::vector<std::string> read(bool has_ended);
+
+  Descriptor pipe = {};
+  Descriptor log = {};   // where the lines are written; may be empty
+  bool is_shown = true;  // whether they are passed to the callback
+  std::string rest = {};
+};
+
+Descriptor OutputStream::open() {
+  int ends[2];
+  LOCKSTEP_CHECK_IO(::pipe2(ends, O_CLOEXEC) == 0, "launch: cannot make a pipe: {}", reason(errno));
+  pipe = Descriptor(ends[0]);
+  Descriptor other(ends[1]);
+  LOCKSTEP_CHECK_IO(::fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "launch: cannot set up a pipe: {}", reason(errno));
+  return other;
+}
+
+// The lines that are complete, without their ends; a line longer than kMaxOutputLine comes in pieces. After the rank's end
+// also the rest, without waiting for the end of the stream: a process that the rank has started may hold it open.
+std::vector<std::string> OutputStream::read(bool has_ended) {
+  char buffer[16 << 10];
+  ssize_t size = 0;
+  do {
+    size = uninterrupted([&] { return ::read(pipe.get(), buffer, sizeof(buffer)); });
+    if (size > 0) rest.append(buffer, static_cast<std::size_t>(size));
+  } while (has_ended && size > 0);
+  if (size == 0 || (size < 0 && errno != EAGAIN)) pipe.reset();
+
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = std::min(rest.find('\n', begin), begin + kMaxOutputLine)) < rest.size();) {
+    lines.push_back(rest.substr(begin, end - begin));
+    begin = rest[end] == '\n' ? end + 1 : end;
+  }
+  rest.erase(0, begin);
+  if (has_ended && !rest.empty()) lines.push_back(std::exchange(rest, {}));
+  return lines;
+}
+
+// --- start and end ------------------------------------------------------------------------------------------------------
 
 constexpr std::chrono::seconds kUnkillable{5};  // what the system gets to end a killed process
 
-struct Worker {
-  int local_rank = 0;
+struct Rank {
+  Process process = {};
   RankExit exit = {};
-  LineReader streams[2] = {};  // stdout, stderr
+  OutputStream streams[2] = {};  // stdout, stderr
   ErrorFile error = {};
-  std::optional<WorkerProcess> process = {};
+  std::string log_folder = {};  // empty: nothing is logged
 };
 
 class Attempt {
  public:
-  explicit Attempt(const AttemptContext& context) : context_(context), stop_fd_(context.options.stop_fd) {}
+  Attempt(const LaunchOptions& options, const OutputCallback& on_line)
+      : options_(options), on_line_(on_line), stop_fd_(options.stop_fd) {}
+  ~Attempt();
+  void start(int local_rank, int number, const JobIdentity& job, const std::string& log_folder);
   LaunchResult run();
 
  private:
-  void start(int local_rank);
-  Descriptor make_stream(Worker& worker, bool is_stderr);
-  void turn();
-  int next_timeout();
-  void emit(const Worker& worker, bool is_stderr, std::vector<std::string> lines) const;
-  void take_exits(const std::vector<Worker*>& ended);
-  void take_stop_request();
-  void signal_all(int signal);
-  void signal_and_continue(int signal);
-  void begin_stop();
-  void kill_all();
-  bool is_running() const;
+  Descriptor open_stream(Rank& rank, int local_rank, bool is_stderr) const;
+  void wait_and_handle();
+  void forward_output(Rank& rank, bool is_stderr, bool has_ended) const;
+  void handle_ends(const std::vector<Rank*>& ended);
+  void handle_stop_request();
+  void stop(int signal, std::chrono::milliseconds patience);
+  void signal_all(int signal) const;
+  bool is_running() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process.is_running(); });
+  }
 
-  AttemptContext context_;
-  std::string program_ = find_program(context_.options.command[0]);
-  std::vector<std::unique_ptr<Worker>> workers_;
+  const LaunchOptions& options_;
+  const OutputCallback& on_line_;
+  const Watchdog watchdog_;
+  std::vector<Rank> ranks_;
   LaunchResult result_;
   int stop_fd_;
-  bool is_stopping_ = false;
-  std::optional<Deadline> until_kill_, until_given_up_;
+  int stopped_by_ = 0;                     // SIGTERM or SIGKILL once all ranks are to end, else 0
+  std::optional<Deadline> stop_deadline_;  // then SIGTERM is followed by SIGKILL, and SIGKILL by giving up
 };
 
+void Attempt::start(int local_rank, int number, const JobIdentity& job, const std::string& log_folder) {
+  Rank& rank = ranks_.emplace_back();
+  rank.exit.rank = options_.nodes.rank * options_.nproc + local_rank;
+  if (!log_folder.empty()) rank.log_folder = fmt::format("{}/attempt_{}/{}", log_folder, number, local_rank);
+  const Descriptor out = open_stream(rank, local_rank, false), err = open_stream(rank, local_rank, true);
+  rank.process = start_process(options_.command, environment_of(local_rank, number, options_, job, rank.error.path()),
+                               out, err, watchdog_);
+  rank.exit.pid = rank.process.pid;
+}
+
+// The end of a pipe that the rank writes to; empty if the rank has the launcher's own stream.
+Descriptor Attempt::open_stream(Rank& rank, int local_rank, bool is_stderr) const {
+  OutputStream& stream = rank.streams[is_stderr];
+  if (!rank.log_folder.empty()) {
+    const int bit = is_stderr ? 2 : 1;
+    const bool is_teed = options_.logs.tee.of(local_rank) & bit;
+    const bool is_redirected = options_.logs.redirects.of(local_rank) & bit;
+    std::error_code error;
+    std::filesystem::create_directories(rank.log_folder, error);
+    LOCKSTEP_CHECK_IO(!error, "launch: cannot make the folder {} for logs: {}", rank.log_folder, error.message());
+    if (is_teed || is_redirected)
+      stream.log = create_log(rank.log_folder + (is_stderr ? "/stderr.log" : "/stdout.log"));
+    stream.is_shown = is_teed || !is_redirected;
+  }
+  return on_line_ || stream.log ? stream.open() : Descriptor();
+}
+
 LaunchResult Attempt::run() {
-  result_.attempt = context_.place.attempt;
-  if (context_.logs) context_.logs->begin(context_.place);
-  for (int rank = 0; rank < context_.place.local_size; ++rank) start(rank);
-  while (is_running()) turn();
-  for (const auto& worker : workers_) {
-    for (const bool is_stderr : {false, true}) emit(*worker, is_stderr, worker->streams[is_stderr].finish());
-    if (context_.logs && !worker->exit.error.empty())
-      context_.logs->write_error(worker->local_rank, worker->exit.error);
-    result_.ranks.push_back(worker->exit);
+  while (is_running()) wait_and_handle();
+  for (Rank& rank : ranks_) {
+    for (const bool is_stderr : {false, true}) forward_output(rank, is_stderr, /*has_ended=*/true);
+    if (!rank.log_folder.empty() && !rank.exit.error.empty())
+      write_log(create_log(rank.log_folder + "/error.json"), error_json(rank.exit.error));
+    result_.ranks.push_back(rank.exit);
   }
   return std::move(result_);
 }
 
-// The end of a pipe that the rank writes to; empty where it has the launcher's own stream.
-Descriptor Attempt::make_stream(Worker& worker, bool is_stderr) {
-  const bool is_logged = context_.logs && context_.logs->wants(worker.local_rank, is_stderr);
-  if (!context_.on_line && !is_logged) return {};
-  return worker.streams[is_stderr].open(fmt::format("rank {}", worker.exit.rank));
-}
-
-void Attempt::start(int local_rank) {
-  auto worker = std::make_unique<Worker>();
-  worker->local_rank = local_rank;
-  worker->exit.rank = context_.place.first_rank + local_rank;
-  const Descriptor out = make_stream(*worker, false), err = make_stream(*worker, true);
-  worker->process.emplace(WorkerSpec{.program = program_,
-                                     .command = context_.options.command,
-                                     .environment = environment_of(local_rank, context_.place, context_.options,
-                                                                   context_.identity, worker->error.path()),
-                                     .out = out.get(),
-                                     .err = err.get(),
-                                     .watchdog = context_.watchdog.socket()},
-                          context_.watchdog);
-  worker->exit.pid = worker->process->pid();
-  workers_.push_back(std::move(worker));
-}
-
-bool Attempt::is_running() const {
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->process->is_running(); });
-}
-
-// --- the loop -----------------------------------------------------------------------------------------------------------
-
-void Attempt::turn() {
-  // Negative ones are left out by poll.
-  std::vector<pollfd> polled{{stop_fd_, POLLIN, 0}};
-  for (const auto& worker : workers_) {
-    polled.push_back({worker->process->ended(), POLLIN, 0});
-    for (const LineReader& stream : worker->streams) polled.push_back({stream.fd(), POLLIN, 0});
-  }
-  if (::poll(polled.data(), polled.size(), next_timeout()) < 0) return;  // EINTR, or no memory for a moment
-
-  std::vector<Worker*> ended;
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    Worker& worker = *workers_[i];
-    for (std::size_t s = 0; s < 2; ++s) {
-      if (polled[1 + 3 * i + 1 + s].revents) emit(worker, s == 1, worker.streams[s].read());
-    }
-    if (polled[1 + 3 * i].revents) ended.push_back(&worker);
-  }
-  take_exits(ended);
-  if (polled[0].revents) take_stop_request();
-
-  if (until_kill_ && until_kill_->passed()) kill_all();
-  if (!until_given_up_ || !until_given_up_->passed()) return;
-  for (const auto& worker : workers_) {
-    worker->exit.is_stuck = worker->process->is_running();
-    worker->process->abandon();
+// After an exception ranks may still run.
+Attempt::~Attempt() {
+  signal_all(SIGKILL);
+  for (Rank& rank : ranks_) {
+    pollfd ended{rank.process.pidfd.get(), POLLIN, 0};
+    if (rank.process.is_running() && ::poll(&ended, 1, 1000) == 1) reap(rank.process, watchdog_, rank.exit);
   }
 }
 
-int Attempt::next_timeout() {
-  if (until_given_up_) return static_cast<int>(until_given_up_->slice().count());
-  if (until_kill_) return static_cast<int>(until_kill_->slice().count());
-  return -1;
+// --- events -------------------------------------------------------------------------------------------------------------
+
+void Attempt::wait_and_handle() {
+  std::vector<pollfd> polled{{stop_fd_, POLLIN, 0}};  // poll ignores negative descriptors
+  for (const Rank& rank : ranks_) {
+    for (const Descriptor* each : {&rank.process.pidfd, &rank.streams[0].pipe, &rank.streams[1].pipe})
+      polled.push_back({each->get(), POLLIN, 0});
+  }
+  const int timeout = stop_deadline_ ? static_cast<int>(stop_deadline_->slice().count()) : -1;
+  if (::poll(polled.data(), polled.size(), timeout) < 0) return;  // EINTR, or no memory for a moment
+
+  std::vector<Rank*> ended;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const pollfd* const events = &polled[1 + 3 * i];
+    if (events[1].revents) forward_output(ranks_[i], /*is_stderr=*/false, /*has_ended=*/false);
+    if (events[2].revents) forward_output(ranks_[i], /*is_stderr=*/true, /*has_ended=*/false);
+    if (events[0].revents) ended.push_back(&ranks_[i]);
+  }
+  handle_ends(ended);
+  if (polled[0].revents) handle_stop_request();
+  if (!stop_deadline_ || !stop_deadline_->passed()) return;
+  if (stopped_by_ == SIGTERM) return stop(SIGKILL, kUnkillable);
+  for (Rank& rank : ranks_) {
+    rank.exit.is_stuck = rank.process.is_running();
+    rank.process.pidfd.reset();
+  }
 }
 
-// Those who fail together: a rank killed by a signal comes first, as the others may have failed for want of it.
-void Attempt::take_exits(const std::vector<Worker*>& ended) {
-  Worker* first = nullptr;
-  for (Worker* worker : ended) {
-    RankExit& exit = worker->exit;
-    const WorkerProcess::End end = worker->process->take_end();
-    exit.signal = end.signal;
-    exit.code = end.code;
-    exit.was_stopped = is_stopping_;
-    if (exit.code != 0) exit.error = worker->error.read();
-    const bool is_worse = !first || (exit.signal != 0 && first->exit.signal == 0);
-    if (exit.code != 0 && !is_stopping_ && is_worse) first = worker;
+void Attempt::forward_output(Rank& rank, bool is_stderr, bool has_ended) const {
+  OutputStream& stream = rank.streams[is_stderr];
+  for (const std::string& line : stream.read(has_ended)) {
+    if (stream.log) write_log(stream.log, line + "\n");
+    if (stream.is_shown && on_line_) on_line_(rank.exit.rank, is_stderr, line);
+  }
+}
+
+// Of ranks that fail together, one that a signal killed is the first: the others may have failed because of it.
+void Attempt::handle_ends(const std::vector<Rank*>& ended) {
+  const RankExit* first = nullptr;
+  for (Rank* rank : ended) {
+    RankExit& exit = rank->exit;
+    reap(rank->process, watchdog_, exit);
+    exit.was_stopped = stopped_by_ != 0;
+    if (exit.code == 0) continue;
+    exit.error = rank->error.read();
+    if (!exit.was_stopped && (!first || (exit.signal != 0 && first->signal == 0))) first = &exit;
   }
   if (!first) return;
-  result_.first_failure = first->exit.rank;
-  result_.exit_code = first->exit.code;
-  begin_stop();
+  result_.first_failure = first->rank;
+  result_.exit_code = first->code;
+  stop(SIGTERM, options_.grace);
 }
 
-// --- stopping -----------------------------------------------------------------------------------------------------------
-
-void Attempt::signal_all(int signal) {
-  for (const auto& worker : workers_) worker->process->signal(signal);
-}
-
-// A stopped rank (SIGSTOP, or a debugger's) receives the signal only when it is continued.
-void Attempt::signal_and_continue(int signal) {
-  signal_all(signal);
-  signal_all(SIGCONT);
-}
-
-void Attempt::begin_stop() {
-  is_stopping_ = true;
-  until_kill_.emplace(context_.options.grace);
-  signal_and_continue(SIGTERM);
-}
-
-void Attempt::kill_all() {
-  is_stopping_ = true;
-  signal_all(SIGKILL);
-  until_kill_.reset();
-  if (!until_given_up_) until_given_up_.emplace(kUnkillable);
-}
-
-// The first request is passed on, and the ranks end in their own time: they may have something to save. The
-// second request kills the ranks that still run.
-void Attempt::take_stop_request() {
-  const int signal = take_request(stop_fd_);
+// The first request is passed on, and the ranks end in their own time: they may have something to save. The second request
+// kills the ranks that still run.
+void Attempt::handle_stop_request() {
+  const int signal = read_stop_request(stop_fd_);
   if (signal == 0 || result_.was_killed) return;
   result_.stop_signal = signal;
-  if (!std::exchange(result_.was_asked_to_stop, true)) return signal_and_continue(signal);
+  if (!std::exchange(result_.was_asked_to_stop, true)) return signal_all(signal);
   if (!is_running()) return;
   result_.was_killed = true;
   result_.exit_code = 128 + signal;
-  kill_all();
+  stop(SIGKILL, kUnkillable);
 }
 
-// --- output -------------------------------------------------------------------------------------------------------------
+void Attempt::stop(int signal, std::chrono::milliseconds patience) {
+  stopped_by_ = signal;
+  stop_deadline_.emplace(patience);
+  signal_all(signal);
+}
 
-void Attempt::emit(const Worker& worker, bool is_stderr, std::vector<std::string> lines) const {
-  RankLogs* const logs = context_.logs;
-  for (std::string& line : lines) {
-    if (logs && logs->wants(worker.local_rank, is_stderr)) logs->write(worker.local_rank, is_stderr, line);
-    if (logs && logs->redirects(worker.local_rank, is_stderr)) continue;
-    if (context_.on_line) context_.on_line(worker.exit.rank, is_stderr, line);
+// A stopped rank (SIGSTOP, or a debugger's) receives the signal only when it is continued.
+void Attempt::signal_all(int signal) const {
+  for (const int number : {signal, SIGCONT}) {
+    for (const Rank& rank : ranks_) {
+      if (rank.process.is_running()) ::kill(-rank.process.pid, number);
+    }
   }
 }
 
 }  // namespace
 
-LaunchResult run_attempt(const AttemptContext& context) { return Attempt(context).run(); }
+LaunchResult run_attempt(int number, const LaunchOptions& options, const JobIdentity& job,
+                         const std::string& log_folder, const OutputCallback& on_line) {
+  Attempt attempt(options, on_line);
+  for (int rank = 0; rank < options.nproc; ++rank) attempt.start(rank, number, job, log_folder);
+  LaunchResult result = attempt.run();
+  result.attempt = number;
+  return result;
+}
 
 }  // namespace lockstep::parallel

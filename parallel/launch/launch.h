@@ -4,6 +4,8 @@
 // ranks ended.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -44,14 +46,14 @@ struct LaunchOptions {
   std::vector<std::string> command = {};      // program and arguments; found in PATH if without a slash
   std::vector<std::string> environment = {};  // "NAME=value", on top of this process's and the ranks' own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
-  // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, when the ranks shall stop: they get
-  // that signal (SIGTERM for a byte) and SIGCONT, and the second time SIGKILL. -1: none. See StopSignals.
+  // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, to request a stop: the ranks receive that
+  // signal (SIGTERM for a byte) and SIGCONT, and at the second request SIGKILL. -1: none. See StopSignals.
   int stop_fd = -1;
   int max_restarts = 0;     // of all ranks, when one has failed
-  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
-  // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
+  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one, or "none" on several hosts
+  // The pause before ranks that keep failing within kCrashLoop are restarted; it doubles each time, up to a minute.
   std::chrono::milliseconds back_off = std::chrono::seconds(1);
-  static constexpr std::chrono::seconds kCrashLoop{10};  // so soon after their start
+  static constexpr std::chrono::seconds kCrashLoop{10};  // since their start
   NodeOptions nodes = {};                                // the hosts of the job
   LogOptions logs = {};                                  // where the ranks' output goes
 };
@@ -67,8 +69,8 @@ struct RankExit {
   int code = 0;              // 128 + signal for signals
   int signal = 0;            // that ended it; 0: none
   bool was_stopped = false;  // by launch, after another rank had failed or on request
-  bool is_stuck = false;     // still there after SIGKILL
-  std::string error;         // what it left with write_error_file
+  bool is_stuck = false;     // still running after SIGKILL
+  std::string error;         // the message of its error file
 
   // "rank 1 (pid 71) was killed by signal 11 (SIGSEGV)", or "... exited with code 3: all_reduce: ..."
   std::string to_string() const;
@@ -96,8 +98,8 @@ using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::m
 // program cannot be started.
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for
-// LaunchOptions::stop_fd. An ignored SIGHUP (nohup) stays ignored. To be made before other threads are.
+// During its lifetime SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for LaunchOptions::stop_fd. An
+// ignored SIGHUP (nohup) stays ignored. Make it before other threads are started.
 class StopSignals {
  public:
   StopSignals();
@@ -108,11 +110,11 @@ class StopSignals {
 
  private:
   int fd_ = -1;
-  std::vector<unsigned char> before_;  // the thread's signal mask
+  sigset_t before_;  // the thread's signal mask
 };
 
-// For a rank that ends because of an error: leaves `message` for the launcher's summary (lockstep-run, torchrun). Without
-// a launcher it does nothing. Never throws.
+// For a rank that ends because of an error: writes `message` to the file from which the launcher (lockstep-run, torchrun)
+// takes it for its summary. Does nothing without a launcher. Never throws.
 void write_error_file(const std::string& message);
 
 // A token for LOCKSTEP_JOB_TOKEN: 256 random bits in hexadecimal.
