@@ -29,7 +29,6 @@
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/comm/trace_ranks.h"
 #include "lockstep/parallel/comm/traffic.h"
-#include "lockstep/parallel/launch/launcher.h"
 #include "lockstep/parallel/rendezvous/file_store.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/rendezvous/tcp_store.h"

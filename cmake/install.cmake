@@ -1,7 +1,7 @@
-# Installs library, public headers, CMake package and lockstep.pc; `cpack -G DEB` puts the same into one .deb.
+# Installs library, public headers, CMake package, lockstep.pc, lockstep-launch.pc; `cpack -G DEB` puts the same into one .deb.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS lockstep lockstep_simulate EXPORT lockstepTargets)
+install(TARGETS lockstep lockstep_launch lockstep_simulate EXPORT lockstepTargets)
 foreach(module IN LISTS LOCKSTEP_BACKEND_MODULES)
   install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep COMPONENT ${module})
 endforeach()
@@ -22,7 +22,7 @@ function(lockstep_public_headers header out)
 endfunction()
 
 set(public_headers "")
-foreach(root IN ITEMS lockstep.h parallel/simulate/simulate.h)
+foreach(root IN ITEMS lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h)
   lockstep_public_headers(${root} public_headers)
 endforeach()
 install(FILES include/lockstep/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
@@ -53,7 +53,9 @@ if(NOT BUILD_SHARED_LIBS)
   endif()
 endif()
 configure_file(cmake/lockstep.pc.in lockstep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/lockstep-launch.pc.in lockstep-launch.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc ${PROJECT_BINARY_DIR}/lockstep-launch.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)

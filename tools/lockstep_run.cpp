@@ -2,8 +2,6 @@
 //   lockstep-run --nproc-per-node 2 ./program --its-own arguments
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -11,29 +9,30 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/launch/hosts_options_internal.h"
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "lockstep/tensor/device.h"
-#include "tools/lockstep_run_hosts.h"
 
 namespace par = lockstep::parallel;
 
 namespace {
 
+// One write for a line, so that lines of several runs on one terminal stay whole.
+void print_line(const std::string& text, bool is_stderr) {
+  std::FILE* const file = is_stderr ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
 struct Arguments {
   std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
   int node_rank = 0, master_port = 29500, max_restarts = 0;
-  double grace = 30, last_call = 30;
-  bool no_prefix = false, no_authenticate = false, new_token = false, standalone = false;
+  double grace = 30;
+  bool no_prefix = false, new_token = false, standalone = false;
   bool flag_ignored = false;
   std::string ignored;
-  std::string host_name;  // of an assigned launcher
-  bool probe = false;
-  HostsArguments hosts;
 };
 
 // --- the command line ---------------------------------------------------------------------------------------------------
@@ -69,20 +68,17 @@ class Declaration {
 void declare(CLI::App& app, Arguments& arguments) {
   Declaration add(app);
   add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
-  add.option("nnodes", arguments.nnodes, "N|MIN:MAX", "hosts of the job; start this program on each");
-  add.option("last-call-timeout", arguments.last_call, "SECONDS", "for more than MIN hosts to come, or to come back")
-      ->check(CLI::Range(0.0, 86400.0));
+  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
   add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
   add.option("master-addr", arguments.master, "HOST", "of several hosts: the address of host 0");
-  add.option("master-port", arguments.master_port, "PORT", "a port there; ranks use the 64 above it as well")
+  add.option("master-port", arguments.master_port, "PORT", "a port there, on which rank 0 listens")
       ->check(CLI::Range(1, 65535));
   add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "the same in one word");
-  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run");
+  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
   add.flag("standalone", arguments.standalone, "one host, whatever the options above say");
-  add.flag("no-authenticate", arguments.no_authenticate,
-           "several hosts without LOCKSTEP_JOB_TOKEN, on a network you trust");
-  add.flag("new-token", arguments.new_token, "print a token for LOCKSTEP_JOB_TOKEN, and end");
-  add.option("max-restarts", arguments.max_restarts, "N", "start all ranks again so often when one has failed")
+  add.flag("new-token", arguments.new_token, "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and end");
+  add.option("max-restarts", arguments.max_restarts, "N",
+             "restart all ranks at most N times when one has failed; one host")
       ->check(CLI::NonNegativeNumber);
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
@@ -96,17 +92,6 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("monitor-interval", arguments.ignored, "SECONDS", "accepted: failures are noticed at once");
   for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
     add.option(name, arguments.ignored, "X", "accepted, changes nothing");
-  add.option("hosts", arguments.hosts.list, "A,B,...", "start on these hosts, over ssh, after a pre-flight");
-  add.option("hostfile", arguments.hosts.file, "FILE", "the same, one host a line: \"name\" or \"name slots=4\"");
-  add.option("ssh", arguments.hosts.ssh, "COMMAND", "for --hosts: what starts a command on a host");
-  add.option("remote-path", arguments.hosts.remote_path, "PATH", "of lockstep-run there; unset: the same as here");
-  add.option("export", arguments.hosts.exported, "NAME[=VALUE]",
-             "a variable for there; LOCKSTEP_* are handed on anyway")
-      ->allow_extra_args(false);
-  add.flag("preflight", arguments.hosts.only_preflight, "look at hosts, programs and links, and end");
-  add.flag("no-preflight", arguments.hosts.no_preflight, "start without");
-  app.add_option("--host-name", arguments.host_name)->group("");  // for --assigned
-  app.add_flag("--probe", arguments.probe)->group("");
   app.prefix_command();  // the first thing that is no option, and all behind it, is the program's
   app.footer(
       "Options end at the program's name; PET_<NAME> variables stand for them, too. Each rank gets RANK, WORLD_SIZE,\n"
@@ -135,14 +120,14 @@ int number_of_ranks(const std::string& text) {
   return *count;
 }
 
-// "2", or torchrun's "1:2", the least and the most.
-std::pair<int, int> number_of_nodes(const std::string& text) {
-  const auto colon = text.find(':');
-  const auto least = to_number(text.substr(0, colon));
-  const auto most = colon == std::string::npos ? least : to_number(text.substr(colon + 1));
-  if (!least || !most || *least < 1 || *most < *least)
-    throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1, or MIN:MAX");
-  return {*least, *most};
+int number_of_nodes(const std::string& text) {
+  const auto count = to_number(text);
+  if (text.find(':') != std::string::npos)
+    throw CLI::ValidationError("--nnodes", "is \"" + text +
+                                               "\", expected one number\nFor a job whose number of hosts " +
+                                               "may change use torchrun, which starts the same program");
+  if (!count || *count < 1) throw CLI::ValidationError("--nnodes", "is \"" + text + "\", expected a number from 1");
+  return *count;
 }
 
 // "3", or "0:3,1:1".
@@ -171,13 +156,11 @@ par::StreamChoice to_streams(const char* flag, const std::string& text) {
 }
 
 par::NodeOptions to_nodes(const Arguments& arguments) {
-  par::NodeOptions nodes{.authenticate = !arguments.no_authenticate};
-  if (arguments.standalone) return nodes;
-  std::tie(nodes.min_count, nodes.count) = number_of_nodes(arguments.nnodes);
-  nodes.last_call = std::chrono::milliseconds(static_cast<long>(arguments.last_call * 1000));
-  nodes.rank = arguments.node_rank;
-  nodes.address = arguments.master;
-  nodes.port = arguments.master_port;
+  if (arguments.standalone) return {};
+  par::NodeOptions nodes{.count = number_of_nodes(arguments.nnodes),
+                         .rank = arguments.node_rank,
+                         .address = arguments.master,
+                         .port = arguments.master_port};
   if (arguments.endpoint.empty()) return nodes;
   const auto colon = arguments.endpoint.rfind(':');
   const bool has_port = colon != std::string::npos && arguments.endpoint.find(']', colon) == std::string::npos;
@@ -209,15 +192,8 @@ par::LaunchOptions to_options(const Arguments& arguments, std::vector<std::strin
 
 // --- running ------------------------------------------------------------------------------------------------------------
 
-// What has failed, for people. With --hosts all launchers write to one terminal, so each tells of its own ranks only, and
-// the first one of a launcher that cannot tell any more.
-void report(const Arguments& arguments, const par::LaunchResult& result, const std::string& then) {
-  const bool is_assigned = !arguments.host_name.empty();
-  const bool is_told = !result.elsewhere.empty() &&
-                       (arguments.node_rank > 0 || result.elsewhere.find("First to fail") != std::string::npos);
-  if (result.exit_code == 0 || (is_assigned && is_told)) return;
-  const std::string host = is_assigned ? fmt::format("host {}: ", arguments.host_name) : "";
-  fmt::print(stderr, "lockstep-run: {}{}{}", host, result.summary(), then);
+void report(const par::LaunchResult& result, const std::string& then) {
+  if (result.exit_code != 0) fmt::print(stderr, "lockstep-run: {}{}", result.summary(), then);
 }
 
 // A choice for a rank that does not exist would have no effect.
@@ -230,9 +206,10 @@ void check_local_ranks(const char* flag, const par::StreamChoice& choice, int np
   }
 }
 
-int run(const Arguments& arguments, par::LaunchOptions options, const par::StopSignals& signals) {
+int run(const Arguments& arguments, par::LaunchOptions options) {
   check_local_ranks("--redirects", options.logs.redirects, options.nproc);
   check_local_ranks("--tee", options.logs.tee, options.nproc);
+  const par::StopSignals signals;
   options.stop_fd = signals.fd();
   par::OutputCallback on_line;
   if (!arguments.no_prefix)
@@ -244,55 +221,19 @@ int run(const Arguments& arguments, par::LaunchOptions options, const par::StopS
   const par::LaunchResult result =
       par::launch(options, std::move(on_line), [&](const par::LaunchResult& failed, std::chrono::milliseconds pause) {
         const std::string when = pause.count() > 0 ? fmt::format(" in {} s", pause.count() / 1e3) : "";
-        report(arguments, failed,
+        report(failed,
                fmt::format("lockstep-run: restart {} of {}{}\n", failed.attempt + 1, options.max_restarts, when));
       });
-  report(arguments, result, "");
+  report(result, "");
   return result.exit_code;
 }
 
-// On a host, for the lockstep-run that has --hosts.
-int run_assigned(const Arguments& arguments, const std::string& token, std::vector<std::string> command) {
-  par::LaunchOptions options = to_options(arguments, std::move(command));
-  options.nodes.token = token;
-  if (arguments.probe) {
-    const par::Leash leash(STDIN_FILENO, {});
-    par::probe_host(options.nodes, options.command[0], [](const std::string& line) { print_line(line + "\n", false); });
-    return 0;
-  }
-  const par::StopSignals signals;
-  const par::Leash leash(STDIN_FILENO, options.grace);
-  return run(arguments, std::move(options), signals);
-}
-
-int run_on_hosts(const Arguments& arguments, const CLI::App& app) {
-  const par::LaunchOptions checked = to_options(arguments, app.remaining());
-  par::HostsOptions options = to_hosts(arguments.hosts, flags_of(app));
-  options.command = checked.command;
-  options.grace = checked.grace;
-  if (app.count("--nnodes") > 0) {
-    const int most = checked.nodes.count, hosts = static_cast<int>(options.hosts.size());
-    if (most != hosts)
-      throw CLI::ValidationError("--nnodes", fmt::format("is for {} hosts, and {} are given", most, hosts));
-    options.min_hosts = checked.nodes.min_count < most ? checked.nodes.min_count : 0;
-  }
-  options.port = arguments.master_port;
-  if (app.count("--master-addr") > 0) options.address = arguments.master;
-  return run_hosts(arguments.hosts, std::move(options));
-}
-
-int run_as_told(const CLI::App& app, const Arguments& arguments, const std::string& token) {
-  if (arguments.new_token) {
-    if (!app.remaining().empty())
-      throw CLI::ValidationError("--new-token", "prints a token and starts nothing; leave the program out");
-    fmt::print("{}\n", par::new_job_token());
-    return 0;
-  }
-  if (!token.empty()) return run_assigned(arguments, token, app.remaining());
-  if (arguments.hosts.is_wanted()) return run_on_hosts(arguments, app);
-  par::LaunchOptions options = to_options(arguments, app.remaining());
-  const par::StopSignals signals;
-  return run(arguments, std::move(options), signals);
+int run_as_told(const CLI::App& app, const Arguments& arguments) {
+  if (!arguments.new_token) return run(arguments, to_options(arguments, app.remaining()));
+  if (!app.remaining().empty())
+    throw CLI::ValidationError("--new-token", "prints a token and starts nothing; leave the program out");
+  fmt::print("{}\n", par::new_job_token());
+  return 0;
 }
 
 }  // namespace
@@ -304,21 +245,16 @@ int main(int argc, char** argv) {
       "lockstep-run");
   Arguments arguments;
   declare(app, arguments);
-  const bool is_assigned = argc == 2 && std::string_view(argv[1]) == "--assigned";
   try {
-    if (!is_assigned) {
-      app.parse(argc, argv);
-      return run_as_told(app, arguments, "");
-    }
-    par::Assignment assignment = take_assignment();
-    std::reverse(assignment.arguments.begin(), assignment.arguments.end());  // as CLI11 wants them
-    app.parse(std::move(assignment.arguments));
-    return run_as_told(app, arguments, assignment.token);
+    app.parse(argc, argv);
+    return run_as_told(app, arguments);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error) == 0 ? 0 : 2;
-    return is_assigned ? par::kLauncherFailed : code;
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const lockstep::InvalidArgument& error) {
+    fmt::print(stderr, "lockstep-run: {}\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep-run: {}\n", error.what());
-    return is_assigned ? par::kLauncherFailed : 1;
+    return 1;
   }
 }

@@ -38,5 +38,6 @@ class Lockstep(ConanFile):
         CMake(self).install()
 
     def package_info(self):
-        self.cpp_info.libs = ["lockstep"]
+        self.cpp_info.libs = ["lockstep_launch", "lockstep"]  # the first one is static: it costs nothing unless used
         self.cpp_info.set_property("cmake_target_name", "lockstep::lockstep")
+        self.cpp_info.set_property("cmake_target_aliases", ["lockstep::launch"])

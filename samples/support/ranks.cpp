@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "support/step.h"
 
 namespace samples {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "tests/fuzz/watched_input.h"
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <map>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/tensor/device.h"

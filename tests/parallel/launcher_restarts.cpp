@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "lockstep/parallel/launch/launcher.h"
+#include "lockstep/parallel/launch/launch.h"
 #include "tests/support/testing.h"
 
 namespace par = lockstep::parallel;
@@ -159,6 +159,9 @@ TEST_CASE("options that make no sense are refused") {
   CHECK(contains(text({.nodes = {.count = 2, .port = 0}}), "port is 0, expected 1 to 65535"));
   ::unsetenv("LOCKSTEP_JOB_TOKEN");
   CHECK(contains(text({.nodes = {.count = 2}}), "lockstep-run --new-token"));
+  CHECK(contains(text({.max_restarts = 1, .nodes = {.count = 2}}),
+                 "expected 0: a launcher restarts the ranks of its own"));
+  CHECK(contains(text({.nproc = 64, .nodes = {.count = 65}}), "at most 4096 ranks in all"));
   CHECK(contains(text({.logs = {.folder = "/dev/null/x"}}), "/dev/null/x"));
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,19 @@ TEST_CASE("restarts are told, and PET_ variables stand for options") {
   CHECK(lockstep_run("--new-token").output.size() == 65);
 }
 
+TEST_CASE("of several hosts lockstep-run sets the variables, and rank 0 listens on the port as given") {
+  ::setenv("LOCKSTEP_JOB_TOKEN", "0123456789abcdef0123456789abcdef", 1);
+  const std::string show = " sh -c 'echo $RANK/$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $LOCKSTEP_JOB_TOKEN'";
+  for (const char* where : {"--master-addr a.example --master-port 4000", "--rdzv-endpoint a.example:4000"}) {
+    const Finished run = lockstep_run(std::string("--nnodes 3 --node-rank 1 --nproc-per-node 2 ") + where + show);
+    CHECK(run.code == 0);
+    CHECK(contains(run.output, "[2] 2/6 a.example:4000 0123456789abcdef0123456789abcdef\n"));
+    CHECK(contains(run.output, "[3] 3/6 a.example:4000 0123456789abcdef0123456789abcdef\n"));
+  }
+  CHECK(contains(lockstep_run("--nnodes 3 --standalone" + show).output, "[0] 0/1 127.0.0.1:"));
+  ::unsetenv("LOCKSTEP_JOB_TOKEN");
+}
+
 TEST_CASE("wrong command lines are refused, with what is wrong") {
   struct Case {
     std::string arguments, part;
@@ -75,7 +89,12 @@ TEST_CASE("wrong command lines are refused, with what is wrong") {
            {"--nproc-per-node 0 true", "expected a number from 1, or auto"},
            {"--nproc-per-node", "nproc-per-node"},
            {"--no-such-flag true", "--no-such-flag"},
-           {"--nnodes 2:1 true", "is \"2:1\", expected a number from 1, or MIN:MAX"},
+           {"--nnodes 1:2 true",
+            "is \"1:2\", expected one number\nFor a job whose number of hosts may change use torchrun"},
+           {"--nnodes 2 --node-rank 2 true", "the node's rank is 2, expected 0 to 1"},
+           {"--nnodes 2 --max-restarts 1 touch started", "Start the job with torchrun"},
+           {"--nnodes 2 touch started", "LOCKSTEP_JOB_TOKEN is not set"},
+           {"--nnodes 2 touch started", "lockstep-run --new-token"},
            {"--nnodes x true", "is \"x\", expected a number from 1"},
            {"--rdzv-endpoint :1 true", "expected HOST or HOST:PORT"},
            {"--max-restarts -1 true", "max-restarts"},
@@ -91,6 +110,7 @@ TEST_CASE("wrong command lines are refused, with what is wrong") {
     CHECK(run.code == 2);
     CHECK_MESSAGE(contains(run.output, wrong.part), run.output);
   }
+  CHECK_FALSE(std::filesystem::exists("started"));
   const Finished missing = lockstep_run("no-such-program");
   CHECK(missing.code == 1);
   CHECK(contains(missing.output, "no program \"no-such-program\" in PATH"));

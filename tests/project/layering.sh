@@ -13,12 +13,14 @@ includes() {
 }
 
 # Headers that these include are public. All others end in _internal.h.
-public="lockstep.h parallel/simulate/simulate.h"
+public="lockstep.h parallel/launch/launch.h parallel/simulate/simulate.h"
 for ((before = 0; before != ${#public};)); do
   before=${#public}
   found=$(grep -hoE '^#include "lockstep/[^"]+' $public 2>/dev/null | sed 's|.*"lockstep/||' | grep -v '^version.h$')
   public=$(printf '%s\n' $public $found | sort -u | tr '\n' ' ')
 done
+
+! grep -n parallel/launch lockstep.h || complain "lockstep.h includes a header of lockstep::launch, which is a library of its own"
 
 checked=0
 for module in $modules; do

@@ -11,6 +11,8 @@ for module in $modules; do
   objects "$module" | xargs -rd "\n" nm --undefined-only | awk '$1 == "U" {print $2}' | sort -u >"${module//\//_}.needs"
   objects "$module" | xargs -rd "\n" nm --defined-only | awk '$2 ~ /^[TDBR]$/ {print $3}' | sort -u >"${module//\//_}.defines"
 done
+! grep 'lockstep\.dir/.*parallel/launch/' "$OBJECTS" || { echo "the library holds objects of parallel/launch"; failed=1; }
+[ -s parallel_launch.needs ] || { echo "no object files of parallel/launch in $OBJECTS"; exit 1; }
 [ -s tensor.needs ] || { echo "no object files of tensor/ in $OBJECTS"; exit 1; }
 for module in $modules; do
   allowed=$(sed -n "s|^$module: *||p" "$layers")

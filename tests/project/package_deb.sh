@@ -7,7 +7,7 @@ deb=$(find . -name "lockstep_${VERSION}_*.deb")
 [ -f "$deb" ] || { cat cpack.log; exit 1; }
 dpkg-deb -c "$deb" | awk '{print $6}' >content
 for part in '/liblockstep\.(so|a)$' '/include/lockstep/lockstep\.h$' '/include/lockstep/version\.h$' \
-            '/include/lockstep/tensor/tensor\.h$' '/bin/lockstep-run$' '/lockstepConfig\.cmake$' '/lockstep\.pc$'; do
+            '/include/lockstep/tensor/tensor\.h$' '/liblockstep_launch\.a$' '/include/lockstep/parallel/launch/launch\.h$' '/bin/lockstep-run$' '/lockstepConfig\.cmake$' '/lockstep\.pc$' '/lockstep-launch\.pc$'; do
   grep -qE "$part" content || { echo "$deb lacks $part"; exit 1; }
 done
 ! grep -E '_internal\.h$|/(cpu|cuda)/' content || { echo "private headers are installed"; exit 1; }

@@ -10,6 +10,20 @@ export LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # Copied out of the tree, so that only the installed headers can be found.
 cp "$SOURCE"/tests/contract/*.cpp .
 
+# A program of the library launch.
+mkdir launcher
+cat >launcher/two_ranks.cpp <<'CODE'
+#include <lockstep/parallel/launch/launch.h>
+
+#include <cstdio>
+
+int main() {
+  const auto result = lockstep::parallel::launch({.nproc = 2, .command = {"sh", "-c", "exit $RANK"}});
+  std::fputs(result.summary().c_str(), stdout);
+  return result.exit_code == 1 && result.first_failure == 1 ? 0 : 1;
+}
+CODE
+
 # The arguments of each program: alone, or as two ranks.
 run_program() {
   local name=$1 program=$2

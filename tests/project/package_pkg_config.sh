@@ -8,4 +8,6 @@ for source in *.cpp; do
   "$CXX" -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor \
     -Woverloaded-virtual -Wextra-semi -Wundef -Werror "$source" $(pkg-config --cflags --libs lockstep) -o "${source%.cpp}"
 done
+"$CXX" -Wall -Wextra -Wpedantic -Werror launcher/two_ranks.cpp $(pkg-config --cflags --libs lockstep-launch) -o two_ranks
 run_programs pkg-config ""
+./two_ranks

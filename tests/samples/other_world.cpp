@@ -1,6 +1,5 @@
 // Runs that lose ranks permanently: they continue with fewer, and end with the bits of an undisturbed run.
 #include "tests/samples/support.h"
-#include "tests/support/ports.h"
 
 namespace {
 
@@ -58,26 +57,4 @@ TEST_CASE("four ranks of a micro-batch each, one of them killed, continue as two
     CHECK(contains(finished.output, "Going on from " + out + "/checkpoint.safetensors"));
     check_same_as_whole(out);
   }
-}
-
-TEST_CASE("of two launchers one is killed for good: the other goes on alone, with --nnodes 1:2") {
-  const std::string port = std::to_string(free_port());
-  const auto options = [&](const std::string& node) {
-    return std::vector<std::string>{"--nnodes",         "1:2", "--node-rank",         node, "--master-port",  port,
-                                    "--nproc-per-node", "2",   "--last-call-timeout", "10", "--max-restarts", "1"};
-  };
-  ::setenv("LOCKSTEP_JOB_TOKEN", "0123456789abcdef0123456789abcdef", 1);
-  Process first(LOCKSTEP_RUN, launched(options("0"), fresh("lost")));
-  Process second(LOCKSTEP_RUN, launched(options("1"), "lost"));
-  ::unsetenv("LOCKSTEP_JOB_TOKEN");
-  REQUIRE(eventually([] { return epochs_written("lost") >= 30; }));
-  REQUIRE(find_rank(second.pid(), 2) > 0);
-  second.signal(SIGKILL);
-  CHECK(second.wait() == -SIGKILL);
-  const int code = first.wait();
-  CAPTURE(first.output());
-  CHECK(code == 0);
-  CHECK(contains(first.output(), "lockstep-run: restart 1 of 1\n"));  // of the launcher's end, or of its ranks'
-  CHECK(contains(first.output(), "Going on from lost/checkpoint.safetensors"));
-  check_same_as_whole("lost");
 }

@@ -1,8 +1,8 @@
+// How ranks and jobs ended, in words, and the error files by which ranks tell.
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/launch/launcher_internal.h"
+#include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -18,7 +18,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-// For a terminal: no control characters but line ends, and not too long.
+// For a terminal: no control characters but line ends and tabs, and a limited length.
 std::string printable(std::string text) {
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -44,16 +44,10 @@ std::string signal_text(int signal) {
 
 }  // namespace
 
-// --- how ranks ended ----------------------------------------------------------------------------------------------------
-
 std::string RankExit::to_string() const {
   std::string out = fmt::format("rank {} (pid {})", rank, pid);
   if (is_stuck) return out + " did not end even when killed; it is left behind";
-  if (signal != 0) {
-    out += " was killed by " + signal_text(signal);
-  } else {
-    out += fmt::format(" exited with code {}", code);
-  }
+  out += signal != 0 ? " was killed by " + signal_text(signal) : fmt::format(" exited with code {}", code);
   return error.empty() ? out : out + "; its last error:\n" + indented(error);
 }
 
@@ -68,18 +62,16 @@ std::string LaunchResult::summary() const {
   else if (was_asked_to_stop && stop_signal != 0)
     out = fmt::format("Asked to stop by {}\n", signal_text(stop_signal));
   if (attempt > 0 && !was_killed) out += fmt::format("After {} {}: ", attempt, attempt == 1 ? "restart" : "restarts");
-  if (!elsewhere.empty()) out += elsewhere;
   for (const RankExit& rank : ranks) {
     if (rank.rank == first_failure) out += "First to fail: " + rank.to_string() + "\n";
   }
   int stopped = 0;
   for (const RankExit& rank : ranks) {
     if (rank.rank == first_failure) continue;
-    // One that fails because it was stopped, or just as the others did, needs no words of its own.
-    if (rank.is_stuck || (rank.code != 0 && !rank.was_stopped)) {
+    if (rank.was_stopped && !rank.is_stuck) {
+      ++stopped;
+    } else if (rank.is_stuck || rank.code != 0) {
       out += "Then: " + rank.to_string() + "\n";
-    } else {
-      stopped += rank.was_stopped ? 1 : 0;
     }
   }
   if (stopped > 0 && !was_killed)
@@ -88,28 +80,19 @@ std::string LaunchResult::summary() const {
   return out;
 }
 
-// --- error files --------------------------------------------------------------------------------------------------------
-
-// The path leads to this process's descriptor, so that what a rank starts can write it, too.
 ErrorFile::ErrorFile() : file_(::memfd_create("lockstep-error", MFD_CLOEXEC)) {
-  LOCKSTEP_CHECK_IO(bool(file_), "launch: no memory file for a rank's error: {}", reason(errno));
-  path_ = fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
+  LOCKSTEP_CHECK_IO(bool(file_), "launch: cannot make a memory file for a rank's error: {}", reason(errno));
 }
 
+// Leads to this process's descriptor, so that what a rank starts can write the file, too.
+std::string ErrorFile::path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get()); }
+
 std::string ErrorFile::read() const {
-  struct stat status;
-  if (::fstat(file_.get(), &status) != 0 || status.st_size <= 0) return "";
-  if (static_cast<std::size_t>(status.st_size) > kMaxErrorFile)
-    return fmt::format("(its error file has {} bytes; at most {} are read)", status.st_size, kMaxErrorFile);
-  std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = uninterrupted(
-        [&] { return ::pread(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done)); });
-    if (count <= 0) break;  // cut meanwhile
-    done += static_cast<std::size_t>(count);
-  }
-  bytes.resize(done);
+  std::string bytes(kMaxErrorFile + 1, '\0');
+  const ssize_t count = uninterrupted([&] { return ::pread(file_.get(), bytes.data(), bytes.size(), 0); });
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  if (bytes.size() > kMaxErrorFile)
+    return fmt::format("(its error file is longer than {0} bytes; at most {0} are read)", kMaxErrorFile);
   return message_in(bytes);
 }
 
@@ -134,18 +117,21 @@ void write_error_file(const std::string& message) {
   const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (!path || !*path) return;
   try {
-    const std::string text = error_json(message);
-    const Descriptor file(
-        uninterrupted([&] { return ::open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600); }));
-    std::size_t done = 0;
-    while (file && done < text.size()) {
-      const ssize_t count = uninterrupted([&] { return ::write(file.get(), text.data() + done, text.size() - done); });
-      if (count <= 0) return;
-      done += static_cast<std::size_t>(count);
-    }
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
+    write_all(Descriptor(uninterrupted([&] { return ::open(path, kFlags, 0600); })), error_json(message));
   } catch (const std::exception&) {
-    // There is an error on its way already; this was only to tell more about it.
+    // The rank ends because of an error already; the file only adds to what it reports.
   }
+}
+
+bool write_all(const Descriptor& file, const std::string& text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = uninterrupted([&] { return ::write(file.get(), text.data() + done, text.size() - done); });
+    if (count <= 0) return false;
+    done += static_cast<std::size_t>(count);
+  }
+  return true;
 }
 
 }  // namespace lockstep::parallel

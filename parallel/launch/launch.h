@@ -1,8 +1,10 @@
-// Starts the ranks of a job, as lockstep-run does, and sees to it that they end, and are started again, together.
+// Starts the ranks of this host, as lockstep-run does, and supervises them: they end together and are restarted together.
 //
-// On several hosts one launcher runs on each; they meet at node 0's. Nothing here prints: what the ranks write goes line by
-// line to a callback and into files, how they ended into a result.
+// Nothing here prints: the ranks' output is passed line by line to a callback and written to files, and a result says how the
+// ranks ended.
 #pragma once
+
+#include <signal.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,17 +17,13 @@
 
 namespace lockstep::parallel {
 
-// This host among those of the job.
+// The hosts of a job. One launcher runs on each, with the same options except the rank, and starts the same number of
+// ranks. The launchers exchange nothing: a failure reaches the other hosts through the ranks.
 struct NodeOptions {
-  int count = 1;                      // hosts of the job
-  int min_count = 0;                  // so many are enough to begin, or go on, when the last call is over; 0: all
-  int rank = 0;                       // of this host among them
-  std::string address = "127.0.0.1";  // of node 0, whose launcher listens there
-  int port = 29500;                   // the ranks meet at one of the 64 ports above it
-  bool authenticate = true;           // the launchers know each other by the token
-  std::string token = {};             // empty: what LOCKSTEP_JOB_TOKEN holds
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);    // for all, or enough, to come
-  std::chrono::milliseconds last_call = std::chrono::seconds(30);  // for the others, once enough have come
+  int count = 1;                      // hosts of the job; several need LOCKSTEP_JOB_TOKEN and allow no restarts
+  int rank = 0;                       // this host's number
+  std::string address = "127.0.0.1";  // MASTER_ADDR: an address of host 0
+  int port = 29500;                   // MASTER_PORT: a port there, on which rank 0 listens
 };
 
 // Which streams of which ranks: 1 is stdout, 2 stderr, 3 both.
@@ -48,15 +46,15 @@ struct LaunchOptions {
   std::vector<std::string> command = {};      // program and arguments; found in PATH if without a slash
   std::vector<std::string> environment = {};  // "NAME=value", on top of this process's and the ranks' own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
-  // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, when the ranks shall stop: they get
-  // that signal (SIGTERM for a byte) and SIGCONT, and the second time SIGKILL. -1: none. See StopSignals.
+  // A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, to request a stop: the ranks receive that
+  // signal (SIGTERM for a byte) and SIGCONT, and at the second request SIGKILL. -1: none. See StopSignals.
   int stop_fd = -1;
   int max_restarts = 0;     // of all ranks, when one has failed
-  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one
-  // The pause before ranks that keep failing within kCrashLoop are started again; it doubles each time, up to a minute.
+  std::string run_id = {};  // TORCHELASTIC_RUN_ID; empty: a random one, or "none" on several hosts
+  // The pause before ranks that keep failing within kCrashLoop are restarted; it doubles each time, up to a minute.
   std::chrono::milliseconds back_off = std::chrono::seconds(1);
-  static constexpr std::chrono::seconds kCrashLoop{10};  // so soon after their start
-  NodeOptions nodes = {};                                // the job's other hosts
+  static constexpr std::chrono::seconds kCrashLoop{10};  // since their start
+  NodeOptions nodes = {};                                // the hosts of the job
   LogOptions logs = {};                                  // where the ranks' output goes
 };
 
@@ -71,8 +69,8 @@ struct RankExit {
   int code = 0;              // 128 + signal for signals
   int signal = 0;            // that ended it; 0: none
   bool was_stopped = false;  // by launch, after another rank had failed or on request
-  bool is_stuck = false;     // still there after SIGKILL
-  std::string error;         // what it left with write_error_file
+  bool is_stuck = false;     // still running after SIGKILL
+  std::string error;         // the message of its error file
 
   // "rank 1 (pid 71) was killed by signal 11 (SIGSEGV)", or "... exited with code 3: all_reduce: ..."
   std::string to_string() const;
@@ -87,7 +85,6 @@ struct LaunchResult {
   bool was_asked_to_stop = false;  // through stop_fd
   int stop_signal = 0;             // the last signal from there
   bool was_killed = false;         // by launch, after a second request
-  std::string elsewhere;           // what failed on another host first
   // Empty if exit_code is 0; else some lines: a request to stop, the first failure, the other ranks.
   std::string summary() const;
 };
@@ -95,14 +92,14 @@ struct LaunchResult {
 // Called when an attempt has failed and another one follows after `pause`.
 using RestartCallback = Callback<void(const LaunchResult& failed, std::chrono::milliseconds pause)>;
 
-// Runs `command` nproc times with the variables that torchrun sets, and waits until all have ended. When one fails, the
-// others, on all hosts, get SIGTERM, and after the grace SIGKILL; then all are started again, while there are restarts
-// left. No rank outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense,
-// IoError where the program cannot be started, CommError where the other hosts' launchers do not come or differ.
+// Runs `command` nproc times with the variables that torchrun sets, and waits until all ranks have ended. When a rank fails,
+// the others receive SIGTERM, and SIGKILL after the grace period; then all are restarted, while restarts are left. No rank
+// outlives this process, not even if it is killed. Throws InvalidArgument for options that make no sense, IoError if the
+// program cannot be started.
 LaunchResult launch(const LaunchOptions& options, OutputCallback on_line = {}, RestartCallback on_restart = {});
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for
-// LaunchOptions::stop_fd. An ignored SIGHUP (nohup) stays ignored. To be made before other threads are.
+// During its lifetime SIGINT, SIGTERM, SIGHUP and SIGQUIT of this thread are read from fd(), for LaunchOptions::stop_fd. An
+// ignored SIGHUP (nohup) stays ignored. Make it before other threads are started.
 class StopSignals {
  public:
   StopSignals();
@@ -113,11 +110,11 @@ class StopSignals {
 
  private:
   int fd_ = -1;
-  std::vector<unsigned char> before_;  // the thread's signal mask
+  sigset_t before_;  // the thread's signal mask
 };
 
-// For a rank that ends because of an error: leaves `message` for the launcher's summary (lockstep-run, torchrun). Without
-// a launcher it does nothing. Never throws.
+// For a rank that ends because of an error: writes `message` to the file from which the launcher (lockstep-run, torchrun)
+// takes it for its summary. Does nothing without a launcher. Never throws.
 void write_error_file(const std::string& message);
 
 // A token for LOCKSTEP_JOB_TOKEN: 256 random bits in hexadecimal.
