@@ -24,7 +24,7 @@ done
 # Left undocumented in a copy: a function, a class, an option.
 mkdir copy
 (cd "$SOURCE" && find lockstep.h tensor autograd nn optim data parallel -name '*.h' | tar cf - -T - docs/Doxyfile docs/api scripts) | tar xf - -C copy
-sed -i 's|^// True where shapes|bool undocumented_function();\n\n&|' copy/autograd/functions.h
+sed -i 's|^// True if shapes|bool undocumented_function();\n\n&|' copy/autograd/functions.h
 sed -i 's|^// Returns its input.|class UndocumentedClass {\n public:\n  int undocumented_member = 0;\n};\n\n&|
   s|^  bool bias = true;|  bool undocumented_option = true;\n&|' copy/nn/layers.h
 if copy/scripts/docs.sh "$SCRATCH/broken" >broken.txt 2>&1; then complain "what is not documented is no error"; fi
