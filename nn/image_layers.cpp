@@ -10,8 +10,8 @@ namespace {
 
 Shape weight_shape(std::int64_t in, std::int64_t out, const Size2d& kernel, std::int64_t groups) {
   LOCKSTEP_CHECK(in >= 0 && out >= 0 && kernel.height >= 1 && kernel.width >= 1,
-                 "Conv2d: in {}, out {}, kernel {} x {}; expected channels of at least 0, and a kernel of at least 1 x 1",
-                 in, out, kernel.height, kernel.width);
+                 "Conv2d: in {}, out {}, kernel {} x {}; channels may not be negative, nor the kernel empty", in, out,
+                 kernel.height, kernel.width);
   LOCKSTEP_CHECK(groups >= 1 && in % groups == 0 && out % groups == 0,
                  "Conv2d: {} groups do not divide the channels, in {}, out {}", groups, in, out);
   return {out, in / groups, kernel.height, kernel.width};
