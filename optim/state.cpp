@@ -44,8 +44,8 @@ std::int64_t StateReader::count(const std::string& key) const {
 
 std::vector<double> StateReader::numbers(const std::string& key) const {
   const Tensor& tensor = at(key);
-  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kFloat64,
-                 "load_state_dict: \"{}\" is {}, expected 1-D f64", key, describe(tensor));
+  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kFloat64, "load_state_dict: \"{}\" is {}, expected 1-D f64",
+                 key, describe(tensor));
   return tensor.to_vector<double>();
 }
 
