@@ -52,7 +52,7 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
                                     Callback<Gradients(Context&, Tensors&)> backward);
 
-// Base class of user-defined operations: struct Mine : Function<Mine>, see the top of this file.
+// Base class of user-defined operations: struct Mine : Function<Mine>, as the head of this file shows.
 template <class F>
 class Function {
  public:

@@ -133,10 +133,9 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 
-// --- images (batch, channels, height, width), f32 or f64. Height and width of the output are
-// floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1. ----------------------------------------------
+// --- images (batch, channels, height, width), f32 or f64: output sizes follow conv2d's formula --------------------
 // Cross-correlation, as in PyTorch: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or undefined
-// -> (n, out, h', w').
+// -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
               const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
 // The largest element of each window (NaN wins). Of equal elements, the first gets the gradient. Stride 0 means the

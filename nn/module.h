@@ -39,7 +39,7 @@ struct SummaryOptions {
   std::optional<DType> dtype = std::nullopt;  // dtype of the input; by default that of the first parameter
 };
 
-// A part of a model; see the top of this file.
+// A part of a model, as the head of this file shows.
 class Module {
  public:
   Module() = default;

@@ -1,7 +1,7 @@
-# Doxygen's INPUT_FILTER: shows it the headers' plain comments as documentation. One line out for each line in, so that
-# its warnings name the right lines. The rules of docs/api/Doxyfile say what counts.
+# Doxygen's INPUT_FILTER: converts the headers' plain comments to documentation. Prints one line for each input line, so
+# that Doxygen's warnings name the right lines. docs/Doxyfile has the rules.
 
-# Comments are plain text: what Doxygen would take for a command or a tag is escaped, but not between backticks.
+# Comments are plain text: escapes the characters of Doxygen's commands and tags, except between backticks.
 function plain(text,    parts, count, i, out) {
   count = split(text, parts, "`")
   for (i = 1; i <= count; ++i) {
@@ -11,7 +11,7 @@ function plain(text,    parts, count, i, out) {
   return out
 }
 
-# "int a, b;" as two declarations: Doxygen would give the comment to one of them only.
+# Splits "int a, b;" into two declarations: Doxygen would assign the comment to only one of them.
 function declarators(code, comment,    parts, count, i, type, first, out) {
   sub(/;$/, "", code)
   count = split(code, parts, ", ")
