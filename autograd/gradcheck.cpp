@@ -11,7 +11,7 @@ namespace {
 
 using Function1 = Callback<Tensor(const std::vector<Tensor>&)>;
 
-// Fixed weights that reduce an output to one number. They differ, so that each element has another derivative.
+// Fixed weights that reduce an output to one number. They differ, so that no two elements have the same derivative.
 Tensor weights_like(const Tensor& out) {
   Tensor weights = raw::linspace(0.5, 1.5, out.numel(), {.dtype = kFloat64});
   return raw::reshape(weights, out.shape());

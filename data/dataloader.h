@@ -74,7 +74,8 @@ class LoaderPlan {
 //
 // Every `begin` starts a new epoch. The order of batches and of the samples in them depends only on sampler, seed and
 // epoch, never on num_workers. An exception of the data set or of collate is rethrown by `begin` or `++` in place of
-// its batch. Leaving the loop early stops the workers. Only one thread may use a loader at a time.
+// its batch. Leaving the loop early stops the workers. Copies share nothing. Only one thread may use a loader at a
+// time.
 template <class E = Example>
 class DataLoader {
  public:

@@ -1,7 +1,7 @@
 // Reads data sets from files: CSV, and IDX (the format of MNIST and Fashion-MNIST), plain or gzip.
 //
-// Files may be untrusted: any defect is an IoError naming the file and the place. An argument that does not match the
-// file (an unknown column) is an InvalidArgument.
+// Files may be untrusted: any defect is an IoError naming the file and the position. An argument that does not match
+// the file (an unknown column) is an InvalidArgument.
 #pragma once
 
 #include <cstddef>

@@ -65,8 +65,7 @@ class Adam : public AdamBase {
   explicit Adam(const Groups<AdamGroup>& params, const AdamOptions& options = {});
 };
 
-// AdamW. weight_decay multiplies the parameter by 1 - lr weight_decay, separately from the gradient. Errors as for
-// Adam.
+// AdamW. weight_decay multiplies the parameter by 1 - lr weight_decay, separately from the gradient. Throws as Adam.
 class AdamW : public AdamBase {
  public:
   explicit AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options = {});

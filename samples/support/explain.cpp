@@ -25,7 +25,7 @@ std::string size(std::int64_t bytes) {
   return bytes < 1 << 20 ? fmt::format("{:.1f} KiB", value / 1024) : fmt::format("{:.1f} MiB", value / (1 << 20));
 }
 
-// The reason of a copy of DataParallel, by lockstep::parallel::Phase.
+// The reason for a copy of DataParallel, by lockstep::parallel::Phase.
 const char* reason(int phase) {
   switch (static_cast<ls::parallel::Phase>(phase)) {
     case ls::parallel::Phase::kInputs:

@@ -74,7 +74,7 @@ void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
   if (is_wrong) throw CLI::ValidationError(flag, text);
 }
 
-// Chooses the mode if none is given. Returns the reason of the choice, for Flags::check.
+// Chooses the mode if none is given. Returns the reason for the choice, for Flags::check.
 std::string settle_mode(const CLI::App& app, Options& options) {
   if (options.nproc == 0) options.nproc = options.micro_batches;
   if (!options.mode.empty()) return "";
