@@ -14,7 +14,7 @@ using autograd::Saved;
 
 namespace {
 
-// What broadcasting from `shape` repeated: the dimensions of x to sum over.
+// The dimensions of x that broadcasting from `shape` repeated, to sum over.
 Shape repeated_dims(const Tensor& x, const Shape& shape) {
   Shape dims;
   const int lead = x.dim() - shape.dim();
@@ -38,7 +38,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size
   const Shape dims = repeated_dims(x, shape);
   const int lead = x.dim() - shape.dim();
   if (dims.empty() || (lead != 0 && lead != dims.dim()))
-    return sum_to(x, shape);  // asks for no home that it would not fill
+    return sum_to(x, shape);  // needs.home() must not be called unless the view is then filled
   const Tensor home = needs.home(input);
   if (!home.defined()) return sum_to(x, shape);
   return sum(x.to(home.dtype()), dims, lead == 0, home);
@@ -83,7 +83,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
                 });
 }
 
-// d/da = p a^(p-1), d/dp = a^p log a; at a = 0 the latter is 0 for p >= 0 (its limit, but for p = 0) and -inf below.
+// d/da = p a^(p-1), d/dp = a^p log a. At a = 0, d/dp is 0 for p >= 0 (the limit, except for p = 0), -inf for p < 0.
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   return record("pow", raw::pow(base, exponent), {base, exponent},
                 [a = Saved(base), p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
@@ -107,7 +107,7 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
 
 namespace {
 
-// maximum and minimum: the chosen operand gets the gradient, equal ones share it; NaN beside a number: both get it.
+// maximum and minimum: the chosen operand gets the gradient, equal operands share it. If one is NaN, both get it.
 Tensor choose(const char* name, raw::Compare loses, Tensor out, const Tensor& a, const Tensor& b) {
   return record(name, std::move(out), {a, b},
                 [loses, a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs) {

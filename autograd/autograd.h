@@ -1,4 +1,4 @@
-// Gradients as functions, and tools to check and to see them.
+// autograd::grad, and tools to check gradients and to draw graphs.
 #pragma once
 
 #include <concepts>
@@ -9,10 +9,10 @@
 
 namespace lockstep::autograd {
 
-// What `grad` is asked for beside the gradients.
+// Options of `grad`.
 struct GradOptions {
   std::vector<Tensor> grad_outputs = {};  // one for each output; empty: ones (each output then has one element)
-  bool retain_graph = false;              // keep what the graph saved, to run it again
+  bool retain_graph = false;              // keep the saved tensors, so that backward can run again
   bool create_graph = false;              // record backward itself, for second derivatives
   bool allow_unused = false;              // an input that no output depends on: undefined gradient instead of an error
 };
@@ -27,16 +27,16 @@ Tensor grad(const Output& output, const Input& input, const GradOptions& options
   return grad(std::vector<Tensor>{output}, std::vector<Tensor>{input}, options)[0];
 }
 
-// How closely `gradcheck` looks.
+// Options of `gradcheck`.
 struct GradcheckOptions {
-  double step = 1e-6;           // of the central difference
-  double rtol = 1e-3;           // allowed: atol + rtol |expected|
-  double atol = 1e-5;           // absolute
+  double step = 1e-6;           // step of the central difference
+  double rtol = 1e-3;           // relative tolerance: an error of atol + rtol |expected| is allowed
+  double atol = 1e-5;           // absolute tolerance
   bool second_order = false;    // check the gradient of the gradient as well
   bool throw_on_error = false;  // InvalidArgument with the first element that differs, instead of false
 };
 
-// True where backward of `fn` agrees with central differences at `inputs` (f64, those with requires_grad are checked).
+// True if backward of `fn` agrees with central differences at `inputs` (f64; inputs with requires_grad are checked).
 bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
                const GradcheckOptions& options = {});
 

@@ -16,8 +16,8 @@ using raw::ConvolutionOptions;
 
 namespace {
 
-// With y = conv(x, w), all three of y, dx and dw are linear in each of their two operands, and the gradients of each are
-// the other two: <g, conv(x, w)> = <by_input(g, w), x> = <by_weight(g, x), w>.
+// With y = conv(x, w), each of y, dx and dw is bilinear in its operands, and its gradients are the other two:
+// <g, conv(x, w)> = <by_input(g, w), x> = <by_weight(g, x), w>.
 Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvolutionOptions& options);
 Tensor by_weight(const Tensor& grad, const Tensor& x, const Shape& shape, const ConvolutionOptions& options,
                  const Tensor& home);
@@ -50,7 +50,7 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
                   return Gradients{
                       needs[0] ? by_input(grad, *w, x_shape, options) : Tensor(),
                       needs[1] ? by_weight(grad, *x, w_shape, options, needs.home(1)) : Tensor(),
-                      // first each picture's sum, which lies in a row
+                      // sums each image first: its elements are contiguous
                       needs[2] ? sum(sum(grad, {2, 3}), {0}, false, needs.home(2)) : Tensor(),
                   };
                 });

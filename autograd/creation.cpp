@@ -12,7 +12,7 @@ Tensor finish(Tensor out, const TensorOptions& options) {
   return out;
 }
 
-// `options`, with what is not set taken from `like`.
+// `options`, with unset fields taken from `like`.
 TensorOptions like_options(const Tensor& like, const TensorOptions& options) {
   return {.dtype = options.dtype.value_or(like.dtype()),
           .device = options.device.value_or(like.device()),

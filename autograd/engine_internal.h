@@ -17,7 +17,7 @@ struct BackwardRequest {
   std::span<const Tensor> inputs = {};
 };
 
-// Returns the gradients of request.inputs, undefined where none arrived.
+// Returns the gradients of request.inputs; undefined for an input that no root depends on.
 std::vector<Tensor> run_backward(const BackwardRequest& request);
 
 }  // namespace lockstep::autograd

@@ -26,7 +26,7 @@ Tensor Context::saved(std::size_t index) const {
 
 namespace {
 
-// A closure, with what it tells its node: whether the forward saved tensors.
+// A closure, and whether its forward saved tensors.
 template <class F>
 struct FunctionBackward {
   F closure;
@@ -49,10 +49,10 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
       entry.tensor = raw::alias(entry.tensor);
     }
   }
-  // An output may be an input handed through, or be saved: new handles keep their histories apart.
+  // An output may also be an input or a saved tensor. A new handle gives the output a history of its own.
   for (Tensor& output : outputs) output = raw::alias(output);
 
-  // The closure needs its node to hand back outputs with their history; it learns it once it is recorded.
+  // The closure needs its node, to restore the history of saved outputs. The pointer is set after recording.
   struct Link {
     Node* node = nullptr;
   };
@@ -75,7 +75,7 @@ std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> c
       info.saved = Tensor();
     }
     Gradients gradients = (*backward)(*context, grads);
-    context->outputs_.clear();  // they lead back to this node
+    context->outputs_.clear();  // breaks the reference cycle with this node
     if (gradients.size() == tensors) return gradients;
     LOCKSTEP_CHECK(gradients.size() == is_tensor.size(), "returned {} gradients for {} tensors among {} arguments",
                    gradients.size(), tensors, is_tensor.size());

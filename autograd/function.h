@@ -1,4 +1,4 @@
-// Operations of the user's own:
+// User-defined operations:
 //
 //   struct Square : autograd::Function<Square> {
 //     static Tensor forward(Context& context, const Tensor& x) { context.save_for_backward({x}); return x * x; }
@@ -7,9 +7,9 @@
 //   Tensor y = Square::apply(x);
 //
 // `forward` takes a Context and any arguments and returns a Tensor or a std::vector<Tensor>; it is not recorded.
-// `backward` takes the Context and one gradient for each output (undefined where an output was not used) and returns a
-// gradient for each Tensor argument, or for each argument; undefined for those that need none. It is recorded while a
-// second derivative is being prepared.
+// `backward` takes the Context and one gradient for each output (undefined for an unused output). It returns one
+// gradient for each Tensor argument, or for each argument; undefined where none is needed. `backward` is recorded if
+// create_graph is set.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,14 @@
 
 namespace lockstep::autograd {
 
-// What forward leaves for backward.
+// Passes tensors from forward to backward.
 class Context {
  public:
-  // Inputs, outputs or any other tensors. Changing one in place before backward is noticed.
+  // Saves inputs, outputs or any other tensors. Changing one in place before backward is an error.
   void save_for_backward(const std::vector<Tensor>& tensors);
-  // The tensor at `index` of what was saved. Throws InvalidArgument beyond it.
+  // Saved tensor `index`. Throws InvalidArgument if fewer were saved.
   Tensor saved(std::size_t index) const;
-  // True where the gradient of Tensor argument `index` is wanted (in backward).
+  // True if the gradient of Tensor argument `index` is needed. For use in backward.
   bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
 
  private:
@@ -40,23 +40,23 @@ class Context {
   struct Entry {
     Tensor tensor;
     std::uint32_t version = 0;
-    int output = -1;  // it is this output: kept without history, which would lead back to itself
+    int output = -1;  // index, if the tensor is an output: saved without history, which would form a reference cycle
   };
   std::vector<Entry> entries_;
-  std::vector<Tensor> outputs_;  // while backward runs: the outputs that were saved
+  std::vector<Tensor> outputs_;  // the saved outputs, while backward runs
   std::uint64_t wanted_ = 0;
 };
 
-// Records what Function::apply has run. Not called directly.
+// Records an operation run by Function::apply. Not called directly.
 std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> context, std::vector<Tensor> outputs,
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
                                     Callback<Gradients(Context&, Tensors&)> backward);
 
-// Base of one's own operations: struct Mine : Function<Mine>, as the head of this file shows.
+// Base class of user-defined operations: struct Mine : Function<Mine>, as the head of this file shows.
 template <class F>
 class Function {
  public:
-  // Runs forward, and records it where an argument takes part in gradients. Returns what forward returns.
+  // Runs forward and returns its result. Records the operation if an argument requires grad.
   template <class... Args>
   static auto apply(const Args&... args) {
     auto context = std::make_shared<Context>();

@@ -1,7 +1,7 @@
 // The public operations: differentiable, and recorded while grad mode is on and an input requires grad.
 //
-// Shapes broadcast by NumPy's rule and dtypes promote by PyTorch's. Every function throws InvalidArgument, naming
-// itself and its operands, where shapes, dtypes or devices do not fit. `dims` empty means all dimensions; negative
+// Shapes broadcast by NumPy's rules and dtypes promote by PyTorch's. Every function throws InvalidArgument, naming
+// itself and its operands, if shapes, dtypes or devices do not match. Empty `dims` means all dimensions; negative
 // dimensions count from the end.
 #pragma once
 
@@ -45,7 +45,7 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); } 
 inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
 Tensor operator/(const Scalar& a, const Tensor& b);
 
-// --- comparisons: bool tensors, without gradient ---------------------------------------------------------------------------
+// --- comparisons: bool tensors, without gradient ------------------------------------------------------------------
 Tensor operator==(const Tensor& a, const Tensor& b);
 Tensor operator!=(const Tensor& a, const Tensor& b);
 Tensor operator<(const Tensor& a, const Tensor& b);
@@ -59,12 +59,12 @@ Tensor operator<=(const Tensor& a, const Scalar& b);
 Tensor operator>(const Tensor& a, const Scalar& b);
 Tensor operator>=(const Tensor& a, const Scalar& b);
 
-// True where shapes and all elements are the same, whatever their dtypes (NaN differs from everything).
+// True if shapes and all elements are equal, whatever the dtypes (NaN differs from everything).
 bool equal(const Tensor& a, const Tensor& b);
-// True where |a - b| <= atol + rtol |b| everywhere.
+// True if |a - b| <= atol + rtol |b| for all elements.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
-// --- pointwise functions (tensor/pointwise_internal.h has their formulas) -------------------------------------------------------------
+// --- pointwise functions (formulas: tensor/pointwise_internal.h) --------------------------------------------------
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);  // gradient 0 at 0
 Tensor exp(const Tensor& x);
@@ -81,8 +81,8 @@ Tensor gelu(const Tensor& x);                             // x Phi(x), the exact
 Tensor silu(const Tensor& x);                             // x sigmoid(x)
 Tensor softplus(const Tensor& x);                         // log(1 + exp(x))
 Tensor erf(const Tensor& x);
-// min(max(x, lo), hi); a limit that is not given does not limit. The gradient is 1 strictly between the limits and
-// 0 elsewhere. Integers keep their dtype unless a limit is a fraction.
+// min(max(x, lo), hi); either limit may be left out. The gradient is 1 strictly between the limits and 0 elsewhere.
+// Integers keep their dtype unless a limit is a floating-point number.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt);
 inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                // max(x, lo)
 inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  // min(x, hi)
@@ -92,77 +92,78 @@ Tensor sum(const Tensor& x);  // bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
-// The largest element along the dimensions; NaN wins. Equal ones share the gradient. Where NaN won, the gradient of its
-// slice is NaN, as in PyTorch.
+// The largest element along the dimensions; NaN wins. Equal elements share the gradient. If the result is NaN, the
+// gradient of its slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  // the smallest element, as amax
-// The largest element of all; NaN wins. Equal ones share the gradient; several NaN do, too.
+// The largest of all elements; NaN wins. Equal elements share the gradient, and so do several NaN.
 Tensor max(const Tensor& x);
 Tensor min(const Tensor& x);  // the smallest element, as max(x)
-// The largest values and their i64 indices along a dimension: the first of equal ones, which gets the gradient; NaN wins.
+// The largest values and their i64 indices along a dimension; NaN wins. Of equal elements, the first is chosen and
+// gets the gradient.
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
 // The smallest values and their indices, as max(x, dim).
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
-inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    // with a number: clamp_min
-inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    // with a number: clamp_max
+inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    // for a number, see clamp_min
+inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    // for a number, see clamp_max
 Tensor var(const Tensor& x);                                                     // unbiased: divided by n - 1
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  // divided by n - correction
-Tensor std(const Tensor& x);  // the square root of var; gradient 0 where it is 0
+Tensor std(const Tensor& x);  // the square root of var; gradient 0 where std is 0
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options = {});
-// (sum |x|^p)^(1/p), gradient 0 where it is 0; for p = infinity the largest |x|, for -infinity the smallest, for 0
-// the number of elements that are not 0. p = 2 is the Euclidean norm.
+// (sum |x|^p)^(1/p), gradient 0 where the norm is 0. For p = infinity the largest |x|, for -infinity the smallest, for
+// 0 the number of nonzero elements. p = 2 is the Euclidean norm.
 Tensor norm(const Tensor& x, const Scalar& p = 2);
 Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow
-// i64, the first of equal ones; without a dimension, of the flattened tensor.
+// The i64 index of the largest element, the first if several are equal. Without `dim`: an index into the flattened x.
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
 Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);  // as argmax
-Tensor cumsum(const Tensor& x, std::int64_t dim);       // sums up to and with each position of `dim`
+Tensor cumsum(const Tensor& x, std::int64_t dim);       // cumulative sums along `dim`
 Tensor softmax(const Tensor& x, std::int64_t dim);      // exp(x) / sum(exp(x)) along `dim`, without overflow
 Tensor log_softmax(const Tensor& x, std::int64_t dim);  // log(softmax(x)), without overflow
-// (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, which are
-// `shape`; weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
+// (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, whose sizes
+// are `shape`. weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
 
-// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...); weight and bias (channels) or
-// undefined. While training, mean and (biased) variance are the batch's, and the running ones (channels; or undefined) become
-// (1 - momentum) running + momentum batch's, with the unbiased variance; otherwise the running ones are taken. Throws
-// InvalidArgument also where a channel has a single value while training. (Ioffe and Szegedy, 2015)
+// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...). weight, bias and the
+// running statistics are (channels) or undefined. If `training`, mean and (biased) variance are those of the batch,
+// and running = (1 - momentum) running + momentum batch, with the unbiased variance. Otherwise the running statistics
+// are used. Throws InvalidArgument if a channel has a single value while training. (Ioffe and Szegedy, 2015)
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 
-// --- pictures (images, channels, height, width), f32 or f64: out has floor((size + 2 padding - dilation (kernel - 1) - 1) /
-// stride) + 1 elements along each side ----------------------------------------------------------------------------------------
-// Cross-correlation, as everywhere in deep learning: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or
-// undefined -> (n, out, h', w').
+// --- images (batch, channels, height, width), f32 or f64: output sizes follow conv2d's formula --------------------
+// Cross-correlation, as in PyTorch: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or undefined
+// -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
               const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
-// The largest element of each window (NaN wins), whose gradient goes to the first of equal ones. A stride of 0 is the
-// kernel's size; the padding, at most half of the kernel, is never the largest. ceil_mode: sizes are rounded up, so that a
-// last window may reach past the end, if it begins before it (in the picture or the padding in front).
+// The largest element of each window (NaN wins). Of equal elements, the first gets the gradient. Stride 0 means the
+// kernel's size. The padding is at most half the kernel and counts as -infinity. ceil_mode rounds sizes up: a last
+// window may reach past the end if it starts inside the image or the leading padding.
 Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
                   const Size2d& dilation = 1, bool ceil_mode = false);
-// The mean of each window, padding included as zeros or left out; what ceil_mode adds beyond the padding never counts.
+// The mean of each window. The padding counts as zeros or is left out; elements that ceil_mode adds beyond the padding
+// never count.
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
                   bool ceil_mode = false, bool count_include_pad = true);
 
-// --- products -----------------------------------------------------------------------------------------------------------------
+// --- products -----------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.
 Tensor matmul(const Tensor& a, const Tensor& b);
 // x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
-// --- joining and cutting --------------------------------------------------------------------------------------------------------
+// --- joining and splitting ----------------------------------------------------------------------------------------
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);  // joined along `dim`; other sizes are equal
 // Joined along a new dimension; all sizes are equal.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 // Views of `size` rows each along `dim`; the last may be smaller.
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
-// At most `count` views of ceil(n / count) rows each, as PyTorch's chunk.
+// At most `count` views of ceil(n / count) rows each, like PyTorch's chunk.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
 
-// --- indexing: index tensors are i64 (or i32) -------------------------------------------------------------------------------------
+// --- indexing: index tensors are i64 (or i32) ---------------------------------------------------------------------
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b);
 Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b);
@@ -173,7 +174,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 // A copy of x with out[index[i][j]][j] += src[i][j] for dim 0, and so on, added in order of i.
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
-// Values and i64 indices; stable, NaN last (first where descending).
+// Values and i64 indices. The sort is stable; NaN is last (first if descending).
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 

@@ -1,4 +1,4 @@
-// Whether operations record history, per thread. Guards restore what was before.
+// Grad mode: whether operations of this thread record history. The guards restore the previous mode.
 #pragma once
 
 #include "lockstep/tensor/error.h"
@@ -7,10 +7,11 @@ namespace lockstep {
 
 namespace autograd {
 bool grad_mode();             // on by default
-void set_grad_mode(bool on);  // of this thread; the guards do it
+void set_grad_mode(bool on);  // for this thread; prefer the guards
 }  // namespace autograd
 
-// While it lives, this thread records nothing: evaluation, optimizer steps, in-place changes of parameters.
+// Turns recording off for this thread while the guard exists: for evaluation, optimizer steps and in-place changes of
+// parameters.
 class NoGradGuard {
  public:
   NoGradGuard() : previous_(autograd::grad_mode()) { autograd::set_grad_mode(false); }
@@ -22,7 +23,7 @@ class NoGradGuard {
   bool previous_;
 };
 
-// Switches recording on again inside a NoGradGuard.
+// Turns recording on again inside a NoGradGuard.
 class EnableGradGuard {
  public:
   explicit EnableGradGuard(bool on = true) : previous_(autograd::grad_mode()) { autograd::set_grad_mode(on); }

@@ -11,7 +11,7 @@ namespace {
 
 using Function1 = Callback<Tensor(const std::vector<Tensor>&)>;
 
-// A fixed weighting of the elements of an output makes one number of it, with another slope for each element.
+// Fixed weights that reduce an output to one number. They differ, so that no two elements have the same derivative.
 Tensor weights_like(const Tensor& out) {
   Tensor weights = raw::linspace(0.5, 1.5, out.numel(), {.dtype = kFloat64});
   return raw::reshape(weights, out.shape());
@@ -23,7 +23,7 @@ double weighted(const Function1& fn, const std::vector<Tensor>& inputs) {
   return raw::sum(raw::mul(out, weights_like(out))).item().to_double();
 }
 
-// (f(x + h) - f(x - h)) / 2h for one element, which is put back afterwards.
+// (f(x + h) - f(x - h)) / 2h for one element, which is restored afterwards.
 double difference(const Function1& fn, const std::vector<Tensor>& inputs, double& element, double step) {
   const double value = element;
   element = value + step;
@@ -73,7 +73,7 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
   }
   if (!check(fn, inputs, options, "first")) return false;
   if (!options.second_order) return true;
-  // The gradient itself as a function of the inputs and of the output's gradient.
+  // The gradient as a function of the inputs and of the output's gradient.
   const Tensor out = fn(inputs);
   std::vector<Tensor> all = inputs;
   all.push_back(raw::add(weights_like(out), raw::full({}, 0.25, {.dtype = kFloat64})));
@@ -84,8 +84,8 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
     for (const Tensor& input : own) {
       if (input.requires_grad()) checked.push_back(input);
     }
-    // Off for the differences, which so take the backward that is not recorded: where an operation has two, they have to
-    // agree.
+    // Recording is off for the differences, which therefore run the unrecorded backward. An operation that implements
+    // both must return the same gradient from both.
     const bool record = grad_mode();
     const EnableGradGuard recording;
     const auto gradients = grad(std::vector<Tensor>{fn(own)}, checked,

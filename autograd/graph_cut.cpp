@@ -9,7 +9,7 @@
 namespace lockstep::autograd {
 namespace {
 
-// Has a shape, a dtype and a device, but only one element.
+// A tensor with the given shape, dtype and device, but memory for only one element.
 Tensor stand_in(const Shape& shape, DType dtype, Device device) {
   return raw::expand(raw::empty(Shape(), {.dtype = dtype, .device = device}), shape);
 }
@@ -27,7 +27,7 @@ CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const T
   CutGraph graph;
   graph.root = record("result", stand_in(result.shape(), result.dtype(), result.device()), {result},
                       [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
-  std::unordered_set<const void*> seen;  // nodes, and leaves that stay
+  std::unordered_set<const void*> seen;  // visited nodes, and leaves to keep
   for (const Tensor& leaf : leaves) seen.insert(leaf.ref().get());
   std::vector<Node*> unexplored = {history(graph.root)->node.get()};
   while (!unexplored.empty()) {

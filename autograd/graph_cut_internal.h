@@ -1,4 +1,4 @@
-// Cutting a graph where it began, so that it can run backward by itself: on another thread than what it was built upon.
+// Cuts a graph off from the graph that it was built on, so that each can run backward on a thread of its own.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 namespace lockstep::autograd {
 
 struct Cut {
-  Edge outside;   // where gradients would have gone
-  Tensor inside;  // the leaf that they reach instead
+  Edge outside;   // the original target of the gradients
+  Tensor inside;  // the leaf that receives them instead
 };
 
 struct CutGraph {
-  Tensor root;  // stands for the result: run backward from it
+  Tensor root;  // replaces the result: run backward from it
   std::vector<Cut> cuts;
 };
 
-// Makes the graph behind `result` end at leaves of its own: what leads to a node that was there when newest_sequence()
-// gave `before`, or to a leaf that is not among `leaves`, leads to a fresh leaf instead. Nobody else may be using the
-// nodes that were recorded since. Cuts come in an order that follows from the graph alone. `result` requires grad.
-// Roots and fresh leaves keep no elements.
+// Redirects edges of the graph behind `result` to new leaves: edges to a node with a sequence number of at most
+// `before` (a value of newest_sequence()), and edges to a leaf that is not in `leaves`. No other thread may use the
+// newer nodes meanwhile. The order of the cuts depends on the graph alone. `result` must require grad. The root and
+// the new leaves hold a single element, expanded.
 CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves);
 
 }  // namespace lockstep::autograd

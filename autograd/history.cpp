@@ -1,4 +1,4 @@
-// The autograd members of Tensor, and what history.h offers for leaves.
+// The autograd members of Tensor, and the functions of history_internal.h for leaves.
 #include "lockstep/autograd/history_internal.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ Tensor Tensor::grad() const {
   if (!own) return Tensor();
   if (own->node && !own->grad.defined())
     warn("grad", fmt::format("grad: {} is the result of {}, and backward accumulates gradients in leaves only\n"
-                             "Take register_hook or autograd::grad for its gradient, or detach() it first",
+                             "Use register_hook or autograd::grad for its gradient, or detach() it first",
                              describe(*this), own->node->name));
   return own->grad;
 }
@@ -54,7 +54,7 @@ void Tensor::set_grad(const Tensor& grad) const {
   LOCKSTEP_CHECK(grad.shape() == shape() && grad.dtype() == dtype() && grad.device() == device(),
                  "set_grad: the gradient is {}, the tensor {}; reshape it, or convert it with .to(...)", describe(grad),
                  describe(*this));
-  // backward adds in place: to each element once, and not to the tensor itself.
+  // backward adds to the gradient in place, so its elements must be distinct and not shared with the tensor.
   ensure_history(*this).grad = raw::is_expanded(grad) || raw::overlap(grad, *this) ? raw::clone(grad) : grad;
 }
 
@@ -90,7 +90,7 @@ Tensor Tensor::detach() const { return raw::alias(*this); }
 
 namespace {
 
-// Hooks are found again by number: their vector moves. The handle keeps the tensor's state alive, nothing more.
+// Removes a hook by id: its address may change. The handle keeps only the tensor's state alive.
 template <class Hooks>
 void remove_hook(Hooks& hooks, std::uint64_t id) {
   std::erase_if(hooks, [id](const auto& hook) { return hook.id == id; });
@@ -116,7 +116,7 @@ HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
 namespace autograd {
 
 void set_gradient_home(const Tensor& leaf, Tensor home) {
-  if (!home.defined()) {  // also of a leaf that has been frozen since
+  if (!home.defined()) {  // the leaf may have been frozen in the meantime
     if (History* own = history(leaf)) {
       own->home = Tensor();
       own->home_given = false;
@@ -127,7 +127,8 @@ void set_gradient_home(const Tensor& leaf, Tensor home) {
                  describe(leaf));
   LOCKSTEP_CHECK((home.shape() == leaf.shape() && home.dtype() == leaf.dtype() && home.device() == leaf.device() &&
                   home.is_contiguous()),
-                 "set_gradient_home: {} is no place for the gradient of {}", describe(home), describe(leaf));
+                 "set_gradient_home: the gradient of {} needs a contiguous tensor like it, got {}", describe(leaf),
+                 describe(home));
   History& own = *history(leaf);
   own.home = std::move(home);
   own.home_given = false;

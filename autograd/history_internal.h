@@ -1,5 +1,5 @@
-// What autograd keeps in a tensor's slot, and what parallel/ needs of leaves: places for their gradients, and hooks on
-// their completion.
+// The autograd state of a tensor, and the functions that parallel/ needs for leaves: bucket views for their gradients,
+// and hooks on the completed gradients.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace lockstep::autograd {
 
-// A running backward, as leaf hooks see it.
+// The interface of a running backward for leaf hooks.
 class Run {
  public:
-  // Calls `callback` once, after the last leaf hook of this backward and the callbacks that were added before it. One
-  // that a callback adds comes last.
+  // Calls `callback` once, after the last leaf hook of this backward and the callbacks added before it. A callback may
+  // add another.
   virtual void at_end(Callback<void()> callback) = 0;
 
  protected:
@@ -27,34 +27,35 @@ struct LeafHook {
 };
 
 struct History final : AutogradSlot {
-  // Of the result of an operation:
+  // For the result of an operation:
   Ref<Node> node;
   std::uint32_t output = 0;
-  // Of a leaf:
+  // For a leaf:
   bool requires_grad = false;
   bool home_given = false;           // a kernel is writing this backward's first contribution to `home`
-  bool whole_contributions = false;  // this backward's are added up before they join a `grad` that is there already
-  std::uint32_t copies = 0;          // contributions that had to be copied to `home`, so far
+  bool whole_contributions = false;  // sum this backward's contributions first, then add the sum to `grad`
+  std::uint32_t copies = 0;          // contributions copied to `home` so far
   Tensor grad;
-  Tensor home;                           // where the gradient is to stand (a bucket), if anywhere in particular
-  std::vector<Node::Hook> tensor_hooks;  // on this backward's gradient, before it joins `grad`
-  std::vector<LeafHook> leaf_hooks;      // after it has joined
+  Tensor home;                           // bucket view for the gradient; undefined if there is none
+  std::vector<Node::Hook> tensor_hooks;  // run on this backward's gradient, before it is added to `grad`
+  std::vector<LeafHook> leaf_hooks;      // run after the gradient was added to `grad`
 };
 
-// The tensor's history, null where it has none.
+// The tensor's history; null if it has none.
 inline History* history(const Tensor& tensor) { return static_cast<History*>(tensor.impl().autograd.get()); }
-// The tensor's history, made where it has none.
+// The tensor's history; created if it has none.
 History& ensure_history(const Tensor& tensor);
 
-// The leaf's gradient will be accumulated in `home` (its shape and dtype, contiguous); undefined: anywhere.
+// Sets the bucket view in which the leaf's gradient is accumulated (same shape and dtype, contiguous). An undefined
+// tensor removes it.
 void set_gradient_home(const Tensor& leaf, Tensor home);
 Tensor gradient_home(const Tensor& leaf);
-// Whether the contributions of one backward to the leaf are added up by themselves before they join the gradient that an
-// earlier backward left: (a + b) + (c + d) instead of ((a + b) + c) + d.
+// Whether the contributions of one backward to the leaf are summed before they are added to the gradient of earlier
+// backwards: (a + b) + (c + d) instead of ((a + b) + c) + d.
 void set_whole_contributions(const Tensor& leaf, bool whole);
-// Contributions that had to be copied to the leaf's home so far.
+// Number of contributions copied to the leaf's bucket view so far.
 std::uint32_t gradient_copies(const Tensor& leaf);
-// Calls `hook` in each backward that reaches the leaf, when its gradient is complete.
+// Calls `hook` in each backward that reaches the leaf, when the leaf's gradient is complete.
 HookHandle register_leaf_hook(const Tensor& leaf, Callback<void(Run&)> hook);
 
 }  // namespace lockstep::autograd

@@ -1,4 +1,4 @@
-// Joining, cutting, indexing and sorting: forward and gradient side by side.
+// Joining, splitting, indexing and sorting: forward and gradient side by side.
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
@@ -17,7 +17,7 @@ using autograd::Saved;
 
 namespace {
 
-// Cuts the gradient into the operands' parts. The sizes are all that backward needs.
+// Splits the gradient into the operands' parts. Backward needs only the sizes.
 struct CatBackward {
   std::vector<std::int64_t> sizes;
   std::int64_t dim;
@@ -96,7 +96,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
 
 namespace {
 
-// The gradient of index_select, and its own gradient is index_select again.
+// The gradient of index_select. The gradient of this function is index_select again.
 Tensor spread_rows(const Tensor& grad, const Shape& shape, std::int64_t dim, const Tensor& index) {
   return record(
       "index_add", raw::index_add(shape, dim, index, grad), {grad},
@@ -127,7 +127,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
         gradients.push_back(needs[0] ? grad : Tensor());
         if (!needs[1]) return gradients.push_back({}), std::move(gradients);
         Tensor by_src = gather(grad, dim, *index);
-        if (by_src.shape() != src_shape) {  // elements of src beyond the index were not used
+        if (by_src.shape() != src_shape) {  // the index did not cover src: the gradient of the rest is 0
           for (std::size_t d = 0; d < src_shape.size(); ++d) {
             Shape unused = by_src.shape();
             unused[d] = src_shape[d] - unused[d];
@@ -139,7 +139,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
       });
 }
 
-// The values are gathered by the order that was found, so that their gradient is gather's.
+// Gathers the values by the sorted indices, so that the gradient is that of gather.
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending) {
   auto [values, indices] = raw::sort(x, dim, descending);
   if (!requires_grad(x)) return {values, indices};

@@ -36,8 +36,8 @@ Node::Node(const char* name)
 std::uint64_t newest_sequence() { return next_sequence.load(std::memory_order_relaxed) - 1; }
 
 void Node::destroy(const Node* first) {
-  // What a node saved may hold the last handle on an input, and with it on the input's node, and so on down the chain.
-  // So its neighbours are kept alive in `pending` until the node itself is gone, and then taken in turn.
+  // A saved tensor may hold the last reference to an input, hence to the input's node, and so on down the chain. So
+  // `pending` keeps the node's neighbours alive until the node is deleted; then it releases them one by one.
   SmallVector<Ref<Node>, 8> pending;
   SmallVector<const Node*, 8> dead;
   dead.push_back(first);
@@ -72,7 +72,7 @@ Tensor Node::output(std::size_t index) {
 
 History& ensure_history(const Tensor& tensor) {
   auto& slot = tensor.impl().autograd;
-  if (!slot) slot.reset(new History);  // make_unique would fill it with zeros first
+  if (!slot) slot.reset(new History);  // make_unique would zero the memory first
   return static_cast<History&>(*slot);
 }
 
@@ -115,7 +115,7 @@ void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_output
     info.shape = out.shape();
     info.dtype = out.dtype();
     info.device = out.device();
-    if (!out.is_floating_point()) continue;  // indices and masks carry no gradient
+    if (!out.is_floating_point()) continue;  // indices and masks have no gradient
     if (save_outputs) {
       info.saved = raw::alias(out);
       info.version = out.version();

@@ -1,8 +1,7 @@
-// The graph: a Node for each recorded operation, with edges to the nodes (or leaves) that its inputs came from.
+// The graph: a Node for each recorded operation, with edges to the nodes (or leaves) that produced its inputs.
 //
-// An operation enters the graph through `record`, with a closure that turns the gradient of its output into the
-// gradients of its inputs. The closure is written in public operations, so that it can be recorded itself: that is how
-// second derivatives work.
+// `record` adds an operation to the graph, with a closure that turns the gradient of its output into the gradients of
+// its inputs. The closure consists of public operations, so it can itself be recorded, which gives second derivatives.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +20,11 @@ namespace lockstep::autograd {
 class Node;
 struct History;
 
-// The gradients of an operation's inputs, in order; undefined where none is wanted.
+// The gradients of an operation's inputs, in order; undefined where none is needed.
 class Gradients : public SmallVector<Tensor, 4> {
  public:
   Gradients() = default;
-  // One for each input, in order.
+  // Takes one gradient for each input, in order.
   template <class... T>
   requires(sizeof...(T) > 0 && (std::is_convertible_v<T&&, Tensor> && ...)) Gradients(T&&... gradients) {
     (emplace_back(std::forward<T>(gradients)), ...);
@@ -34,7 +33,7 @@ class Gradients : public SmallVector<Tensor, 4> {
 
 using Tensors = SmallVector<Tensor, 2>;  // the gradients of several outputs
 
-// Where a gradient goes: into another operation's output, or into a leaf. Neither: nothing wants it.
+// The target of a gradient: an output of another operation, or a leaf. Neither is set if no gradient is needed.
 struct Edge {
   Ref<Node> node;
   Tensor leaf;
@@ -42,15 +41,15 @@ struct Edge {
   bool wanted() const { return node || leaf.defined(); }
 };
 
-// Which gradients are wanted, and where they may be written.
+// Tells a closure which gradients are needed, and where it may write them.
 class Needs {
  public:
   Needs(const Node& node, std::uint64_t wanted, bool homes, bool retains_graph)
       : node_(node), wanted_(wanted), homes_(homes), retains_graph_(retains_graph) {}
-  // Whether input `input` wants a gradient.
+  // Whether input `input` needs a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
-  // The place (a gradient bucket) where the leaf behind this input keeps its gradient, if this is its first
-  // contribution and grad mode is off; otherwise undefined. A kernel that writes there saves a copy.
+  // The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
+  // otherwise undefined. A kernel that writes its result there avoids a copy.
   Tensor home(std::size_t input) const;
   // Whether the graph may run backward again.
   bool retains_graph() const { return retains_graph_; }
@@ -58,12 +57,12 @@ class Needs {
  private:
   const Node& node_;
   std::uint64_t wanted_;  // bit i: input i
-  bool homes_;            // gradients may be written where they live
+  bool homes_;            // gradients may be written to bucket views
   bool retains_graph_;
 };
 
-// A tensor that backward needs. Notices, and says, when it was changed in place after it was saved. Keeps nothing while
-// grad mode is off, or where `wanted` says that no gradient will need it.
+// A tensor saved for backward. Reading it throws if it was changed in place since. Saves nothing while grad mode is
+// off, or if `wanted` is false.
 class Saved {
  public:
   Saved() = default;
@@ -72,7 +71,7 @@ class Saved {
     tensor_ = tensor;
     version_ = tensor.version();
   }
-  // Throws InvalidArgument where it was changed since.
+  // Throws InvalidArgument if the tensor was changed in place since it was saved.
   const Tensor& operator*() const {
     if (tensor_.defined() && tensor_.version() != version_) [[unlikely]]
       throw_changed();
@@ -86,7 +85,7 @@ class Saved {
   std::uint32_t version_ = 0;
 };
 
-// What is known of an output without keeping it alive.
+// Describes an output without keeping it alive.
 struct OutputInfo {
   Shape shape;
   DType dtype = kFloat32;
@@ -99,10 +98,10 @@ class Node : public RefCounted<Node>, public SmallObject {
  public:
   explicit Node(const char* name);
   virtual ~Node() = default;
-  // Iterative: a chain of any length is destroyed without recursion.
+  // Destroys a chain of any length iteratively, without recursion.
   static void destroy(const Node* node);
 
-  // Turns output gradients into input gradients. Undefined gradients of single outputs never arrive here.
+  // Turns output gradients into input gradients. The gradient of a single output is always defined.
   virtual Gradients run(Tensors& grads, const Needs& needs) = 0;
   // Frees the saved tensors; running the node again is an error afterwards. A node that saved no tensor may
   // run again.
@@ -111,8 +110,8 @@ class Node : public RefCounted<Node>, public SmallObject {
 
   const char* name;
   std::uint64_t sequence;      // order of creation: later operations run backward first
-  int micro_batch;             // of the thread that recorded it, restored while it runs backward
-  const void* replica;         // its replica context (thread_context.h), restored as well
+  int micro_batch;             // micro-batch of the recording thread, restored while the node runs backward
+  const void* replica;         // replica context (thread_context_internal.h) of that thread, restored as well
   SmallVector<Edge, 3> edges;  // one for each input
   SmallVector<OutputInfo, 1> outputs;
   struct Hook {
@@ -122,19 +121,19 @@ class Node : public RefCounted<Node>, public SmallObject {
   };
   std::vector<Hook> hooks;
 
-  // Output `index` again, with its history where grad mode is on.
+  // The saved output `index`, with its history if grad mode is on.
   Tensor output(std::size_t index);
 };
 
-// The sequence number of the node that was made last, by whatever thread: later ones have a higher number.
+// The sequence number of the newest node of all threads. Later nodes have higher numbers.
 std::uint64_t newest_sequence();
 
-// True where grad mode is on and `tensor` takes part in gradients.
+// True if grad mode is on and `tensor` requires grad.
 bool requires_grad(const Tensor& tensor);
 
 namespace detail {
 
-// An argument of record: refers, without counting.
+// An argument of record: a reference that does not change the reference count.
 struct Input {
   Input(const Tensor& t) : tensor(&t) {}  // NOLINT: implicit
   const Tensor* tensor;
@@ -143,7 +142,7 @@ struct Input {
 bool should_record(std::initializer_list<Input> inputs);
 bool should_record(const std::vector<Tensor>& inputs);
 void add_edge(Node& node, const Tensor& input);
-// Makes `outputs` the node's outputs: gives each a history that leads to it.
+// Makes `outputs` the node's outputs: sets the history of each to the node.
 void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_outputs);
 
 template <class Backward>
@@ -171,7 +170,7 @@ class ClosureNode final : public Node {
   bool released() const override { return !backward_.has_value(); }
 
  private:
-  // A closure without the member saves_tensors holds no tensor if its type has nothing to destroy.
+  // A closure without the member saves_tensors holds no tensor if its type is trivially destructible.
   bool saves_tensors() const {
     if constexpr (requires { backward_->saves_tensors(); })
       return backward_->saves_tensors();
@@ -186,12 +185,12 @@ class ClosureNode final : public Node {
 
 // Records an operation with one output. `backward` is a closure
 //   (const Tensor& grad, const Needs& needs) -> Gradients, or
-//   (const Tensor& grad, const Needs& needs, const Tensor& out) -> Gradients, where it needs the output: the engine
-//   hands it back, since a closure that captured it would keep itself alive.
-// Backward frees a closure that saved tensors, after which the node cannot run again. Every closure counts as
-// one that did, unless its type is trivially destructible (numbers and shapes are), or has a member function
+//   (const Tensor& grad, const Needs& needs, const Tensor& out) -> Gradients, if it needs the output. The engine
+//   passes the output, because a closure that captured it would keep itself alive.
+// Backward frees a closure that saved tensors; the node cannot run again afterwards. Every closure counts as having
+// saved tensors, unless its type is trivially destructible (numbers and shapes are), or has a member function
 // `bool saves_tensors() const` that returns false.
-// Returns `out`, which takes part in gradients if an input does.
+// Returns `out`, which requires grad if an input does.
 template <class Backward>
 Tensor record(const char* name, Tensor out, std::initializer_list<detail::Input> inputs, Backward&& backward) {
   if (!detail::should_record(inputs)) return out;

@@ -16,7 +16,7 @@ using autograd::Saved;
 
 namespace {
 
-// The gradients in public operations, for second derivatives. With z = (x - mean) / deviation, statistics being those over
+// The gradients in public operations, for second derivatives. With z = (x - mean) / deviation, both statistics over
 // `dims`, and g = grad weight: dx = (g - mean(g) - z mean(g z)) / deviation. The parameters broadcast from `shape`.
 Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const Shape& dims,
                          const Shape& shape, double eps, const Needs& needs) {
@@ -36,7 +36,7 @@ Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   return gradients;
 }
 
-// Where the gradient of a parameter goes: its home, or memory of its own; undefined where it is not wanted.
+// The tensor for the gradient of a parameter: its bucket view, or new memory; undefined if the gradient is not needed.
 Tensor place_for(const Needs& needs, std::size_t input, const Shape& shape, const Tensor& like) {
   if (!needs[input]) return {};
   const Tensor home = needs.home(input);
@@ -67,7 +67,7 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, con
 
 namespace {
 
-// The shape in which one element a channel stands beside x (batch, channels, ...).
+// The shape that broadcasts one element per channel to x (batch, channels, ...).
 Shape channel_shape(const Tensor& x) {
   Shape shape = {x.size(1)};
   for (int i = 2; i < x.dim(); ++i) shape.push_back(1);
@@ -88,7 +88,7 @@ Gradients batch_norm_gradients(const Tensor& grad, const Tensor& x, const Tensor
   return gradients;
 }
 
-// By the batch's own statistics, towards which the running ones move.
+// Normalizes by the statistics of the batch, and updates the running statistics.
 Tensor normalize_batch(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                        const Tensor& running_var, double momentum, double eps) {
   raw::BatchNormalized normalized = raw::batch_norm(x, weight, bias, running_mean, running_var, momentum, eps);
@@ -115,7 +115,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   if (training) return normalize_batch(x, weight, bias, running_mean, running_var, momentum, eps);
   LOCKSTEP_CHECK(x.dim() >= 2, "batch_norm: x must be (batch, channels, ...), got {}", describe(x));
   LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),
-                 "batch_norm: needs running_mean and running_var while not training");
+                 "batch_norm: running_mean and running_var are required when not training");
   require_per_channel("running_mean", running_mean, x);
   require_per_channel("running_var", running_var, x);
   require_per_channel("weight", weight, x);

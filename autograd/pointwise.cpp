@@ -18,18 +18,18 @@ using raw::PointwiseParams;
 
 namespace {
 
-// grad f''(x): the second derivative, from the slope of a dual number. The third is not to be had this way.
+// grad f''(x): the second derivative, by evaluating f' on a dual number. Third derivatives are not available this way.
 Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
   return record(raw::name(op), raw::pointwise_bend(op, grad, x, params), {grad, x},
                 [op](const Tensor&, const Needs&) -> Gradients {
                   throw InvalidArgument(
-                      fmt::format("{}: third derivatives stop at pointwise functions; for more, wrap it in an "
-                                  "autograd::Function whose backward is made of other operations",
+                      fmt::format("{}: third derivatives of pointwise functions are not available; wrap it in an "
+                                  "autograd::Function whose backward consists of other operations",
                                   raw::name(op)));
                 });
 }
 
-// grad f'(x), recorded only while a second derivative is being prepared.
+// grad f'(x), recorded only under create_graph, for second derivatives.
 Tensor slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y, const PointwiseParams& params) {
   if (!autograd::grad_mode()) return raw::pointwise_slope(op, grad, x, y, params);
   return record(raw::name(op), raw::pointwise_slope(op, grad, x, y, params), {grad, x},
@@ -63,7 +63,7 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
 Tensor leaky_relu(const Tensor& x, double slope) { return apply(Pointwise::leaky_relu, x, {slope}); }
 
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
-  LOCKSTEP_CHECK(lo || hi, "clamp: {} needs a limit, and none is given; give lo, hi or both", describe(x));
+  LOCKSTEP_CHECK(lo || hi, "clamp: {} needs a limit, but neither is given; pass lo, hi or both", describe(x));
   DType dtype = x.dtype();
   for (const auto& limit : {lo, hi}) dtype = limit ? promote(dtype, *limit) : dtype;
   LOCKSTEP_CHECK(dtype != kBool, "clamp: bool tensors have no order, got {}; convert with to(kInt64)", describe(x));
@@ -77,7 +77,7 @@ Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::option
 Tensor pow(const Tensor& base, const Scalar& exponent) {
   const double p = exponent.to_double();
   if (!base.is_floating_point() && !exponent.is_floating_point()) {
-    LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are no integers; convert with to(kFloat32)", p);
+    LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are not integers; convert with to(kFloat32)", p);
     return raw::pow(base, raw::scalar_like(base, exponent));
   }
   if (p == 2 && base.is_floating_point()) return mul(base, base);

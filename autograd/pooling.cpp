@@ -22,7 +22,7 @@ PoolingOptions pooling(const Size2d& kernel, const Size2d& stride, const Size2d&
           .ceil_mode = ceil_mode};
 }
 
-// The gradient of max_pool2d; its own picks what stands at the same places.
+// The gradient of max_pool2d. The gradient of this function gathers at the same indices.
 Tensor spread_to(const Tensor& index, const Tensor& grad, const Shape& shape, const PoolingOptions& options) {
   return record("max_pool2d_backward", raw::max_pool2d_backward(grad, index, shape, options), {grad},
                 [index, out_shape = grad.shape()](const Tensor& upstream, const Needs&) {

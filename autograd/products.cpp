@@ -12,7 +12,7 @@ using autograd::record;
 using autograd::requires_grad;
 using autograd::Saved;
 
-// d/da = g b^T, d/db = a^T g; vectors take part as a row (left) or a column (right).
+// d/da = g b^T, d/db = a^T g. A vector counts as a row (left operand) or a column (right operand).
 Tensor matmul(const Tensor& a, const Tensor& b) {
   return record("matmul", raw::matmul(a, b), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
@@ -49,8 +49,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home) {
 
 namespace {
 
-// Leading dimensions are one batch for the parameters: (batch, features). A matrix stays as it is, uncounted; `flat` is
-// room for what is not one.
+// t with its leading dimensions merged: (batch, features). Returns a matrix itself, without a reference count; the
+// reshaped view of any other tensor is stored in `flat`.
 const Tensor& rows(const Tensor& t, Tensor& flat) {
   return t.dim() == 2 ? t : flat = t.reshape({-1, t.shape().back()});
 }

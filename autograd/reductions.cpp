@@ -19,10 +19,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// A dimension of a 0-d tensor, which is 0 or -1, reduces its only element, as no dimensions do.
+// Empty `dims` reduce all elements. So does dimension 0 or -1 of a 0-d tensor.
 bool reduces_all(const Shape& shape, const Shape& dims) { return dims.empty() || shape.empty(); }
 
-// `reduced` spread over `shape` again: dims that were reduced without keepdim come back as size 1 first.
+// `reduced` expanded to `shape`: dimensions that were reduced without keepdim are first restored as size 1.
 Tensor spread(const Tensor& reduced, const Shape& shape, const Shape& dims) {
   Shape kept = shape;
   if (reduces_all(shape, dims))
@@ -70,7 +70,7 @@ Tensor extreme(const char* name, Tensor out, const Tensor& x, const Shape& dims)
   });
 }
 
-// The same with a gradient for NaN: where the result is NaN, the elements that are share the gradient.
+// The same with a gradient for NaN: if the result is NaN, all NaN elements share the gradient.
 Tensor extreme_or_nan(const char* name, Tensor out, const Tensor& x, const Shape& dims) {
   return record(name, std::move(out), {x}, [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
     const Tensor chosen = (*x == spread(out, x->shape(), dims)) + (*x != *x);
@@ -79,7 +79,7 @@ Tensor extreme_or_nan(const char* name, Tensor out, const Tensor& x, const Shape
   });
 }
 
-// max and min along one dimension: values gathered by their positions, so that their gradient is gather's.
+// max and min along one dimension: gathers the values by index, so that the gradient is that of gather.
 std::pair<Tensor, Tensor> extreme_at(const Tensor& x, const Tensor& index, std::int64_t dim, bool keepdim) {
   const Tensor values = gather(x, dim, index);
   return keepdim ? std::pair(values, index) : std::pair(values.squeeze(dim), index.squeeze(dim));
@@ -103,7 +103,7 @@ std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim) {
 }
 
 // var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, with a
-// correction of n or more, PyTorch has infinity instead, and NaN for an x that is the mean.
+// correction of n or more, the gradient is infinity, and NaN where x equals the mean, as in PyTorch.
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
   return record("var", raw::var(x, dims, options.keepdim, options.correction), {x},
                 [x = Saved(x), dims, correction = options.correction](const Tensor& grad, const Needs&) {
@@ -117,7 +117,7 @@ Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
                 });
 }
 
-// d/dvar sqrt(var), and 0 where it is 0.
+// The gradient is 1 / (2 std), and 0 where std is 0.
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options) {
   const Tensor variance = var(x, dims, options);
   return record("std", raw::pointwise(raw::Pointwise::sqrt, variance), {variance},
@@ -177,7 +177,7 @@ Tensor norm(const Tensor& x, const Scalar& p) { return norm(x, p, {}); }
 
 namespace {
 
-// A result over all elements of x, with x's number of dimensions where keepdim asks for it.
+// `out`, a result over all elements of x, with x's number of dimensions if keepdim is set.
 Tensor over_all(const Tensor& out, const Tensor& x, bool keepdim) {
   Shape ones = x.shape();
   std::fill(ones.begin(), ones.end(), 1);
@@ -195,7 +195,7 @@ Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
 
 namespace {
 
-// The gradient of a cumulative sum is one from the other end.
+// The gradient of a cumulative sum is a cumulative sum in the opposite direction.
 Tensor cumulate(const Tensor& x, std::int64_t dim, bool reverse) {
   return record("cumsum", raw::cumsum(x, dim, reverse), {x},
                 [dim, reverse](const Tensor& grad, const Needs&) { return Gradients{cumulate(grad, dim, !reverse)}; });

@@ -1,5 +1,5 @@
-// The engine's map from nodes and leaves to their place in a backward: a short list for small graphs, which nothing has to
-// prepare or to free, and open addressing on the address for larger ones.
+// The engine's map from nodes and leaves to their state in a backward: for small graphs a short list, which needs no
+// allocation, for larger graphs a hash table with open addressing, keyed by address.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace lockstep::autograd {
 
 class StopIndex {
  public:
-  // The index stored for `key`; -1 where it is new, for the caller to replace. Valid until the next call.
+  // The index stored for `key`; -1 if `key` is new, for the caller to replace. The reference is valid until the next
+  // call.
   std::int32_t& at(const void* key) {
     if (table_.empty()) {
       for (std::size_t i = 0; i < used_; ++i) {
@@ -46,7 +47,7 @@ class StopIndex {
     return table_[i];
   }
 
-  // Puts what `from` holds into a table of four times its size.
+  // Rehashes the entries of `from` into a table of four times its size.
   [[gnu::noinline]] void grow(const std::vector<Slot>& from) {
     table_.resize(4 * from.size());
     for (const Slot& slot : from) {
@@ -54,7 +55,7 @@ class StopIndex {
     }
   }
 
-  Slot list_[kListed];  // as long as the table is empty
+  Slot list_[kListed];  // used while the table is empty
   std::vector<Slot> table_;
   std::size_t used_ = 0;
 };

@@ -1,4 +1,4 @@
-// The members of Tensor that record: views, conversions, changes in place.
+// The members of Tensor that use autograd: views, conversions, in-place changes.
 #include <ostream>
 
 #include "lockstep/autograd/functions.h"
@@ -31,7 +31,7 @@ Tensor Tensor::reshape(const Shape& shape) const { return record_reshape(raw::re
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
   if (dim() == 0) return reshape({1});
   const int first = wrap_dim("flatten", start_dim, dim()), last = wrap_dim("flatten", end_dim, dim());
-  LOCKSTEP_CHECK(first <= last, "flatten: start_dim {} is behind end_dim {}", start_dim, end_dim);
+  LOCKSTEP_CHECK(first <= last, "flatten: start_dim {} is after end_dim {}", start_dim, end_dim);
   Shape flat;
   std::int64_t merged = 1;
   for (int d = 0; d < dim(); ++d) {
@@ -82,7 +82,7 @@ Tensor Tensor::expand(const Shape& shape) const {
 
 namespace {
 
-// The gradient of a slice: zeros with `grad` in its place. Its own gradient is the slice again.
+// The gradient of a slice: zeros, with `grad` at the slice. The gradient of this function is the slice again.
 Tensor pad(const Tensor& grad, const Shape& shape, std::int64_t dim, std::int64_t start, std::int64_t end,
            std::int64_t step) {
   Tensor out = raw::zeros(shape, grad.options());
@@ -118,7 +118,7 @@ Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
 
 Tensor Tensor::operator[](std::int64_t index) const { return select(0, index); }
 
-// --- moving -------------------------------------------------------------------------------------------------------------------
+// --- conversions --------------------------------------------------------------------------------------------------
 
 Tensor Tensor::to(DType target) const {
   if (target == dtype()) return *this;
@@ -144,14 +144,14 @@ Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 
 namespace {
 
-// Changes `x` in place. The change is not recorded, so it is refused where a gradient would come out wrong
-// or vanish. Otherwise it bumps the version, by which backward notices that something it saved is gone.
-// `operand` is undefined where there is none. Integers have no gradient, so they take any operand.
+// Changes `x` in place. The change is not recorded, so it throws if a gradient would be wrong or lost. Otherwise it
+// increments the version, by which backward detects a saved tensor that was changed. `operand` may be undefined.
+// Integers have no gradient, so they take any operand.
 template <class F>
 const Tensor& change(const char* op, const Tensor& x, const Tensor& operand, F write) {
   LOCKSTEP_CHECK(
       !requires_grad(x),
-      "{}: {} requires grad and is not changed in place; use NoGradGuard, detach(), or the function without _", op,
+      "{}: {} requires grad and cannot be changed in place; use NoGradGuard, detach(), or the function without _", op,
       describe(x));
   LOCKSTEP_CHECK(!x.is_floating_point() || !operand.defined() || !requires_grad(operand),
                  "{}: the operand {} requires grad, but the change of {} in place is not recorded: the operand would "

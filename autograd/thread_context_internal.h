@@ -1,5 +1,5 @@
-// What a node remembers of the thread that recorded it and backward restores: the replica context. Opaque here; nn
-// keeps its ReplicaView in it.
+// The replica context of a thread. A node stores the context of its recording thread, and backward restores it. The
+// pointer is opaque here; nn points it to a ReplicaView.
 #pragma once
 
 #include "lockstep/tensor/error.h"

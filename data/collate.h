@@ -1,4 +1,4 @@
-// How examples become a batch: tensors are stacked along a new first dimension.
+// Collation of examples to a batch: stacks tensors along a new first dimension.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@
 
 namespace lockstep::data {
 
-// One row of a data set, or a batch of them. `const auto& [inputs, targets] = example;` takes it apart.
+// One example of a data set, or a batch of examples. Use it as `const auto& [inputs, targets] = example;`.
 struct Example {
-  Tensor input;   // what the model gets
-  Tensor target;  // what it should answer
+  Tensor input;   // input of the model
+  Tensor target;  // expected output
 };
 
-// (n, ...) from n tensors of one shape and dtype. The result has no history. Throws InvalidArgument naming the first
-// tensor that differs.
+// Stacks n tensors of equal shape and dtype to (n, ...). The result has no history. Throws InvalidArgument naming the
+// first tensor that differs.
 Tensor stack_rows(std::span<const Tensor> rows);
 
 namespace detail {
 
 struct Anything {
   template <class T>
-  operator T() const;  // declared only: stands for a member of whatever type
+  operator T() const;  // declared only: converts to a member of any type
 };
 
 template <std::size_t>
 using OneTensor = Tensor;
 
-// Whether E{...} can be written with these tensors first: alone, with one more member, with a list as the next member.
+// Whether E{...} accepts these tensors: alone, with one more member, and with a list as the next member.
 template <class E, std::size_t... I>
 constexpr bool takes_tensors(std::index_sequence<I...>) {
   return requires { E{OneTensor<I>()...}; };
@@ -48,8 +48,9 @@ constexpr bool takes_a_list(std::index_sequence<I...>) {
 
 inline constexpr std::size_t kMaxMembers = 6;
 
-// The number of members of an aggregate that has nothing but tensors, up to kMaxMembers; 0 for anything else. Arrays
-// are left out, by the list they take: they count as one member where they are taken apart.
+// The number of members of an aggregate that consists of up to kMaxMembers tensors; 0 for any other type. Aggregates
+// with arrays, recognised by the list that initialises them, give 0: a structured binding counts an array as one
+// member.
 template <class E, std::size_t kCount = 1>
 constexpr std::size_t count_tensors() {
   if constexpr (!std::is_aggregate_v<E> || kCount > kMaxMembers) {
@@ -64,7 +65,7 @@ constexpr std::size_t count_tensors() {
   }
 }
 
-// Calls visit(members...) of an aggregate.
+// Calls visit with the members of an aggregate.
 template <class E, class Visit>
 decltype(auto) with_members(E& example, Visit&& visit) {
   constexpr std::size_t kCount = count_tensors<std::remove_const_t<E>>();
@@ -107,7 +108,7 @@ constexpr bool made_of_tensors() {
 
 }  // namespace detail
 
-// True where a batch of E can be made without being told how: a Tensor, or an aggregate of one to six Tensors.
+// True if examples of type E have a default collate function: a Tensor, or an aggregate of one to six Tensors.
 template <class E>
 inline constexpr bool kStackable = std::is_same_v<E, Tensor> || detail::made_of_tensors<E>();
 

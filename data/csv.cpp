@@ -11,8 +11,8 @@
 namespace lockstep::data {
 namespace {
 
-// The text is read up to four times (count and mean, deviation, values) rather than kept as f64: a digit and a comma in
-// the file would be eight bytes there.
+// Reads the text up to four times (count, mean, deviation, values) instead of storing it as f64: a digit and a comma
+// in the file would take eight bytes.
 class CsvLoader {
  public:
   CsvLoader(std::span<const std::byte> text, const std::string& name, const CsvOptions& options)
@@ -39,7 +39,7 @@ class CsvLoader {
   template <class Visit>
   void for_each_fit_row(Visit visit);
 
-  // Feature f stands in this column.
+  // The column of a feature.
   std::size_t column_of(std::size_t feature) const { return feature + (feature >= target_); }
   std::size_t feature_count() const { return columns_.size() - 1; }
 
@@ -129,18 +129,18 @@ void CsvLoader::fit() {
   for (std::size_t f = 0; f < features; ++f) {
     deviation_[f] = std::sqrt(deviation_[f] / static_cast<double>(count));
     if (varies[f] && deviation_[f] > 0) continue;
-    mean_[f] = first[column_of(f)];  // exactly, so that a constant column becomes zeros and not rounding noise
+    mean_[f] = first[column_of(f)];  // exact, so that a constant column becomes zeros without rounding errors
     deviation_[f] = 1;
   }
 }
 
 void CsvLoader::use_given() {
   LOCKSTEP_CHECK(options_.mean.size() == feature_count() && options_.deviation.size() == feature_count(),
-                 "CsvDataset: {}: .mean has {} and .deviation {} numbers, there are {} features", name_,
+                 "CsvDataset: {}: .mean has {} and .deviation {} numbers, but there are {} features", name_,
                  options_.mean.size(), options_.deviation.size(), feature_count());
   for (std::size_t f = 0; f < feature_count(); ++f) {
     LOCKSTEP_CHECK(std::isfinite(options_.mean[f]) && options_.deviation[f] > 0 && std::isfinite(options_.deviation[f]),
-                   "CsvDataset: {}: feature {}: mean {} and deviation {} are not a finite and a positive number", name_,
+                   "CsvDataset: {}: feature {}: mean {} must be finite, and deviation {} finite and positive", name_,
                    in_quotes(columns_[column_of(f)]), options_.mean[f], options_.deviation[f]);
   }
   mean_ = options_.mean;
@@ -178,12 +178,12 @@ detail::CsvTable CsvLoader::fill() {
 
 detail::CsvTable detail::read_csv(std::span<const std::byte> text, const std::string& name, const CsvOptions& options) {
   LOCKSTEP_CHECK(std::string_view("\"\r\n.+-").find(options.delimiter) == std::string_view::npos,
-                 "CsvDataset: .delimiter may not be a quote, a line end, a point or a sign");
+                 "CsvDataset: .delimiter must not be a quote, a line end, a point or a sign");
   LOCKSTEP_CHECK(options.standardize || (options.fit_rows.empty() && options.mean.empty() && options.deviation.empty()),
                  "CsvDataset: .fit_rows, .mean and .deviation need .standardize = true");
   LOCKSTEP_CHECK(
       (options.mean.empty() == options.deviation.empty()) && (options.mean.empty() || options.fit_rows.empty()),
-      "CsvDataset: give .mean together with .deviation, or .fit_rows");
+      "CsvDataset: pass .mean together with .deviation, or .fit_rows");
   return CsvLoader(text, name, options).load();
 }
 

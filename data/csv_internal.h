@@ -1,4 +1,4 @@
-// Splitting CSV text into rows of numbers (RFC 4180: quoted fields, LF or CRLF line ends).
+// Parses CSV text into rows of numbers (RFC 4180: quoted fields, LF or CRLF line ends).
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace lockstep::data {
 
-// Reads numbers row by row. It keeps a view of the text. Every error is an IoError "file:line:column: ...", both counted
-// from 1, the column in bytes.
+// Reads numbers row by row from a view of the text. Every error is an IoError "file:line:column: ...", with line and
+// column counted from 1, the column in bytes.
 class CsvReader {
  public:
   CsvReader(std::string_view text, std::string file, char delimiter);
 
-  // The fields of the first line, which then is the header and no row. An empty file is an error.
+  // Reads the first line as a header and returns its fields. An empty file is an error.
   std::vector<std::string> read_header();
-  // How many fields the next line has, without reading it.
+  // The number of fields in the next line, without reading it.
   std::size_t count_fields() const;
 
-  // Begins again with the first row.
+  // Returns to the first row.
   void rewind();
-  // Fills `values` with the next row, whose fields must be finite numbers that f32 can hold; false after the last row.
-  // `columns` are the names for messages, as many as there are values. Empty lines may stand at the end only.
+  // Reads the next row into `values`; returns false after the last row. Fields must be finite numbers in the range of
+  // f32. `columns` has a name for each value, for messages. Empty lines are allowed only at the end.
   bool next_row(std::span<double> values, const std::vector<std::string>& columns);
 
-  std::int64_t line() const { return line_; }  // of the row just read
-  // Throws IoError at the place of the row just read.
+  std::int64_t line() const { return line_; }  // line number of the last row read
+  // Throws IoError with the line number of the last row read.
   [[noreturn]] void fail_at_row(const std::string& message) const;
 
  private:
@@ -40,9 +40,9 @@ class CsvReader {
   };
   struct Field {
     std::string_view text;  // without its quotes
-    std::size_t position;   // where it starts
-    bool last;              // of its line
-    bool escaped;           // holds doubled quotes
+    std::size_t position;   // start of the field in the text
+    bool last;              // the last field of its line
+    bool escaped;           // contains doubled quotes
   };
 
   Field next_field(Cursor& cursor) const;

@@ -47,7 +47,7 @@ std::vector<std::string> CsvReader::read_header() {
   return names;
 }
 
-// The field's text without blanks at its ends, each doubled quote as one.
+// The field's text, trimmed, with doubled quotes replaced by single ones.
 std::string CsvReader::name_of(const Field& field) {
   const std::string_view text = trimmed(field.text);
   if (!field.escaped) return std::string(text);
@@ -82,7 +82,7 @@ bool CsvReader::next_row(std::span<double> values, const std::vector<std::string
     if (!field.last) continue;
     if (i + 1 == values.size()) return true;
     fail(start, field.position + field.text.size(),
-         fmt::format("the line has {} fields, {} are expected", i + 1, values.size()));
+         fmt::format("the line has {} fields, expected {}", i + 1, values.size()));
   }
 }
 
@@ -105,7 +105,7 @@ CsvReader::Field CsvReader::next_field(Cursor& cursor) const {
   return field;
 }
 
-// "..." in which "" stands for a quote; delimiters and line ends belong to the field.
+// Reads "...", in which "" means a quote; delimiters and line ends belong to the field.
 CsvReader::Field CsvReader::quoted_field(Cursor& cursor) const {
   const Cursor start = cursor;
   Field field{{}, start.position, false, false};
@@ -127,7 +127,7 @@ CsvReader::Field CsvReader::quoted_field(Cursor& cursor) const {
   return field;
 }
 
-// Steps over the delimiter (false) or the end of the line or file (true).
+// Skips the delimiter (returns false) or the end of the line or file (returns true).
 bool CsvReader::end_of_line(Cursor& cursor, const char* after) const {
   const std::string_view rest = text_.substr(cursor.position);
   if (rest.starts_with(delimiter_)) {
@@ -152,7 +152,7 @@ bool CsvReader::only_blank_left(std::size_t position) const {
 
 double CsvReader::number(const Field& field, const Cursor& start, const std::string& column) const {
   std::string_view text = trimmed(field.text);
-  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);  // from_chars knows no plus sign
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);  // from_chars rejects a plus sign
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error != std::errc::invalid_argument && end == text.data() + text.size() && !text.empty();

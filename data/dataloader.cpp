@@ -7,19 +7,18 @@ namespace {
 
 constexpr std::int64_t kMaxWorkers = 1024, kMaxPrefetch = 1 << 20;
 
-// PyTorch's rules: a batch sampler decides everything, a sampler decides the order.
+// PyTorch's rules: a batch sampler determines the whole batch, a sampler the order.
 void check_conflicts(const LoaderPlan::Settings& settings) {
   LOCKSTEP_CHECK(!(settings.sampler && settings.shuffle),
-                 "DataLoader: .sampler and .shuffle exclude each other: the sampler decides the order");
+                 "DataLoader: .sampler and .shuffle exclude each other: the sampler determines the order");
   if (!settings.batch_sampler) return;
   const char* other = settings.batch_size != 1 ? ".batch_size"
                       : settings.shuffle       ? ".shuffle"
                       : settings.sampler       ? ".sampler"
                       : settings.drop_last     ? ".drop_last"
                                                : nullptr;
-  LOCKSTEP_CHECK(!other,
-                 "DataLoader: .batch_sampler and {} exclude each other: the batch sampler decides what a batch holds",
-                 other);
+  LOCKSTEP_CHECK(
+      !other, "DataLoader: .batch_sampler and {} exclude each other: the batch sampler determines the batches", other);
 }
 
 }  // namespace

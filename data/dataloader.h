@@ -1,4 +1,4 @@
-// DataLoader: batches of a data set, in the order a sampler gives, made ahead of time by worker threads if asked.
+// DataLoader: batches of a data set, in the order of a sampler, optionally prepared in advance by worker threads.
 //
 //   DataLoader loader(dataset, {.batch_size = 32, .shuffle = true, .num_workers = 2});
 //   for (int epoch = 0; epoch < 10; ++epoch) {
@@ -21,19 +21,19 @@
 
 namespace lockstep::data {
 
-// What a loader does; DataLoaderOptions for data sets of Example.
+// Options of a loader; DataLoaderOptions for data sets of Example.
 template <class E>
 struct BasicDataLoaderOptions {
-  std::int64_t batch_size = 1;                            // rows in a batch
+  std::int64_t batch_size = 1;                            // samples per batch
   bool shuffle = false;                                   // RandomSampler(dataset->size(), {.seed})
   std::shared_ptr<Sampler> sampler = nullptr;             // instead of shuffle
   std::shared_ptr<BatchSampler> batch_sampler = nullptr;  // instead of batch_size, shuffle, sampler and drop_last
-  std::int64_t num_workers = 0;  // threads; 0: batches are made by the thread that asks for them
-  bool drop_last = false;        // leave out the last batch where it is not full
-  std::int64_t prefetch = 2;     // batches that each worker may be ahead
-  std::int64_t seed = 0;         // of shuffle, together with the epoch
-  // Makes a batch of examples; workers call it at the same time. Without it batches come from the data set's get_batch,
-  // which stacks tensors along a new first dimension.
+  std::int64_t num_workers = 0;                           // worker threads; 0: the iterating thread makes the batches
+  bool drop_last = false;                                 // drop the last batch if it is incomplete
+  std::int64_t prefetch = 2;                              // batches that each worker prepares in advance
+  std::int64_t seed = 0;                                  // seed of shuffle, combined with the epoch
+  // Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
+  // stacks tensors along a new first dimension.
   Callback<E(std::vector<E>)> collate = {};
 };
 
@@ -41,7 +41,7 @@ using DataLoaderOptions = BasicDataLoaderOptions<Example>;  // for data sets of 
 
 namespace detail {
 
-// What a loader does whatever its examples are: checks the options, owns the sampler, plans epochs.
+// The part of a loader that does not depend on the example type: checks the options, owns the sampler, plans epochs.
 class LoaderPlan {
  public:
   struct Settings {
@@ -54,7 +54,7 @@ class LoaderPlan {
     std::int64_t prefetch;
     std::int64_t seed;
   };
-  LoaderPlan(std::int64_t dataset_size, Settings settings);  // a size of -1: there is no data set
+  LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
 
   std::int64_t size() const;
   std::int64_t epoch() const;
@@ -70,18 +70,19 @@ class LoaderPlan {
 
 }  // namespace detail
 
-// E is the data set's item type, found from the data set: Example, or an aggregate of one's own.
+// E is the data set's item type and is deduced from it: Example, or a user-defined aggregate.
 //
-// Every `begin` is a new epoch. The order of batches and of the rows in them depends on sampler, seed and epoch alone,
-// never on num_workers. What a data set or collate throws is thrown where its batch would have come, by `begin` or `++`;
-// leaving the loop early stops the workers. Copies share nothing; one thread at a time uses a loader.
+// Every `begin` starts a new epoch. The order of batches and of the samples in them depends only on sampler, seed and
+// epoch, never on num_workers. An exception of the data set or of collate is rethrown by `begin` or `++` in place of
+// its batch. Leaving the loop early stops the workers. Copies share nothing. Only one thread may use a loader at a
+// time.
 template <class E = Example>
 class DataLoader {
  public:
-  using Options = BasicDataLoaderOptions<E>;  // with this example type
+  using Options = BasicDataLoaderOptions<E>;  // options for this example type
   class Iterator;
 
-  // Throws InvalidArgument for options that contradict each other or a number out of range.
+  // Throws InvalidArgument for options that exclude each other or are out of range.
   explicit DataLoader(std::shared_ptr<const BasicDataset<E>> dataset, Options options = {})
       : plan_(dataset ? dataset->size() : -1, {.batch_size = options.batch_size,
                                                .shuffle = options.shuffle,
@@ -93,16 +94,16 @@ class DataLoader {
                                                .seed = options.seed}),
         source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
 
-  // Begins the next epoch.
+  // Starts the next epoch.
   Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), std::exchange(skip_, 0)); }
-  std::default_sentinel_t end() const { return {}; }  // of the epoch
+  std::default_sentinel_t end() const { return {}; }  // end of the epoch
 
-  // Batches in an epoch.
+  // Number of batches in an epoch.
   std::int64_t size() const { return plan_.size(); }
-  const BasicDataset<E>& dataset() const { return *source_->dataset; }  // what it reads
+  const BasicDataset<E>& dataset() const { return *source_->dataset; }  // the data set
 
-  // To go on in the middle of an epoch, as a checkpoint may ask: set_epoch(e) makes the next epoch number e, and skip(k)
-  // leaves out its first k batches, without making them. set_epoch is the sampler's; it counts from 0 by itself.
+  // The number of the next epoch. To resume in the middle of an epoch: set_epoch(e) sets the sampler's next epoch, and
+  // skip(k) skips the first k batches of that epoch, without making them. Epochs count from 0.
   std::int64_t epoch() const { return plan_.epoch(); }
   void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }  // see epoch()
   void skip(std::int64_t batches);                                // see epoch()
@@ -122,13 +123,13 @@ class DataLoader {
   std::int64_t skip_ = 0;
 };
 
-// The example type is the data set's.
+// Deduces the example type from the data set.
 template <class D>
 DataLoader(std::shared_ptr<D>) -> DataLoader<typename D::Item>;
 template <class D>
 DataLoader(std::shared_ptr<D>, BasicDataLoaderOptions<typename D::Item>) -> DataLoader<typename D::Item>;
 
-// An input iterator: one pass, movable, and independent of the loader's life.
+// A single-pass input iterator. It is movable and may outlive the loader.
 template <class E>
 class DataLoader<E>::Iterator {
  public:
@@ -164,7 +165,7 @@ class DataLoader<E>::Iterator {
   }
 
   void fetch() {
-    batch_.reset();  // first, so that the next batch can use its memory
+    batch_.reset();  // first, so that the next batch can reuse the memory
     if (number_ >= plan_->size()) return;
     if (workers_)
       batch_.emplace(std::move(*static_cast<E*>(workers_->next().get())));

@@ -6,7 +6,7 @@
 
 namespace lockstep::data {
 Tensor stack_rows(std::span<const Tensor> rows) {
-  LOCKSTEP_CHECK(!rows.empty(), "collate: a batch without examples");
+  LOCKSTEP_CHECK(!rows.empty(), "collate: the batch has no examples");
   std::size_t defined = 0;
   for (const Tensor& row : rows) defined += row.defined();
   if (defined == 0) return {};
@@ -19,7 +19,7 @@ Tensor stack_rows(std::span<const Tensor> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Tensor& row = rows[i];
     LOCKSTEP_CHECK(row.shape() == first.shape() && row.dtype() == first.dtype() && row.device() == first.device(),
-                   "collate: examples differ: number 0 of the batch is {}, number {} is {}", describe(first), i,
+                   "collate: examples differ: example 0 of the batch is {}, example {} is {}", describe(first), i,
                    describe(row));
     raw::copy(row, raw::select(out, 0, static_cast<std::int64_t>(i)));
   }
@@ -52,7 +52,7 @@ TensorDataset::TensorDataset(Tensor data, Tensor target) : data_(std::move(data)
                  "TensorDataset: data and target differ in rows: data is {}, target is {}", describe(data_),
                  describe(target_));
   size_ = data_.size(0);
-  data_ = raw::contiguous(data_);  // once, or gathering would do it for every batch
+  data_ = raw::contiguous(data_);  // once here, instead of in every batch
   target_ = raw::contiguous(target_);
 }
 

@@ -1,4 +1,4 @@
-// Data sets: a number of examples, each by its index.
+// Data sets: examples, accessed by index.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,32 @@ namespace lockstep::data {
 namespace detail {
 [[noreturn]] void throw_no_collate();
 void check_rows(const char* who, std::span<const std::int64_t> rows, std::int64_t size);
-// An i64 tensor on the memory of `rows` (copied to a device that is not the CPU), to select rows with.
+// An i64 index tensor on the memory of `rows`, copied if `device` is not the CPU.
 Tensor row_index(std::span<const std::int64_t> rows, Device device);
 }  // namespace detail
 
-// A data set whose examples are of type E: `Example` (two tensors) or an aggregate of the user's own.
+// A data set with examples of type E: `Example` (two tensors) or a user-defined aggregate.
 //
-// A DataLoader with workers calls `get` and `get_batch` from several threads at once; they are const for that reason.
-// Random numbers drawn there should depend on the index, or the data depend on the number of workers.
+// A DataLoader with workers calls `get` and `get_batch` from several threads at once, so they are const. Random
+// numbers drawn there should depend on the index; otherwise the data depend on the number of workers.
 template <class E>
 class BasicDataset {
  public:
-  using Item = E;  // the type of its examples
+  using Item = E;  // the example type
 
   virtual ~BasicDataset() = default;
-  // Number of examples. It must not change while a loader reads them.
+  // Number of examples. It must not change while a loader reads the data set.
   virtual std::int64_t size() const = 0;
   // The example at `index`, 0 <= index < size().
   virtual E get(std::int64_t index) const = 0;
-  // The examples of `rows`, in that order, as one batch. Overridden where a batch can be gathered faster than row by row.
+  // The examples with indices `rows`, in that order, as one batch. Override it if a batch can be gathered faster.
   virtual E get_batch(std::span<const std::int64_t> rows) const {
     if constexpr (kStackable<E>)
       return stack_examples(get_each(rows));
     else
       detail::throw_no_collate();
   }
-  // The examples of `rows`, one by one.
+  // The examples with indices `rows`, in that order.
   std::vector<E> get_each(std::span<const std::int64_t> rows) const {
     std::vector<E> examples;
     examples.reserve(rows.size());
@@ -49,12 +49,12 @@ class BasicDataset {
   }
 };
 
-using Dataset = BasicDataset<Example>;  // whose examples are two tensors
+using Dataset = BasicDataset<Example>;  // a data set of input and target
 
-// Two tensors side by side: example i is (data[i], target[i]). It shares their memory where they are contiguous.
+// A data set of two tensors: example i is (data[i], target[i]). Shares the memory of contiguous tensors.
 class TensorDataset : public Dataset {
  public:
-  // data (n, ...), target (n, ...). Throws InvalidArgument where they have no rows or not the same number of them.
+  // data (n, ...), target (n, ...). Throws InvalidArgument if the first dimensions differ or are missing.
   TensorDataset(Tensor data, Tensor target);
 
   std::int64_t size() const override { return size_; }
@@ -69,11 +69,11 @@ class TensorDataset : public Dataset {
   std::int64_t size_;
 };
 
-// Some examples of another data set: example i is the other's indices[i].
+// A subset of another data set: example i is example indices[i] of that data set.
 template <class E>
 class BasicSubset : public BasicDataset<E> {
  public:
-  // Throws InvalidArgument for an index that `dataset` does not have.
+  // Throws InvalidArgument for an index outside [0, dataset->size()).
   BasicSubset(std::shared_ptr<const BasicDataset<E>> dataset, std::vector<std::int64_t> indices)
       : dataset_(std::move(dataset)), indices_(std::move(indices)) {
     detail::check_rows("Subset", indices_, dataset_->size());
@@ -92,26 +92,27 @@ class BasicSubset : public BasicDataset<E> {
     return dataset_->get_batch(inner);
   }
 
-  const std::vector<std::int64_t>& indices() const { return indices_; }  // in the other data set
+  const std::vector<std::int64_t>& indices() const { return indices_; }  // indices in the other data set
 
  private:
   std::shared_ptr<const BasicDataset<E>> dataset_;
   std::vector<std::int64_t> indices_;
 };
 
-using Subset = BasicSubset<Example>;  // of a Dataset
+using Subset = BasicSubset<Example>;  // subset of a Dataset
 
 template <class D>
 BasicSubset(std::shared_ptr<D>, std::vector<std::int64_t>) -> BasicSubset<typename D::Item>;
 
 namespace detail {
-// The indices of each part: consecutive pieces of permutation(size, seed).
+// The indices of each part: consecutive sections of permutation(size, seed).
 std::vector<std::vector<std::int64_t>> split_indices(std::int64_t size, const std::vector<std::int64_t>& lengths,
                                                      std::int64_t seed);
 }  // namespace detail
 
-// Cuts a data set at random into parts of the given lengths, which must add up to its size (else InvalidArgument).
-// A function of size, lengths and seed alone: PyTorch's random_split with a generator of that seed.
+// Splits a data set at random into parts of the given lengths. Throws InvalidArgument unless the lengths add up to its
+// size. The result depends only on size, lengths and seed, and equals PyTorch's random_split with a generator of that
+// seed.
 template <class D>
 auto random_split(const std::shared_ptr<D>& dataset, const std::vector<std::int64_t>& lengths, std::int64_t seed = 0) {
   std::vector<std::shared_ptr<BasicSubset<typename D::Item>>> parts;

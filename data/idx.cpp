@@ -21,8 +21,8 @@ enum Type : std::uint8_t { kU8 = 0x08, kI8 = 0x09, kI16 = 0x0b, kI32 = 0x0c, kF3
 struct Header {
   std::uint8_t type;
   Shape shape;
-  std::uint64_t bytes;       // of the header
-  std::uint64_t data_bytes;  // that follow it
+  std::uint64_t bytes;       // size of the header
+  std::uint64_t data_bytes;  // size of the data after the header
 };
 
 std::size_t bytes_of(std::uint8_t type, const ByteReader& reader) {
@@ -39,11 +39,11 @@ std::size_t bytes_of(std::uint8_t type, const ByteReader& reader) {
       return 8;
     default:
       reader.fail(fmt::format(
-          "IDX type 0x{:02x}; 08 (u8), 09 (i8), 0b (i16), 0c (i32), 0d (f32) and 0e (f64) are known", type));
+          "unknown IDX type 0x{:02x}, expected 08 (u8), 09 (i8), 0b (i16), 0c (i32), 0d (f32) or 0e (f64)", type));
   }
 }
 
-// `start` holds the first bytes of the file: kMaxHeaderBytes, or fewer if that is all there is.
+// `start` holds the first kMaxHeaderBytes bytes of the file, or the whole file if it is shorter.
 Header parse_header(std::span<const std::byte> start, const std::string& name) {
   ByteReader reader(start, name);
   if (reader.big<std::uint16_t>("IDX magic") != 0)
@@ -52,12 +52,12 @@ Header parse_header(std::span<const std::byte> start, const std::string& name) {
   header.type = reader.big<std::uint8_t>("IDX type");
   header.data_bytes = bytes_of(header.type, reader);
   const auto dims = reader.big<std::uint8_t>("IDX number of dimensions");
-  if (dims < 1 || dims > kMaxDims) reader.fail(fmt::format("{} dimensions; 1 to {} are read", dims, kMaxDims));
+  if (dims < 1 || dims > kMaxDims) reader.fail(fmt::format("{} dimensions, expected 1 to {}", dims, kMaxDims));
   bool fits = true, empty = false;
   for (int i = 0; i < dims; ++i) {
     const auto size = reader.big<std::uint32_t>("IDX size");
     header.shape.push_back(size);
-    empty = empty || size == 0;  // zeros are left out of the product, or they would hide an overflow
+    empty = empty || size == 0;  // the product skips zeros, which would hide an overflow
     fits = fits && (size == 0 || checked_mul(header.data_bytes, size, &header.data_bytes));
   }
   if (!fits || header.data_bytes > limits::kArrayBytes) {
@@ -74,10 +74,10 @@ Header parse_header(std::span<const std::byte> start, const std::string& name) {
                             header.shape.to_string(), header.data_bytes, found));
 }
 
-// Hands out the data of a file from front to back.
+// Reads the next bytes of a file's data.
 using ReadNext = Callback<void(std::span<std::byte>)>;
 
-// Fills `out` from elements of type Stored, through a small buffer.
+// Fills `out` with converted elements of type Stored, through a small buffer.
 template <class Stored, class Target>
 void convert(const ReadNext& read, const Tensor& out) {
   constexpr std::size_t kChunk = 16 << 10;
@@ -139,7 +139,7 @@ Tensor read_plain(const ByteSource& source) {
   });
 }
 
-// Reads the header, and counts the bytes that really follow it.
+// Reads the header, and checks the number of bytes after it.
 Header check_gzip(std::span<const std::byte> compressed, const std::string& name) {
   Inflater inflater(compressed, Compression::kGzip, name);
   std::vector<std::byte> start(kMaxHeaderBytes);
@@ -157,13 +157,15 @@ Header check_gzip(std::span<const std::byte> compressed, const std::string& name
     if (held > header.data_bytes) break;
   }
   if (held != header.data_bytes) {
-    fail_size(name, header,
-              held > header.data_bytes ? "the file unfolds to more" : fmt::format("the file unfolds to {}", held));
+    fail_size(
+        name, header,
+        held > header.data_bytes ? "the file decompresses to more" : fmt::format("the file decompresses to {}", held));
   }
   return header;
 }
 
-// Unfolded twice, the first time only to count: the tensor is allocated when it is known that its bytes are there.
+// Decompresses twice, the first time only to count, so that the tensor is allocated only if the file has all its
+// bytes.
 Tensor read_gzip(std::span<const std::byte> compressed, const std::string& name) {
   const Header header = check_gzip(compressed, name);
   Inflater inflater(compressed, Compression::kGzip, name);
@@ -195,11 +197,11 @@ IdxDataset::IdxDataset(const std::string& images, const std::string& labels, con
 
 IdxDataset::IdxDataset(const Tensor& images, const Tensor& labels, const IdxOptions& options) {
   LOCKSTEP_CHECK(images.dtype() == kUInt8 && images.dim() >= 2,
-                 "IdxDataset: images must be u8 of at least 2 dimensions, they are {}", describe(images));
+                 "IdxDataset: images must be u8 of at least 2 dimensions, got {}", describe(images));
   LOCKSTEP_CHECK(labels.dim() == 1 && is_integer(labels.dtype()),
-                 "IdxDataset: labels must be integers of 1 dimension, they are {}", describe(labels));
+                 "IdxDataset: labels must be integers of 1 dimension, got {}", describe(labels));
   LOCKSTEP_CHECK(images.size(0) == labels.size(0),
-                 "IdxDataset: as many images as labels are needed: images are {}, labels are {}", describe(images),
+                 "IdxDataset: expected as many images as labels: images are {}, labels are {}", describe(images),
                  describe(labels));
   LOCKSTEP_CHECK(images.device() == labels.device(), "IdxDataset: devices differ: images are {}, labels are {}",
                  describe(images), describe(labels));
@@ -217,7 +219,7 @@ Example IdxDataset::get(std::int64_t index) const {
   return {raw::select(batch.input, 0, 0), raw::select(batch.target, 0, 0)};
 }
 
-// In f32 and in this order, as PyTorch's ToTensor and Normalize do it: the same bits.
+// Computes in f32 and in the order of PyTorch's ToTensor and Normalize, so that the bits are equal.
 Example IdxDataset::get_batch(std::span<const std::int64_t> rows) const {
   detail::check_rows("IdxDataset", rows, size());
   const Tensor index = detail::row_index(rows, images_.device());

@@ -28,9 +28,9 @@ struct Prefetcher::State {
   std::int64_t last, ahead;
 
   std::mutex mutex;
-  std::condition_variable room, arrived;  // for workers: a job may start; for the consumer: a result is there
-  std::int64_t started, consumed;         // the numbers of the next job to start and to hand out
-  std::vector<Result> results;            // a ring: job i has place i % ahead
+  std::condition_variable room, arrived;  // room: a worker may start a job; arrived: the next result is ready
+  std::int64_t started, consumed;         // numbers of the next job to start and of the next result to return
+  std::vector<Result> results;            // ring buffer: the result of job i is at i % ahead
   bool stop = false;
   std::vector<std::thread> threads;
 
@@ -59,7 +59,7 @@ void Prefetcher::State::work() {
     }
     result.ready = true;
     lock.lock();
-    result_of(number) = std::move(result);  // under the lock: the consumer becomes the exception's only owner
+    result_of(number) = std::move(result);  // under the lock, so that only the consumer owns the exception afterwards
     if (number == consumed) arrived.notify_one();
     if (started == last) room.notify_all();
   }
@@ -90,7 +90,7 @@ Prefetcher::~Prefetcher() = default;
 std::shared_ptr<void> Prefetcher::next() {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  LOCKSTEP_CHECK(state.consumed < state.last, "Prefetcher: asked for more results than there are jobs");
+  LOCKSTEP_CHECK(state.consumed < state.last, "Prefetcher: next was called more often than there are jobs");
   State::Result& place = state.result_of(state.consumed);
   state.arrived.wait(lock, [&] { return place.ready; });
   State::Result result = std::exchange(place, {});

@@ -1,8 +1,8 @@
-// Readers of files: NumPy arrays (npy, npz), and data sets as CSV or IDX (the format of MNIST and Fashion-MNIST), plain
-// or gzip.
+// Reads files: NumPy arrays (npy, npz), and data sets as CSV or IDX (the format of MNIST and Fashion-MNIST), plain or
+// gzip.
 //
-// The files may come from anywhere: whatever is wrong with one is an IoError naming the file and the place. An argument
-// that does not fit the file (a column that is not there) is an InvalidArgument.
+// Files may be untrusted: any defect is an IoError naming the file and the position. An argument that does not match
+// the file (an unknown column) is an InvalidArgument.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +28,15 @@ Tensor load_npz(const std::string& path, const std::string& name = "");
 
 namespace lockstep::data {
 
-// How a CSV file is read.
+// Options of CsvDataset.
 struct CsvOptions {
-  std::string target = {};   // the name of the target's column; without a header its number, from 0
-  bool standardize = false;  // features become (x - mean) / deviation, column by column
-  std::vector<std::int64_t> fit_rows =
-      {};                              // the rows that mean and deviation are taken from (training rows); empty: all
-  std::vector<double> mean = {};       // given together with deviation: used as they are, instead of fitting
-  std::vector<double> deviation = {};  // as long as mean
-  bool header = true;                  // the first line names the columns
-  char delimiter = ',';                // between fields
+  std::string target = {};                  // name of the target's column; without a header its number, from 0
+  bool standardize = false;                 // features become (x - mean) / deviation, column by column
+  std::vector<std::int64_t> fit_rows = {};  // rows used to compute mean and deviation (training rows); empty: all
+  std::vector<double> mean = {};            // given mean, used instead of a computed one; set deviation as well
+  std::vector<double> deviation = {};       // given deviation, of the same size as mean
+  bool header = true;                       // the first line names the columns
+  char delimiter = ',';                     // separates fields
 };
 
 namespace detail {
@@ -49,19 +48,18 @@ struct CsvTable {
 CsvTable read_csv(std::span<const std::byte> text, const std::string& name, const CsvOptions& options);
 }  // namespace detail
 
-// A table of numbers. Every column but the target's is a feature: data() is (rows, features) f32, target()
-// (rows, 1) f32. Fields are finite numbers, quoted or not; lines end in LF or CRLF. There may be 524,288
-// columns, with names of 16 MiB together. The memory needed is that of the file, of the tensors, and at most
-// 64 MiB.
+// A table of numbers from a CSV file. Every column except the target is a feature: data() is (rows, features) f32,
+// target() (rows, 1) f32. Fields are finite numbers, quoted or not; lines end in LF or CRLF. At most 524,288 columns
+// are allowed, with names of 16 MiB in total. Memory use is that of the file and the tensors, plus at most 64 MiB.
 class CsvDataset : public TensorDataset {
  public:
   explicit CsvDataset(const std::string& path, const CsvOptions& options = {});
-  // The same from text in memory; `name` stands for the file in messages.
+  // The same from text in memory; error messages use `name` as the file name.
   static CsvDataset parse(std::span<const std::byte> text, const std::string& name, const CsvOptions& options = {});
 
   const std::vector<std::string>& features() const { return features_; }  // names, in order
-  // What was subtracted and divided by, per feature, to treat other data alike; empty unless standardised. The deviation
-  // is sqrt(mean((x - mean)^2)), and 1 for a feature that is constant over the rows it was taken from.
+  // Mean of each feature, to standardise other data in the same way; empty unless standardised. The deviation is
+  // sqrt(mean((x - mean)^2)), or 1 for a feature that is constant over the rows used.
   const std::vector<double>& mean() const { return mean_; }
   const std::vector<double>& deviation() const { return deviation_; }  // see mean()
 
@@ -72,22 +70,22 @@ class CsvDataset : public TensorDataset {
   std::vector<double> mean_, deviation_;
 };
 
-// The array of an IDX file, plain or gzip (seen from the content): u8, f32, f64, or i32 (also for i8 and i16).
+// The array of an IDX file, plain or gzip (detected from the content): u8, f32, f64, or i32 (also for i8 and i16).
 Tensor read_idx(const std::string& path);
-// From memory; `name` stands for the file in messages.
+// The same from memory; error messages use `name` as the file name.
 Tensor parse_idx(std::span<const std::byte> bytes, const std::string& name);
 
-// How pixels are normalised.
+// Normalisation of pixels: p becomes (p / 255 - mean) / std.
 struct IdxOptions {
-  double mean = 0;  // pixels become (p / 255 - mean) / std
-  double std = 1;   // what they are divided by; not 0
+  double mean = 0;  // subtracted from p / 255
+  double std = 1;   // divisor, greater than 0
 };
 
-// Images with labels: an example is (height, width) f32, with all pixels in [0, 1] unless normalised further, and a 0-d
-// i64 label. In memory a pixel stays one byte; batches are converted as they are made.
+// Images with labels: an example is (height, width) f32, with pixels in [0, 1] unless normalised further, and a 0-d
+// i64 label. In memory a pixel is one byte; batches are converted when they are made.
 class IdxDataset : public Dataset {
  public:
-  // Two IDX files: images u8 (n, ...) and labels (n) of integers.
+  // Reads two IDX files: images u8 (n, ...) and labels (n) of integers.
   IdxDataset(const std::string& images, const std::string& labels, const IdxOptions& options = {});
   // The same from tensors.
   IdxDataset(const Tensor& images, const Tensor& labels, const IdxOptions& options = {});
@@ -101,7 +99,7 @@ class IdxDataset : public Dataset {
 
  private:
   Tensor images_, labels_;
-  Tensor full_scale_, mean_, deviation_;  // 0-d; the last two undefined where there is nothing to normalise
+  Tensor full_scale_, mean_, deviation_;  // 0-d; mean_ and deviation_ are undefined without normalisation
 };
 
 }  // namespace lockstep::data

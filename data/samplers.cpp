@@ -13,7 +13,7 @@ namespace {
 
 void check_size(const char* who, std::int64_t n) { LOCKSTEP_CHECK(n >= 0, "{}: the number of examples is {}", who, n); }
 
-// Wraps around where the sum does not fit; PyTorch's generator sees only the low bits anyway.
+// Wraps around on overflow: PyTorch's generator uses only the low bits.
 std::int64_t add_seed(std::int64_t seed, std::int64_t epoch) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch));
 }
@@ -24,7 +24,8 @@ std::vector<std::int64_t> in_order(std::int64_t n) {
   return indices;
 }
 
-// Rows per rank, PyTorch's formula: rounded up with padding, down with dropping. `exact` gives low ranks one more.
+// Samples per rank by PyTorch's formula: rounded up with padding, down with drop_last. `exact` gives low ranks one
+// more.
 std::int64_t rows_of_rank(std::int64_t n, std::int64_t replicas, std::int64_t rank,
                           const DistributedSamplerOptions& options) {
   const std::int64_t whole = n / replicas, rest = n % replicas;
@@ -35,8 +36,8 @@ std::int64_t rows_of_rank(std::int64_t n, std::int64_t replicas, std::int64_t ra
 
 }  // namespace
 
-// torch.randperm on the CPU (aten/src/ATen/native/TensorFactories.cpp, randperm_cpu): the generator is mt19937 seeded
-// with the low 32 bits; large n take two of its words a draw.
+// torch.randperm on the CPU (aten/src/ATen/native/TensorFactories.cpp, randperm_cpu). The generator is mt19937, seeded
+// with the low 32 bits; for large n a draw takes two words.
 std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed) {
   check_size("permutation", n);
   constexpr std::int64_t kTwoWordsFrom = std::numeric_limits<std::uint32_t>::max() / 20;
@@ -87,7 +88,7 @@ DistributedSampler::DistributedSampler(std::int64_t n, std::int64_t replicas, st
   LOCKSTEP_CHECK(replicas >= 1 && rank >= 0 && rank < replicas, "DistributedSampler: rank {} is not one of {} replicas",
                  rank, replicas);
   LOCKSTEP_CHECK(!(options.drop_last && options.exact),
-                 "DistributedSampler: .drop_last and .exact exclude each other: exact drops and repeats nothing");
+                 "DistributedSampler: .drop_last and .exact exclude each other: exact drops and repeats no sample");
   size_ = rows_of_rank(n, replicas, rank, options);
 }
 
@@ -97,7 +98,7 @@ std::vector<std::int64_t> DistributedSampler::indices(std::int64_t epoch) const 
   std::vector<std::int64_t> mine;
   mine.reserve(static_cast<std::size_t>(size_));
   for (std::int64_t i = 0; i < size_; ++i) {
-    // Past the end the list begins again: that is PyTorch's padding, also where it needs the list more than twice.
+    // Padding repeats the list from its start, as often as needed, as in PyTorch.
     mine.push_back(all[static_cast<std::size_t>((rank_ + i * replicas_) % n_)]);
   }
   return mine;
@@ -114,7 +115,7 @@ BatchPlan::BatchPlan(std::vector<std::int64_t> indices, std::int64_t batch_size,
 }
 
 void BatchPlan::add(std::span<const std::int64_t> batch) {
-  indices_.resize(ends_.empty() ? 0 : ends_.back());  // a dropped rest would come between
+  indices_.resize(ends_.empty() ? 0 : ends_.back());  // removes a dropped rest
   indices_.insert(indices_.end(), batch.begin(), batch.end());
   ends_.push_back(indices_.size());
 }
@@ -125,7 +126,7 @@ MicroBatchSampler::MicroBatchSampler(std::int64_t n, const MicroBatchSamplerOpti
   const std::int64_t count = options_.count;
   LOCKSTEP_CHECK(
       micro_batches >= 1 && first >= 0 && count >= 1 && first < micro_batches && count <= micro_batches - first,
-      "MicroBatchSampler: .first {} and .count {} do not name micro-batches of {}", first, count, micro_batches);
+      "MicroBatchSampler: .first {} and .count {} are outside the {} micro-batches", first, count, micro_batches);
   LOCKSTEP_CHECK(options.batch_size >= 1, "MicroBatchSampler: .batch_size is {}, it must be at least 1",
                  options.batch_size);
   for (std::int64_t micro_batch = first; micro_batch < first + count; ++micro_batch) {

@@ -1,8 +1,8 @@
-// Samplers: in which order a loader visits the examples of a data set.
+// Samplers: the order in which a loader visits the examples of a data set.
 //
-// The order of an epoch is a function of the sampler's arguments and the epoch's number, so it can be had again after a
-// restart. The epoch advances by itself whenever a loader begins; `set_epoch` says which one comes next. A loader
-// shares its sampler by pointer, so `set_epoch` on yours is what it sees.
+// The order of an epoch depends only on the sampler's arguments and the epoch's number, so it can be reproduced after
+// a restart. Each `begin` of a loader advances the epoch; `set_epoch` sets the next one. A loader shares its sampler
+// by pointer, so `set_epoch` on the sampler affects the loader.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,31 @@
 
 namespace lockstep::data {
 
-// 0..n-1 shuffled, exactly torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
+// A permutation of 0..n-1, equal to torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
 std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed);
 
-// Counts epochs. The base of both kinds of samplers.
+// Counts epochs. Base of Sampler and BatchSampler.
 class EpochCounter {
  public:
-  // The epoch that the next iteration visits: store it in a checkpoint, and restore it with set_epoch.
+  // The epoch of the next iteration. Store it in a checkpoint, and restore it with set_epoch.
   std::int64_t epoch() const { return epoch_; }
-  // Throws InvalidArgument below 0.
+  // Sets the epoch of the next iteration. Throws InvalidArgument below 0.
   void set_epoch(std::int64_t epoch);
 
  protected:
   ~EpochCounter() = default;
-  std::int64_t epoch_ = 0;  // the next one's number
+  std::int64_t epoch_ = 0;  // number of the next epoch
 };
 
-// An order of single examples. To write one's own: derive, and implement size and indices.
+// An order of single examples. To write a sampler, derive from this class and implement size and indices.
 class Sampler : public EpochCounter {
  public:
   virtual ~Sampler() = default;
-  // How many indices an epoch has.
+  // The number of indices in an epoch.
   virtual std::int64_t size() const = 0;
   // The indices of one epoch, in order.
   virtual std::vector<std::int64_t> indices(std::int64_t epoch) const = 0;
-  // The indices of epoch(), which then advances.
+  // Returns the indices of epoch(), then increments the epoch.
   std::vector<std::int64_t> next_epoch();
 };
 
@@ -52,9 +52,9 @@ class SequentialSampler : public Sampler {
   std::int64_t n_;
 };
 
-// The seed of a RandomSampler.
+// Options of RandomSampler.
 struct RandomSamplerOptions {
-  std::int64_t seed = 0;  // together with the epoch it decides the order
+  std::int64_t seed = 0;  // determines the order, together with the epoch
 };
 
 // permutation(n, seed + epoch).
@@ -68,19 +68,19 @@ class RandomSampler : public Sampler {
   std::int64_t n_, seed_;
 };
 
-// How a DistributedSampler deals the rows.
+// Options of DistributedSampler.
 struct DistributedSamplerOptions {
   bool shuffle = true;     // permutation(n, seed + epoch) instead of 0..n-1
   std::int64_t seed = 0;   // the same on all ranks
-  bool drop_last = false;  // leave out the rows that do not fill all ranks, instead of repeating the first ones
-  bool exact = false;      // every row exactly once: ranks may differ by one row (evaluation)
+  bool drop_last = false;  // drop samples that cannot be distributed evenly, instead of repeating the first ones
+  bool exact = false;      // visit every sample exactly once: ranks may differ by one sample (evaluation)
 };
 
-// One rank's share of the rows: of the order that all ranks agree on, every replicas-th index, beginning with the
-// rank's own. PyTorch's algorithm, index for index; `exact` is ours.
+// The samples of one rank: indices rank, rank + replicas, ... of an order that is the same on all ranks. The algorithm
+// is PyTorch's and gives the same indices; `exact` is an addition.
 class DistributedSampler : public Sampler {
  public:
-  // Throws InvalidArgument unless 0 <= rank < replicas, or where both drop_last and exact are asked for.
+  // Throws InvalidArgument unless 0 <= rank < replicas, and if both drop_last and exact are set.
   DistributedSampler(std::int64_t n, std::int64_t replicas, std::int64_t rank,
                      const DistributedSamplerOptions& options = {});
   std::int64_t size() const override { return size_; }
@@ -91,54 +91,54 @@ class DistributedSampler : public Sampler {
   DistributedSamplerOptions options_;
 };
 
-// The batches of one epoch: lists of indices, one after another.
+// The batches of one epoch, as lists of indices.
 class BatchPlan {
  public:
   BatchPlan() = default;
-  // `indices` cut every `batch_size`; what is left over is a smaller batch, or dropped.
+  // Splits `indices` into batches of `batch_size`. The rest is a smaller batch, or is dropped.
   BatchPlan(std::vector<std::int64_t> indices, std::int64_t batch_size, bool drop_last);
 
-  void add(std::span<const std::int64_t> batch);                                 // appends one
-  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }  // how many there are
+  void add(std::span<const std::int64_t> batch);                                 // appends a batch
+  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }  // number of batches
   // The indices of one batch.
   std::span<const std::int64_t> operator[](std::int64_t batch) const {
     const auto b = static_cast<std::size_t>(batch);
     const std::size_t begin = b == 0 ? 0 : ends_[b - 1];
     return {indices_.data() + begin, ends_[b] - begin};
   }
-  // All, one batch after another.
+  // The indices of all batches, in order.
   std::span<const std::int64_t> indices() const { return {indices_.data(), ends_.empty() ? 0 : ends_.back()}; }
 
  private:
   std::vector<std::int64_t> indices_;
-  std::vector<std::size_t> ends_;  // of each batch, in indices_
+  std::vector<std::size_t> ends_;  // end of each batch in indices_
 };
 
 // An order of whole batches.
 class BatchSampler : public EpochCounter {
  public:
   virtual ~BatchSampler() = default;
-  // How many batches an epoch has.
+  // The number of batches in an epoch.
   virtual std::int64_t size() const = 0;
   virtual BatchPlan batches(std::int64_t epoch) const = 0;  // the batches of one epoch
-  // The batches of epoch(), which then advances.
+  // Returns the batches of epoch(), then increments the epoch.
   BatchPlan next_epoch();
 };
 
-// Which micro-batches of a step a batch holds, and of what size.
+// Options of MicroBatchSampler.
 struct MicroBatchSamplerOptions {
-  std::int64_t micro_batches = 1;  // S: into how many micro-batches a step is cut, over all processes
-  std::int64_t first = 0;          // the first micro-batch that a batch holds
-  std::int64_t count = -1;         // how many micro-batches a batch holds; -1: all from `first` on
-  std::int64_t batch_size = 1;     // rows per micro-batch, not per batch
+  std::int64_t micro_batches = 1;  // S: number of micro-batches in a step, over all processes
+  std::int64_t first = 0;          // first micro-batch of the step in this process's batch
+  std::int64_t count = -1;         // number of micro-batches in the batch; -1: all from `first` on
+  std::int64_t batch_size = 1;     // samples per micro-batch, not per batch
   bool shuffle = true;             // permutation(n, seed + epoch) instead of 0..n-1
   std::int64_t seed = 0;           // the same on all ranks
-  bool drop_last = false;          // as in DistributedSampler, and also the last batch where it is not full
+  bool drop_last = false;          // as in DistributedSampler; also drops the last batch if it is incomplete
 };
 
-// Batches for micro-batch training: step t's micro-batch s has rows [t batch_size, (t+1) batch_size) of what
-// DistributedSampler(n, micro-batches, s) deals, whoever runs it. A batch holds micro-batches first, first+1, ... one
-// after another, equally many rows of each.
+// Batches for training with micro-batches: micro-batch s of step t has the indices [t batch_size, (t+1) batch_size) of
+// DistributedSampler(n, micro_batches, s), whichever process runs it. A batch concatenates micro-batches first,
+// first + 1, ..., all with the same number of samples.
 class MicroBatchSampler : public BatchSampler {
  public:
   // Throws InvalidArgument unless [first, first + count) lies in [0, micro-batches) and batch_size is at least 1.
@@ -148,7 +148,7 @@ class MicroBatchSampler : public BatchSampler {
 
  private:
   MicroBatchSamplerOptions options_;
-  std::vector<DistributedSampler> micro_batches_;  // those held, first to first + count - 1
+  std::vector<DistributedSampler> micro_batches_;  // samplers of micro-batches first to first + count - 1
 };
 
 }  // namespace lockstep::data

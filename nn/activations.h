@@ -1,4 +1,4 @@
-// Activations as modules; their formulas stand beside the functions of the same names (autograd/functions.h).
+// Activations as modules. The formulas are with the functions of the same names (autograd/functions.h).
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class Softplus : public Module {
   Tensor forward(const Tensor& x) const override { return softplus(x); }
 };
 
-// Sums to 1 along `dim`.
+// softmax(x, dim): the outputs sum to 1 along `dim`.
 class Softmax : public Module {
  public:
   explicit Softmax(std::int64_t dim) : dim_(dim) {}
@@ -63,7 +63,7 @@ class Softmax : public Module {
   std::int64_t dim_;
 };
 
-// The logarithm of Softmax, without overflow.
+// log_softmax(x, dim), without overflow.
 class LogSoftmax : public Module {
  public:
   explicit LogSoftmax(std::int64_t dim) : dim_(dim) {}

@@ -1,4 +1,4 @@
-// XXH3, 64 bits, fed in pieces. Not installed.
+// Incremental 64-bit XXH3. Not installed.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class Hash {
   void* state_;
 };
 
-// The elements of a contiguous tensor on the CPU.
+// The memory of a contiguous tensor on the CPU.
 inline std::span<std::byte> bytes_of(const Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.raw_data()),
           static_cast<std::size_t>(tensor.numel()) * item_size(tensor.dtype())};

@@ -10,8 +10,8 @@ namespace {
 
 Shape weight_shape(std::int64_t in, std::int64_t out, const Size2d& kernel, std::int64_t groups) {
   LOCKSTEP_CHECK(in >= 0 && out >= 0 && kernel.height >= 1 && kernel.width >= 1,
-                 "Conv2d: in {}, out {}, kernel {} x {}; channels may not be negative, and a kernel has an element", in,
-                 out, kernel.height, kernel.width);
+                 "Conv2d: in {}, out {}, kernel {} x {}; channels may not be negative, nor the kernel empty", in, out,
+                 kernel.height, kernel.width);
   LOCKSTEP_CHECK(groups >= 1 && in % groups == 0 && out % groups == 0,
                  "Conv2d: {} groups do not divide the channels, in {}, out {}", groups, in, out);
   return {out, in / groups, kernel.height, kernel.width};
@@ -26,7 +26,7 @@ std::int64_t check_features(std::int64_t features) {
 
 }  // namespace
 
-// The members are initialised in their order: the weight is drawn before the bias.
+// Members are initialised in order of declaration, so the weight is drawn before the bias.
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, const Size2d& kernel, const Conv2dOptions& options)
     : weight(add_parameter("weight", uniform_by_fan_in(weight_shape(in, out, kernel, options.groups),
                                                        fan_in(weight_shape(in, out, kernel, options.groups))))),

@@ -16,7 +16,7 @@ Shape check_linear(std::int64_t in, std::int64_t out) {
 
 }  // namespace
 
-// The members are initialised in their order: the weight is drawn before the bias.
+// Members are initialised in order of declaration, so the weight is drawn before the bias.
 Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options)
     : weight(add_parameter("weight", uniform_by_fan_in(check_linear(in, out), in))),
       bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, in) : Tensor())) {}

@@ -28,12 +28,12 @@ void check_shapes(const char* op, const Tensor& x, const Tensor& target) {
                  x.numel() == target.numel() ? "\nreshape one of them, for example target.unsqueeze(1)" : "");
 }
 
-// What a mean over `count` losses multiplies each of them by.
+// The factor of each loss in the reduction: 1 / count for a mean, otherwise 1.
 double scale_of(Reduction reduction, std::int64_t count) {
   return reduction == Reduction::kMean ? 1.0 / static_cast<double>(count) : 1.0;
 }
 
-// d loss / d x in public ops, for second derivatives; the fused kernels compute the same.
+// d loss / d x in public operations, for second derivatives. The fused kernels compute the same values.
 Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
   switch (loss) {
     case PointwiseLoss::kBce:
@@ -117,18 +117,18 @@ Tensor check_labels(const char* op, const Tensor& x, const Tensor& target) {
   return target.dtype() == kInt64 ? target : target.to(kInt64);
 }
 
-// d loss / d y of each sample in public ops' terms: a constant, since the loss is linear in the log probabilities y.
+// d loss / d y for each sample: a constant, since the loss is linear in the log probabilities y.
 Tensor nll_slopes(const Tensor& grad, const Shape& shape, const Tensor& labels, const Tensor& weight,
                   const raw::NllOptions& options, const raw::TotalWeight& total_weight) {
   return raw::nll_loss_backward(full(grad.shape(), 1.0, grad.options()), shape, labels, weight, options, total_weight);
 }
 
-// A gradient of the reduced loss, or of each sample's, beside slopes of shape (batch, classes, ...).
+// The gradient of the reduced loss, or of each sample's loss, shaped to broadcast to (batch, classes, ...).
 Tensor per_class(const Tensor& grad, Reduction reduction) {
   return reduction == Reduction::kNone ? grad.unsqueeze(1) : grad;
 }
 
-// The cost of the labels, given log probabilities y (batch, classes, ...).
+// The negative log likelihood of the labels, given log probabilities y (batch, classes, ...).
 Tensor nll(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight,
            const raw::NllOptions& options) {
   const Tensor labels = check_labels(op, y, target);
@@ -144,7 +144,7 @@ Tensor nll(const char* op, const Tensor& y, const Tensor& target, const Tensor& 
                 });
 }
 
-// The same, given scores x: log_softmax and nll in one.
+// The same, given logits x: log_softmax and nll combined.
 Tensor hard_cross_entropy(const char* op, const Tensor& x, const Tensor& target, const Tensor& weight,
                           const raw::NllOptions& options) {
   const Tensor labels = check_labels(op, x, target);
@@ -155,7 +155,7 @@ Tensor hard_cross_entropy(const char* op, const Tensor& x, const Tensor& target,
       [x = Saved(x), labels = Saved(labels), weight = Saved(weight), options, state](const Tensor& grad, const Needs&) {
         if (!autograd::grad_mode())
           return Gradients{raw::cross_entropy_backward(grad, *x, *labels, *weight, options, state)};
-        // Through y = log_softmax(x), whose slopes s are constants: s - softmax(x) sum_c s_c.
+        // With y = log_softmax(x) and constant s = d loss / d y: d loss / d x = s - softmax(x) sum_c s_c.
         const Tensor slopes = nll_slopes(grad, x->shape(), *labels, *weight, options, state.total_weight);
         return Gradients{per_class(grad, options.reduction) * (slopes - softmax(*x, 1) * sum(slopes, {1}, true))};
       });
@@ -182,7 +182,7 @@ void check_scores(const char* op, const Tensor& x) {
                  op, describe(x));
 }
 
-// Runs `loss` on a batch of one where x is (classes).
+// Runs `loss`, with a batch dimension of size 1 if x is (classes).
 template <class F>
 Tensor with_batch(const Tensor& x, const Tensor& target, F loss) {
   if (x.dim() > 1) [[likely]]

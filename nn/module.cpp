@@ -12,7 +12,7 @@
 namespace lockstep::nn {
 namespace {
 
-// Appends those of `module` that are defined and not listed yet.
+// Appends the handles in `own` that are defined and not listed yet.
 template <class Handle, class Named>
 void list(const std::string& path, const std::vector<Named>& own, std::unordered_set<const TensorSlot*>& seen,
           std::vector<std::pair<std::string, Handle>>& out) {
@@ -78,19 +78,19 @@ Buffer& Module::add_buffer(const std::string& name, const Buffer& buffer) {
 
 Tensor Module::forward(const Tensor&) const {
   throw InvalidArgument(type_name() +
-                        ": forward(const Tensor&) const is not overridden; a module with other arguments is "
-                        "called by its own methods");
+                        ": forward(const Tensor&) const is not overridden; override it, or call the module's own "
+                        "methods");
 }
 
 Tensor Module::forward_inputs(const std::vector<Tensor>& inputs) const {
   LOCKSTEP_CHECK(inputs.size() == 1,
-                 "{}: it was given {} inputs, and forward takes one; override "
+                 "{}: called with {} inputs, but forward takes one; override "
                  "forward_inputs(const std::vector<Tensor>&) const",
                  type_name(), inputs.size());
   return forward(inputs[0]);
 }
 
-// `forward`, with the module's name in errors, and noticed by summary().
+// Runs `forward`, adds the module's name to errors, and records the output's shape for summary().
 template <class Forward>
 Tensor Module::run(const Forward& forward) const {
   try {

@@ -5,8 +5,9 @@
 //     Tensor forward(const Tensor& x) const override { return sigmoid(fc(x)); }
 //   };
 //
-// A module owns its children, parameters and buffers on the heap, so the references that `add` hands out stay valid
-// when it moves; it cannot be copied. `forward` is const: several threads may run it, while nobody changes the module.
+// A module owns its children, parameters and buffers on the heap, so the references that `add` returns stay valid when
+// the module is moved. A module cannot be copied. `forward` is const: several threads may run it while no thread
+// modifies the module.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +24,22 @@
 
 namespace lockstep::nn {
 
-// How Module::load_state_dict treats names.
+// Options of Module::load_state_dict.
 struct LoadStateDictOptions {
   bool strict = true;  // missing and unexpected names are errors
 };
 
-// The names that did not fit in a load that was not strict.
+// The names that did not match in a load with strict = false.
 struct LoadStateDictResult {
-  std::vector<std::string> missing;     // the module has them, the dict does not
-  std::vector<std::string> unexpected;  // the other way round
+  std::vector<std::string> missing;     // in the module, but not in the dict
+  std::vector<std::string> unexpected;  // in the dict, but not in the module
 };
 
 struct SummaryOptions {
-  std::optional<DType> dtype = std::nullopt;  // of the input; by default that of the first floating-point parameter
+  std::optional<DType> dtype = std::nullopt;  // dtype of the input; by default that of the first parameter
 };
 
-// A part of a model, as the head of this file shows it.
+// A part of a model, as the head of this file shows.
 class Module {
  public:
   Module() = default;
@@ -47,8 +48,8 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   // --- building -----------------------------------------------------------------------------------------------------
-  // Constructs a child of type M and returns it. Names of children, parameters and buffers are unique within a module,
-  // not empty, and without '.'; otherwise InvalidArgument.
+  // Constructs a child of type M and returns it. Names of children, parameters and buffers must be unique within a
+  // module, not empty, and without '.'; otherwise throws InvalidArgument.
   template <class M, class... Args>
   M& add(const std::string& name, Args&&... args) {
     check_name(name);  // before M draws random numbers
@@ -58,59 +59,60 @@ class Module {
     if constexpr (fits) child = std::make_unique<M>(std::forward<Args>(args)...);
     return static_cast<M&>(add_child(name, std::move(child)));
   }
-  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  // a child that exists already
-  // An undefined tensor stands for a parameter that is absent (a bias switched off): it is not listed.
+  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  // adds an existing module
+  // Registers a parameter. With an undefined tensor (a bias that is turned off), the parameter is not listed.
   Parameter& add_parameter(const std::string& name, const Tensor& tensor);
   // Registers a parameter that another module owns as well (tied weights).
   Parameter& add_parameter(const std::string& name, const Parameter& parameter);
-  Buffer& add_buffer(const std::string& name, const Tensor& tensor);  // state that is not trained; undefined: absent
+  Buffer& add_buffer(const std::string& name, const Tensor& tensor);  // state that is not trained; may be undefined
   Buffer& add_buffer(const std::string& name, const Buffer& buffer);
 
   // --- running ------------------------------------------------------------------------------------------------------
-  // What the module computes. The default throws InvalidArgument: a module that takes other arguments has methods of
-  // its own.
+  // Computes the module's output. The default throws InvalidArgument; a module with other arguments need not override
+  // it.
   virtual Tensor forward(const Tensor& x) const;
-  // The same for several inputs; DataParallel and DistributedDataParallel call it. The default gives a single input to
-  // forward, and throws InvalidArgument for any other number.
+  // The same for several inputs; DataParallel and DistributedDataParallel call it. The default passes a single input
+  // to forward, and throws InvalidArgument for any other number.
   virtual Tensor forward_inputs(const std::vector<Tensor>& inputs) const;
-  // Runs forward, or forward_inputs. An error that passes through gets the module's name in front: "net.fc1: linear: ...".
+  // Runs forward, or forward_inputs. An error is prefixed with the module's path: "net.fc1: linear: ...".
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const std::vector<Tensor>& inputs) const;
 
-  // --- asking -------------------------------------------------------------------------------------------------------
-  const std::string& name() const { return name_; }  // within the parent; empty for the root
-  std::string type_name() const;                     // the class, without namespaces: "Linear"
-  std::vector<Module*> children() const;             // those directly below, in order
-  // The module's own first, then those of its children, in order. A tied parameter appears once, under its first name.
+  // --- queries ------------------------------------------------------------------------------------------------------
+  const std::string& name() const { return name_; }  // name within the parent; empty for the root
+  std::string type_name() const;                     // class name without namespaces: "Linear"
+  std::vector<Module*> children() const;             // direct children, in order
+  // The module's own parameters, then those of its children, in order. A tied parameter is listed once, under its
+  // first name.
   std::vector<Parameter> parameters() const;
   std::vector<std::pair<std::string, Parameter>> named_parameters() const;  // "body.0.weight"
   std::vector<Buffer> buffers() const;                                      // in the order of parameters()
   std::vector<std::pair<std::string, Buffer>> named_buffers() const;        // "norm.running_mean"
 
   // --- changing -----------------------------------------------------------------------------------------------------
-  void train(bool on = true);                     // Dropout and the like behave differently while training
+  void train(bool on = true);                     // sets training mode for this module and all below it
   void eval() { train(false); }                   // the same as train(false)
-  bool is_training() const { return training_; }  // as train said last; true at first
-  // Replaces what is inside the parameters and buffers: handles, optimizers and hooks stay valid.
+  bool is_training() const { return training_; }  // whether training mode is on; initially true
+  // Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }
   void to(DType dtype);  // floating-point tensors only
-  void zero_grad();      // leaves gradients undefined
+  void zero_grad();      // makes all gradients undefined
 
   // --- state --------------------------------------------------------------------------------------------------------
-  // Parameters and buffers by PyTorch's names; the tensors share storage with the module's and are detached.
+  // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's.
   StateDict state_dict() const;
-  // Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument, and changes nothing,
-  // where a shape differs or (strict) a name is missing or unexpected.
+  // Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument and changes nothing if a
+  // shape differs or (strict) a name is missing or unexpected.
   LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
   // A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
   // in eval mode on zeros of `input_shape`.
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:
-  Module(Module&&) noexcept = default;  // protected: moving a Module alone would cut off what derives from it
+  Module(Module&&) noexcept = default;  // protected, to prevent slicing
   Module& operator=(Module&&) noexcept = default;
-  // For modules that arrange others.
+  // For containers.
   const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
 
  private:
@@ -130,7 +132,7 @@ class Module {
   std::vector<Named<Buffer>> buffers_;
   std::string name_;
   bool training_ = true;
-  std::optional<Shape>* traced_output_ = nullptr;  // where summary() wants the shape of the next output
+  std::optional<Shape>* traced_output_ = nullptr;  // set by summary(): receives the shape of the next output
 };
 
 }  // namespace lockstep::nn

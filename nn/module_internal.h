@@ -1,4 +1,4 @@
-// Walking a tree of modules. Not installed.
+// Traversal of a tree of modules. Not installed.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Module: moving between devices and dtypes, state_dict, load_state_dict.
+// Module: conversion to devices and dtypes, state_dict, load_state_dict.
 #include <unordered_map>
 #include <unordered_set>
 
@@ -12,8 +12,8 @@
 namespace lockstep::nn {
 namespace {
 
-// Lets a parameter's tensor hold the elements of `fresh`. The tensor stays the same object: hooks, their handles and the
-// graph's way to it stay valid. Nobody else views it, see Parameter's constructor.
+// Replaces the elements of a parameter's tensor by those of `fresh`. The tensor remains the same object, so hooks,
+// their handles and graph edges stay valid. No other tensor is this object, see Parameter's constructor.
 void replace_elements(const Tensor& tensor, const Tensor& fresh) {
   TensorImpl& impl = tensor.impl();
   const TensorImpl& from = fresh.impl();
@@ -34,7 +34,7 @@ void convert_all(const Module& module, const Convert& convert) {
     const Tensor grad = tensor.grad();
     if (autograd::History* history = autograd::history(tensor)) {
       history->grad = Tensor();
-      history->home = Tensor();  // a bucket of the old dtype and device
+      history->home = Tensor();  // a bucket view of the old dtype and device
     }
     replace_elements(tensor, fresh);
     if (grad.defined()) tensor.set_grad(convert(grad));
@@ -51,7 +51,7 @@ std::string enumerate(const std::vector<std::string>& names) {
   return text;
 }
 
-// The usual reason why no name fits: one side has the "module." that DataParallel and DDP put in front.
+// A hint for the usual reason why no name matches: one side has the prefix "module." of DataParallel and DDP.
 const char* prefix_hint(const LoadStateDictResult& names) {
   constexpr std::string_view kPrefix = "module.";
   if (names.missing.empty() || names.unexpected.empty()) return "";

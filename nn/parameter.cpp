@@ -3,7 +3,7 @@
 #include "lockstep/autograd/thread_context_internal.h"
 
 namespace lockstep::nn {
-// The view is the thread's replica context, which autograd restores when it runs a node backward.
+// The view is the thread's replica context. autograd restores it when it runs a node backward.
 const ReplicaView* current_replica_view() { return static_cast<const ReplicaView*>(autograd::replica_context()); }
 
 ReplicaViewGuard::ReplicaViewGuard(const ReplicaView* view) : previous_(current_replica_view()) {
@@ -18,7 +18,7 @@ const Tensor& TensorHandle::tensor() const {
   return slot_->master;
 }
 
-// Detached, so that the tensor that was passed in stays as it was, and the parameter is a leaf.
+// Detached, so that the parameter is a leaf and the argument is not changed.
 Parameter::Parameter(Tensor tensor) : TensorHandle(tensor.defined() ? tensor.detach() : tensor) {
   if (master().defined()) master().requires_grad_();
 }

@@ -1,8 +1,7 @@
-// Parameters and buffers: shared handles on a tensor that a module owns, an optimizer steps and DDP reduces.
+// Parameters and buffers: shared handles to a tensor that a module owns, an optimizer updates and DDP reduces.
 //
-// A handle keeps its identity while the tensor inside it is replaced (`Module::to`, `load_state_dict`). Inside a
-// replica's forward it resolves, through the thread's ReplicaView, to that replica's tensor; everywhere else it is the
-// master.
+// A handle keeps its identity when `Module::to` or `load_state_dict` replaces its tensor. In the forward of a replica,
+// the handle resolves through the thread's ReplicaView to that replica's tensor; everywhere else, to the master.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +18,8 @@ struct TensorSlot {
   Tensor master;
 };
 
-// Which tensor stands for each parameter and buffer inside one replica's (or micro-batch's) forward. Filled by
-// parallel/, looked up by Parameter and Buffer on the thread that installed it.
+// Maps each parameter and buffer to its tensor in the forward of one replica or micro-batch. parallel/ fills the view;
+// Parameter and Buffer look up their tensor on the thread that installed it.
 class ReplicaView {
  public:
   void set(const TensorSlot* slot, Tensor replica) { table_[slot] = std::move(replica); }
@@ -33,10 +32,10 @@ class ReplicaView {
   std::unordered_map<const TensorSlot*, Tensor> table_;
 };
 
-// The calling thread's view, null outside replicas.
+// The calling thread's view; null outside replicas.
 const ReplicaView* current_replica_view();
 
-// Installs a view for the calling thread while it lives.
+// Installs a view for the calling thread while the guard exists.
 class ReplicaViewGuard {
  public:
   explicit ReplicaViewGuard(const ReplicaView* view);
@@ -48,19 +47,19 @@ class ReplicaViewGuard {
   const ReplicaView* previous_;
 };
 
-// What Parameter and Buffer have in common. Two handles are equal where they share what is inside.
+// Base of Parameter and Buffer. Two handles are equal if they share their state.
 class TensorHandle {
  public:
-  // The tensor inside.
+  // The same as tensor().
   operator const Tensor&() const { return tensor(); }     // NOLINT: implicit, so that a parameter is used like a tensor
-  const Tensor& operator*() const { return tensor(); }    // the tensor inside
-  const Tensor* operator->() const { return &tensor(); }  // its members
-  // The replica's tensor inside a replica's forward, otherwise the master.
+  const Tensor& operator*() const { return tensor(); }    // the same as tensor()
+  const Tensor* operator->() const { return &tensor(); }  // members of tensor()
+  // In the forward of a replica the replica's tensor, otherwise the master.
   const Tensor& tensor() const;
-  const Tensor& master() const { return slot_->master; }  // the module's own, also in a replica's forward
-  // Replaces the tensor inside; every handle sees it.
+  const Tensor& master() const { return slot_->master; }  // the module's tensor, also in the forward of a replica
+  // Replaces the master for all handles.
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
-  const TensorSlot* id() const { return slot_.get(); }  // the same for all handles on one parameter
+  const TensorSlot* id() const { return slot_.get(); }  // the same for all handles of one parameter
   // The same parameter, not the same values.
   friend bool operator==(const TensorHandle& a, const TensorHandle& b) { return a.slot_ == b.slot_; }
 
@@ -71,7 +70,7 @@ class TensorHandle {
   std::shared_ptr<TensorSlot> slot_;
 };
 
-// A tensor that is trained: requires grad.
+// A tensor that is trained. It requires grad.
 class Parameter : public TensorHandle {
  public:
   explicit Parameter(Tensor tensor);
@@ -83,7 +82,7 @@ class Buffer : public TensorHandle {
   explicit Buffer(Tensor tensor) : TensorHandle(std::move(tensor)) {}
 };
 
-// Operators would not be found beside handles alone: argument-dependent lookup stops at lockstep::nn.
+// For expressions of handles alone: argument-dependent lookup searches only lockstep::nn.
 using lockstep::operator+;
 using lockstep::operator-;
 using lockstep::operator*;

@@ -1,5 +1,5 @@
-// The header of a safetensors file: JSON that is parsed as it is read, with every token checked when it is
-// complete. Memory holds what the header says, and no second copy of its text.
+// The header of a safetensors file: JSON that is parsed while it is read. Every token is checked as soon as it is
+// complete. Memory holds the parsed header, but no copy of its text.
 #include <algorithm>
 #include <istream>
 #include <limits>
@@ -14,12 +14,12 @@
 namespace lockstep::nn::safetensors {
 namespace {
 
-// Element types of the format that Lockstep does not have.
+// Dtypes of the format that Lockstep does not support.
 constexpr std::string_view kOtherDTypes[] = {"I8",      "I16",     "U16",         "U32",        "U64",
                                              "C64",     "F4",      "F6_E2M3",     "F6_E3M2",    "F8_E4M3",
                                              "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
-// The header's text, read in pieces.
+// Streams the header's text in pieces.
 class HeaderText final : public std::streambuf {
  public:
   HeaderText(const ByteSource& source, std::uint64_t bytes) : source_(source), end_(kTextOffset + bytes) {}
@@ -34,8 +34,8 @@ class HeaderText final : public std::streambuf {
     return traits_type::to_int_type(piece[0]);
   }
 
-  // The JSON parser keeps what it has read since the last text began or ended, several times over in the
-  // message of an error, and takes a zero byte for the end.
+  // The JSON parser stores the bytes since the last string began or ended, several times in an error message, and
+  // treats a zero byte as the end.
   void check(char c) {
     LOCKSTEP_CHECK_IO(c != '\0', "{}: byte {}: a zero byte in the header", source_.name(), offset_);
     const bool is_quote = c == '"' && !is_escaped_;
@@ -51,7 +51,7 @@ class HeaderText final : public std::streambuf {
 
   const ByteSource& source_;
   std::uint64_t offset_ = kTextOffset, end_;
-  std::uint64_t begin_ = kTextOffset;  // of the text, or of what follows the last one
+  std::uint64_t begin_ = kTextOffset;  // offset of the current string, or of the bytes after the last string
   bool in_text_ = false, is_escaped_ = false;
   char piece_[16 << 10];
 };
@@ -64,7 +64,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool) override { unexpected("true or false"); }
   bool number_integer(number_integer_t) override { unexpected("a negative number"); }
   bool number_float(number_float_t, const string_t&) override {
-    unexpected("a number that is not a whole one, or too large");
+    unexpected("a number that is not an integer, or too large");
   }
   bool binary(binary_t&) override { unexpected("binary data"); }
 
@@ -102,7 +102,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
     } else if (place_ == Place::kTop) {
       require_at_most("tensors", header_.entries.size() + 1, limits::kSafetensorsTensors);
       require_at_most("bytes of names", name_bytes_ += key_.size(), limits::kSafetensorsNameBytes);
-      header_.entries.emplace_back().name = key_;  // copied: what is moved keeps the parser's larger buffer
+      header_.entries.emplace_back().name = key_;  // copied: a moved string would keep the parser's larger buffer
       place_ = Place::kEntry;
       seen_ = 0;
     } else {
@@ -164,7 +164,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 
   bool add_size(std::uint64_t size) {
     if (entry().shape.dim() == kMaxDims)
-      fail(fmt::format("more than {} dimensions, which Lockstep does not have", kMaxDims));
+      fail(fmt::format("more than {} dimensions, which Lockstep does not support", kMaxDims));
     if (size > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) fail(fmt::format("size {} is too large", size));
     entry().shape.push_back(static_cast<std::int64_t>(size));
     return true;
@@ -191,7 +191,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
         break;
       case Place::kShape:
       case Place::kOffsets:
-        wanted = "a whole number from 0 up";
+        wanted = "a non-negative integer";
         break;
       default:
         break;
@@ -204,18 +204,18 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   const std::string& file_;
   Place place_ = Place::kStart;
   std::string key_;
-  std::uint64_t name_bytes_ = 0;  // of all tensors so far
+  std::uint64_t name_bytes_ = 0;  // total of all tensors so far
   bool saw_metadata_ = false;
   unsigned seen_ = 0;
   int offsets_ = 0;
 };
 
-// The bytes that dtype and shape ask for are those between the offsets.
+// Checks that dtype and shape need as many bytes as there are between the offsets.
 void check_size(const Entry& entry, const std::string& file) {
   LOCKSTEP_CHECK_IO(entry.begin <= entry.end, "{}: header: tensor {}: data_offsets go backwards: [{}, {}]", file,
                     lockstep::in_quotes(entry.name), entry.begin, entry.end);
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
-  std::uint64_t numel = 1, extent = item_size(entry.dtype);  // extent: the strides must not overflow either
+  std::uint64_t numel = 1, extent = item_size(entry.dtype);  // extent: checks that strides do not overflow
   bool fits = true;
   for (const std::int64_t size : entry.shape) {
     numel *= static_cast<std::uint64_t>(size);
@@ -239,7 +239,7 @@ void check_names(const std::vector<Entry>& entries, const std::string& file) {
   LOCKSTEP_CHECK_IO(twice == names.end(), "{}: header: tensor {} appears twice", file, lockstep::in_quotes(*twice));
 }
 
-// One after another from 0 to the end of the file: no hole, no overlap, nothing left.
+// Checks that the tensors cover the payload from 0 to the end of the file, without gaps or overlaps.
 void check_layout(const std::vector<Entry>& entries, std::uint64_t payload_bytes, const std::string& file) {
   std::uint64_t end = 0;
   for (const Entry& entry : entries) {

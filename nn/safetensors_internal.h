@@ -1,8 +1,8 @@
-// What reader and writer of safetensors share. Not installed.
+// Declarations shared by the safetensors reader and writer. Not installed.
 //
-// A file is N (u64, little-endian), N bytes of JSON, then the payload: the tensors' bytes, packed, one after another.
+// A file is N (u64, little-endian), N bytes of JSON, then the payload: the tensors' bytes, one after another.
 // The JSON maps a name to {"dtype", "shape", "data_offsets": [begin, end]}, counted from the start of the payload, and
-// "__metadata__" to a map from text to text.
+// "__metadata__" to a map from string to string.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace lockstep::nn::safetensors {
 
-inline constexpr std::uint64_t kTextOffset = 8;  // of the JSON, behind its length
+inline constexpr std::uint64_t kTextOffset = 8;  // offset of the JSON, after its length
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 inline constexpr const char* kChecksumKey = "lockstep.xxh3";  // XXH3 of the payload, 16 hexadecimal digits
 
@@ -24,7 +24,7 @@ struct DTypeName {
   std::string_view name;
   DType dtype;
 };
-// In the order in which writers place them: by alignment, the largest first.
+// In the order in which writers place them: largest alignment first.
 inline constexpr DTypeName kDTypes[] = {{"I64", kInt64},     {"F64", kFloat64}, {"F32", kFloat32}, {"I32", kInt32},
                                         {"BF16", kBFloat16}, {"F16", kFloat16}, {"U8", kUInt8},    {"BOOL", kBool}};
 
@@ -32,21 +32,21 @@ struct Entry {
   std::string name;
   DType dtype = kFloat32;
   Shape shape;
-  std::uint64_t begin = 0, end = 0;  // in the payload
+  std::uint64_t begin = 0, end = 0;  // offsets in the payload
 };
 
 struct Header {
   std::vector<Entry> entries;  // in the order of their data
   Metadata metadata;
-  std::uint64_t payload = 0;  // where it begins in the file
+  std::uint64_t payload = 0;  // offset of the payload in the file
 };
 
-// Parses and checks the header of a file of `file_bytes` bytes: every rule of the format that does not need
-// the payload, which `source` may lack. Throws IoError.
+// Parses the header of a file of `file_bytes` bytes and checks every rule of the format that does not need the
+// payload. `source` need not contain the payload. Throws IoError.
 Header read_header(const ByteSource& source, std::uint64_t file_bytes);
 
 StateDict read(const ByteSource& source, Metadata* metadata);
-// Everything but the commit.
+// Writes the whole file, without the commit.
 void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file);
 
 std::string checksum_text(std::uint64_t hash);

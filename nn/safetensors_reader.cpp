@@ -9,15 +9,15 @@ namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
-// People try this with PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code
-// when loaded. A safetensors file begins with the same bytes where they are the length of its header.
+// Rejects PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded. A
+// safetensors file may start with the same bytes, if they are the length of its header.
 void reject_pickles(const ByteSource& source) {
   std::byte start[kTextOffset + 1] = {};
   source.read_at(0, std::span(start).first(std::min<std::uint64_t>(source.size(), sizeof(start))));
   const auto header_bytes = ByteReader(start, source.name()).little<std::uint64_t>("header length");
   if (header_bytes <= limits::kSafetensorsHeaderBytes && start[kTextOffset] == std::byte{'{'}) return;
   const std::string_view text(reinterpret_cast<const char*>(start), sizeof(start));
-  const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // and its protocol
+  const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // text[1] is the protocol
   if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
   throw IoError(
       fmt::format("{}: this is a PyTorch pickle, not safetensors; convert it with\npython3 -c 'import sys, torch, "
@@ -25,7 +25,7 @@ void reject_pickles(const ByteSource& source) {
                   source.name()));
 }
 
-// C++ has no bool that is 7: reading one is undefined, so it must not come in.
+// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour.
 void check_bools(const Tensor& tensor, const Entry& entry, const std::string& file) {
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
@@ -40,7 +40,7 @@ StateDict read(const ByteSource& source, Metadata* metadata) {
   reject_pickles(source);
   Header header = read_header(source, source.size());
 
-  // From here on every length is known to lie within the file.
+  // read_header has checked that every tensor lies within the file.
   StateDict dict;
   Hash hash;
   for (Entry& entry : header.entries) {

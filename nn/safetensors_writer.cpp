@@ -13,7 +13,7 @@ namespace lockstep {
 namespace nn::safetensors {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "tensors are written in native byte order");
 
 std::size_t rank_of(DType dtype) {
   std::size_t rank = 0;
@@ -21,7 +21,8 @@ std::size_t rank_of(DType dtype) {
   return rank;
 }
 
-// Large alignments first, so that every tensor starts aligned; then by name. As the format's own writer does.
+// Orders by alignment, the largest first, so that every tensor starts aligned; then by name. The safetensors library
+// uses the same order.
 std::vector<const StateDict::Entry*> ordered(const StateDict& dict) {
   std::vector<const StateDict::Entry*> order;
   for (const auto& entry : dict) {
@@ -38,7 +39,7 @@ std::vector<const StateDict::Entry*> ordered(const StateDict& dict) {
   return order;
 }
 
-// Packed, on the CPU; the tensor itself where it is that already.
+// The tensor, contiguous and on the CPU; copied only if needed.
 Tensor packed(const Tensor& tensor) { return raw::contiguous(raw::to(tensor, Device())); }
 
 std::string json_string(const std::string& text) {
@@ -49,12 +50,12 @@ std::string json_string(const std::string& text) {
   }
 }
 
-// The header with its length in front. Throws InvalidArgument for one that `load` would refuse.
+// The header, preceded by its length. Throws InvalidArgument if `load` would reject it.
 std::string header_bytes(const std::vector<const StateDict::Entry*>& order, const Metadata& metadata) {
   std::string text(kTextOffset, '\0');
   text += fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));
   for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", json_string(key), json_string(value));
-  text.back() = '}';  // instead of the last comma: there is the checksum at least
+  text.back() = '}';  // replaces the last comma; the checksum is always present
   std::uint64_t end = 0;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;

@@ -7,11 +7,11 @@
 namespace lockstep {
 namespace {
 
-// The entry that was probably meant; null where nothing is near.
+// The entry with the most similar name; null if none is similar.
 const StateDict::Entry* nearest(const StateDict& dict, const std::string& name) {
   const StateDict::Entry* best = nullptr;
   std::size_t least = name.size() / 2 + 1;
-  if (name.size() > 256 || dict.size() > 10'000) return nullptr;  // an error message is not worth the search
+  if (name.size() > 256 || dict.size() > 10'000) return nullptr;  // too slow for an error message
   for (const auto& entry : dict) {
     if (entry.first.size() > 256) continue;
     const std::size_t distance = nn::edit_distance(entry.first, name);

@@ -12,20 +12,20 @@
 
 namespace lockstep {
 
-// An ordered map from name to tensor. Copying it copies handles: the tensors share their storage.
+// An ordered map from name to tensor. A copy shares the tensors' storage.
 class StateDict {
  public:
   using Entry = std::pair<std::string, Tensor>;  // name and tensor
   StateDict() = default;
   StateDict(std::initializer_list<Entry> entries);
 
-  // Throws InvalidArgument, naming the nearest entry, where there is none of that name.
+  // The tensor of that name. If there is none, throws InvalidArgument, naming the most similar entry.
   const Tensor& at(const std::string& name) const;
   // Whether there is an entry of that name.
   bool contains(const std::string& name) const { return index_.contains(name); }
   std::size_t size() const { return entries_.size(); }  // number of entries
   bool empty() const { return entries_.empty(); }       // no entries
-  // Appends an entry. Throws InvalidArgument where the name is taken.
+  // Appends an entry. Throws InvalidArgument if the name exists.
   void insert(std::string name, Tensor tensor);
 
   // In order of insertion: for (const auto& [name, tensor] : dict)
@@ -34,7 +34,7 @@ class StateDict {
 
  private:
   std::vector<Entry> entries_;
-  std::map<std::string, std::size_t> index_;  // position in entries_
+  std::map<std::string, std::size_t> index_;  // name to position in entries_
 };
 
 }  // namespace lockstep

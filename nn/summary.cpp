@@ -47,10 +47,10 @@ std::string Module::summary(const Shape& input_shape, const SummaryOptions& opti
   };
   std::vector<Part> parts;
   visit("", [&](const std::string& path, const Module& module) {
-    auto* part = const_cast<Module*>(&module);  // visit is const, this function is not
+    auto* part = const_cast<Module*>(&module);  // safe: this function is not const, only visit is
     parts.push_back({path, part, module.training_, std::nullopt});
   });
-  struct Restore {  // also where forward throws
+  struct Restore {  // runs even if forward throws
     std::vector<Part>& parts;
     ~Restore() {
       for (const Part& part : parts) {

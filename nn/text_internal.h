@@ -1,4 +1,4 @@
-// Names and shapes, made fit for messages. Not installed.
+// Formats names and shapes for messages. Not installed.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace lockstep::nn {
 // Number of insertions, deletions and substitutions that turn one name into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// "(2, 3) f32": what matters of a tensor in a message about names and shapes.
+// Shape and dtype of a tensor, for messages: "(2, 3) f32".
 std::string shape_and_dtype(const Tensor& tensor);
 
 }  // namespace lockstep::nn

@@ -22,7 +22,7 @@ double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm
   }
   const double total = std::sqrt(squares);
   const double factor = max_norm / (total + 1e-6);
-  if (factor >= 1) return total;  // a NaN goes on, and shows in every gradient
+  if (factor >= 1) return total;  // a NaN factor is applied, and makes every gradient NaN
   for (const Tensor& grad : grads) grad.mul_(factor);
   return total;
 }

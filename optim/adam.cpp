@@ -58,9 +58,9 @@ AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& gr
 void AdamBase::step() {
   const TraceSpan span(TraceKind::kOptimizer, "Adam");
   StepList list;
-  std::vector<Slot*> captured;  // those of `list`, where a CUDA graph is to count their steps
-  std::size_t group = 0;        // whose numbers `list` takes, ...
-  std::int64_t steps = 0;       // ... and for which step
+  std::vector<Slot*> captured;  // slots of `list` whose steps a CUDA graph must count
+  std::size_t group = 0;        // the group of all parameters in `list`
+  std::int64_t steps = 0;       // the step number of all parameters in `list`
   const auto take = [&] {
     if (list.all().empty()) return;
     raw::AdamStep numbers = step_numbers(options_[group], steps, decoupled_);

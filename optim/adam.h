@@ -1,4 +1,4 @@
-// Adam and AdamW, as torch.optim.Adam and torch.optim.AdamW.
+// Adam and AdamW, equivalent to torch.optim.Adam and torch.optim.AdamW.
 #pragma once
 
 #include <optional>
@@ -11,21 +11,21 @@ namespace lockstep::optim {
 
 struct AdamOptions {
   double lr = 1e-3;         // learning rate
-  double beta1 = 0.9;       // decay of the mean of gradients
-  double beta2 = 0.999;     // decay of the mean of their squares
-  double eps = 1e-8;        // added to the root of the second mean
-  double weight_decay = 0;  // times the parameter, added to the gradient
+  double beta1 = 0.9;       // decay rate of the first moment (running mean of gradients)
+  double beta2 = 0.999;     // decay rate of the second moment (running mean of squared gradients)
+  double eps = 1e-8;        // added to the square root of the second moment
+  double weight_decay = 0;  // adds weight_decay * parameter to the gradient
 };
 
 struct AdamWOptions {
   double lr = 1e-3;            // learning rate
-  double beta1 = 0.9;          // decay of the mean of gradients
-  double beta2 = 0.999;        // decay of the mean of their squares
-  double eps = 1e-8;           // added to the root of the second mean
-  double weight_decay = 0.01;  // parameters shrink by the factor 1 - lr weight_decay
+  double beta1 = 0.9;          // decay rate of the first moment (running mean of gradients)
+  double beta2 = 0.999;        // decay rate of the second moment (running mean of squared gradients)
+  double eps = 1e-8;           // added to the square root of the second moment
+  double weight_decay = 0.01;  // each step multiplies parameters by 1 - lr weight_decay
 };
 
-// Parameters with options of their own; what is not given is taken from the optimizer's options.
+// A group of parameters with its own options. Options that are not set have the optimizer's values.
 struct AdamGroup {
   std::vector<nn::Parameter> params = {};             // the group's parameters
   std::optional<double> lr = std::nullopt;            // learning rate
@@ -34,7 +34,7 @@ struct AdamGroup {
   std::optional<double> eps = std::nullopt;           // see AdamOptions
   std::optional<double> weight_decay = std::nullopt;  // see AdamOptions, AdamWOptions
 };
-using AdamWGroup = AdamGroup;  // the same
+using AdamWGroup = AdamGroup;  // groups of AdamW
 
 // The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
 class AdamBase : public Optimizer {
@@ -56,16 +56,16 @@ class AdamBase : public Optimizer {
   std::vector<AdamOptions> options_;  // one for each group
 };
 
-// weight_decay is added to the gradient: L2 regularisation.
+// Adam. weight_decay is L2 regularisation: it is added to the gradient.
 //
-// Throws InvalidArgument for a negative or infinite lr, eps or weight_decay, for betas outside [0, 1), without
-// parameters, and for a parameter given twice.
+// Throws InvalidArgument for a negative or infinite lr, eps or weight_decay, for betas outside [0, 1), if there are no
+// parameters, and if a parameter is given twice.
 class Adam : public AdamBase {
  public:
   explicit Adam(const Groups<AdamGroup>& params, const AdamOptions& options = {});
 };
 
-// weight_decay shrinks the parameter by the factor 1 - lr weight_decay, apart from the gradient. Errors as for Adam.
+// AdamW. weight_decay multiplies the parameter by 1 - lr weight_decay, separately from the gradient. Throws as Adam.
 class AdamW : public AdamBase {
  public:
   explicit AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options = {});

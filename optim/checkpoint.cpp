@@ -20,7 +20,7 @@ void insert_all(StateDict& dict, const std::string& prefix, const StateDict& par
   for (const auto& [name, tensor] : part) dict.insert(prefix + name, tensor);
 }
 
-// The seed and counters are unsigned 64-bit; safetensors' i64 carries their bits.
+// The seed and counters are unsigned 64-bit integers; i64 tensors store their bits.
 Tensor random_state() {
   std::vector<std::int64_t> words;
   for (std::uint64_t word : random::state()) words.push_back(std::bit_cast<std::int64_t>(word));
@@ -37,12 +37,12 @@ std::vector<std::uint64_t> read_random_state(const StateDict& dict) {
 
 StateDict part(const StateDict& dict, const std::string& prefix) {
   StateDict result = optim::with_prefix_removed(dict, prefix);
-  LOCKSTEP_CHECK(!result.empty(), "it has no entry that begins with \"{}\"", prefix);
+  LOCKSTEP_CHECK(!result.empty(), "the file has no entry that begins with \"{}\"", prefix);
   return result;
 }
 
-// Everything is checked and copied before the first change; the model, which checks before it changes, goes first among
-// the changes that can fail.
+// Checks and copies all parts before the first change. The model is loaded first: its load checks before it changes
+// anything, and the later steps cannot fail.
 void load_parts(const StateDict& dict, const CheckpointParts& parts) {
   Callback<void()> load_optimizer, load_scheduler;
   if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."));
@@ -60,7 +60,7 @@ void load_parts(const StateDict& dict, const CheckpointParts& parts) {
     throw;
   }
   if (load_scheduler) load_scheduler();
-  if (load_optimizer) load_optimizer();  // after the scheduler: a rate that was set by hand stays
+  if (load_optimizer) load_optimizer();  // after the scheduler, to keep a rate that was set with set_lr
   if (parts.extra) *parts.extra = std::move(extra);
 }
 
@@ -82,7 +82,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   Metadata metadata;
   const StateDict dict = load(path, &metadata);
   LOCKSTEP_CHECK(metadata.contains(kFormatKey) && metadata[kFormatKey] == kFormat,
-                 "load_checkpoint: {} holds tensors but is not a checkpoint of this version; load() reads it", path);
+                 "load_checkpoint: {} is a tensor file, not a checkpoint of this version; read it with load()", path);
   try {
     load_parts(dict, parts);
   } catch (const InvalidArgument& error) {

@@ -22,7 +22,7 @@ void Optimizer::add_group(const char* optimizer, const std::vector<nn::Parameter
   const std::size_t group = group_sizes_.size();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     LOCKSTEP_CHECK(seen.insert(parameters[i].id()).second,
-                   "{}: parameter {} of group {}, {}, was given before; it would be stepped twice", optimizer, i, group,
+                   "{}: parameter {} of group {}, {}, was given before; pass each parameter once", optimizer, i, group,
                    describe(parameters[i].master()));
     slots_.push_back({.parameter = parameters[i], .group = group});
   }
@@ -37,8 +37,8 @@ void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
   const TensorImpl& p = parameter.impl();
   if (!buffer.defined()) {
     LOCKSTEP_CHECK(!capture::is_active(parameter.device()),
-                   "optimizer: the state of {} is made while a CUDA graph is captured, and would be made anew in every "
-                   "replay; take the step once before",
+                   "optimizer: the state of {} would be created during CUDA graph capture, and again in every replay; "
+                   "call step() once before the capture",
                    describe(parameter));
     buffer = raw::zeros(p.shape, parameter.options());
   } else if (buffer.impl().dtype != p.dtype || buffer.device() != p.storage->device()) {
@@ -51,7 +51,7 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::check_group(std::size_t group) const {
-  LOCKSTEP_CHECK(group < group_count(), "optimizer: group {} was asked for, there are {}", group, group_count());
+  LOCKSTEP_CHECK(group < group_count(), "optimizer: group {} is outside [0, {})", group, group_count());
 }
 
 double Optimizer::lr(std::size_t group) const {

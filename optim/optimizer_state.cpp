@@ -1,4 +1,4 @@
-// An optimizer's options and state as tensors, and back.
+// Optimizer: state_dict and load_state_dict.
 #include <fmt/format.h>
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace lockstep::optim {
 
-// A checked copy of a state dict, in the form of Slot and Option.
+// A checked copy of a state dict, converted to the layout of Slot and Option.
 struct Optimizer::Loaded {
   struct State {
     std::int64_t steps = 0;
     Tensor buffers[2];
   };
-  std::vector<std::vector<double>> options;  // of each group
-  std::vector<State> states;                 // of each slot
+  std::vector<std::vector<double>> options;  // one entry for each group
+  std::vector<State> states;                 // one entry for each slot
 };
 
 namespace {
@@ -26,14 +26,14 @@ namespace {
 std::string option_key(std::size_t group, const char* name) { return fmt::format("param_groups.{}.{}", group, name); }
 std::string state_key(std::size_t slot, const char* name) { return fmt::format("state.{}.{}", slot, name); }
 
-// The indices that a group's parameters have among all.
+// The indices of a group's parameters: first, first + 1, ...
 std::vector<std::int64_t> indices(std::size_t first, std::size_t count) {
   std::vector<std::int64_t> result(count);
   for (std::size_t i = 0; i < count; ++i) result[i] = static_cast<std::int64_t>(first + i);
   return result;
 }
 
-// A copy of a saved buffer that fits the parameter.
+// A copy of a saved buffer with the parameter's dtype and device.
 Tensor read_buffer(const StateReader& reader, const std::string& key, const Tensor& parameter) {
   const Tensor& saved = reader.at(key);
   LOCKSTEP_CHECK(saved.shape() == parameter.shape() && saved.is_floating_point(),
@@ -81,7 +81,7 @@ Optimizer::Loaded Optimizer::read(const StateDict& dict) {
     const std::string key = option_key(group, "params");
     const auto saved = reader.integers(key);
     LOCKSTEP_CHECK(saved == indices(first, group_sizes_[group]),
-                   "load_state_dict: {} lists {} parameters, the optimizer's group has {} beginning with number {}",
+                   "load_state_dict: {} lists {} parameters, but the optimizer's group has {}, starting at index {}",
                    key, saved.size(), group_sizes_[group], first);
     first += group_sizes_[group];
   }

@@ -53,7 +53,7 @@ SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options) {
 void SGD::step() {
   const TraceSpan span(TraceKind::kOptimizer, "SGD");
   StepList list;
-  std::size_t group = 0;  // whose numbers `list` takes
+  std::size_t group = 0;  // the group of all parameters in `list`
   bool first = false;
   const auto take = [&] {
     if (list.all().empty()) return;

@@ -1,4 +1,4 @@
-// Stochastic gradient descent with momentum, as torch.optim.SGD.
+// Stochastic gradient descent with momentum, equivalent to torch.optim.SGD.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@ namespace lockstep::optim {
 
 struct SGDOptions {
   double lr = 1e-3;         // learning rate
-  double momentum = 0;      // share of the last step's buffer in this one's; 0: none
-  double dampening = 0;     // the gradient enters the buffer times 1 - dampening
-  double weight_decay = 0;  // times the parameter, added to the gradient
-  bool nesterov = false;    // Nesterov's form; needs momentum, without dampening
-  bool maximize = false;    // up the gradient instead of down
+  double momentum = 0;      // factor of the momentum buffer; 0: no momentum
+  double dampening = 0;     // the gradient is added to the buffer times 1 - dampening
+  double weight_decay = 0;  // adds weight_decay * parameter to the gradient
+  bool nesterov = false;    // Nesterov momentum; requires momentum and no dampening
+  bool maximize = false;    // gradient ascent instead of descent
 };
 
-// Parameters with options of their own; what is not given is taken from the optimizer's SGDOptions.
+// A group of parameters with its own options. Options that are not set have the optimizer's values.
 struct SGDGroup {
   std::vector<nn::Parameter> params = {};             // the group's parameters
   std::optional<double> lr = std::nullopt;            // learning rate
@@ -29,11 +29,11 @@ struct SGDGroup {
   std::optional<bool> maximize = std::nullopt;        // see SGDOptions
 };
 
-// The update of raw::sgd_step (tensor/optim_ops_internal.h): PyTorch's, in which the first momentum buffer is the gradient itself
-// and lr stands outside of it (unlike Sutskever et al., 2013).
+// The update of raw::sgd_step (tensor/optim_ops_internal.h). As in PyTorch, the first momentum buffer is the gradient
+// itself, and lr is not part of the buffer (unlike Sutskever et al., 2013).
 //
 // Throws InvalidArgument for a negative or infinite lr, momentum or weight_decay, for nesterov without momentum or with
-// dampening, without parameters, and for a parameter given twice.
+// dampening, if there are no parameters, and if a parameter is given twice.
 class SGD : public Optimizer {
  public:
   explicit SGD(const Groups<SGDGroup>& params, const SGDOptions& options = {});

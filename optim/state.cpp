@@ -18,8 +18,8 @@ Tensor to_tensor(const std::vector<std::int64_t>& values) {
 }
 
 const Tensor& StateReader::at(const std::string& key) const {
-  LOCKSTEP_CHECK(dict_.contains(key), "load_state_dict: \"{}\" is missing; is the state of another kind of object?",
-                 key);
+  LOCKSTEP_CHECK(dict_.contains(key),
+                 "load_state_dict: \"{}\" is missing; was the state saved by an object of another class?", key);
   read_.insert(key);
   return dict_.at(key);
 }
@@ -44,21 +44,21 @@ std::int64_t StateReader::count(const std::string& key) const {
 
 std::vector<double> StateReader::numbers(const std::string& key) const {
   const Tensor& tensor = at(key);
-  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kFloat64,
-                 "load_state_dict: \"{}\" is {}, expected a row of f64", key, describe(tensor));
+  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kFloat64, "load_state_dict: \"{}\" is {}, expected 1-D f64",
+                 key, describe(tensor));
   return tensor.to_vector<double>();
 }
 
 std::vector<std::int64_t> StateReader::integers(const std::string& key) const {
   const Tensor& tensor = at(key);
-  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kInt64, "load_state_dict: \"{}\" is {}, expected a row of i64",
-                 key, describe(tensor));
+  LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == kInt64, "load_state_dict: \"{}\" is {}, expected 1-D i64", key,
+                 describe(tensor));
   return tensor.to_vector<std::int64_t>();
 }
 
 void StateReader::require_all_read() const {
   for (const auto& [key, tensor] : dict_) {
-    LOCKSTEP_CHECK(read_.contains(key), "load_state_dict: {}, {}, has no place here", in_quotes(key), describe(tensor));
+    LOCKSTEP_CHECK(read_.contains(key), "load_state_dict: {}, {}, is unexpected", in_quotes(key), describe(tensor));
   }
 }
 

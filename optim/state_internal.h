@@ -1,4 +1,4 @@
-// Numbers as entries of a StateDict, and a reader that names the key when something is wrong. Not installed.
+// Conversion of numbers to entries of a StateDict, and a reader whose errors name the key. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ Tensor to_tensor(std::int64_t value);  // i64, 0-d
 Tensor to_tensor(const std::vector<double>& values);
 Tensor to_tensor(const std::vector<std::int64_t>& values);
 
-// Reads entries of a state dict, and remembers which. Everything throws InvalidArgument naming the key.
+// Reads entries of a state dict, and records which were read. All functions throw InvalidArgument naming the key.
 class StateReader {
  public:
   explicit StateReader(const StateDict& dict) : dict_(dict) {}
@@ -28,7 +28,7 @@ class StateReader {
   std::int64_t count(const std::string& key) const;                  // one element: i64 from 0 to 2^53
   std::vector<double> numbers(const std::string& key) const;         // 1-D, f64
   std::vector<std::int64_t> integers(const std::string& key) const;  // 1-D, i64
-  // Throws for the first key that nobody asked for.
+  // Throws for the first key that was not read.
   void require_all_read() const;
 
  private:
@@ -36,7 +36,7 @@ class StateReader {
   mutable std::set<std::string> read_;
 };
 
-// The entries whose names begin with `prefix`, without it.
+// The entries whose names begin with `prefix`, with the prefix removed.
 StateDict with_prefix_removed(const StateDict& dict, const std::string& prefix);
 
 }  // namespace lockstep::optim

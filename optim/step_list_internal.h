@@ -1,4 +1,4 @@
-// Parameters that one call of a raw op steps: those that take the same numbers, side by side. Not installed.
+// The parameters that one call of a raw operation updates: those with equal hyperparameters. Not installed.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@ namespace lockstep::optim {
 
 class StepList {
  public:
-  // Whether a parameter can join those that are here.
+  // Whether a parameter can be added: there is room, and dtype and device are those of the list.
   bool takes(const Tensor& parameter) const {
     if (size_ == 0) return true;
     const TensorImpl &first = list_[0].parameter->impl(), &impl = parameter.impl();
     return size_ < list_.size() && first.dtype == impl.dtype && first.storage->device() == impl.storage->device();
   }
-  // Refers to all of them until clear().
+  // Adds a reference to a parameter, which must stay valid until clear().
   void add(const raw::Stepped& stepped) { list_[size_++] = stepped; }
   void clear() { size_ = 0; }
   std::span<const raw::Stepped> all() const { return {list_.data(), size_}; }

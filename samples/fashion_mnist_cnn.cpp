@@ -1,4 +1,4 @@
-// A small convolutional network on Fashion-MNIST: which of ten kinds of clothing is on a picture of 28 x 28 pixels?
+// A small convolutional network on Fashion-MNIST: which of ten kinds of clothing does an image of 28 x 28 pixels show?
 #include <lockstep/lockstep.h>
 
 #include <cstdint>

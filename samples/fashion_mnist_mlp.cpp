@@ -1,4 +1,4 @@
-// A multi-layer perceptron on Fashion-MNIST: which of ten kinds of clothing is on a picture of 28 x 28 pixels?
+// A multi-layer perceptron on Fashion-MNIST: which of ten kinds of clothing does an image of 28 x 28 pixels show?
 #include <lockstep/lockstep.h>
 
 #include <cstdint>
@@ -20,7 +20,7 @@ int train(const samples::Options& options) {
   Mlp model;
   return samples::fashion_mnist::train(
       options, model,
-      "the same with --epochs 20 (train and test part ways), --lr 0.01 (too fast), --batch 512 (fewer steps)");
+      "the same with --epochs 20 (train and test diverge), --lr 0.01 (too fast), --batch 512 (fewer steps)");
 }
 
 int main(int argc, char** argv) {

@@ -25,14 +25,14 @@ samples::Score evaluate(const LogisticRegression& model, const ls::nn::BCELoss& 
   ls::NoGradGuard no_grad;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(set.size()));
   std::iota(rows.begin(), rows.end(), 0);
-  const auto [x, labels] = set.get_batch(rows);  // all of them at once
+  const auto [x, labels] = set.get_batch(rows);  // all examples in one batch
   const ls::Device device = model.fc.weight->device();
   const ls::Tensor p = model(x.to(device)), y = labels.to(device);
   return {.loss = criterion(p, y).item<double>(),
           .accuracy = ls::mean(((p > 0.5) == (y > 0.5)).to(ls::kFloat64)).item<double>()};
 }
 
-// Where the data lies in the source tree, or below the current folder once the program has moved elsewhere.
+// The data file in the source tree, or below the current folder if the program was moved to another machine.
 std::string default_file() {
   const char* in_source_tree = LOCKSTEP_SAMPLE_DATA_DIR "/wdbc.csv";
   return std::filesystem::exists(in_source_tree) ? in_source_tree : "samples/data/wdbc.csv";
@@ -41,8 +41,8 @@ std::string default_file() {
 int train(const samples::Options& options) {
   ls::manual_seed(static_cast<std::uint64_t>(options.seed));
 
-  // Every fifth row is held out. The columns are standardised by what the training rows say alone: the test rows must
-  // not leak into training, not even through a mean.
+  // Every fifth row is held out. The columns are standardised with the mean and deviation of the training rows only:
+  // test data must not leak into training, not even through a mean.
   const std::int64_t rows = ls::data::CsvDataset(options.data, {.target = "benign"}).size();
   std::vector<std::int64_t> train_rows, test_rows;
   for (std::int64_t row = 0; row < rows; ++row) (row % 5 == 4 ? test_rows : train_rows).push_back(row);
@@ -60,8 +60,8 @@ int train(const samples::Options& options) {
   samples::GraphStep graph_step(options, step.device());
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
-    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
-    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
+    loader.set_epoch(epoch);             // the order of the examples depends only on seed and epoch
+    loader.skip(run.batches_done());     // a resumed run has already trained on some batches
     for (const auto& [x, y] : loader) {  // (batch, 30) and (batch, 1)
       const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
         optimizer.zero_grad();

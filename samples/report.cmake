@@ -6,7 +6,7 @@ file(READ ${FOLDER}/report.js script)
 file(READ ${FOLDER}/report_tools.js tools)
 string(REPLACE "\n// {{tools}}\n" "${tools}" script "${script}")
 
-# The SHA-256 of `text` in base64, as the policy wants it: three hexadecimal digits are two characters.
+# The SHA-256 of `text` in base64, as the policy requires: three hexadecimal digits are two characters.
 function(sha256_base64 text out)
   set(alphabet "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
   string(SHA256 hex "${text}")
@@ -30,7 +30,7 @@ string(REPLACE "{{script}}" "${script}" page "${page}")
 string(REPLACE "{{style-hash}}" "${style_hash}" page "${page}")
 string(REPLACE "{{script-hash}}" "${script_hash}" page "${page}")
 
-# A string literal may have 65,536 characters; neighbours become one.
+# A string literal may have 65,536 characters; adjacent literals are concatenated.
 set(literals "")
 string(LENGTH "${page}" length)
 foreach(at RANGE 0 ${length} 8000)

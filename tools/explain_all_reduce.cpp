@@ -1,4 +1,4 @@
-// An all_reduce as it happens: run between threads, recorded hop by hop, told in lines.
+// Runs an all_reduce between threads, records its messages and describes them as text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,8 +32,8 @@ class Recorder final : public par::HopObserver {
   std::vector<SeenHop> hops_;
 };
 
-// A rank's number: of sums a digit of its own, so that every partial sum shows whose numbers are in it; of products one
-// that keeps them exact.
+// The input of a rank. For sums each rank has its own decimal digit, so that a partial sum shows which ranks
+// contributed; for products a number that keeps them exact.
 double number_of(const AllReduceQuestion& question, int rank) {
   if (question.op == par::ReduceOp::kProduct) return rank % 2 + 1;
   const bool adds = question.op == par::ReduceOp::kSum || question.op == par::ReduceOp::kAvg;
@@ -52,7 +52,7 @@ double combined(const AllReduceQuestion& question) {
   return question.op == par::ReduceOp::kAvg ? result / question.ranks : result;
 }
 
-// Whose numbers are where, hop by hop: what a rank has before a step depends on the steps before.
+// Finds the ranks that contributed to each message, step by step.
 void trace_contributions(SeenAllReduce& seen) {
   const auto cells = seen.cells.size();
   std::vector<std::vector<std::uint64_t>> has(static_cast<std::size_t>(seen.question.ranks));
@@ -103,7 +103,7 @@ std::string step_text(const SeenAllReduce& seen, int step, std::vector<std::int6
   return text + " B\n";
 }
 
-// What was counted beside what the closed forms say.
+// Compares the measured numbers with the formulas.
 std::string summary(const SeenAllReduce& seen) {
   const AllReduceQuestion& question = seen.question;
   const par::HopPlan plan(question.algorithm, question.ranks, question.elements);
@@ -140,7 +140,7 @@ SeenAllReduce run_all_reduce(const AllReduceQuestion& question) {
   std::vector<char> right(static_cast<std::size_t>(question.ranks), 0);
   std::vector<std::thread> threads;
   const double expected = combined(question);
-  const double tolerance = question.op == par::ReduceOp::kAvg ? 1e-6 * expected : 0;  // all others are exact
+  const double tolerance = question.op == par::ReduceOp::kAvg ? 1e-6 * expected : 0;  // the other operations are exact
   for (int rank = 0; rank < question.ranks; ++rank) {
     seen.given.push_back(number_of(question, rank));
     threads.emplace_back([&, rank] {

@@ -1,4 +1,5 @@
-// An all_reduce as a page: a picture for each step, with what every rank holds and the messages between them.
+// An all_reduce as an HTML page: a figure for each step, with the contents of every rank and the messages between
+// ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kCell = 64, kRow = 46, kLeft = 70, kTop = 34;
 
-// Without scripts all steps stand one below the other; with them one at a time, by the arrow keys.
+// Without scripts the page shows all steps; with scripts one at a time, selected with the arrow keys.
 constexpr const char* kSteps = R"(
 const steps = [...document.querySelectorAll('figure')], bar = document.getElementById('bar');
 let now = 0;
@@ -35,13 +36,13 @@ document.addEventListener('keydown', e => {
 show(0);
 )";
 
-// From white (one rank's numbers) to blue (all ranks').
+// The colour of a cell, from white (one rank contributed) to blue (all ranks contributed).
 std::string colour(std::uint64_t set, int ranks) {
   const double share = ranks > 1 ? (std::popcount(set) - 1.0) / (ranks - 1) : 1;
   return fmt::format("rgb({:.0f},{:.0f},{:.0f})", 255 - share * 169, 255 - share * 75, 255 - share * 22);
 }
 
-using Holdings = std::vector<std::vector<std::uint64_t>>;  // by rank and cell: whose numbers are in it
+using Holdings = std::vector<std::vector<std::uint64_t>>;  // by rank and cell: the ranks that contributed
 
 void take_step(const SeenAllReduce& seen, int step, Holdings& has) {
   const Holdings before = has;
@@ -76,7 +77,7 @@ std::string cells_svg(const SeenAllReduce& seen, const Holdings& has) {
   return svg;
 }
 
-// An arrow in the column of what it carries, from the sender's row to the receiver's.
+// Draws each message as an arrow in the column of its elements, from the sender's row to the receiver's.
 std::string arrows_svg(const SeenAllReduce& seen, int step) {
   std::string svg;
   for (const SeenHop& each : seen.hops) {

@@ -16,8 +16,8 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr std::size_t kLargestFile = 256 * 1024;  // thousands of buckets
-constexpr double kLargest = 1e15;                 // microseconds, or bytes
+constexpr std::size_t kLargestFile = 256 * 1024;  // enough for thousands of buckets
+constexpr double kLargest = 1e15;                 // limit of all numbers, in microseconds or bytes
 constexpr std::int64_t kLargestLayer = 16384;
 constexpr int kSteps = 15, kWarmUp = 3;
 
@@ -34,7 +34,7 @@ struct Mlp : ls::nn::Module {
   std::vector<ls::nn::Linear*> layers;
 };
 
-// "784x512x10"
+// Parses "784x512x10".
 std::vector<std::int64_t> sizes_of(const std::string& model) {
   std::vector<std::int64_t> sizes;
   const char *at = model.data(), *const end = at + model.size();
@@ -43,13 +43,13 @@ std::vector<std::int64_t> sizes_of(const std::string& model) {
     const auto [stop, error] = std::from_chars(at, end, size);
     const bool is_number = error == std::errc() && (stop == end || *stop == 'x') && size >= 1 && size <= kLargestLayer;
     if (!is_number)
-      throw ls::InvalidArgument(fmt::format("--model is \"{}\", expected sizes of layers from 1 to {}, as 784x512x10",
+      throw ls::InvalidArgument(fmt::format("--model is \"{}\", expected layer sizes from 1 to {}, like 784x512x10",
                                             model.substr(0, 80), kLargestLayer));
     sizes.push_back(size);
     at = stop + 1;
   }
   if (sizes.size() < 2)
-    throw ls::InvalidArgument(fmt::format("--model is \"{}\", expected two sizes or more, as 784x512x10", model));
+    throw ls::InvalidArgument(fmt::format("--model is \"{}\", expected two sizes or more, like 784x512x10", model));
   return sizes;
 }
 
@@ -65,7 +65,7 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-// By a DistributedDataParallel of one rank, which says when each bucket's gradients were complete.
+// Uses a DistributedDataParallel of one rank, whose statistics tell when each bucket's gradients were complete.
 par::StepProfile measure_profile(const std::string& model, std::int64_t batch, double bucket_mb) {
   const std::vector<std::int64_t> sizes = sizes_of(model);
   ls::manual_seed(0);
@@ -92,7 +92,7 @@ par::StepProfile measure_profile(const std::string& model, std::int64_t batch, d
     optimizing.push_back(end - back);
     const par::DistributedDataParallelStats stats = ddp.stats();
     const double before_first =
-        std::max(0.0, back - lost - stats.buckets.back().ready);  // `ready` counts from the first
+        std::max(0.0, back - lost - stats.buckets.back().ready);  // `ready` counts from the first gradient
     for (std::size_t b = 0; b < buckets; ++b) {
       const double from = b == 0 ? -before_first : stats.buckets[b - 1].ready;
       backward[b].push_back(std::max(0.0, stats.buckets[b].ready - from));
@@ -118,7 +118,7 @@ par::StepProfile parse_profile(std::span<const std::byte> text, const std::strin
     const double value = is_there ? from[key].get<double>() : -1;
     if (!(value >= 0 && value < kLargest))
       throw ls::IoError(fmt::format("{}: \"{}\" is {}, expected a number from 0 to {:g}", name, key,
-                                    is_there ? fmt::to_string(value) : "not there", kLargest));
+                                    is_there ? fmt::to_string(value) : "missing", kLargest));
     return value;
   };
   par::StepProfile profile{.forward = 1e-6 * number(json, "forward_us"),

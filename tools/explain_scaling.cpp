@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostRanks = 4096;
 constexpr double kWidth = 760, kHeight = 420, kLeft = 70, kBottom = 40;
 
-// "1..1024": powers of two between, and both ends; or "1,2,6".
+// Parses "1..1024" (both ends and the powers of two between them) or "1,2,6".
 std::vector<int> ranks_of(const std::string& text) {
   const auto fail = [&] {
     throw ls::InvalidArgument(fmt::format("--ranks is \"{}\", expected 1..1024, or 1,2,6: from 1 to {}, increasing",
@@ -51,14 +51,14 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds 
 
 std::string megabytes(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
 
-// How many times one device's examples a second (weak scaling), or one device's speed on the same batch. A step that takes
-// no time at all (a profile may say so) is as fast as one device.
+// Speed-up over one device: in samples per second (weak scaling), or on the same batch (fixed_batch). A profile may
+// contain zeros: a step that takes no time counts as fast as one device.
 double speed_up(const Scaling& scaling, double seconds, int ranks) {
   const double alone = scaling.profile.forward + scaling.profile.backward() + scaling.profile.optimizer;
   return (seconds > 0 ? alone / seconds : 1) * (scaling.question.fixed_batch ? 1 : ranks);
 }
 
-// Where one begins to be faster for good, as far as was asked.
+// The number of devices from which DDP remains faster than DP, in the range of the question.
 std::string crossing(const Scaling& scaling) {
   int from = 0;
   for (auto step = scaling.steps.rbegin(); step != scaling.steps.rend() && step->ddp < step->dp; ++step)
@@ -118,7 +118,7 @@ std::string as_html(const Scaling& scaling) {
   double top = 1;
   for (const auto& step : scaling.steps)
     top = std::max({top, speed_up(scaling, step.dp, step.ranks), speed_up(scaling, step.ddp, step.ranks)});
-  const double decades = std::ceil(std::log2(top)), below = 4;  // down to 1/16
+  const double decades = std::ceil(std::log2(top)), below = 4;  // the axis starts at 1/16
   const auto x = [&](int ranks) { return kLeft + std::log2(ranks) / last * (kWidth - kLeft - 20); };
   const auto y = [&](double speed) {
     const double at = (std::log2(std::max(speed, 1.0 / 16)) + below) / (decades + below);

@@ -1,4 +1,4 @@
-// lockstep-explain scaling: what DataParallel and DistributedDataParallel make of a step on more devices.
+// lockstep-explain scaling: predicts the step time of DataParallel and DistributedDataParallel on more devices.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 #include "lockstep/parallel/simulate/simulate.h"
 
 struct ScalingQuestion {
-  std::string model = "784x512x256x10";  // sizes of the layers of an MLP, to be measured here
-  std::int64_t batch = 128;              // rows of a device
+  std::string model = "784x512x256x10";  // layer sizes of the MLP to measure
+  std::int64_t batch = 128;              // samples per device
   double bucket_mb = 25;
-  std::string profile;  // a file instead of model and batch
+  std::string profile;  // a profile file, instead of measuring
   std::string link = "10GbE";
   std::string ranks = "1..1024";
   lockstep::parallel::Algorithm algorithm = lockstep::parallel::Algorithm::kRing;
@@ -23,15 +23,15 @@ struct Scaling {
   ScalingQuestion question;
   lockstep::parallel::Link link;
   lockstep::parallel::StepProfile profile;
-  std::vector<lockstep::parallel::StepPrediction> steps;  // by ranks
+  std::vector<lockstep::parallel::StepPrediction> steps;  // one for each number of ranks
 };
 
-// The median of some steps of an MLP on one device of this machine. Throws InvalidArgument for sizes that are none.
+// Measures an MLP on one device of this machine: the median of some steps. Throws InvalidArgument for invalid sizes.
 lockstep::parallel::StepProfile measure_profile(const std::string& model, std::int64_t batch, double bucket_mb);
-// {"forward_us": ..., "optimizer_us": ..., "input_bytes": ..., "output_bytes": ..., "buckets": [{"bytes": ..., "backward_us":
-// ...}]}. Throws IoError where a number is missing or senseless.
+// Reads {"forward_us": ..., "optimizer_us": ..., "input_bytes": ..., "output_bytes": ..., "buckets": [{"bytes": ...,
+// "backward_us": ...}]}. Throws IoError if a number is missing or out of range.
 lockstep::parallel::StepProfile read_profile(const std::string& path);
-// The same from text; `name` stands for the file in messages.
+// The same from text; error messages use `name` as the file name.
 lockstep::parallel::StepProfile parse_profile(std::span<const std::byte> text, const std::string& name);
 std::string profile_json(const lockstep::parallel::StepProfile& profile);
 

@@ -18,7 +18,7 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr int kDrawnRanks = 16;  // more make no picture
+constexpr int kDrawnRanks = 16;  // more would be unreadable
 
 struct Arguments {
   AllReduceQuestion all_reduce;
@@ -26,8 +26,8 @@ struct Arguments {
   std::string html, save_profile;
 };
 
-// An option that takes one of these names. (CLI::CheckedTransformer prints the enumerators, which are bytes, as
-// characters.)
+// An option with one of these names as its value. (CLI::CheckedTransformer would print the enumerators, which are
+// bytes, as characters.)
 template <class T>
 void add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
                 const std::string& text) {
@@ -49,10 +49,10 @@ void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& 
 
 CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
   AllReduceQuestion& question = arguments.all_reduce;
-  CLI::App& all_reduce = *app.add_subcommand("all_reduce", "every message of an all-reduce, which really takes place");
-  add_algorithm(all_reduce, question.algorithm, "how messages are sent (ring)");
-  all_reduce.add_option("--ranks", question.ranks, "threads that take part (4)")->check(CLI::Range(1, 64));
-  all_reduce.add_option("--elements", question.elements, "of each rank's tensor (12)")
+  CLI::App& all_reduce = *app.add_subcommand("all_reduce", "runs an all-reduce and prints every message");
+  add_algorithm(all_reduce, question.algorithm, "algorithm of the all-reduce (ring)");
+  all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads (4)")->check(CLI::Range(1, 64));
+  all_reduce.add_option("--elements", question.elements, "elements of each rank's tensor (12)")
       ->check(CLI::Range(0, 10'000'000));
   add_choice<par::ReduceOp>(all_reduce, "--op", question.op,
                             {{"sum", par::ReduceOp::kSum},
@@ -67,19 +67,19 @@ CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
 
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
-  CLI::App& scaling = *app.add_subcommand("scaling", "the step time of DP and DDP on more devices, predicted");
+  CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
   scaling.add_option("--model", question.model, "layers of an MLP to measure here (784x512x256x10)");
-  scaling.add_option("--batch", question.batch, "rows of one device (128)")->check(CLI::Range(1, 1'000'000));
+  scaling.add_option("--batch", question.batch, "samples per device (128)")->check(CLI::Range(1, 1'000'000));
   scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb (25)")->check(CLI::Range(0.001, 1e6));
-  scaling.add_option("--profile", question.profile, "a file with the times of one device instead");
-  scaling.add_option("--save-profile", arguments.save_profile, "write what was measured into this file");
+  scaling.add_option("--profile", question.profile, "file with the times of one device, instead of measuring");
+  scaling.add_option("--save-profile", arguments.save_profile, "write the measured profile to this file");
   scaling.add_option("--link", question.link,
                      "NVLink, PCIe4, 100GbE, 10GbE (the default), or a file ./link.json:\n"
                      "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
   scaling.add_option("--ranks", question.ranks, "devices: 1..1024 (the default), or 1,2,6");
-  add_algorithm(scaling, question.algorithm, "of DDP's all-reduces (ring)");
-  scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces when backward is done");
-  scaling.add_flag("--fixed-batch", question.fixed_batch, "cut one batch into parts; else each device has its own");
+  add_algorithm(scaling, question.algorithm, "algorithm of DDP's all-reduces (ring)");
+  scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces after backward");
+  scaling.add_flag("--fixed-batch", question.fixed_batch, "divide one batch among the devices; else each has its own");
   scaling.add_option("--html", arguments.html, "draw the curves as a page, into this file");
   return scaling;
 }
@@ -92,9 +92,8 @@ void write_page(const std::string& path, const std::string& page) {
 
 int explain_all_reduce(const Arguments& arguments) {
   if (!arguments.html.empty() && arguments.all_reduce.ranks > kDrawnRanks)
-    throw CLI::ValidationError(
-        "--html", fmt::format("draws up to {} ranks, and these are {}; leave it out, or take fewer", kDrawnRanks,
-                              arguments.all_reduce.ranks));
+    throw CLI::ValidationError("--html", fmt::format("draws up to {} ranks, got {}; leave it out, or choose fewer",
+                                                     kDrawnRanks, arguments.all_reduce.ranks));
   const SeenAllReduce seen = run_all_reduce(arguments.all_reduce);
   fmt::print("{}", as_text(seen));
   if (!arguments.html.empty()) write_page(arguments.html, as_html(seen));
@@ -105,7 +104,7 @@ int explain_scaling(const CLI::App& app, const Arguments& arguments) {
   for (const char* name : {"--model", "--batch", "--bucket-mb", "--save-profile"}) {
     if (app.count("--profile") == 0 || app.count(name) == 0) continue;
     throw CLI::ValidationError(
-        name, "is for a measurement, and --profile takes the times from a file\nLeave one of the two out");
+        name, "is for a measurement, and --profile reads the times from a file\nLeave one of the two out");
   }
   const Scaling scaling = predict_scaling(arguments.scaling);
   fmt::print("{}", as_text(scaling));

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace torch = lockstep;  // what is the same in both looks the same
+namespace torch = lockstep;  // the same names in both programs
 
 struct Net : torch::nn::Module {
   torch::nn::Conv2d &conv1 = add<torch::nn::Conv2d>("conv1", 1, 10, 5),

@@ -37,13 +37,13 @@ std::string result_file(const Options& options) {
   return (std::filesystem::path(options.out) / "result.json").string();
 }
 
-// Where the bits are promised to be the same.
+// Throws unless the modes are guaranteed to compute the same bits.
 void check_comparable(const Options& options) {
   check_split(options, static_cast<int>(options.nproc));
   if (!std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / options.nproc)))
     throw ls::InvalidArgument(
-        fmt::format("--mode compare: {} micro-batches on {} ranks; the bits are the same where each rank has 1, 2, 4, "
-                    "8, ... of them",
+        fmt::format("--mode compare: {} micro-batches on {} ranks; the bits are the same only if each rank has 1, 2, "
+                    "4, 8, ... micro-batches",
                     options.micro_batches, options.nproc));
   if (options.loss == "outside" && !has_same_bits_outside(options))
     throw ls::InvalidArgument(
@@ -101,7 +101,7 @@ int compare(const Options& options, Train train) {
   check_comparable(options);
   if (!options.quiet) print_intro(options);
 
-  // The ranks come first: processes are best started before this one has threads.
+  // Mode ddp first: processes are best started before this process has threads.
   const Options ddp = in_mode(options, "ddp");
   std::filesystem::remove(result_file(ddp));
   if (const int code = start_ranks(ddp); code != 0) return code;

@@ -1,4 +1,4 @@
-// Mode compare: the same training in every mode, and what differs.
+// Mode compare: trains the same model in every mode and compares the results.
 #pragma once
 
 #include "support/options.h"
@@ -6,9 +6,9 @@
 
 namespace samples {
 
-// Trains in all modes, each in a folder of its own below options.out, and prints a table of the results. Fails unless
-// accumulate, dp and ddp end with the same bits. Throws lockstep::InvalidArgument for a split that does not promise
-// them.
+// Trains in all modes, each in its own folder below options.out, and prints a table of the results. Fails unless
+// accumulate, dp and ddp end with the same bits. Throws lockstep::InvalidArgument for a split that does not guarantee
+// equal bits.
 int compare(const Options& options, Train train);
 
 }  // namespace samples

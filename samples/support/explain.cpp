@@ -25,7 +25,7 @@ std::string size(std::int64_t bytes) {
   return bytes < 1 << 20 ? fmt::format("{:.1f} KiB", value / 1024) : fmt::format("{:.1f} MiB", value / (1 << 20));
 }
 
-// Why DataParallel makes a copy; by lockstep::parallel::Phase.
+// The reason for a copy of DataParallel, by lockstep::parallel::Phase.
 const char* reason(int phase) {
   switch (static_cast<ls::parallel::Phase>(phase)) {
     case ls::parallel::Phase::kInputs:
@@ -45,7 +45,7 @@ const char* reason(int phase) {
   }
 }
 
-// The story of one lane. Remembers what later sentences refer to.
+// The explanation of one lane, with the state that later sentences refer to.
 class Story {
  public:
   Story(const Lane& lane, const StepView& step, bool has_ranks) : lane_(lane), step_(step), has_ranks_(has_ranks) {}
@@ -120,7 +120,7 @@ class Story {
   const Lane& lane_;
   const StepView& step_;
   bool has_ranks_;
-  std::int64_t backward_ = 0, last_gradient_ = 0;  // when each began, and was ready
+  std::int64_t backward_ = 0, last_gradient_ = 0;  // when backward began, and when the last gradient was ready
   std::map<std::int64_t, std::int64_t> launched_;  // by bucket
   std::string out_;
 };

@@ -7,7 +7,7 @@
 
 namespace samples {
 
-// Of `mode` (single, accumulate, dp or ddp). Depends on its arguments alone.
+// The text for one step in `mode` (single, accumulate, dp or ddp). Depends only on the arguments.
 std::string explain(const std::string& mode, const StepView& step);
 
 }  // namespace samples

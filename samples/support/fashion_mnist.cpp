@@ -10,7 +10,7 @@ namespace samples::fashion_mnist {
 
 namespace {
 
-// While it lives, `model` is in eval mode: batch normalisation takes its running statistics instead of the batch's.
+// Puts `model` in eval mode while the object exists: batch normalisation then uses its running statistics.
 class Evaluating {
  public:
   explicit Evaluating(ls::nn::Module& model) : model_(model) { model_.eval(); }
@@ -22,7 +22,7 @@ class Evaluating {
   ls::nn::Module& model_;
 };
 
-// Mean loss, and the share of pictures whose class has the highest score. The model is in eval mode meanwhile.
+// The mean loss, and the fraction of images whose class has the highest score. The model is in eval mode meanwhile.
 Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
   const ls::NoGradGuard no_grad;
   const Evaluating mode(model);
@@ -38,13 +38,13 @@ Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion,
   return {.loss = loss / rows, .accuracy = right / rows};
 }
 
-// Part `name`, "train" or "t10k", of the four files in `folder`: pictures (28, 28), standardised, and labels.
+// Opens the images (28, 28), standardised, and the labels of part `name`, "train" or "t10k", in `folder`.
 std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {
   const auto images = std::filesystem::path(folder) / (name + "-images-idx3-ubyte.gz");
   const auto labels = std::filesystem::path(folder) / (name + "-labels-idx1-ubyte.gz");
   if (!std::filesystem::exists(images)) {
-    throw ls::IoError(images.string() + " is not there; on Debian and Ubuntu: apt-get install dataset-fashion-mnist\n" +
-                      "Files from elsewhere, of the same names, are found with --data FOLDER");
+    throw ls::IoError(images.string() + " does not exist; on Debian and Ubuntu: apt-get install " +
+                      "dataset-fashion-mnist\nFor files of the same names in another folder, use --data FOLDER");
   }
   // Mean and standard deviation of the training pixels: inputs around 0 train faster.
   return std::make_shared<ls::data::IdxDataset>(images.string(), labels.string(),
@@ -63,14 +63,14 @@ int train(const Options& options, ls::nn::Module& model, const std::string& try_
   ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
   Step step(options, model);  // on one device, or as --mode says
   ls::data::DataLoader loader = step.loader(train_set);
-  // The rate falls along a cosine: large steps to get there, small ones to settle.
+  // The learning rate falls along a cosine: large steps first, small steps at the end.
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
 
   GraphStep graph_step(options, step.device());
   Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
-    loader.set_epoch(epoch);             // the order of the examples depends on seed and epoch alone
-    loader.skip(run.batches_done());     // a run that goes on has trained some of them before
+    loader.set_epoch(epoch);             // the order of the examples depends only on seed and epoch
+    loader.skip(run.batches_done());     // a resumed run has already trained on some batches
     for (const auto& [x, y] : loader) {  // (batch, 28, 28) and (batch)
       const ls::Tensor loss = graph_step(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
         optimizer.zero_grad();

@@ -1,4 +1,4 @@
-// --cuda-graph: training steps as replays of one that was recorded.
+// --cuda-graph: captures one training step as a CUDA graph and replays it for the others.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -13,8 +13,8 @@ class GraphStep {
  public:
   GraphStep(const Options& options, lockstep::Device device) : is_wanted_(options.cuda_graph), device_(device) {}
 
-  // loss = step(x, y), by replay where that is possible: not the first step, which gets everything ready, and not the last
-  // batch of an epoch where it is a smaller one.
+  // loss = step(x, y), by replay if possible. The first step, which allocates and initialises everything, and a
+  // smaller last batch of an epoch are not replayed.
   template <class F>
   lockstep::Tensor operator()(const lockstep::Tensor& x, const lockstep::Tensor& y, F step) {
     if (!is_wanted_) return step(x, y);
@@ -38,7 +38,7 @@ class GraphStep {
  private:
   bool is_wanted_;
   lockstep::Device device_;
-  lockstep::Tensor x_, y_, loss_;  // where the recorded step finds its batch, and leaves its loss
+  lockstep::Tensor x_, y_, loss_;  // batch and loss of the captured step
   std::optional<lockstep::CudaGraph> graph_;
 };
 

@@ -41,14 +41,14 @@ std::int64_t to_number(std::string_view key, std::string_view value, std::int64_
   return number;
 }
 
-// A launcher stops late ranks when others have given up on them.
+// Sleeps until the time is over or a stop signal arrives: a launcher stops a late rank when others have timed out.
 void sleep_unless_stopped(std::int64_t milliseconds) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::milliseconds(milliseconds);
   while (Clock::now() < end && stop_signal() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Whether a launcher has started the ranks before, and they have failed.
+// Whether a launcher has restarted the ranks after a failure.
 bool is_restarted() {
   const char* const count = std::getenv("TORCHELASTIC_RESTART_COUNT");
   return count && std::string_view(count) != "0" && std::string_view(count) != "";
@@ -70,7 +70,7 @@ Injection Injection::parse(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view pair = text.substr(begin, end - begin);
     const std::size_t equals = pair.find('=');
-    if (equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is no key=value", pair.substr(0, kQuoted)));
+    if (equals == std::string_view::npos) refuse(text, fmt::format("\"{}\" is not key=value", pair.substr(0, kQuoted)));
     injection.set(pair.substr(0, equals), pair.substr(equals + 1), text);
     begin = end + 1;
   }

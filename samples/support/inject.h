@@ -1,4 +1,4 @@
-// Faults on purpose (--inject): what a broken rank looks like from the others.
+// Fault injection (--inject): shows how the other ranks notice a faulty rank.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -9,30 +9,30 @@
 
 namespace samples {
 
-// Thrown in a rank that is to leave: its program ends well, in the midst of the training.
+// Thrown in a rank that must exit: the program then ends with exit code 0 in the middle of the training.
 struct DroppedOut {};
 
-// One fault of one rank in one step, counted from 1 since the ranks were started. Only where a launcher has not started
-// the ranks again before: a restarted run meets no fault.
+// One fault of one rank in one step. Steps count from 1 since the start of the ranks. Ranks that a launcher has
+// restarted have no fault.
 class Injection {
  public:
   enum class Kind {
     kNone,
-    kKill,      // the rank is gone, without a word
-    kStop,      // it stands still, as a process in a debugger does
-    kDelay,     // it is late by so many milliseconds
-    kDrop,      // it leaves, without an error of its own, as a program does that is done too early
-    kCorrupt,   // one of its gradients is wrong, after they were averaged: its parameters leave the others'
-    kMismatch,  // it averages a tensor of another shape than the others
+    kKill,      // SIGKILL: the rank dies without a message
+    kStop,      // SIGSTOP: the rank halts, like a process in a debugger
+    kDelay,     // the rank is late by the given number of milliseconds
+    kDrop,      // the rank exits without an error, like a program that finishes too early
+    kCorrupt,   // one gradient is wrong after the averaging: the rank's parameters diverge
+    kMismatch,  // the rank reduces a tensor of another shape than the other ranks
   };
   Injection() = default;  // no fault
-  // "kill:rank=1,step=17"; kinds kill, stop, delay (with ms=200), drop, corrupt and mismatch; empty: no fault. Throws
-  // lockstep::InvalidArgument, which says what is wrong and what is right.
+  // Parses "kill:rank=1,step=17"; kinds are kill, stop, delay (with ms=200), drop, corrupt and mismatch. Empty: no
+  // fault. Throws lockstep::InvalidArgument, which describes the error and the correct form.
   static Injection parse(std::string_view text);
-  // Throws lockstep::InvalidArgument where there is no such rank among `ranks`.
+  // Throws lockstep::InvalidArgument unless the fault's rank is below `ranks`.
   void check_rank(int ranks) const;
 
-  // Whether the fault has not happened after `steps` steps.
+  // Whether the fault is still to happen after `steps` steps.
   bool is_pending(std::int64_t steps) const;
 
   Kind kind() const { return kind_; }
@@ -40,10 +40,10 @@ class Injection {
   std::int64_t step() const { return step_; }
   std::int64_t milliseconds() const { return milliseconds_; }
 
-  // At the beginning of this rank's step: the fault, unless it is a wrong gradient. `group` is where it mismatches. Throws
-  // DroppedOut where the rank is to leave.
+  // Called at the beginning of a step: performs every fault except kCorrupt. kMismatch uses `group`. Throws DroppedOut
+  // for kDrop.
   void before_step(std::int64_t step, lockstep::parallel::ProcessGroup& group) const;
-  // When the gradients are there, before the optimizer's step.
+  // Called after backward and before the optimizer's step: performs kCorrupt.
   void after_backward(std::int64_t step, const lockstep::parallel::ProcessGroup& group,
                       const lockstep::nn::Module& model) const;
 

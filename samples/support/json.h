@@ -1,4 +1,4 @@
-// JSON of numbers that may be no number.
+// JSON for numbers that may be NaN.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,7 @@
 
 namespace samples {
 
-// JSON has no NaN.
+// JSON has no NaN or infinity: both become null.
 inline nlohmann::ordered_json to_json(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }

@@ -30,12 +30,12 @@ bool is_moment(TraceKind kind) {
   return kind == TraceKind::kBucketReady || kind == TraceKind::kBucketLaunched || kind == TraceKind::kBucketDone;
 }
 
-// Which events have a place in a lane; the rest frame them.
+// Whether events of this kind are shown in a lane; the other kinds enclose them.
 bool is_shown(TraceKind kind) {
   return kind != TraceKind::kStep && kind != TraceKind::kReplica && kind != TraceKind::kHops;
 }
 
-// The replica that a thread was running for, 0 (where the rest is done as well) outside of all.
+// The replica that the event's thread was running; 0 outside of all replicas.
 std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEvent*>& replicas) {
   for (const TraceEvent* replica : replicas) {
     if (replica->thread == event.thread && replica->begin <= event.begin && event.end <= replica->end)
@@ -44,7 +44,7 @@ std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEve
   return 0;
 }
 
-// The lanes of one process: one, or with DataParallel one for each replica. Events are in the order of their begin.
+// The lanes of one process: a single lane, or with DataParallel one for each replica. Events are ordered by begin.
 std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const std::string& mode) {
   std::vector<const TraceEvent*> replicas, shown;
   std::size_t count = 1;
@@ -60,7 +60,7 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const s
     lanes[lane].name = mode == "ddp" ? fmt::format("rank {}", trace.rank) : fmt::format("cpu:{}", lane);
   for (const TraceEvent* replica : replicas) {
     const auto lane = static_cast<std::size_t>(std::clamp<std::int64_t>(replica->labels.id, 0, 255));
-    lanes[lane].is_replica = lane > 0;  // the first one shares its lane with the thread that drives all
+    lanes[lane].is_replica = lane > 0;  // the first replica shares its lane with the main thread
     lanes[lane].at_work.push_back(*replica);
   }
   for (const TraceEvent* event : shown)
@@ -68,9 +68,9 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const s
   return lanes;
 }
 
-// Each event below those that are open when it begins.
+// Sets the depth of each event: one more than that of the innermost event that encloses it.
 void stack(Lane& lane) {
-  std::vector<std::int64_t> rows;  // when the event that was put there last ends
+  std::vector<std::int64_t> rows;  // end of the latest event at each depth
   for (LaneEvent& each : lane.events) {
     if (each.event.kind == TraceKind::kCollective || is_moment(each.event.kind)) {
       each.depth = -1;
@@ -84,13 +84,13 @@ void stack(Lane& lane) {
   }
 }
 
-// Between two ranks: a send or a recv. Its number is not one of the group's collectives.
+// Whether the event is a message between two ranks, a send or a recv. Its number is not that of a collective.
 bool is_message(const TraceEvent& event) { return event.labels.to >= 0; }
 
 using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
 using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
 
-// When the last rank came to what `wait` waits for; the wait's begin where that is not known.
+// When the last rank launched the collective that `wait` waits for; the wait's begin if that is unknown.
 std::int64_t all_there(const TraceEvent& wait, const Launches& launches) {
   const auto found = launches.find({wait.labels.group, wait.labels.id});
   std::int64_t last = wait.begin;
@@ -99,7 +99,7 @@ std::int64_t all_there(const TraceEvent& wait, const Launches& launches) {
   return std::min(last, wait.end);
 }
 
-// Every moment of the step belongs to the event that began last of those that are open.
+// Assigns every moment of the step to the active event that began last.
 Shares shares_of(const Lane& lane, const Window& window, const Launches& launches, bool has_ranks) {
   struct Piece {
     std::int64_t begin, end;
@@ -162,7 +162,7 @@ std::vector<Arrival> arrivals_of(const Launches& launches, const std::vector<ls:
   return arrivals;
 }
 
-// The moments of a rank's buckets, in the order of their numbers.
+// The times of a rank's buckets, in the order of their numbers.
 std::vector<ls::parallel::BucketStats> buckets_of(const Lane& lane, std::int64_t zero) {
   std::map<std::int64_t, ls::parallel::BucketStats> buckets;
   for (const LaneEvent& each : lane.events) {

@@ -1,4 +1,5 @@
-// From a trace's events to the lanes of a timeline: what each device or rank did in one step, and where its time went.
+// Converts a trace's events to the lanes of a timeline: one lane per device or rank, with its events and times in a
+// step.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,18 @@
 
 namespace samples {
 
-// Nanoseconds of a lane's step.
+// How the time of a lane's step is divided, in nanoseconds.
 struct Shares {
   std::int64_t compute = 0;
-  std::int64_t communication = 0;  // that nothing else was done meanwhile: exposed
-  std::int64_t waiting = 0;        // for a rank or replica that was not there yet
+  std::int64_t communication = 0;  // exposed communication: not overlapped with computation
+  std::int64_t waiting = 0;        // waiting for a rank or replica
   std::int64_t other = 0;          // loading data, bookkeeping
 
   std::int64_t all() const { return compute + communication + waiting + other; }
   Shares& operator+=(const Shares& more);
 };
 
-// An event of a lane; those with the same depth do not overlap. Collectives overlap with everything: depth -1.
+// An event of a lane. Events of the same depth do not overlap. Collectives may overlap any event: depth -1.
 struct LaneEvent {
   lockstep::TraceEvent event = {};
   int depth = 0;
@@ -28,13 +29,13 @@ struct LaneEvent {
 
 struct Lane {
   std::string name = {};    // "cpu:1", "rank 0"
-  bool is_replica = false;  // its thread waits whenever it is not at work for a replica
+  bool is_replica = false;  // a replica's thread, which waits outside of `at_work`
   std::vector<LaneEvent> events = {};
-  std::vector<lockstep::TraceEvent> at_work = {};  // of a replica
+  std::vector<lockstep::TraceEvent> at_work = {};  // when the replica runs
   Shares shares = {};
 };
 
-// When each rank launched a collective, and who was last.
+// The last rank to launch a collective.
 struct Arrival {
   std::string name = {};
   int group = 0;
@@ -46,13 +47,13 @@ struct Arrival {
 
 struct StepView {
   std::int64_t number = 0;
-  std::int64_t begin = 0, end = 0;  // of all ranks
+  std::int64_t begin = 0, end = 0;  // from the first rank's begin to the last rank's end
   std::vector<Lane> lanes = {};
   std::vector<Arrival> arrivals = {};
   lockstep::parallel::CommunicationOverlap overlap = {};  // the sum over all ranks
 };
 
-// The last `count` steps at most that are whole in all traces, oldest first.
+// At most the last `count` steps that are complete in all traces, oldest first.
 std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count);
 
 }  // namespace samples

@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a line, one line an epoch, for anybody's own plots.
+// metrics.jsonl: one JSON object per line, one line per epoch, for plotting.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class MetricsFile {
  public:
   // Keeps the lines of the first `keep_epochs` epochs of an earlier run.
   MetricsFile(std::string path, std::int64_t keep_epochs);
-  // Appends a line, visible to readers at once. Throws lockstep::IoError where the disk is full.
+  // Appends and flushes a line. Throws lockstep::IoError if the disk is full.
   void write(const EpochMetrics& metrics) const;
   const std::string& path() const { return path_; }
 

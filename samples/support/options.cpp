@@ -15,7 +15,7 @@
 namespace samples {
 namespace {
 
-// The arguments with quotes where a shell needs them.
+// The command line, quoted for a shell where necessary.
 std::string typed_command(int argc, char** argv) {
   const std::string harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
   std::string command;
@@ -33,8 +33,8 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
-// Declares the flags, and knows in which modes each has an effect. In the other modes it is an error, so that
-// no flag is ignored without a word.
+// Declares the flags and the modes in which each has an effect. A flag in another mode is an error, so that none is
+// silently ignored.
 class Flags {
  public:
   using Modes = std::vector<std::string>;
@@ -48,7 +48,7 @@ class Flags {
     else
       return app_.add_option(name, value, text);
   }
-  // For these modes only, which the help lists.
+  // Declares a flag for these modes only; the help lists them.
   template <class T>
   CLI::Option* add(const Modes& modes, const std::string& name, T& value, const std::string& text) {
     limits_.emplace_back(name, modes);
@@ -74,7 +74,7 @@ void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
   if (is_wrong) throw CLI::ValidationError(flag, text);
 }
 
-// Chooses the mode where none is given. Returns why it is this one, for Flags::check.
+// Chooses the mode if none is given. Returns the reason for the choice, for Flags::check.
 std::string settle_mode(const CLI::App& app, Options& options) {
   if (options.nproc == 0) options.nproc = options.micro_batches;
   if (!options.mode.empty()) return "";
@@ -82,33 +82,33 @@ std::string settle_mode(const CLI::App& app, Options& options) {
   return is_rank() ? ", as this is a rank of a launcher" : options.mode == "ddp" ? "" : ", as no --mode is given";
 }
 
-// Flags whose values do not fit together.
+// Rejects flags whose values exclude each other.
 void check_values(const CLI::App& app, const Options& options) {
   const bool compares = options.mode == "compare", on_gpu = options.device != "cpu";
   refuse_if(compares && on_gpu, "--device",
-            options.device + " is not for --mode compare, whose bits are the CPU's; leave --device out");
+            options.device + " is not for --mode compare, which compares bits on the CPU; leave --device out");
   refuse_if(options.backend == "nccl" && (!on_gpu || compares), "--backend",
             "nccl is for --mode ddp with --device cuda");
   refuse_if(app.count("--order") > 0 && options.backend == "nccl", "--order",
-            "has no effect on --backend nccl, whose order is its own; leave --order out");
+            "has no effect on --backend nccl, which chooses the order itself; leave --order out");
   refuse_if(options.order != "canonical" && options.backend != "shm", "--order",
             options.order + " is for --backend shm, and the backend is " + options.backend);
   refuse_if(compares && options.order != "canonical", "--order",
-            options.order + " is not for --mode compare, whose modes end with the same bits; take --mode ddp");
+            options.order + " is not for --mode compare, which requires the same bits; use --mode ddp");
   refuse_if(compares && options.comm_hook != "none", "--comm-hook",
-            options.comm_hook + " is not for --mode compare, whose modes end with the same bits; take --mode ddp");
+            options.comm_hook + " is not for --mode compare, which requires the same bits; use --mode ddp");
   refuse_if(options.cuda_graph && !on_gpu, "--cuda-graph",
-            "has an effect on a cuda device only, and the device is cpu; take --device cuda");
+            "has an effect only on a cuda device, and the device is cpu; use --device cuda");
   refuse_if(options.trace_kernels && !is_traced(options), "--trace-kernels",
-            "adds kernels to a trace, and there is none; add --trace, --report or --explain");
+            "adds kernels to a trace, and no trace is requested; add --trace, --report or --explain");
 }
 
-// What a program that a launcher has started may not be told: the launcher decides it.
+// Rejects flags that a rank of a launcher must not set: the launcher determines their values.
 void check_rank(const CLI::App& app, const Options& options) {
   refuse_if(options.mode != "ddp", "--mode",
-            options.mode + " is for a program that is started once, and this is a rank of a launcher; take --mode ddp");
+            options.mode + " is for a program started once, and this is a rank of a launcher; use --mode ddp");
   refuse_if(app.count("--nproc") > 0, "--nproc",
-            "has no effect on a rank of a launcher, which decides how many ranks there are; leave --nproc out");
+            "has no effect on a rank of a launcher, which sets the number of ranks; leave --nproc out");
 }
 
 // --- the flags
@@ -117,11 +117,11 @@ void check_rank(const CLI::App& app, const Options& options) {
 void declare_training(Flags& flags, Options& options) {
   flags.add(options.data_flag, options.data, options.data_help);
   flags.add("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
-  flags.add("--batch", options.batch, "samples of a step")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--batch", options.batch, "samples per step")->check(CLI::Range(1, 1'000'000'000));
   flags.add("--lr", options.lr, "learning rate");
-  flags.add("--seed", options.seed, "of the initial weights and of the order of samples")
+  flags.add("--seed", options.seed, "seed of the initial weights and of the order of samples")
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
-  flags.add("--out", options.out, "folder for what is written (runs/" + options.program + ")");
+  flags.add("--out", options.out, "output folder (runs/" + options.program + ")");
   flags.add({"single", "accumulate", "dp", "ddp"}, "--save", options.save,
             "checkpoint file (checkpoint.safetensors in --out)");
   flags
@@ -129,7 +129,7 @@ void declare_training(Flags& flags, Options& options) {
       ->check(CLI::Range(0, 1'000'000'000));
   flags
       .add("--resume", options.resume,
-           "auto: go on where the same command was interrupted; yes: go on or fail, also with more epochs; "
+           "auto: resume the same command if it was interrupted; yes: resume or fail, more epochs are allowed; "
            "no: start from the beginning")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
 }
@@ -138,28 +138,29 @@ std::string check_device(const std::string& text) {
   const bool is_known = text == "cpu" || text == "cuda" ||
                         (text.starts_with("cuda:") && text.size() > 5 && text.size() < 8 &&
                          text.find_first_not_of("0123456789", 5) == std::string::npos);
-  return is_known ? "" : text + " is none of cpu, cuda and cuda:N";
+  return is_known ? "" : text + " is not one of cpu, cuda and cuda:N";
 }
 
 void declare_modes(Flags& flags, Options& options) {
   flags
       .add("--mode", options.mode,
-           "single: one device; accumulate: a step's micro-batches in turn; dp: DataParallel, a device each; "
-           "ddp: DistributedDataParallel, in several processes; compare: all of them (single; with --nproc: ddp)")
+           "single: one device; accumulate: the micro-batches of a step one after another; dp: DataParallel, one "
+           "device per micro-batch; ddp: DistributedDataParallel, in several processes; compare: all of them (single; "
+           "with --nproc: ddp)")
       ->check(CLI::IsMember({"single", "accumulate", "dp", "ddp", "compare"}));
   flags
       .add({"accumulate", "dp", "ddp", "compare"}, "--micro-batches", options.micro_batches,
-           "parts of a step, over all devices and ranks; the bits depend on it")
+           "micro-batches per step, over all devices and ranks; the bits depend on this number")
       ->check(CLI::Range(1, 256));
   flags.add({"ddp", "compare"}, "--nproc", options.nproc, "ranks to start (one for each micro-batch)")
       ->check(CLI::Range(1, 256));
   flags
       .add("--device", options.device,
-           "cpu, cuda or cuda:N. With cuda, mode dp takes cuda:0, cuda:1, ... and each rank of ddp one of its host's "
-           "GPUs, again from the first where there are fewer")
+           "cpu, cuda or cuda:N. With cuda, mode dp uses cuda:0, cuda:1, ..., and each rank of ddp one of its host's "
+           "GPUs; several share a GPU if there are fewer GPUs")
       ->check(check_device);
   flags.add({"single"}, "--cuda-graph", options.cuda_graph,
-            "on a cuda device, steps as replays of one that was recorded");
+            "on a cuda device, capture one step as a CUDA graph and replay it");
   flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
 }
@@ -168,31 +169,32 @@ void declare_ranks(Flags& flags, Options& options) {
   const Flags::Modes modes = {"ddp", "compare"};
   flags
       .add(modes, "--backend", options.backend,
-           "shm: shared memory; gloo: TCP; mpi: over MPI, whose mpirun starts the ranks; nccl: of GPUs")
+           "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; nccl: GPUs")
       ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   flags
       .add(modes, "--order", options.order,
-           "in which ranks are added. canonical: always the same; arrival: as they arrive, to see other bits each "
-           "time; own-first: each rank its own gradient first, to see other bits on each rank")
+           "order in which the ranks' gradients are added. canonical: always the same; arrival: order of arrival, so "
+           "that bits vary from run to run; own-first: each rank adds its own gradient first, so that bits differ "
+           "between ranks")
       ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
   flags
       .add(modes, "--comm-hook", options.comm_hook,
-           "how gradients are sent. none: exactly; fp16, bf16: in half the bytes; powersgd: as products of thin "
-           "matrices, after 10 steps")
+           "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "
+           "steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   flags.add(modes, "--timeout", options.timeout, "seconds that a rank waits for the others")
       ->check(CLI::Range(0.001, 86400.0));
   flags.add(modes, "--inject", options.inject,
-            "a fault on purpose: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
-            "delay:rank=1,step=17,ms=200. Ranks that a launcher starts again have none. A step that is never trained "
+            "injects a fault: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
+            "delay:rank=1,step=17,ms=200. Ranks that a launcher restarts have no fault. A step that is never reached "
             "is an error");
 }
 
 void declare_output(Flags& flags, Options& options) {
   flags.add("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
   flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file");
-  flags.add("--explain", options.explain, "traces the run, and says in words what happens in its last step");
-  flags.add("--trace-kernels", options.trace_kernels, "traces have the CPU's kernels, too, which costs more time");
+  flags.add("--explain", options.explain, "traces the run, and explains in words what happens in its last step");
+  flags.add("--trace-kernels", options.trace_kernels, "adds the CPU's kernels to traces, which takes more time");
   flags.add("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
   flags.add("--quiet", options.quiet, "no line for each epoch, no summary");
 }
@@ -206,7 +208,7 @@ Options parse(int argc, char** argv, Options options) {
   declare_modes(flags, options);
   declare_ranks(flags, options);
   declare_output(flags, options);
-  const char* const typed = std::getenv(kTypedCommand);  // set: a program that this one is a rank of has checked all
+  const char* const typed = std::getenv(kTypedCommand);  // if set, the parent process has checked the flags
   try {
     app.parse(argc, argv);
     const std::string reason = settle_mode(app, options);

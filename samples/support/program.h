@@ -1,15 +1,15 @@
-// What the sample trainers' main functions share.
+// The main function of all sample trainers.
 #pragma once
 
 #include "support/options.h"
 
 namespace samples {
 
-// A training run with the options' mode. Returns main's exit code.
+// Trains in the options' mode and returns main's exit code.
 using Train = int (*)(const Options& options);
 
-// main: parses the command line and trains, here or in ranks, in one mode or in all of them. Errors go to
-// stderr.
+// The body of main: parses the command line and trains, in this process or in ranks, in one mode or in all of them.
+// Prints errors to stderr.
 int run_program(int argc, char** argv, const Options& defaults, Train train);
 
 }  // namespace samples

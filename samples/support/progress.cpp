@@ -54,7 +54,7 @@ void ProgressBar::step(const std::string& label, double loss, double error) {
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_step_).count();
   last_step_ = now;
-  // The last fifty steps or so decide: the rate follows the machine without jumping.
+  // A moving average over about fifty steps: follows changes of the machine's speed smoothly.
   seconds_per_step_ = seconds_per_step_ == 0 ? seconds : 0.98 * seconds_per_step_ + 0.02 * seconds;
   if (now - last_draw_ < std::chrono::milliseconds(50)) return;
   last_draw_ = now;

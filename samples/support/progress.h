@@ -1,4 +1,4 @@
-// A progress bar with the time left, on terminals; elsewhere it prints nothing, and the lines per epoch remain.
+// A progress bar with the time left. If stdout is no terminal, there is no bar, only a line per epoch.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@ namespace samples {
 
 class ProgressBar {
  public:
-  // `total` steps, of which `done` were made in an earlier run.
+  // A bar of `total` steps, of which an earlier run did `done`.
   explicit ProgressBar(std::int64_t total, std::int64_t done = 0);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // One more step; redraws at most 20 times a second.
+  // Advances by one step; redraws at most 20 times a second.
   void step(const std::string& label, double loss, double error);
   // Prints a line above the bar.
   void print(const std::string& line);

@@ -24,23 +24,23 @@ std::string_view variable(const char* name) {
   return text ? text : "";
 }
 
-// All ranks have stopped because they were asked to, and rank 0 has said so.
+// Whether all ranks stopped on request; rank 0 has then printed a message.
 bool stopped_on_request(const par::LaunchResult& result) {
   return std::all_of(result.ranks.begin(), result.ranks.end(), [](const par::RankExit& rank) {
     return rank.signal == 0 && (rank.code == 128 + SIGINT || rank.code == 128 + SIGTERM);
   });
 }
 
-// A rank that heard of the request through its peers' gradients, before its own signal, takes it for SIGTERM.
+// A rank that received the stop request with its peers' gradients, before the signal itself, assumes SIGTERM.
 int exit_code_of(const par::LaunchResult& result) {
   const auto has_sigint = [](const par::RankExit& rank) { return rank.code == 128 + SIGINT; };
   const bool is_sigint = stopped_on_request(result) && std::ranges::any_of(result.ranks, has_sigint);
   return is_sigint ? 128 + SIGINT : result.exit_code;
 }
 
-// What went wrong: in the words of the error, where it was the same on several ranks; a missing file, say.
+// Describes a failure: only the error itself if several ranks have the same one, for example a missing file.
 std::string describe(const par::LaunchResult& result) {
-  if (result.first_failure < 0) return result.summary();  // a second request to stop has killed them
+  if (result.first_failure < 0) return result.summary();  // a second stop request has killed the ranks
   const std::string& error = result.ranks[static_cast<std::size_t>(result.first_failure)].error;
   const auto has_it = [&](const par::RankExit& rank) { return rank.error == error; };
   const bool is_shared = std::count_if(result.ranks.begin(), result.ranks.end(), has_it) > 1;
@@ -50,7 +50,7 @@ std::string describe(const par::LaunchResult& result) {
 }  // namespace
 
 bool is_rank() {
-  // A SLURM allocation's shell is task 0 of 1.
+  // The shell of a SLURM allocation is task 0 of 1, not a rank.
   return !variable("RANK").empty() || !variable("OMPI_COMM_WORLD_RANK").empty() ||
          (!variable("SLURM_PROCID").empty() && variable("SLURM_STEP_NUM_TASKS") > "1");
 }
@@ -62,7 +62,7 @@ int start_ranks(const Options& options) {
   if (by_mpi) command = {"mpirun", "-np", std::to_string(options.nproc), "--oversubscribe"};
   command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
-  // The last one counts.
+  // The last occurrence of an option takes effect.
   command.insert(command.end(), {"--mode", "ddp", "--out", options.out, "--save", options.save});
   if (!options.timeline.empty()) command.insert(command.end(), {"--timeline", options.timeline});
   if (options.quiet) command.emplace_back("--quiet");
@@ -81,7 +81,7 @@ int start_ranks(const Options& options) {
 
 void report_error(const std::string& program, const std::string& message) {
   par::write_error_file(message);
-  if (variable(kTypedCommand).empty()) fmt::print(stderr, "{}: {}\n", program, message);  // else start_ranks tells it
+  if (variable(kTypedCommand).empty()) fmt::print(stderr, "{}: {}\n", program, message);  // else start_ranks prints it
 }
 
 }  // namespace samples

@@ -1,4 +1,4 @@
-// Mode ddp by itself: the program starts itself once for each rank.
+// Mode ddp without a launcher: the program starts itself once for each rank.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace samples {
 
 // Whether a launcher (lockstep-run, torchrun, mpirun, srun, or start_ranks) has started this process as one of several.
 bool is_rank();
-// Runs this program in mode ddp, options.nproc times, with the arguments it was given; only rank 0 prints. Ctrl-C and
-// SIGTERM are handed on. Returns the exit code of the first rank that failed, which is then described on stderr.
+// Starts this program options.nproc times in mode ddp, with the same arguments; only rank 0 prints. Forwards SIGINT
+// (Ctrl-C) and SIGTERM. Prints a description of the first rank that failed to stderr, and returns its exit code.
 int start_ranks(const Options& options);
-// To stderr, and to a launcher that wants to tell it itself.
+// Prints an error to stderr, or passes it to the launcher that prints it.
 void report_error(const std::string& program, const std::string& message);
 
 }  // namespace samples

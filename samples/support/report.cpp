@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kSteps = 20;
 constexpr std::string_view kDataMark = "{{data}}";
 
-// Each text once; events name it by number.
+// Stores each name once; events refer to a name by number.
 class Names {
  public:
   std::size_t number(const std::string& name) {
@@ -37,7 +37,7 @@ class Names {
 
 Json to_json(const Shares& shares) { return {shares.compute, shares.communication, shares.waiting, shares.other}; }
 
-// What an event may leave out at its end is -1.
+// Trailing values of -1 are omitted.
 Json to_json(const LaneEvent& each, std::int64_t zero, Names& names) {
   const ls::TraceEvent& event = each.event;
   std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(event.kind),
@@ -85,7 +85,7 @@ Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {
   return rows;
 }
 
-// What to look at first.
+// What limits the step.
 std::string verdict(const Shares& shares, const std::vector<StepView>& steps) {
   const auto all = static_cast<double>(std::max<std::int64_t>(shares.all(), 1));
   const auto percent = [all](std::int64_t ns) { return 100 * static_cast<double>(ns) / all; };
@@ -136,7 +136,7 @@ Json to_json(const Timeline& timeline) {
           {"names", names.json()}};
 }
 
-// JSON inside of HTML: no text in it may end the element.
+// JSON for an HTML script element: escapes <, so that no string can close the element.
 std::string for_html(const Json& json) {
   const std::string text = json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   std::string out;

@@ -1,4 +1,4 @@
-// The report: one HTML file that shows the last steps of a run, or of all modes side by side. It needs no network.
+// The report: one HTML file with the last steps of a run, or of all modes side by side. It needs no network.
 #pragma once
 
 #include <vector>

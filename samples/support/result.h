@@ -1,4 +1,4 @@
-// result.json: how a run ended, for programs to read. `compare` makes its table of these.
+// result.json: the result of a run, in machine-readable form. `compare` prints its table from these files.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -9,7 +9,7 @@
 
 namespace samples {
 
-// The mean loss of a model over a data set, and the share of examples it gets right.
+// The mean loss of a model over a data set, and the fraction of correct predictions.
 struct Score {
   double loss = 0;
   double accuracy = 0;
@@ -18,13 +18,13 @@ struct Score {
 // Bytes by lockstep::parallel::Phase, over all links and ranks.
 using PhaseBytes = std::array<std::int64_t, lockstep::parallel::kPhaseCount>;
 
-// What the traffic books say.
+// Bytes by the traffic counters.
 struct Moved {
   PhaseBytes at_start = {};  // before the first step: DistributedDataParallel sends rank 0's parameters
   PhaseBytes in_steps = {};
   std::int64_t steps = 0;
 
-  // The mean over the steps: an epoch's last one is smaller.
+  // Mean bytes per step: the last step of an epoch may be smaller.
   double per_step(lockstep::parallel::Phase phase) const;
 };
 

@@ -13,11 +13,11 @@
 namespace samples {
 namespace {
 
-constexpr auto kBetweenEpochs = std::chrono::seconds(1);  // at least, from one checkpoint to the next
+constexpr auto kBetweenEpochs = std::chrono::seconds(1);  // minimum time between two checkpoints
 constexpr auto kWithinEpoch = std::chrono::seconds(60);
 constexpr std::ptrdiff_t kTimedSteps = 1000;
 
-// Numbers of the run that are no part of model and optimizer: two small tensors in the checkpoint.
+// State of the run besides model and optimizer: two small tensors in the checkpoint.
 constexpr const char* kProgress = "progress";  // i64: epoch, batches done
 constexpr const char* kLosses = "losses";      // f64: rows, sum, sum of squares
 
@@ -38,7 +38,7 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
     : options_(options), step_(step), parts_(parts), batches_per_epoch_(batches_per_epoch) {
   ls::Metadata metadata;
   const bool goes_on = resume(metadata);
-  step.wait_for_others();  // they look at the same file, which rank 0 may move
+  step.wait_for_others();  // all ranks read this file, and rank 0 may rename it
   if (goes_on) restore();
   if (is_traced(options)) ls::start_trace({.kernels = options.trace_kernels});
   step_begin_ = ls::TraceTime::now();
@@ -51,7 +51,8 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
   bar_.emplace(options.epochs * batches_per_epoch, (epoch_ - 1) * batches_per_epoch + batch_);
 }
 
-// What has to be the same for a run to go on bit for bit. Modes with the same micro-batches are.
+// The settings that must be equal to resume a run bit for bit. The mode is not one of them: modes with the same
+// micro-batches compute the same bits.
 std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
@@ -63,28 +64,28 @@ std::string Run::settings(bool with_epochs) const {
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
 }
 
-// Whether to go on with the run in the checkpoint file, whose metadata it reads.
+// Reads the metadata of the checkpoint file, and returns whether to resume its run.
 bool Run::resume(ls::Metadata& metadata) const {
   const bool must = options_.resume == "yes";
   if (options_.resume == "no") return false;
   if (!std::filesystem::exists(options_.save)) {
-    if (must) throw ls::IoError(fmt::format("{}: there is no checkpoint to go on with", options_.save));
+    if (must) throw ls::IoError(fmt::format("{}: there is no checkpoint to resume from", options_.save));
     return false;
   }
   try {
     ls::load(options_.save, &metadata);
   } catch (const ls::IoError& error) {
     throw ls::IoError(
-        fmt::format("{}\nNothing was changed; --resume no starts afresh and overwrites it", error.what()));
+        fmt::format("{}\nNothing was changed; --resume no starts from the beginning and overwrites it", error.what()));
   }
   const bool same = metadata["settings"] == settings(false);
   if (!must) return metadata["finished"] != "yes" && same && metadata["settings_with_epochs"] == settings(true);
   if (same) return true;
-  throw ls::InvalidArgument(fmt::format("{} is of a run with other settings:\n  {}\n  now: {}", options_.save,
+  throw ls::InvalidArgument(fmt::format("{} is from a run with other settings:\n  {}\n  now: {}", options_.save,
                                         metadata["settings"], settings(false)));
 }
 
-// An unfinished run with other settings is somebody's work: it is kept, not overwritten.
+// Renames the checkpoint of an unfinished run with other settings, to avoid losing that run.
 void Run::move_aside(ls::Metadata& metadata) const {
   if (metadata.empty() || metadata["finished"] == "yes") return;
   const std::string aside = options_.save + ".previous";
@@ -123,7 +124,7 @@ void Run::save(bool finished) {
   ls::save_checkpoint(options_.save, parts);
 }
 
-// The standard error of the mean: how much of a change in the loss is noise.
+// The standard error of the mean loss.
 double Run::mean_loss_error() const {
   if (batch_ < 2) return 0;
   const double variance = square_sum_ / rows_ - mean_loss() * mean_loss();
@@ -159,19 +160,19 @@ double Run::steps_per_second() const {
 }
 
 int Run::interrupted() {
-  const int signal = stop_signal() != 0 ? stop_signal() : SIGTERM;  // the one that came may have come to another rank
+  const int signal = stop_signal() != 0 ? stop_signal() : SIGTERM;  // 0: another rank received the signal
   step_.share_random_state();
   save();
   bar_.reset();
   if (step_.is_main()) say_how_to_go_on();
-  // A launcher stops all ranks when the first one has left, so none leaves before the checkpoint is there.
+  // A launcher stops all ranks when the first one exits, so none exits before the checkpoint is written.
   ignore_stop_signals();
   step_.wait_for_others();
   return 128 + signal;  // what a shell reports for a program that the signal ended: 130 for Ctrl-C
 }
 
 void Run::say_how_to_go_on() const {
-  // The last --resume counts: "no" would throw away what was just saved.
+  // The last --resume takes effect: "no" would discard the checkpoint just saved.
   const char* resume = options_.resume == "no" ? " --resume auto" : "";
   fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To go on:\n  {}{}\n", epoch_, batch_,
              batches_per_epoch_, options_.save, options_.command, resume);
@@ -203,7 +204,7 @@ void Run::epoch_done(const Score& test) {
   step_begin_ = ls::TraceTime::now();
 }
 
-// All ranks bring theirs together.
+// Gathers the traces of all ranks and writes them.
 void Run::write_trace() {
   if (!is_traced(options_)) return;
   Timeline timeline = step_.timeline(ls::stop_trace());
@@ -213,7 +214,8 @@ void Run::write_trace() {
   write_timelines(options_, {timeline});
 }
 
-// What another order of additions has made of the replicas. It was asked for, so it is no error.
+// Prints the hashes of the replicas, which another order of additions may have made diverge. The user selected the
+// order, so divergence is no error.
 void Run::print_ranks(const std::vector<std::uint64_t>& hashes) const {
   const bool equal = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
   for (std::size_t r = 0; r < hashes.size(); ++r) fmt::print("  rank {:<5}{:016x}\n", r, hashes[r]);

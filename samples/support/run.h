@@ -1,5 +1,5 @@
-// The bookkeeping of one training run: progress, metrics, checkpoints, Ctrl-C, and going on where a run was interrupted.
-// The training loop itself stays in the sample. Of several ranks all have a Run, and only rank 0's writes and prints.
+// The bookkeeping of one training run: progress, metrics, checkpoints, Ctrl-C, and resuming an interrupted run. The
+// training loop itself is in the sample. Every rank has a Run; only rank 0 writes and prints.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -22,23 +22,23 @@ namespace samples {
 
 class Run {
  public:
-  // Prepares the output folder. Goes on with the run in the checkpoint file where `options.resume` says so: `parts` and
-  // the random numbers are then those of the moment of the interruption.
+  // Prepares the output folder. Depending on `options.resume`, resumes the run in the checkpoint file: restores
+  // `parts` and the random streams.
   Run(const Options& options, Step& step, const ls::CheckpointParts& parts, std::int64_t batches_per_epoch);
 
-  // The epoch to begin with, counted from 1.
+  // The first epoch to train, counted from 1.
   std::int64_t first_epoch() const { return epoch_; }
-  // Batches of the current epoch that are trained; above 0 at its start only where a run goes on.
+  // Batches of the current epoch that are done; above 0 at the start of an epoch only in a resumed run.
   std::int64_t batches_done() const { return batch_; }
-  // After each optimizer step: the mean loss of a batch of `rows` examples. Saves a checkpoint where the last one is a
-  // minute old.
+  // Call after each optimizer step, with the mean loss of a batch of `rows` examples. Saves a checkpoint if the last
+  // one is a minute old.
   void step_done(double loss, std::int64_t rows);
-  // After step.stop_requested(). Saves, says how to go on, and returns the exit code for main.
+  // Call after step.stop_requested(). Saves, prints how to resume, and returns the exit code for main.
   int interrupted();
   // Prints and writes the epoch's line.
   void epoch_done(const Score& test);
-  // Saves the model, says where everything is and what to try next, and returns main's exit code. Throws
-  // lockstep::InvalidArgument where the fault of --inject never happened.
+  // Saves the model, prints the output files and what to try next, and returns main's exit code. Throws
+  // lockstep::InvalidArgument if the fault of --inject never happened.
   int finish(const Score& train, const Score& test, const std::string& try_next);
 
  private:
@@ -65,9 +65,9 @@ class Run {
 
   std::int64_t epoch_ = 1;
   std::int64_t batch_ = 0;                           // batches of this epoch that are done
-  double rows_ = 0, loss_sum_ = 0, square_sum_ = 0;  // of this epoch; losses weighted by rows
+  double rows_ = 0, loss_sum_ = 0, square_sum_ = 0;  // sums over this epoch; losses are weighted by rows
   Clock::time_point epoch_start_ = Clock::now(), last_save_ = Clock::now(), last_step_ = Clock::now();
-  std::vector<double> step_seconds_;  // of the latest steps
+  std::vector<double> step_seconds_;  // durations of the latest steps
   ls::TraceTime step_begin_;
 
   std::optional<MetricsFile> metrics_;

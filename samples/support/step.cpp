@@ -22,20 +22,20 @@ void check_split(const Options& options, int ranks) {
   if (batch % micro_batches != 0) {
     const std::int64_t below = batch / micro_batches * micro_batches;
     throw ls::InvalidArgument(
-        fmt::format("--batch {} cannot be cut into {} micro-batches of the same size; take --batch {}{}", batch,
+        fmt::format("--batch {} cannot be divided into {} micro-batches of the same size; use --batch {}{}", batch,
                     micro_batches, below > 0 ? fmt::format("{} or ", below) : "", below + micro_batches));
   }
   if (micro_batches % ranks != 0) {
     std::int64_t fewer = ranks;
     while (micro_batches % fewer != 0) --fewer;
-    throw ls::InvalidArgument(
-        fmt::format("--micro-batches {} cannot be dealt evenly to {} ranks; take --nproc {}, or --micro-batches {}",
-                    micro_batches, ranks, fewer, (micro_batches / ranks + 1) * ranks));
+    throw ls::InvalidArgument(fmt::format(
+        "--micro-batches {} cannot be distributed evenly to {} ranks; use --nproc {}, or --micro-batches {}",
+        micro_batches, ranks, fewer, (micro_batches / ranks + 1) * ranks));
   }
   Injection::parse(options.inject).check_rank(ranks);
 }
 
-// Dividing by a power of two is exact, before a sum as well as after it.
+// Division by a power of two is exact, so it may precede or follow the sum.
 bool has_same_bits_outside(const Options& options) {
   return std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches));
 }
@@ -43,7 +43,7 @@ bool has_same_bits_outside(const Options& options) {
 namespace {
 
 par::Reduction reduction_of(const Options& options) {
-  if (options.backend == "nccl") return par::Reduction::kNative;  // an order of its own
+  if (options.backend == "nccl") return par::Reduction::kNative;  // NCCL chooses the order
   if (options.order == "own-first") return par::Reduction::kOwnFirst;
   return options.order == "arrival" ? par::Reduction::kArrival : par::Reduction::kCanonical;
 }
@@ -54,7 +54,7 @@ std::shared_ptr<par::CommHook> hook_of(const Options& options) {
   return std::make_shared<par::PowerSgdHook>(par::PowerSgdOptions{.rank = 4, .start_iteration = 10});
 }
 
-// This process among those of its host.
+// The rank of this process on its host.
 int local_rank() {
   for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
     const char* const text = std::getenv(name);
@@ -62,13 +62,13 @@ int local_rank() {
     int rank = -1;
     const char* const end = text + std::strlen(text);
     if (const auto read = std::from_chars(text, end, rank); read.ec != std::errc() || read.ptr != end || rank < 0)
-      throw ls::InvalidArgument(fmt::format("{} is \"{}\", expected a number from 0 on", name, text));
+      throw ls::InvalidArgument(fmt::format("{} is \"{}\", expected a number of at least 0", name, text));
     return rank;
   }
   return 0;
 }
 
-// The devices of this process: of a DataParallel one for each micro-batch, else one.
+// The devices of this process: in mode dp one for each micro-batch, otherwise one.
 std::vector<ls::Device> devices_of(const Options& options) {
   const std::int64_t count = options.mode == "dp" ? options.micro_batches : 1;
   const int gpus = options.device == "cuda" ? std::max(ls::device_count(ls::DeviceType::kCuda), 1) : 1;
@@ -103,7 +103,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
   } else if (options.mode == "dp") {
     dp_.emplace(model, devices_);
   } else if (options.mode == "ddp") {
-    // A wrong gradient shows in the parameters after its step: they are compared then.
+    // Compare the parameters after each step, to detect a wrong gradient.
     const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
     ddp_.emplace(model, group_,
                  par::DistributedDataParallelOptions{.micro_batches_per_rank = micro_batches / ranks(),
@@ -131,7 +131,7 @@ ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set
 void Step::begin() {
   ++steps_;
   if (ddp_) injection_.before_step(steps_, *group_);
-  if (ddp_ && stop_signal() != 0) ddp_->request_stop();  // travels with this step's gradients
+  if (ddp_ && stop_signal() != 0) ddp_->request_stop();  // sent with this step's gradients
 }
 
 bool Step::stop_requested() const { return ddp_ ? ddp_->stop_requested() : stop_signal() != 0; }
@@ -144,14 +144,14 @@ void Step::wait_for_others() {
   if (group_) group_->barrier();
 }
 
-// All ranks have trained as many steps, so all of them throw. None leaves before the main one has written its
-// files: a launcher stops all ranks when the first one has failed.
+// All ranks have done the same number of steps, so all of them throw. They wait until the main rank has written its
+// files, because a launcher stops all ranks when the first one fails.
 void Step::check_injection() {
   if (!injection_.is_pending(steps_)) return;
   wait_for_others();
   throw ls::InvalidArgument(
       fmt::format("--inject \"{}\": the fault never happened: this run had {} steps\n"
-                  "Steps are counted from 1 since the ranks were started; take an earlier one, or more --epochs",
+                  "Steps count from 1 since the start of the ranks; choose an earlier step, or more --epochs",
                   options_.inject, steps_));
 }
 
@@ -163,13 +163,13 @@ PhaseBytes Step::booked() {
   return bytes;
 }
 
-// What all processes have booked, without Phase::kOther: that is not the training's.
+// The traffic counters of all processes, without Phase::kOther, which is not part of the training.
 std::vector<par::LinkTraffic> Step::links_of_all() {
   if (!book()) return {};
   std::vector<par::LinkTraffic> links = book()->links();
   std::erase_if(links, [](const par::LinkTraffic& link) { return link.phase == par::Phase::kOther; });
   if (!group_) return links;
-  // Every rank books what it sends: (to, phase, bytes or transfers).
+  // Every rank counts what it sends: (to, phase, bytes or transfers).
   const std::int64_t n = group_->size();
   const ls::Tensor own = ls::zeros({n, par::kPhaseCount, 2}, {.dtype = ls::kInt64}),
                    all = ls::zeros({n, n, par::kPhaseCount, 2}, {.dtype = ls::kInt64});

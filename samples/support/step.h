@@ -1,4 +1,4 @@
-// One training step, forward and backward, in each of the modes: all that differs between one device and many.
+// One training step, forward and backward, in each mode. All differences between the modes are here.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -19,15 +19,15 @@ namespace samples {
 
 class Step {
  public:
-  // Brings the model to its device, and joins the other ranks in mode ddp. Throws lockstep::InvalidArgument where
-  // batch, micro-batches and ranks do not fit together.
+  // Moves the model to its device, and joins the process group in mode ddp. Throws lockstep::InvalidArgument if batch,
+  // micro-batches and ranks do not divide evenly.
   Step(const Options& options, ls::nn::Module& model);
 
-  // The batches of this process: in the micro-batch modes those of its micro-batches, one after another, equally many
-  // rows of each.
+  // A loader of this process's batches. With micro-batches, a batch concatenates this process's micro-batches, all of
+  // the same size.
   ls::data::DataLoader<> loader(std::shared_ptr<const ls::data::Dataset> set) const;
 
-  // Leaves the gradients of the mean loss of the step, and returns that loss.
+  // Computes the gradients of the mean loss of the step, and returns the loss.
   template <class Criterion>
   ls::Tensor backward(const ls::Tensor& inputs, const ls::Tensor& labels, const Criterion& criterion) {
     begin();
@@ -49,25 +49,25 @@ class Step {
     loss.backward();
     return loss;
   }
-  // How many rows all processes together have, where this one has `x`.
+  // The number of samples of all processes, if this process has `x`.
   std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * ranks(); }
-  // Whether to stop after this step: all ranks get the same answer after the same step.
+  // Whether to stop after this step. All ranks get the same answer after the same step.
   bool stop_requested() const;
 
-  ls::Device device() const { return devices_[0]; }  // of the model, in mode dp of the first replica
+  ls::Device device() const { return devices_[0]; }  // the model's device; in mode dp that of the first replica
   int ranks() const { return group_ ? group_->size() : 1; }
-  bool is_main() const { return !group_ || group_->rank() == 0; }  // the one that prints and writes
+  bool is_main() const { return !group_ || group_->rank() == 0; }  // the main rank prints and writes
   void wait_for_others();
-  // Before the main rank saves where all of them have stopped: it then knows what all have drawn.
+  // Call before the main rank saves after a stop: gathers the random state of all ranks.
   void share_random_state();
-  // When the training is over, on all ranks: throws lockstep::InvalidArgument where the fault of --inject never
+  // Call on all ranks when the training is over: throws lockstep::InvalidArgument if the fault of --inject never
   // happened.
   void check_injection();
-  // Summed over all ranks, which all have to ask.
+  // Collective: the bytes sent, summed over all ranks.
   Moved moved();
-  // Of each rank's parameters, all of which have to ask.
+  // Collective: the hash of each rank's parameters.
   std::vector<std::uint64_t> hashes();
-  // Of all ranks, which all have to ask; whole on the main one alone. `trace` is this process's.
+  // Collective: the timeline of all ranks, complete only on the main rank. `trace` is this process's trace.
   Timeline timeline(ls::Trace trace);
 
  private:
@@ -90,10 +90,10 @@ class Step {
   Injection injection_;
 };
 
-// Throws lockstep::InvalidArgument where a batch cannot be cut into micro-batches, or micro-batches not be dealt to
-// `ranks`, evenly, or where a fault is for none of them.
+// Throws lockstep::InvalidArgument if a batch cannot be divided evenly into micro-batches, or the micro-batches among
+// `ranks`, or if a fault is for a rank that does not exist.
 void check_split(const Options& options, int ranks);
-// Whether DataParallel gives the other modes' bits also where the loss is taken outside, on the gathered outputs.
+// Whether DataParallel with --loss outside (on the gathered outputs) gives the same bits as the other modes.
 bool has_same_bits_outside(const Options& options);
 
 }  // namespace samples

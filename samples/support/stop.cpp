@@ -14,7 +14,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only 
 
 void on_signal(int signal) {
   caught.store(signal);
-  // The next signal kills us without further notice, so the cursor comes back now.
+  // The next signal kills the process, so show the cursor now.
   if (cursor_hidden.load()) [[maybe_unused]]
     const auto written = write(STDOUT_FILENO, "\x1b[?25h", 6);
 }
@@ -24,7 +24,7 @@ void on_signal(int signal) {
 void install_stop_handler() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // once: the second signal does what it always does
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // once: the second signal has its default effect
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

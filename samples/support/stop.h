@@ -1,15 +1,15 @@
-// Ctrl-C as a request: the step in progress is finished and saved. A second Ctrl-C ends the program at once.
+// Graceful stop on Ctrl-C: the program finishes the current step and saves. A second Ctrl-C kills it.
 #pragma once
 
 namespace samples {
 
-// From now on SIGINT and SIGTERM set a flag.
+// Makes SIGINT and SIGTERM set a flag.
 void install_stop_handler();
-// SIGINT and SIGTERM do nothing any more: everything is saved, and the program is about to end by itself.
+// Ignores SIGINT and SIGTERM: everything is saved, and the program is about to exit.
 void ignore_stop_signals();
-// The signal that came, or 0.
+// The signal received, or 0.
 int stop_signal();
-// Whether the handler should show the terminal's cursor, which a progress bar has hidden.
+// Tells the handler whether a progress bar has hidden the terminal's cursor, so that it must show the cursor.
 void set_cursor_hidden(bool hidden);
 
 }  // namespace samples

@@ -1,4 +1,4 @@
-// What a traced run leaves: its events, its traffic books and its losses. Files for viewers are made of these.
+// The data of a traced run: events, traffic counters and losses. The output files are made from it.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -20,18 +20,18 @@ struct EpochLoss {
 struct Timeline {
   std::string mode = {};
   std::vector<lockstep::Trace> traces = {};  // one for each process
-  std::int64_t steps = 0;                    // that the books count
-  // Of all processes. Ends of links: ranks, or the devices of DataParallel.
+  std::int64_t steps = 0;                    // number of steps in the traffic counters
+  // Traffic of all processes. Links connect ranks, or the devices of DataParallel.
   std::vector<lockstep::parallel::LinkTraffic> at_start = {}, in_steps = {};
   std::vector<EpochLoss> losses = {};
 };
 
 // Whether a run with these options is traced.
 bool is_traced(const Options& options);
-// Writes what the options ask for: Chrome's trace of all modes, the report, and on the terminal a step in words; or instead
-// of these the timeline itself. Throws lockstep::IoError.
+// Writes the outputs selected by the options: Chrome's trace of all modes, the report, and on the terminal the
+// explanation of a step; or only the timeline. Throws lockstep::IoError.
 void write_timelines(const Options& options, const std::vector<Timeline>& timelines);
-// Lines that say where they are.
+// Prints the paths of the files written.
 void print_written(const Options& options);
 // Throws lockstep::IoError.
 Timeline read_timeline(const std::string& path);

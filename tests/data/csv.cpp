@@ -134,7 +134,7 @@ TEST_CASE("numbers that f32 cannot hold are refused: infinities, NaN, overflow")
 }
 
 TEST_CASE("lines with too few or too many fields are refused") {
-  CHECK(contains(io_error("a,b,y\n1,2\n"), "f.csv:2:4: the line has 2 fields, 3 are expected"));
+  CHECK(contains(io_error("a,b,y\n1,2\n"), "f.csv:2:4: the line has 2 fields, expected 3"));
   CHECK(contains(io_error("a,b,y\n1,2,3,4\n"), "f.csv:2:7: more fields than the 3 columns: \"4\""));
   CHECK(contains(io_error("a,b,y\n1,2,3,\n"), "f.csv:2:7: more fields"));
   CHECK(contains(io_error("a,b,y\n1,2,3\n\n1,2,3\n"), "f.csv:3:1: column \"a\": expected a number, found \"\""));

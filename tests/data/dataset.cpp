@@ -82,7 +82,8 @@ TEST_CASE("random_split refuses lengths that do not add up to the data set") {
 
 TEST_CASE("stacking names the first example that differs") {
   const std::vector<ls::Tensor> rows{ls::ones({2}), ls::ones({2}), ls::ones({3})};
-  CHECK(contains(error_of([&] { stack_rows(rows); }), "number 0 of the batch is (2) f32 cpu, number 2 is (3) f32 cpu"));
+  CHECK(
+      contains(error_of([&] { stack_rows(rows); }), "example 0 of the batch is (2) f32 cpu, example 2 is (3) f32 cpu"));
   const std::vector<ls::Tensor> types{ls::ones({2}), ls::ones({2}).to(ls::kFloat64)};
   CHECK(contains(error_of([&] { stack_rows(types); }), "number 1 is (2) f64 cpu"));
   CHECK(contains(error_of([] { stack_rows({}); }), "without examples"));

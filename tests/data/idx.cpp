@@ -110,12 +110,12 @@ TEST_CASE("sizes whose product overflows, or that no file could hold, are refuse
   CHECK(contains(io_error(idx(0x08, {huge, 17}, "")), "is more than the"));
   CHECK(contains(io_error(idx(0x08, {huge}, "abc")), "the file has 3"));
   CHECK(contains(io_error(gzip(idx(0x08, {huge}, "abc"))), "compressed bytes cannot give that"));
-  CHECK(contains(io_error(gzip(idx(0x08, {20000}, "abc"))), "the file unfolds to 3"));
+  CHECK(contains(io_error(gzip(idx(0x08, {20000}, "abc"))), "the file decompresses to 3"));
   CHECK(ls::allocator_stats().peak_bytes < (1 << 26));
 }
 
 TEST_CASE("a gzip file that inflates to more than its header says is refused") {
-  CHECK(contains(io_error(gzip(kSmall + std::string(10000000, 'x'))), "the file unfolds to more"));
+  CHECK(contains(io_error(gzip(kSmall + std::string(10000000, 'x'))), "the file decompresses to more"));
 }
 
 TEST_CASE("damaged gzip data are refused: truncated, changed, with a wrong checksum, with trailing bytes") {

@@ -141,17 +141,17 @@ TEST_CASE("values of the wrong kind are refused with what was found and expected
   CHECK(error(file(one(R"("shape":true)"), 0)) ==
         "f: header: tensor \"w\": shape: found true or false, expected an array");
   CHECK(error(file(one(R"("shape":[-1])"), 0)) ==
-        "f: header: tensor \"w\": shape: found a negative number, expected a whole number from 0 up");
+        "f: header: tensor \"w\": shape: found a negative number, expected a non-negative integer");
   CHECK(
-      contains(error(file(one(R"("shape":[2.0])"), 0)), "shape: found a number that is not a whole one, or too large"));
+      contains(error(file(one(R"("shape":[2.0])"), 0)), "shape: found a number that is not an integer, or too large"));
   CHECK(contains(error(file(one(R"("shape":[1e400])"), 0)), "f: byte"));
-  CHECK(contains(error(file(one(R"("shape":[18446744073709551616])"), 0)), "not a whole one, or too large"));
+  CHECK(contains(error(file(one(R"("shape":[18446744073709551616])"), 0)), "not an integer, or too large"));
   CHECK(error(file(one(R"("shape":[9223372036854775808])"), 0)) ==
         "f: header: tensor \"w\": size 9223372036854775808 is too large");
   CHECK(error(file(one(R"("shape":[[1]])"), 0)) ==
-        "f: header: tensor \"w\": shape: found an array, expected a whole number from 0 up");
+        "f: header: tensor \"w\": shape: found an array, expected a non-negative integer");
   CHECK(error(file(one(R"("shape":["1"])"), 0)) ==
-        "f: header: tensor \"w\": shape: found a string, expected a whole number from 0 up");
+        "f: header: tensor \"w\": shape: found a string, expected a non-negative integer");
   CHECK(error(file(one(R"("data_offsets":[0])"), 0)) ==
         "f: header: tensor \"w\": data_offsets has 1 numbers, expected 2");
   CHECK(error(file(one(R"("data_offsets":[0,1,2])"), 0)) ==

@@ -28,7 +28,7 @@ TEST_CASE("set_lr changes one group or all of them") {
   optimizer.set_lr(2);
   CHECK(optimizer.lr(0) == 2);
   CHECK(optimizer.lr(1) == 2);
-  CHECK(contains(error_of([&] { optimizer.lr(2); }), "group 2 was asked for, there are 2"));
+  CHECK(contains(error_of([&] { optimizer.lr(2); }), "group 2 is outside [0, 2)"));
 }
 
 TEST_CASE("AdamW takes groups, and its own default of weight_decay") {

@@ -119,7 +119,7 @@ TEST_CASE("scaling: a small model is measured, and the measured profile can be r
 }
 
 TEST_CASE("scaling: invalid arguments and files are errors that say what is expected") {
-  CHECK(contains(explain("scaling --model 8xx2").output, "--model is \"8xx2\", expected sizes of layers"));
+  CHECK(contains(explain("scaling --model 8xx2").output, "--model is \"8xx2\", expected layer sizes"));
   CHECK(contains(explain("scaling --model 8").output, "expected two sizes or more"));
   CHECK(contains(explain("scaling --model 8x2 --ranks 0..4").output, "--ranks is \"0..4\", expected 1..1024"));
   CHECK(contains(explain("scaling --model 8x2 --ranks 4,2").output, "increasing"));

@@ -27,7 +27,7 @@ missing=$(bash "$SOURCE/tests/project/undocumented.sh" "$SOURCE")
 [ -z "$missing" ] || complain "$missing"
 mkdir copy
 (cd "$SOURCE" && find lockstep.h tensor autograd nn optim data parallel docs/Doxyfile \( -name '*.h' -o -name Doxyfile \) | tar cf - -T -) | tar xf - -C copy
-sed -i 's|^/// True where shapes|bool undocumented_function();\n\n&|' copy/autograd/functions.h
+sed -i 's|^/// True if shapes|bool undocumented_function();\n\n&|' copy/autograd/functions.h
 sed -i 's|^/// Returns its input.|class UndocumentedClass {\n public:\n  int undocumented_member = 0;\n};\n\n&|
   s|^  bool bias = true;|  bool undocumented_option = true;\n&|' copy/nn/layers.h
 bash "$SOURCE/tests/project/undocumented.sh" copy >broken.txt

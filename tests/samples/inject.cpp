@@ -57,14 +57,14 @@ TEST_CASE("inject: errors name the wrong part and the expected form") {
       {"explode:rank=1,step=2", "there is no fault \"explode\""},
       {":rank=1,step=2", "there is no fault \"\""},
       {"kill", "neither rank nor step is given"},
-      {"kill:", "\"\" is no key=value"},
+      {"kill:", "\"\" is not key=value"},
       {"kill:rank=1", "step is not given"},
       {"kill:step=1", "rank is not given"},
       {"kill:rank=1,step=0", "step is \"0\", not a number from 1"},
       {"kill:rank=-1,step=1", "rank is \"-1\", not a number from 0"},
       {"kill:rank=1x,step=1", "rank is \"1x\""},
       {"kill:rank=1,step=99999999999999999999", "step is \"99999999999999999999\""},
-      {"kill:rank=1,step=2,", "\"\" is no key=value"},
+      {"kill:rank=1,step=2,", "\"\" is not key=value"},
       {"kill:rank=1,rank=2,step=1", "rank is given twice"},
       {"kill:rank=1,step=1,ms=3", "this fault has no \"ms\""},
       {"delay:rank=1,step=1", "ms is not given"},
@@ -80,7 +80,7 @@ TEST_CASE("inject: errors name the wrong part and the expected form") {
 
 TEST_CASE("inject: faults for no rank, for another mode, or with a syntax error end the program before it trains") {
   CHECK(contains(train("kill:rank=2,step=1").output, "--inject: there is no rank 2; the ranks are 0 to 1\n"));
-  CHECK(contains(train("kill:rank").output, "--inject \"kill:rank\": \"rank\" is no key=value\n"));
+  CHECK(contains(train("kill:rank").output, "--inject \"kill:rank\": \"rank\" is not key=value\n"));
   const Finished single = run(kProgram, {"--inject", "kill:rank=0,step=1", "--out", fresh("single")});
   CHECK(single.code == 2);
   CHECK(contains(single.output, "--inject: is for --mode ddp, compare only, and the mode is single"));

@@ -124,7 +124,7 @@ TEST_CASE("an impossible request is an error of one line, with an exit code") {
   CHECK(run(kProgram, {"--out", "errors", "--epochs", "many"}).code != 0);
   const Finished no_gpu = run(kProgram, {"--out", "errors", "--cuda-graph"});
   CHECK(no_gpu.code == 2);
-  CHECK(contains(no_gpu.output, "--cuda-graph: has an effect on a cuda device only, and the device is cpu"));
+  CHECK(contains(no_gpu.output, "--cuda-graph: has an effect only on a cuda device, and the device is cpu"));
   std::ofstream("errors.txt") << "a file, not a folder";
   const Finished blocked = run(kProgram, {"--out", "errors.txt/below"});
   CHECK(blocked.code == 1);

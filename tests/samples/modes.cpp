@@ -262,7 +262,7 @@ TEST_CASE("the error for options that exclude each other names both and the fix"
   const std::string out = fresh("mode_errors");
   check_error({"--out", out, "--mode", "accumulate", "--batch", "33"}, {"--batch 33", "2 micro-batches", "32 or 34"});
   check_error({"--out", out, "--mode", "dp", "--micro-batches", "64"},
-              {"--batch 32", "64 micro-batches", "take --batch 64"});
+              {"--batch 32", "64 micro-batches", "use --batch 64"});
   check_error({"--out", out, "--mode", "ddp", "--nproc", "3"},
               {"--micro-batches 2", "3 ranks", "--nproc 2", "--micro-batches 3"});
   check_error({"--out", out, "--mode", "ddp", "--micro-batches", "4", "--nproc", "3"},
@@ -306,7 +306,7 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
       const std::string& name = flag.words[0];
       CHECK(contains(finished.output, ", and the mode is " + mode) == !is_accepted);
       if (is_accepted) {  // another error follows
-        CHECK(contains(finished.output, name == "--cuda-graph" ? "take --device cuda" : "nowhere.csv"));
+        CHECK(contains(finished.output, name == "--cuda-graph" ? "use --device cuda" : "nowhere.csv"));
         continue;
       }
       CHECK(finished.code == 2);
@@ -324,13 +324,13 @@ TEST_CASE("flags of other modes are refused where no mode is given, and the erro
   check_error({"--loss", "replica"}, {"--loss", "single"});
   check_error({"--timeout", "3"}, {"--timeout", "single"});
   check_error({"--nproc", "2", "--loss", "replica"}, {"--loss", "the mode is ddp\n"});
-  check_error({"--trace-kernels"}, {"--trace-kernels", "there is none", "--report"});
-  check_error({"--mode", "compare", "--order", "arrival"}, {"--order", "arrival", "take --mode ddp"});
-  check_error({"--mode", "compare", "--comm-hook", "bf16"}, {"--comm-hook", "bf16", "take --mode ddp"});
+  check_error({"--trace-kernels"}, {"--trace-kernels", "no trace is requested", "--report"});
+  check_error({"--mode", "compare", "--order", "arrival"}, {"--order", "arrival", "use --mode ddp"});
+  check_error({"--mode", "compare", "--comm-hook", "bf16"}, {"--comm-hook", "bf16", "use --mode ddp"});
   ::setenv("RANK", "0", 1);
   check_error({"--nproc", "2"}, {"--nproc", "a rank of a launcher", "leave --nproc out"});
   check_error({"--loss", "replica"}, {"--loss", "the mode is ddp, as this is a rank of a launcher"});
-  check_error({"--mode", "accumulate"}, {"--mode", "accumulate", "take --mode ddp"});
+  check_error({"--mode", "accumulate"}, {"--mode", "accumulate", "use --mode ddp"});
   ::unsetenv("RANK");
 }
 
