@@ -265,7 +265,7 @@ TEST_CASE("an optimizer's state is not made inside a graph, which would make it 
         },
         {.warm_up = false});
   });
-  CHECK(contains(error, "take the step once before"));
+  CHECK(contains(error, "call step() once before"));
 }
 
 TEST_CASE("what the last tensor of an older graph leaves inside a capture is freed after it") {
