@@ -266,7 +266,7 @@ TEST_CASE("an optimizer's state is not created in a capture, because every repla
         },
         {.warm_up = false});
   });
-  CHECK(contains(error, "take the step once before"));
+  CHECK(contains(error, "call step() once before"));
 }
 
 TEST_CASE("a capture that drops the last tensor of an older graph frees that graph's memory afterwards") {

@@ -228,7 +228,7 @@ TEST_CASE("image layers name both operands that do not fit") {
   CHECK(contains(error_of([] {
                    ls::batch_norm(ls::ones({2, 3, 2, 2}), {}, {}, {}, {}, false);
                  }),
-                 "needs running_mean and running_var"));
+                 "running_mean and running_var are required"));
 }
 
 TEST_CASE("batches without images, and convolutions without channels") {

@@ -104,7 +104,7 @@ TEST_CASE("several inputs are passed to forward_inputs, a single one by default 
   const ls::Tensor x = ls::ones({1, 3});
   CHECK(same_bits(model(std::vector<ls::Tensor>{x}), model(x)));
   const std::string text = error_of([&] { model({x, x}); });
-  CHECK_MESSAGE(contains(text, "2 inputs, and forward takes one; override forward_inputs"), text);
+  CHECK_MESSAGE(contains(text, "2 inputs, but forward takes one; override forward_inputs"), text);
   struct Parent : nn::Module {
     Add& part = add<Add>("part");
     ls::Tensor forward(const ls::Tensor& x) const override { return part({x, ls::ones({3})}); }
