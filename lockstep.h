@@ -1,4 +1,5 @@
-// Lockstep: deep learning in C++20, with data parallelism built in. This header includes the whole public API.
+/// \file
+/// Lockstep: deep learning in C++20, with data parallelism built in. This header includes the whole public API.
 #pragma once
 
 #include "lockstep/version.h"

@@ -1,4 +1,5 @@
-// Functions that create tensors. All take TensorOptions: `.dtype .device .requires_grad`.
+/// \file
+/// Functions that create tensors. All take TensorOptions: `.dtype .device .requires_grad`.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +13,30 @@
 
 namespace lockstep {
 
-Tensor empty(const Shape& shape, const TensorOptions& options = {});  // uninitialised
-Tensor zeros(const Shape& shape, const TensorOptions& options = {});  // filled with 0
-Tensor ones(const Shape& shape, const TensorOptions& options = {});   // filled with 1
-// Filled with `value`. The default dtype is that of the value (f32, i64 or bool).
+Tensor empty(const Shape& shape, const TensorOptions& options = {});  ///< uninitialised
+Tensor zeros(const Shape& shape, const TensorOptions& options = {});  ///< filled with 0
+Tensor ones(const Shape& shape, const TensorOptions& options = {});   ///< filled with 1
+/// Filled with `value`. The default dtype is that of the value (f32, i64 or bool).
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
-Tensor zeros_like(const Tensor& like, const TensorOptions& options = {});  // dtype and device of `like` unless given
-Tensor ones_like(const Tensor& like, const TensorOptions& options = {});   // like zeros_like, filled with 1
+Tensor zeros_like(const Tensor& like, const TensorOptions& options = {});  ///< dtype and device of `like` unless given
+Tensor ones_like(const Tensor& like, const TensorOptions& options = {});   ///< like zeros_like, filled with 1
 
-// start, start + step, ... below end. The default dtype is i64 if all three are integers, otherwise f32.
+/// start, start + step, ... below end. The default dtype is i64 if all three are integers, otherwise f32.
 Tensor arange(const Scalar& end, const TensorOptions& options = {});
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step = 1, const TensorOptions& options = {});
 inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions& options) {
   return arange(start, end, 1, options);
 }
-// `steps` evenly spaced numbers from start to end, both included.
+/// `steps` evenly spaced numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
-Tensor eye(std::int64_t n, const TensorOptions& options = {});  // (n, n), ones on the diagonal
+Tensor eye(std::int64_t n, const TensorOptions& options = {});  ///< (n, n), ones on the diagonal
 
-// Random numbers come from the stream of (seed, micro-batch, counter); see manual_seed in tensor/random.h.
-Tensor rand(const Shape& shape, const TensorOptions& options = {});   // uniform in [0, 1)
-Tensor randn(const Shape& shape, const TensorOptions& options = {});  // normal, mean 0, variance 1
-// Integers in [low, high), i64 unless a dtype is given.
+/// Random numbers come from the stream of (seed, micro-batch, counter); see manual_seed in tensor/random.h.
+Tensor rand(const Shape& shape, const TensorOptions& options = {});   ///< uniform in [0, 1)
+Tensor randn(const Shape& shape, const TensorOptions& options = {});  ///< normal, mean 0, variance 1
+/// Integers in [low, high), i64 unless a dtype is given.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options = {});
-Tensor randperm(std::int64_t n, const TensorOptions& options = {});  // a permutation of 0..n-1, i64
+Tensor randperm(std::int64_t n, const TensorOptions& options = {});  ///< a permutation of 0..n-1, i64
 
 namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options);
@@ -72,23 +73,23 @@ class Literal {
 };
 }  // namespace detail
 
-// A tensor from literals: tensor(3.0), tensor({1, 2, 3}), tensor({{1.0, 2.0}, {3.0, 4.0}}), at most three levels.
-// Integers give i64, floats f32, bools bool, unless a dtype is given. Throws InvalidArgument for a number outside
-// the range of the dtype.
+/// A tensor from literals: tensor(3.0), tensor({1, 2, 3}), tensor({{1.0, 2.0}, {3.0, 4.0}}), at most three levels.
+/// Integers give i64, floats f32, bools bool, unless a dtype is given. Throws InvalidArgument for a number outside
+/// the range of the dtype.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(T value, const TensorOptions& options = {}) {
   detail::Literal<T> literal;
   literal.add({value});
   return literal.make({}, options);
 }
-// 1-D: (values).
+/// 1-D: (values).
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<T> values, const TensorOptions& options = {}) {
   detail::Literal<T> literal;
   literal.add(values);
   return literal.make({static_cast<std::int64_t>(values.size())}, options);
 }
-// 2-D: (rows, columns). Throws InvalidArgument if rows differ in length.
+/// 2-D: (rows, columns). Throws InvalidArgument if rows differ in length.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initializer_list<T>> rows,
                                                const TensorOptions& options = {}) {
@@ -97,7 +98,7 @@ requires std::is_arithmetic_v<T> Tensor tensor(std::initializer_list<std::initia
   const auto columns = rows.size() ? static_cast<std::int64_t>(rows.begin()->size()) : 0;
   return literal.make({static_cast<std::int64_t>(rows.size()), columns}, options);
 }
-// 3-D: (planes, rows, columns). Throws InvalidArgument if planes or rows differ in size.
+/// 3-D: (planes, rows, columns). Throws InvalidArgument if planes or rows differ in size.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(
     std::initializer_list<std::initializer_list<std::initializer_list<T>>> planes, const TensorOptions& options = {}) {
@@ -113,22 +114,22 @@ requires std::is_arithmetic_v<T> Tensor tensor(
   }
   return literal.make({static_cast<std::int64_t>(planes.size()), rows, columns}, options);
 }
-// Copies a vector. The default dtype is that of a literal: a vector of doubles gives f32.
+/// Copies a vector. The default dtype is that of a literal: a vector of doubles gives f32.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor tensor(const std::vector<T>& values, TensorOptions options = {}) {
   if (!options.dtype) options.dtype = detail::literal_dtype<T>;
   return detail::from_values(values.data(), {static_cast<std::int64_t>(values.size())}, dtype_of<T>, options);
 }
 
-// A row-major tensor on the caller's memory, without a copy. The memory must outlive all tensors that view it. Do not
-// write to a tensor on a span of const.
+/// A row-major tensor on the caller's memory, without a copy. The memory must outlive all tensors that view it. Do not
+/// write to a tensor on a span of const.
 Tensor from_memory(void* data, const Shape& shape, DType dtype, std::size_t bytes);
 template <class T>
 Tensor from_memory(std::span<T> memory, const Shape& shape) {
   using Element = std::remove_const_t<T>;
   return from_memory(const_cast<Element*>(memory.data()), shape, dtype_of<Element>, memory.size_bytes());
 }
-// The same for a span of static extent.
+/// The same for a span of static extent.
 template <class T, std::size_t N>
 requires(N != std::dynamic_extent) Tensor from_memory(std::span<T, N> memory, const Shape& shape) {
   return from_memory(std::span<T>(memory), shape);

@@ -1,15 +1,16 @@
-// User-defined operations:
-//
-//   struct Square : autograd::Function<Square> {
-//     static Tensor forward(Context& context, const Tensor& x) { context.save_for_backward({x}); return x * x; }
-//     static Gradients backward(Context& context, const Tensor& grad) { return {grad * context.saved(0) * 2.0}; }
-//   };
-//   Tensor y = Square::apply(x);
-//
-// `forward` takes a Context and any arguments and returns a Tensor or a std::vector<Tensor>; it is not recorded.
-// `backward` takes the Context and one gradient for each output (undefined for an unused output). It returns one
-// gradient for each Tensor argument, or for each argument; undefined where none is needed. `backward` is recorded if
-// create_graph is set.
+/// \file
+/// User-defined operations:
+///
+///     struct Square : autograd::Function<Square> {
+///       static Tensor forward(Context& context, const Tensor& x) { context.save_for_backward({x}); return x * x; }
+///       static Gradients backward(Context& context, const Tensor& grad) { return {grad * context.saved(0) * 2.0}; }
+///     };
+///     Tensor y = Square::apply(x);
+///
+/// `forward` takes a Context and any arguments and returns a Tensor or a `std::vector<Tensor>`; it is not recorded.
+/// `backward` takes the Context and one gradient for each output (undefined for an unused output). It returns one
+/// gradient for each Tensor argument, or for each argument; undefined where none is needed. `backward` is recorded if
+/// create_graph is set.
 #pragma once
 
 #include <memory>
@@ -21,14 +22,14 @@
 
 namespace lockstep::autograd {
 
-// Passes tensors from forward to backward.
+/// Passes tensors from forward to backward.
 class Context {
  public:
-  // Saves inputs, outputs or any other tensors. Changing one in place before backward is an error.
+  /// Saves inputs, outputs or any other tensors. Changing one in place before backward is an error.
   void save_for_backward(const std::vector<Tensor>& tensors);
-  // Saved tensor `index`. Throws InvalidArgument if fewer were saved.
+  /// Saved tensor `index`. Throws InvalidArgument if fewer were saved.
   Tensor saved(std::size_t index) const;
-  // True if the gradient of Tensor argument `index` is needed. For use in backward.
+  /// True if the gradient of Tensor argument `index` is needed. For use in backward.
   bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
 
  private:
@@ -47,16 +48,16 @@ class Context {
   std::uint64_t wanted_ = 0;
 };
 
-// Records an operation run by Function::apply. Not called directly.
+/// Records an operation run by Function::apply. Not called directly.
 std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> context, std::vector<Tensor> outputs,
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
                                     Callback<Gradients(Context&, Tensors&)> backward);
 
-// Base class of user-defined operations: struct Mine : Function<Mine>, as the head of this file shows.
+/// Base class of user-defined operations: struct Mine : `Function<Mine>`, as the head of this file shows.
 template <class F>
 class Function {
  public:
-  // Runs forward and returns its result. Records the operation if an argument requires grad.
+  /// Runs forward and returns its result. Records the operation if an argument requires grad.
   template <class... Args>
   static auto apply(const Args&... args) {
     auto context = std::make_shared<Context>();

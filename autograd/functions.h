@@ -1,8 +1,9 @@
-// The public operations: differentiable, and recorded while grad mode is on and an input requires grad.
-//
-// Shapes broadcast by NumPy's rules and dtypes promote by PyTorch's. Every function throws InvalidArgument, naming
-// itself and its operands, if shapes, dtypes or devices do not match. Empty `dims` means all dimensions; negative
-// dimensions count from the end.
+/// \file
+/// The public operations: differentiable, and recorded while grad mode is on and an input requires grad.
+///
+/// Shapes broadcast by NumPy's rules and dtypes promote by PyTorch's. Every function throws InvalidArgument, naming
+/// itself and its operands, if shapes, dtypes or devices do not match. Empty `dims` means all dimensions; negative
+/// dimensions count from the end.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +18,31 @@
 namespace lockstep {
 
 // --- arithmetic: out = a op b, elementwise --------------------------------------------------------------------------------
-Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a + alpha b
+Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  ///< a + alpha b
 Tensor add(const Tensor& a, const Scalar& b);
-Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  // a - alpha b; not for bool
+Tensor sub(const Tensor& a, const Tensor& b, const Scalar& alpha = 1);  ///< a - alpha b; not for bool
 Tensor sub(const Tensor& a, const Scalar& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Scalar& b);
-Tensor div(const Tensor& a, const Tensor& b);  // true division: integers give f32
+Tensor div(const Tensor& a, const Tensor& b);  ///< true division: integers give f32
 Tensor div(const Tensor& a, const Scalar& b);
 Tensor pow(const Tensor& base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Scalar& exponent);
 Tensor pow(const Scalar& base, const Tensor& exponent);
-Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
+Tensor maximum(const Tensor& a, const Tensor& b);  ///< ties share the gradient; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
 
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }  // elementwise
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }  ///< elementwise
 inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
 inline Tensor operator+(const Scalar& a, const Tensor& b) { return add(b, a); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }  // elementwise
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }  ///< elementwise
 inline Tensor operator-(const Tensor& a, const Scalar& b) { return sub(a, b); }
 Tensor operator-(const Scalar& a, const Tensor& b);
 Tensor operator-(const Tensor& a);
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }  // elementwise
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }  ///< elementwise
 inline Tensor operator*(const Tensor& a, const Scalar& b) { return mul(a, b); }
 inline Tensor operator*(const Scalar& a, const Tensor& b) { return mul(b, a); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }  // elementwise
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }  ///< elementwise
 inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
 Tensor operator/(const Scalar& a, const Tensor& b);
 
@@ -59,77 +60,77 @@ Tensor operator<=(const Tensor& a, const Scalar& b);
 Tensor operator>(const Tensor& a, const Scalar& b);
 Tensor operator>=(const Tensor& a, const Scalar& b);
 
-// True if shapes and all elements are equal, whatever the dtypes (NaN differs from everything).
+/// True if shapes and all elements are equal, whatever the dtypes (NaN differs from everything).
 bool equal(const Tensor& a, const Tensor& b);
-// True if |a - b| <= atol + rtol |b| for all elements.
+/// True if |a - b| <= atol + rtol |b| for all elements.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
 // --- pointwise functions (formulas: tensor/pointwise_internal.h) --------------------------------------------------
 Tensor neg(const Tensor& x);
-Tensor abs(const Tensor& x);  // gradient 0 at 0
+Tensor abs(const Tensor& x);  ///< gradient 0 at 0
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
 Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);  // 1 / sqrt(x)
+Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);                          // 1 / (1 + exp(-x))
-Tensor relu(const Tensor& x);                             // max(x, 0), gradient 0 at 0
-Tensor leaky_relu(const Tensor& x, double slope = 0.01);  // x for x > 0, slope x below
-Tensor gelu(const Tensor& x);                             // x Phi(x), the exact form with erf
-Tensor silu(const Tensor& x);                             // x sigmoid(x)
-Tensor softplus(const Tensor& x);                         // log(1 + exp(x))
+Tensor sigmoid(const Tensor& x);                          ///< 1 / (1 + exp(-x))
+Tensor relu(const Tensor& x);                             ///< max(x, 0), gradient 0 at 0
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);  ///< x for x > 0, slope x below
+Tensor gelu(const Tensor& x);                             ///< x Phi(x), the exact form with erf
+Tensor silu(const Tensor& x);                             ///< x sigmoid(x)
+Tensor softplus(const Tensor& x);                         ///< log(1 + exp(x))
 Tensor erf(const Tensor& x);
-// min(max(x, lo), hi); either limit may be left out. The gradient is 1 strictly between the limits and 0 elsewhere.
-// Integers keep their dtype unless a limit is a floating-point number.
+/// min(max(x, lo), hi); either limit may be left out. The gradient is 1 strictly between the limits and 0 elsewhere.
+/// Integers keep their dtype unless a limit is a floating-point number.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt);
-inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                // max(x, lo)
-inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  // min(x, hi)
+inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                ///< max(x, lo)
+inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  ///< min(x, hi)
 
 // --- reductions -------------------------------------------------------------------------------------------------------------
-Tensor sum(const Tensor& x);  // bool and integers give i64
+Tensor sum(const Tensor& x);  ///< bool and integers give i64
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor mean(const Tensor& x);  // sum / number of elements; f32 or f64
+Tensor mean(const Tensor& x);  ///< sum / number of elements; f32 or f64
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
-// The largest element along the dimensions; NaN wins. Equal elements share the gradient. If the result is NaN, the
-// gradient of its slice is NaN, as in PyTorch.
+/// The largest element along the dimensions; NaN wins. Equal elements share the gradient. If the result is NaN, the
+/// gradient of its slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  // the smallest element, as amax
-// The largest of all elements; NaN wins. Equal elements share the gradient, and so do several NaN.
+Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  ///< the smallest element, as amax
+/// The largest of all elements; NaN wins. Equal elements share the gradient, and so do several NaN.
 Tensor max(const Tensor& x);
-Tensor min(const Tensor& x);  // the smallest element, as max(x)
-// The largest values and their i64 indices along a dimension; NaN wins. Of equal elements, the first is chosen and
-// gets the gradient.
+Tensor min(const Tensor& x);  ///< the smallest element, as max(x)
+/// The largest values and their i64 indices along a dimension; NaN wins. Of equal elements, the first is chosen and
+/// gets the gradient.
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
-// The smallest values and their indices, as max(x, dim).
+/// The smallest values and their indices, as max(x, dim).
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
-inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    // for a number, see clamp_min
-inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    // for a number, see clamp_max
-Tensor var(const Tensor& x);                                                     // unbiased: divided by n - 1
-Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  // divided by n - correction
-Tensor std(const Tensor& x);  // the square root of var; gradient 0 where std is 0
+inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    ///< for a number, see clamp_min
+inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    ///< for a number, see clamp_max
+Tensor var(const Tensor& x);                                                     ///< unbiased: divided by n - 1
+Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  ///< divided by n - correction
+Tensor std(const Tensor& x);  ///< the square root of var; gradient 0 where std is 0
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options = {});
-// (sum |x|^p)^(1/p), gradient 0 where the norm is 0. For p = infinity the largest |x|, for -infinity the smallest, for
-// 0 the number of nonzero elements. p = 2 is the Euclidean norm.
+/// (sum |x|^p)^(1/p), gradient 0 where the norm is 0. For p = infinity the largest |x|, for -infinity the smallest, for
+/// 0 the number of nonzero elements. p = 2 is the Euclidean norm.
 Tensor norm(const Tensor& x, const Scalar& p = 2);
 Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = false);
-Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  // log(sum(exp(x))), without overflow
-// The i64 index of the largest element, the first if several are equal. Without `dim`: an index into the flattened x.
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  ///< log(sum(exp(x))), without overflow
+/// The i64 index of the largest element, the first if several are equal. Without `dim`: an index into the flattened x.
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
-Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);  // as argmax
-Tensor cumsum(const Tensor& x, std::int64_t dim);       // cumulative sums along `dim`
-Tensor softmax(const Tensor& x, std::int64_t dim);      // exp(x) / sum(exp(x)) along `dim`, without overflow
-Tensor log_softmax(const Tensor& x, std::int64_t dim);  // log(softmax(x)), without overflow
-// (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, whose sizes
-// are `shape`. weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);  ///< as argmax
+Tensor cumsum(const Tensor& x, std::int64_t dim);       ///< cumulative sums along `dim`
+Tensor softmax(const Tensor& x, std::int64_t dim);      ///< exp(x) / sum(exp(x)) along `dim`, without overflow
+Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< log(softmax(x)), without overflow
+/// (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, whose sizes
+/// are `shape`. weight and bias have that shape and x's dtype, or are undefined. (Ba et al., 2016)
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
 
-// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...). weight, bias and the
-// running statistics are (channels) or undefined. If `training`, mean and (biased) variance are those of the batch,
-// and running = (1 - momentum) running + momentum batch, with the unbiased variance. Otherwise the running statistics
-// are used. Throws InvalidArgument if a channel has a single value while training. (Ioffe and Szegedy, 2015)
+/// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...). weight, bias and the
+/// running statistics are (channels) or undefined. If `training`, mean and (biased) variance are those of the batch,
+/// and running = (1 - momentum) running + momentum batch, with the unbiased variance. Otherwise the running statistics
+/// are used. Throws InvalidArgument if a channel has a single value while training. (Ioffe and Szegedy, 2015)
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 
@@ -138,29 +139,29 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 // -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
               const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
-// The largest element of each window (NaN wins). Of equal elements, the first gets the gradient. Stride 0 means the
-// kernel's size. The padding is at most half the kernel and counts as -infinity. ceil_mode rounds sizes up: a last
-// window may reach past the end if it starts inside the image or the leading padding.
+/// The largest element of each window (NaN wins). Of equal elements, the first gets the gradient. Stride 0 means the
+/// kernel's size. The padding is at most half the kernel and counts as -infinity. ceil_mode rounds sizes up: a last
+/// window may reach past the end if it starts inside the image or the leading padding.
 Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
                   const Size2d& dilation = 1, bool ceil_mode = false);
-// The mean of each window. The padding counts as zeros or is left out; elements that ceil_mode adds beyond the padding
-// never count.
+/// The mean of each window. The padding counts as zeros or is left out; elements that ceil_mode adds beyond the padding
+/// never count.
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 0, const Size2d& padding = 0,
                   bool ceil_mode = false, bool count_include_pad = true);
 
 // --- products -----------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.
 Tensor matmul(const Tensor& a, const Tensor& b);
-// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
+/// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // --- joining and splitting ----------------------------------------------------------------------------------------
-Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);  // joined along `dim`; other sizes are equal
-// Joined along a new dimension; all sizes are equal.
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);  ///< joined along `dim`; other sizes are equal
+/// Joined along a new dimension; all sizes are equal.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
-// Views of `size` rows each along `dim`; the last may be smaller.
+/// Views of `size` rows each along `dim`; the last may be smaller.
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
-// At most `count` views of ceil(n / count) rows each, like PyTorch's chunk.
+/// At most `count` views of ceil(n / count) rows each, like PyTorch's chunk.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
 
 // --- indexing: index tensors are i64 (or i32) ---------------------------------------------------------------------
@@ -168,13 +169,13 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b);
 Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value);
-// Rows index[i] of x along `dim`; index is 1-D.
+/// Rows index[i] of x along `dim`; index is 1-D.
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
-// out[i][j] = x[index[i][j]][j] for dim 0, and so on; out has the shape of index.
+/// out[i][j] = x[index[i][j]][j] for dim 0, and so on; out has the shape of index.
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
-// A copy of x with out[index[i][j]][j] += src[i][j] for dim 0, and so on, added in order of i.
+/// A copy of x with out[index[i][j]][j] += src[i][j] for dim 0, and so on, added in order of i.
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
-// Values and i64 indices. The sort is stable; NaN is last (first if descending).
+/// Values and i64 indices. The sort is stable; NaN is last (first if descending).
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 

@@ -1,4 +1,5 @@
-// Grad mode: whether operations of this thread record history. The guards restore the previous mode.
+/// \file
+/// Grad mode: whether operations of this thread record history. The guards restore the previous mode.
 #pragma once
 
 #include "lockstep/tensor/error.h"
@@ -6,12 +7,12 @@
 namespace lockstep {
 
 namespace autograd {
-bool grad_mode();             // on by default
-void set_grad_mode(bool on);  // for this thread; prefer the guards
+bool grad_mode();             ///< on by default
+void set_grad_mode(bool on);  ///< for this thread; prefer the guards
 }  // namespace autograd
 
-// Turns recording off for this thread while the guard exists: for evaluation, optimizer steps and in-place changes of
-// parameters.
+/// Turns recording off for this thread while the guard exists: for evaluation, optimizer steps and in-place changes of
+/// parameters.
 class NoGradGuard {
  public:
   NoGradGuard() : previous_(autograd::grad_mode()) { autograd::set_grad_mode(false); }
@@ -23,7 +24,7 @@ class NoGradGuard {
   bool previous_;
 };
 
-// Turns recording on again inside a NoGradGuard.
+/// Turns recording on again inside a NoGradGuard.
 class EnableGradGuard {
  public:
   explicit EnableGradGuard(bool on = true) : previous_(autograd::grad_mode()) { autograd::set_grad_mode(on); }

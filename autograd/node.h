@@ -1,7 +1,8 @@
-// The graph: a Node for each recorded operation, with edges to the nodes (or leaves) that produced its inputs.
-//
-// `record` adds an operation to the graph, with a closure that turns the gradient of its output into the gradients of
-// its inputs. The closure consists of public operations, so it can itself be recorded, which gives second derivatives.
+/// \file
+/// The graph: a Node for each recorded operation, with edges to the nodes (or leaves) that produced its inputs.
+///
+/// `record` adds an operation to the graph, with a closure that turns the gradient of its output into the gradients of
+/// its inputs. The closure consists of public operations, so it can itself be recorded, which gives second derivatives.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +21,38 @@ namespace lockstep::autograd {
 class Node;
 struct History;
 
-// The gradients of an operation's inputs, in order; undefined where none is needed.
+/// The gradients of an operation's inputs, in order; undefined where none is needed.
 class Gradients : public SmallVector<Tensor, 4> {
  public:
   Gradients() = default;
-  // Takes one gradient for each input, in order.
+  /// Takes one gradient for each input, in order.
   template <class... T>
   requires(sizeof...(T) > 0 && (std::is_convertible_v<T&&, Tensor> && ...)) Gradients(T&&... gradients) {
     (emplace_back(std::forward<T>(gradients)), ...);
   }
 };
 
-using Tensors = SmallVector<Tensor, 2>;  // the gradients of several outputs
+using Tensors = SmallVector<Tensor, 2>;  ///< the gradients of several outputs
 
-// The target of a gradient: an output of another operation, or a leaf. Neither is set if no gradient is needed.
+/// The target of a gradient: an output of another operation, or a leaf. Neither is set if no gradient is needed.
 struct Edge {
   Ref<Node> node;
   Tensor leaf;
-  std::uint32_t output = 0;  // which output of `node`
+  std::uint32_t output = 0;  ///< which output of `node`
   bool wanted() const { return node || leaf.defined(); }
 };
 
-// Tells a closure which gradients are needed, and where it may write them.
+/// Tells a closure which gradients are needed, and where it may write them.
 class Needs {
  public:
   Needs(const Node& node, std::uint64_t wanted, bool homes, bool retains_graph)
       : node_(node), wanted_(wanted), homes_(homes), retains_graph_(retains_graph) {}
-  // Whether input `input` needs a gradient.
+  /// Whether input `input` needs a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
-  // The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
-  // otherwise undefined. A kernel that writes its result there avoids a copy.
+  /// The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
+  /// otherwise undefined. A kernel that writes its result there avoids a copy.
   Tensor home(std::size_t input) const;
-  // Whether the graph may run backward again.
+  /// Whether the graph may run backward again.
   bool retains_graph() const { return retains_graph_; }
 
  private:
@@ -61,8 +62,8 @@ class Needs {
   bool retains_graph_;
 };
 
-// A tensor saved for backward. Reading it throws if it was changed in place since. Saves nothing while grad mode is
-// off, or if `wanted` is false.
+/// A tensor saved for backward. Reading it throws if it was changed in place since. Saves nothing while grad mode is
+/// off, or if `wanted` is false.
 class Saved {
  public:
   Saved() = default;
@@ -71,13 +72,13 @@ class Saved {
     tensor_ = tensor;
     version_ = tensor.version();
   }
-  // Throws InvalidArgument if the tensor was changed in place since it was saved.
+  /// Throws InvalidArgument if the tensor was changed in place since it was saved.
   const Tensor& operator*() const {
     if (tensor_.defined() && tensor_.version() != version_) [[unlikely]]
       throw_changed();
     return tensor_;
   }
-  const Tensor* operator->() const { return &**this; }  // throws as well
+  const Tensor* operator->() const { return &**this; }  ///< throws as well
 
  private:
   [[noreturn]] void throw_changed() const;
@@ -85,12 +86,12 @@ class Saved {
   std::uint32_t version_ = 0;
 };
 
-// Describes an output without keeping it alive.
+/// Describes an output without keeping it alive.
 struct OutputInfo {
   Shape shape;
   DType dtype = kFloat32;
   Device device;
-  Tensor saved;  // the output's storage without history, where the closure asks for outputs
+  Tensor saved;  ///< the output's storage without history, where the closure asks for outputs
   std::uint32_t version = 0;
 };
 
@@ -98,21 +99,21 @@ class Node : public RefCounted<Node>, public SmallObject {
  public:
   explicit Node(const char* name);
   virtual ~Node() = default;
-  // Destroys a chain of any length iteratively, without recursion.
+  /// Destroys a chain of any length iteratively, without recursion.
   static void destroy(const Node* node);
 
-  // Turns output gradients into input gradients. The gradient of a single output is always defined.
+  /// Turns output gradients into input gradients. The gradient of a single output is always defined.
   virtual Gradients run(Tensors& grads, const Needs& needs) = 0;
-  // Frees the saved tensors; running the node again is an error afterwards. A node that saved no tensor may
-  // run again.
+  /// Frees the saved tensors; running the node again is an error afterwards. A node that saved no tensor may
+  /// run again.
   virtual void release() = 0;
   virtual bool released() const = 0;
 
   const char* name;
-  std::uint64_t sequence;      // order of creation: later operations run backward first
-  int micro_batch;             // micro-batch of the recording thread, restored while the node runs backward
-  const void* replica;         // replica context (thread_context_internal.h) of that thread, restored as well
-  SmallVector<Edge, 3> edges;  // one for each input
+  std::uint64_t sequence;      ///< order of creation: later operations run backward first
+  int micro_batch;             ///< micro-batch of the recording thread, restored while the node runs backward
+  const void* replica;         ///< replica context (thread_context_internal.h) of that thread, restored as well
+  SmallVector<Edge, 3> edges;  ///< one for each input
   SmallVector<OutputInfo, 1> outputs;
   struct Hook {
     std::uint64_t id;
@@ -121,14 +122,14 @@ class Node : public RefCounted<Node>, public SmallObject {
   };
   std::vector<Hook> hooks;
 
-  // The saved output `index`, with its history if grad mode is on.
+  /// The saved output `index`, with its history if grad mode is on.
   Tensor output(std::size_t index);
 };
 
-// The sequence number of the newest node of all threads. Later nodes have higher numbers.
+/// The sequence number of the newest node of all threads. Later nodes have higher numbers.
 std::uint64_t newest_sequence();
 
-// True if grad mode is on and `tensor` requires grad.
+/// True if grad mode is on and `tensor` requires grad.
 bool requires_grad(const Tensor& tensor);
 
 namespace detail {
@@ -183,14 +184,14 @@ class ClosureNode final : public Node {
 
 }  // namespace detail
 
-// Records an operation with one output. `backward` is a closure
-//   (const Tensor& grad, const Needs& needs) -> Gradients, or
-//   (const Tensor& grad, const Needs& needs, const Tensor& out) -> Gradients, if it needs the output. The engine
-//   passes the output, because a closure that captured it would keep itself alive.
-// Backward frees a closure that saved tensors; the node cannot run again afterwards. Every closure counts as having
-// saved tensors, unless its type is trivially destructible (numbers and shapes are), or has a member function
-// `bool saves_tensors() const` that returns false.
-// Returns `out`, which requires grad if an input does.
+/// Records an operation with one output. `backward` is a closure
+///     (const Tensor& grad, const Needs& needs) -> Gradients, or
+///     (const Tensor& grad, const Needs& needs, const Tensor& out) -> Gradients, if it needs the output. The engine
+///     passes the output, because a closure that captured it would keep itself alive.
+/// Backward frees a closure that saved tensors; the node cannot run again afterwards. Every closure counts as having
+/// saved tensors, unless its type is trivially destructible (numbers and shapes are), or has a member function
+/// `bool saves_tensors() const` that returns false.
+/// Returns `out`, which requires grad if an input does.
 template <class Backward>
 Tensor record(const char* name, Tensor out, std::initializer_list<detail::Input> inputs, Backward&& backward) {
   if (!detail::should_record(inputs)) return out;
@@ -202,7 +203,7 @@ Tensor record(const char* name, Tensor out, std::initializer_list<detail::Input>
   return out;
 }
 
-// Records an operation with any number of inputs and one output.
+/// Records an operation with any number of inputs and one output.
 template <class Backward>
 Tensor record(const char* name, Tensor out, const std::vector<Tensor>& inputs, Backward&& backward) {
   if (!detail::should_record(inputs)) return out;
@@ -213,8 +214,8 @@ Tensor record(const char* name, Tensor out, const std::vector<Tensor>& inputs, B
   return out;
 }
 
-// Records an operation with several outputs. `backward` is (Tensors& grads, const Needs& needs) -> Gradients; the
-// gradient of an output that nothing used is undefined.
+/// Records an operation with several outputs. `backward` is (Tensors& grads, const Needs& needs) -> Gradients; the
+/// gradient of an output that nothing used is undefined.
 template <class Backward>
 std::vector<Tensor> record_all(const char* name, std::vector<Tensor> outs, const std::vector<Tensor>& inputs,
                                Backward&& backward) {

@@ -1,4 +1,5 @@
-// Collation of examples to a batch: stacks tensors along a new first dimension.
+/// \file
+/// Collation of examples to a batch: stacks tensors along a new first dimension.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,14 @@
 
 namespace lockstep::data {
 
-// One example of a data set, or a batch of examples. Use it as `const auto& [inputs, targets] = example;`.
+/// One example of a data set, or a batch of examples. Use it as `const auto& [inputs, targets] = example;`.
 struct Example {
-  Tensor input;   // input of the model
-  Tensor target;  // expected output
+  Tensor input;   ///< input of the model
+  Tensor target;  ///< expected output
 };
 
-// Stacks n tensors of equal shape and dtype to (n, ...). The result has no history. Throws InvalidArgument naming the
-// first tensor that differs.
+/// Stacks n tensors of equal shape and dtype to (n, ...). The result has no history. Throws InvalidArgument naming the
+/// first tensor that differs.
 Tensor stack_rows(std::span<const Tensor> rows);
 
 namespace detail {
@@ -108,11 +109,11 @@ constexpr bool made_of_tensors() {
 
 }  // namespace detail
 
-// True if examples of type E have a default collate function: a Tensor, or an aggregate of one to six Tensors.
+/// True if examples of type E have a default collate function: a Tensor, or an aggregate of one to six Tensors.
 template <class E>
 inline constexpr bool kStackable = std::is_same_v<E, Tensor> || detail::made_of_tensors<E>();
 
-// The default collate function: stacks member by member; a member that is undefined in all examples stays undefined.
+/// The default collate function: stacks member by member; a member that is undefined in all examples stays undefined.
 template <class E>
 requires kStackable<E> E stack_examples(const std::vector<E>& examples) {
   if constexpr (std::is_same_v<E, Tensor>) {

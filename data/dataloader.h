@@ -1,9 +1,10 @@
-// DataLoader: batches of a data set, in the order of a sampler, optionally prepared in advance by worker threads.
-//
-//   DataLoader loader(dataset, {.batch_size = 32, .shuffle = true, .num_workers = 2});
-//   for (int epoch = 0; epoch < 10; ++epoch) {
-//     for (const auto& [inputs, targets] : loader) { ... }
-//   }
+/// \file
+/// DataLoader: batches of a data set, in the order of a sampler, optionally prepared in advance by worker threads.
+///
+///     DataLoader loader(dataset, {.batch_size = 32, .shuffle = true, .num_workers = 2});
+///     for (int epoch = 0; epoch < 10; ++epoch) {
+///       for (const auto& [inputs, targets] : loader) { ... }
+///     }
 #pragma once
 
 #include <cstddef>
@@ -21,23 +22,23 @@
 
 namespace lockstep::data {
 
-// Options of a loader; DataLoaderOptions for data sets of Example.
+/// Options of a loader; DataLoaderOptions for data sets of Example.
 template <class E>
 struct BasicDataLoaderOptions {
-  std::int64_t batch_size = 1;                            // samples per batch
-  bool shuffle = false;                                   // RandomSampler(dataset->size(), {.seed})
-  std::shared_ptr<Sampler> sampler = nullptr;             // instead of shuffle
-  std::shared_ptr<BatchSampler> batch_sampler = nullptr;  // instead of batch_size, shuffle, sampler and drop_last
-  std::int64_t num_workers = 0;                           // worker threads; 0: the iterating thread makes the batches
-  bool drop_last = false;                                 // drop the last batch if it is incomplete
-  std::int64_t prefetch = 2;                              // batches that each worker prepares in advance
-  std::int64_t seed = 0;                                  // seed of shuffle, combined with the epoch
-  // Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
-  // stacks tensors along a new first dimension.
+  std::int64_t batch_size = 1;                            ///< samples per batch
+  bool shuffle = false;                                   ///< RandomSampler(dataset->size(), {.seed})
+  std::shared_ptr<Sampler> sampler = nullptr;             ///< instead of shuffle
+  std::shared_ptr<BatchSampler> batch_sampler = nullptr;  ///< instead of batch_size, shuffle, sampler and drop_last
+  std::int64_t num_workers = 0;                           ///< worker threads; 0: the iterating thread makes the batches
+  bool drop_last = false;                                 ///< drop the last batch if it is incomplete
+  std::int64_t prefetch = 2;                              ///< batches that each worker prepares in advance
+  std::int64_t seed = 0;                                  ///< seed of shuffle, combined with the epoch
+  /// Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
+  /// stacks tensors along a new first dimension.
   Callback<E(std::vector<E>)> collate = {};
 };
 
-using DataLoaderOptions = BasicDataLoaderOptions<Example>;  // for data sets of two tensors
+using DataLoaderOptions = BasicDataLoaderOptions<Example>;  ///< for data sets of two tensors
 
 namespace detail {
 
@@ -70,19 +71,19 @@ class LoaderPlan {
 
 }  // namespace detail
 
-// E is the data set's item type and is deduced from it: Example, or a user-defined aggregate.
-//
-// Every `begin` starts a new epoch. The order of batches and of the samples in them depends only on sampler, seed and
-// epoch, never on num_workers. An exception of the data set or of collate is rethrown by `begin` or `++` in place of
-// its batch. Leaving the loop early stops the workers. Copies share nothing. Only one thread may use a loader at a
-// time.
+/// E is the data set's item type and is deduced from it: Example, or a user-defined aggregate.
+///
+/// Every `begin` starts a new epoch. The order of batches and of the samples in them depends only on sampler, seed and
+/// epoch, never on num_workers. An exception of the data set or of collate is rethrown by `begin` or `++` in place of
+/// its batch. Leaving the loop early stops the workers. Copies share nothing. Only one thread may use a loader at a
+/// time.
 template <class E = Example>
 class DataLoader {
  public:
-  using Options = BasicDataLoaderOptions<E>;  // options for this example type
+  using Options = BasicDataLoaderOptions<E>;  ///< options for this example type
   class Iterator;
 
-  // Throws InvalidArgument for options that exclude each other or are out of range.
+  /// Throws InvalidArgument for options that exclude each other or are out of range.
   explicit DataLoader(std::shared_ptr<const BasicDataset<E>> dataset, Options options = {})
       : plan_(dataset ? dataset->size() : -1, {.batch_size = options.batch_size,
                                                .shuffle = options.shuffle,
@@ -94,19 +95,19 @@ class DataLoader {
                                                .seed = options.seed}),
         source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
 
-  // Starts the next epoch.
+  /// Starts the next epoch.
   Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), std::exchange(skip_, 0)); }
-  std::default_sentinel_t end() const { return {}; }  // end of the epoch
+  std::default_sentinel_t end() const { return {}; }  ///< end of the epoch
 
-  // Number of batches in an epoch.
+  /// Number of batches in an epoch.
   std::int64_t size() const { return plan_.size(); }
-  const BasicDataset<E>& dataset() const { return *source_->dataset; }  // the data set
+  const BasicDataset<E>& dataset() const { return *source_->dataset; }  ///< the data set
 
-  // The number of the next epoch. To resume in the middle of an epoch: set_epoch(e) sets the sampler's next epoch, and
-  // skip(k) skips the first k batches of that epoch, without making them. Epochs count from 0.
+  /// The number of the next epoch. To resume in the middle of an epoch: set_epoch(e) sets the sampler's next epoch, and
+  /// skip(k) skips the first k batches of that epoch, without making them. Epochs count from 0.
   std::int64_t epoch() const { return plan_.epoch(); }
-  void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }  // see epoch()
-  void skip(std::int64_t batches);                                // see epoch()
+  void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }  ///< see epoch()
+  void skip(std::int64_t batches);                                ///< see epoch()
 
  private:
   struct Source {
@@ -123,13 +124,13 @@ class DataLoader {
   std::int64_t skip_ = 0;
 };
 
-// Deduces the example type from the data set.
+/// Deduces the example type from the data set.
 template <class D>
 DataLoader(std::shared_ptr<D>) -> DataLoader<typename D::Item>;
 template <class D>
 DataLoader(std::shared_ptr<D>, BasicDataLoaderOptions<typename D::Item>) -> DataLoader<typename D::Item>;
 
-// A single-pass input iterator. It is movable and may outlive the loader.
+/// A single-pass input iterator. It is movable and may outlive the loader.
 template <class E>
 class DataLoader<E>::Iterator {
  public:

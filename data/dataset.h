@@ -1,4 +1,5 @@
-// Data sets: examples, accessed by index.
+/// \file
+/// Data sets: examples, accessed by index.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +20,28 @@ void check_rows(const char* who, std::span<const std::int64_t> rows, std::int64_
 Tensor row_index(std::span<const std::int64_t> rows, Device device);
 }  // namespace detail
 
-// A data set with examples of type E: `Example` (two tensors) or a user-defined aggregate.
-//
-// A DataLoader with workers calls `get` and `get_batch` from several threads at once, so they are const. Random
-// numbers drawn there should depend on the index; otherwise the data depend on the number of workers.
+/// A data set with examples of type E: `Example` (two tensors) or a user-defined aggregate.
+///
+/// A DataLoader with workers calls `get` and `get_batch` from several threads at once, so they are const. Random
+/// numbers drawn there should depend on the index; otherwise the data depend on the number of workers.
 template <class E>
 class BasicDataset {
  public:
-  using Item = E;  // the example type
+  using Item = E;  ///< the example type
 
   virtual ~BasicDataset() = default;
-  // Number of examples. It must not change while a loader reads the data set.
+  /// Number of examples. It must not change while a loader reads the data set.
   virtual std::int64_t size() const = 0;
-  // The example at `index`, 0 <= index < size().
+  /// The example at `index`, 0 <= index < size().
   virtual E get(std::int64_t index) const = 0;
-  // The examples with indices `rows`, in that order, as one batch. Override it if a batch can be gathered faster.
+  /// The examples with indices `rows`, in that order, as one batch. Override it if a batch can be gathered faster.
   virtual E get_batch(std::span<const std::int64_t> rows) const {
     if constexpr (kStackable<E>)
       return stack_examples(get_each(rows));
     else
       detail::throw_no_collate();
   }
-  // The examples with indices `rows`, in that order.
+  /// The examples with indices `rows`, in that order.
   std::vector<E> get_each(std::span<const std::int64_t> rows) const {
     std::vector<E> examples;
     examples.reserve(rows.size());
@@ -49,31 +50,31 @@ class BasicDataset {
   }
 };
 
-using Dataset = BasicDataset<Example>;  // a data set of input and target
+using Dataset = BasicDataset<Example>;  ///< a data set of input and target
 
-// A data set of two tensors: example i is (data[i], target[i]). Shares the memory of contiguous tensors.
+/// A data set of two tensors: example i is (data[i], target[i]). Shares the memory of contiguous tensors.
 class TensorDataset : public Dataset {
  public:
-  // data (n, ...), target (n, ...). Throws InvalidArgument if the first dimensions differ or are missing.
+  /// data (n, ...), target (n, ...). Throws InvalidArgument if the first dimensions differ or are missing.
   TensorDataset(Tensor data, Tensor target);
 
   std::int64_t size() const override { return size_; }
   Example get(std::int64_t index) const override;
   Example get_batch(std::span<const std::int64_t> rows) const override;
 
-  const Tensor& data() const { return data_; }      // (n, ...)
-  const Tensor& target() const { return target_; }  // (n, ...)
+  const Tensor& data() const { return data_; }      ///< (n, ...)
+  const Tensor& target() const { return target_; }  ///< (n, ...)
 
  private:
   Tensor data_, target_;
   std::int64_t size_;
 };
 
-// A subset of another data set: example i is example indices[i] of that data set.
+/// A subset of another data set: example i is example indices[i] of that data set.
 template <class E>
 class BasicSubset : public BasicDataset<E> {
  public:
-  // Throws InvalidArgument for an index outside [0, dataset->size()).
+  /// Throws InvalidArgument for an index outside [0, dataset->size()).
   BasicSubset(std::shared_ptr<const BasicDataset<E>> dataset, std::vector<std::int64_t> indices)
       : dataset_(std::move(dataset)), indices_(std::move(indices)) {
     detail::check_rows("Subset", indices_, dataset_->size());
@@ -92,14 +93,14 @@ class BasicSubset : public BasicDataset<E> {
     return dataset_->get_batch(inner);
   }
 
-  const std::vector<std::int64_t>& indices() const { return indices_; }  // indices in the other data set
+  const std::vector<std::int64_t>& indices() const { return indices_; }  ///< indices in the other data set
 
  private:
   std::shared_ptr<const BasicDataset<E>> dataset_;
   std::vector<std::int64_t> indices_;
 };
 
-using Subset = BasicSubset<Example>;  // subset of a Dataset
+using Subset = BasicSubset<Example>;  ///< subset of a Dataset
 
 template <class D>
 BasicSubset(std::shared_ptr<D>, std::vector<std::int64_t>) -> BasicSubset<typename D::Item>;
@@ -110,9 +111,9 @@ std::vector<std::vector<std::int64_t>> split_indices(std::int64_t size, const st
                                                      std::int64_t seed);
 }  // namespace detail
 
-// Splits a data set at random into parts of the given lengths. Throws InvalidArgument unless the lengths add up to its
-// size. The result depends only on size, lengths and seed, and equals PyTorch's random_split with a generator of that
-// seed.
+/// Splits a data set at random into parts of the given lengths. Throws InvalidArgument unless the lengths add up to its
+/// size. The result depends only on size, lengths and seed, and equals PyTorch's random_split with a generator of that
+/// seed.
 template <class D>
 auto random_split(const std::shared_ptr<D>& dataset, const std::vector<std::int64_t>& lengths, std::int64_t seed = 0) {
   std::vector<std::shared_ptr<BasicSubset<typename D::Item>>> parts;

@@ -1,4 +1,5 @@
-// Activations as modules. The formulas are with the functions of the same names (autograd/functions.h).
+/// \file
+/// Activations as modules. The formulas are with the functions of the same names (autograd/functions.h).
 #pragma once
 
 #include <cstdint>
@@ -8,36 +9,37 @@
 
 namespace lockstep::nn {
 
-// relu(x)
+/// relu(x)
 class ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return relu(x); }
 };
 
-// sigmoid(x)
+/// sigmoid(x)
 class Sigmoid : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return sigmoid(x); }
 };
 
-// tanh(x)
+/// tanh(x)
 class Tanh : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return tanh(x); }
 };
 
-class GELU : public Module {  // the exact form, with erf
+/// the exact form, with erf
+class GELU : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return gelu(x); }
 };
 
-// silu(x)
+/// silu(x)
 class SiLU : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return silu(x); }
 };
 
-// leaky_relu(x, slope)
+/// leaky_relu(x, slope)
 class LeakyReLU : public Module {
  public:
   explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
@@ -47,13 +49,13 @@ class LeakyReLU : public Module {
   double slope_;
 };
 
-// softplus(x)
+/// softplus(x)
 class Softplus : public Module {
  public:
   Tensor forward(const Tensor& x) const override { return softplus(x); }
 };
 
-// softmax(x, dim): the outputs sum to 1 along `dim`.
+/// softmax(x, dim): the outputs sum to 1 along `dim`.
 class Softmax : public Module {
  public:
   explicit Softmax(std::int64_t dim) : dim_(dim) {}
@@ -63,7 +65,7 @@ class Softmax : public Module {
   std::int64_t dim_;
 };
 
-// log_softmax(x, dim), without overflow.
+/// log_softmax(x, dim), without overflow.
 class LogSoftmax : public Module {
  public:
   explicit LogSoftmax(std::int64_t dim) : dim_(dim) {}

@@ -1,8 +1,9 @@
-// Initialises parameters in place, with random numbers from the initialisation stream (random::Stream::kInit).
-//
-// fan_in is the number of inputs of one output, fan_out the number of outputs of one input. For a weight (out, in)
-// they are `in` and `out`; the sizes of further dimensions multiply both. Functions that use them throw
-// InvalidArgument for fewer than two dimensions. All functions return their argument.
+/// \file
+/// Initialises parameters in place, with random numbers from the initialisation stream (random::Stream::kInit).
+///
+/// fan_in is the number of inputs of one output, fan_out the number of outputs of one input. For a weight (out, in)
+/// they are `in` and `out`; the sizes of further dimensions multiply both. Functions that use them throw
+/// InvalidArgument for fewer than two dimensions. All functions return their argument.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +12,26 @@
 
 namespace lockstep::nn::init {
 
-const Tensor& zeros_(const Tensor& x);                                         // all 0
-const Tensor& ones_(const Tensor& x);                                          // all 1
-const Tensor& constant_(const Tensor& x, double value);                        // all `value`
-const Tensor& uniform_(const Tensor& x, double low = 0.0, double high = 1.0);  // U(low, high)
-const Tensor& normal_(const Tensor& x, double mean = 0.0, double std = 1.0);   // N(mean, std^2)
+const Tensor& zeros_(const Tensor& x);                                         ///< all 0
+const Tensor& ones_(const Tensor& x);                                          ///< all 1
+const Tensor& constant_(const Tensor& x, double value);                        ///< all `value`
+const Tensor& uniform_(const Tensor& x, double low = 0.0, double high = 1.0);  ///< U(low, high)
+const Tensor& normal_(const Tensor& x, double mean = 0.0, double std = 1.0);   ///< N(mean, std^2)
 
-// U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)), or N(0, gain^2 2 / (fan_in + fan_out)). (Glorot and Bengio, 2010)
+/// U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)), or N(0, gain^2 2 / (fan_in + fan_out)). (Glorot and Bengio, 2010)
 const Tensor& xavier_uniform_(const Tensor& x, double gain = 1.0);
-const Tensor& xavier_normal_(const Tensor& x, double gain = 1.0);  // the normal distribution
+const Tensor& xavier_normal_(const Tensor& x, double gain = 1.0);  ///< the normal distribution
 
-// Preserves the variance of activations in forward (kFanIn), or of gradients in backward (kFanOut).
+/// Preserves the variance of activations in forward (kFanIn), or of gradients in backward (kFanOut).
 enum class FanMode : std::uint8_t { kFanIn, kFanOut };
 
 struct KaimingOptions {
-  double a = 0.0;                  // negative slope of the leaky ReLU that follows; 0 for ReLU
-  FanMode mode = FanMode::kFanIn;  // fan in the formula
+  double a = 0.0;                  ///< negative slope of the leaky ReLU that follows; 0 for ReLU
+  FanMode mode = FanMode::kFanIn;  ///< fan in the formula
 };
 
-// With std = sqrt(2 / (1 + a^2) / fan): U(-sqrt(3) std, sqrt(3) std), or N(0, std^2). (He et al., 2015)
+/// With std = sqrt(2 / (1 + a^2) / fan): U(-sqrt(3) std, sqrt(3) std), or N(0, std^2). (He et al., 2015)
 const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options = {});
-const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});  // the normal distribution
+const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});  ///< the normal distribution
 
 }  // namespace lockstep::nn::init

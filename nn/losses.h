@@ -1,8 +1,9 @@
-// Losses. Each is available as a function, and as a class that stores the options.
-//
-// `reduction` is kMean by default. The result is 0-d for kMean and kSum. For kNone it has one loss per element, or per
-// sample for classification losses. Values and gradients are PyTorch's. All functions throw InvalidArgument, naming
-// the loss and its operands, if shapes, dtypes or devices do not match.
+/// \file
+/// Losses. Each is available as a function, and as a class that stores the options.
+///
+/// `reduction` is kMean by default. The result is 0-d for kMean and kSum. For kNone it has one loss per element, or per
+/// sample for classification losses. Values and gradients are PyTorch's. All functions throw InvalidArgument, naming
+/// the loss and its operands, if shapes, dtypes or devices do not match.
 #pragma once
 
 #include <cstdint>
@@ -15,80 +16,80 @@ namespace lockstep::nn {
 using raw::Reduction;
 
 struct BCELossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
 };
 
-// Binary cross-entropy of probabilities x in [0, 1]: -(y log x + (1 - y) log(1 - x)), the logarithms clamped to at
-// least -100. x and target have the same shape. Throws InvalidArgument, naming value and index, for x outside [0, 1]
-// or NaN.
+/// Binary cross-entropy of probabilities x in [0, 1]: -(y log x + (1 - y) log(1 - x)), the logarithms clamped to at
+/// least -100. x and target have the same shape. Throws InvalidArgument, naming value and index, for x outside [0, 1]
+/// or NaN.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options = {});
 
 struct BCEWithLogitsLossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
-  Tensor pos_weight = {};                  // factor of the positive term; broadcasts to x
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
+  Tensor pos_weight = {};                  ///< factor of the positive term; broadcasts to x
 };
 
-// Binary cross-entropy of sigmoid(x), without overflow: (1 - y) x + l (log(1 + e^-|x|) + max(-x, 0)) with
-// l = 1 + (pos_weight - 1) y. x and target have the same shape.
+/// Binary cross-entropy of sigmoid(x), without overflow: (1 - y) x + l (log(1 + e^-|x|) + max(-x, 0)) with
+/// l = 1 + (pos_weight - 1) y. x and target have the same shape.
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BCEWithLogitsLossOptions& options = {});
 
 struct MSELossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
 };
 
-// (x - y)^2. Different shapes broadcast, with a warning.
+/// (x - y)^2. Different shapes broadcast, with a warning.
 Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& options = {});
 
 struct L1LossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
 };
 
-// |x - y|, with gradient 0 where x = y. Different shapes broadcast, with a warning.
+/// |x - y|, with gradient 0 where x = y. Different shapes broadcast, with a warning.
 Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& options = {});
 
 struct CrossEntropyLossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
-  std::int64_t ignore_index = -100;        // samples of this class are ignored
-  double label_smoothing = 0.0;            // fraction of the label that is spread evenly over all classes
-  Tensor weight = {};                      // (classes), the weight of each class
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
+  std::int64_t ignore_index = -100;        ///< samples of this class are ignored
+  double label_smoothing = 0.0;            ///< fraction of the label that is spread evenly over all classes
+  Tensor weight = {};                      ///< (classes), the weight of each class
 };
 
-// log_softmax and negative log likelihood combined. x is (batch, classes, d1, ...) or (classes). target holds class
-// indices, i64 or i32 of shape (batch, d1, ...) or (), or probabilities of x's shape and dtype. The mean divides by
-// the total weight of the samples that are not ignored (NaN if there are none); for probabilities, by the number of
-// samples. Throws InvalidArgument for a class outside [0, classes), naming the class and its index in target.
+/// log_softmax and negative log likelihood combined. x is (batch, classes, d1, ...) or (classes). target holds class
+/// indices, i64 or i32 of shape (batch, d1, ...) or (), or probabilities of x's shape and dtype. The mean divides by
+/// the total weight of the samples that are not ignored (NaN if there are none); for probabilities, by the number of
+/// samples. Throws InvalidArgument for a class outside [0, classes), naming the class and its index in target.
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options = {});
 
 struct NLLLossOptions {
-  Reduction reduction = Reduction::kMean;  // kMean, kSum or kNone
-  std::int64_t ignore_index = -100;        // as CrossEntropyLossOptions
-  Tensor weight = {};                      // (classes), the weight of each class
+  Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
+  std::int64_t ignore_index = -100;        ///< as CrossEntropyLossOptions
+  Tensor weight = {};                      ///< (classes), the weight of each class
 };
 
-// Negative log likelihood: -weight[y] x[y], where x (batch, classes, d1, ...) or (classes) holds log probabilities.
-// Target, mean and errors are those of cross_entropy with class indices.
+/// Negative log likelihood: -weight[y] x[y], where x (batch, classes, d1, ...) or (classes) holds log probabilities.
+/// Target, mean and errors are those of cross_entropy with class indices.
 Tensor nll_loss(const Tensor& x, const Tensor& target, const NLLLossOptions& options = {});
 
-// A loss function with its options: criterion(x, target).
+/// A loss function with its options: criterion(x, target).
 template <class Options, Tensor (*kFunction)(const Tensor& x, const Tensor& target, const Options& options)>
 class Loss {
  public:
   Loss() = default;
   explicit Loss(const Options& options) : options_(options) {}
-  // Calls the loss function with the stored options.
+  /// Calls the loss function with the stored options.
   Tensor operator()(const Tensor& x, const Tensor& target) const { return kFunction(x, target, options_); }
 
  private:
   Options options_;
 };
 
-using BCELoss = Loss<BCELossOptions, binary_cross_entropy>;  // see binary_cross_entropy
-// See binary_cross_entropy_with_logits.
+using BCELoss = Loss<BCELossOptions, binary_cross_entropy>;  ///< see binary_cross_entropy
+/// See binary_cross_entropy_with_logits.
 using BCEWithLogitsLoss = Loss<BCEWithLogitsLossOptions, binary_cross_entropy_with_logits>;
-using MSELoss = Loss<MSELossOptions, mse_loss>;                         // see mse_loss
-using L1Loss = Loss<L1LossOptions, l1_loss>;                            // see l1_loss
-using CrossEntropyLoss = Loss<CrossEntropyLossOptions, cross_entropy>;  // see cross_entropy
-using NLLLoss = Loss<NLLLossOptions, nll_loss>;                         // see nll_loss
+using MSELoss = Loss<MSELossOptions, mse_loss>;                         ///< see mse_loss
+using L1Loss = Loss<L1LossOptions, l1_loss>;                            ///< see l1_loss
+using CrossEntropyLoss = Loss<CrossEntropyLossOptions, cross_entropy>;  ///< see cross_entropy
+using NLLLoss = Loss<NLLLossOptions, nll_loss>;                         ///< see nll_loss
 
 }  // namespace lockstep::nn

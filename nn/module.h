@@ -1,13 +1,14 @@
-// Module: a part of a model, with parameters, buffers and children.
-//
-//   struct Net : nn::Module {
-//     nn::Linear& fc = add<nn::Linear>("fc", 10, 1);
-//     Tensor forward(const Tensor& x) const override { return sigmoid(fc(x)); }
-//   };
-//
-// A module owns its children, parameters and buffers on the heap, so the references that `add` returns stay valid when
-// the module is moved. A module cannot be copied. `forward` is const: several threads may run it while no thread
-// modifies the module.
+/// \file
+/// Module: a part of a model, with parameters, buffers and children.
+///
+///     struct Net : nn::Module {
+///       nn::Linear& fc = add<nn::Linear>("fc", 10, 1);
+///       Tensor forward(const Tensor& x) const override { return sigmoid(fc(x)); }
+///     };
+///
+/// A module owns its children, parameters and buffers on the heap, so the references that `add` returns stay valid when
+/// the module is moved. A module cannot be copied. `forward` is const: several threads may run it while no thread
+/// modifies the module.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +25,22 @@
 
 namespace lockstep::nn {
 
-// Options of Module::load_state_dict.
+/// Options of Module::load_state_dict.
 struct LoadStateDictOptions {
-  bool strict = true;  // missing and unexpected names are errors
+  bool strict = true;  ///< missing and unexpected names are errors
 };
 
-// The names that did not match in a load with strict = false.
+/// The names that did not match in a load with strict = false.
 struct LoadStateDictResult {
-  std::vector<std::string> missing;     // in the module, but not in the dict
-  std::vector<std::string> unexpected;  // in the dict, but not in the module
+  std::vector<std::string> missing;     ///< in the module, but not in the dict
+  std::vector<std::string> unexpected;  ///< in the dict, but not in the module
 };
 
 struct SummaryOptions {
-  std::optional<DType> dtype = std::nullopt;  // dtype of the input; by default that of the first parameter
+  std::optional<DType> dtype = std::nullopt;  ///< dtype of the input; by default that of the first parameter
 };
 
-// A part of a model, as the head of this file shows.
+/// A part of a model, as the head of this file shows.
 class Module {
  public:
   Module() = default;
@@ -59,60 +60,60 @@ class Module {
     if constexpr (fits) child = std::make_unique<M>(std::forward<Args>(args)...);
     return static_cast<M&>(add_child(name, std::move(child)));
   }
-  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  // adds an existing module
-  // Registers a parameter. With an undefined tensor (a bias that is turned off), the parameter is not listed.
+  Module& add_child(const std::string& name, std::unique_ptr<Module> child);  ///< adds an existing module
+  /// Registers a parameter. With an undefined tensor (a bias that is turned off), the parameter is not listed.
   Parameter& add_parameter(const std::string& name, const Tensor& tensor);
-  // Registers a parameter that another module owns as well (tied weights).
+  /// Registers a parameter that another module owns as well (tied weights).
   Parameter& add_parameter(const std::string& name, const Parameter& parameter);
-  Buffer& add_buffer(const std::string& name, const Tensor& tensor);  // state that is not trained; may be undefined
+  Buffer& add_buffer(const std::string& name, const Tensor& tensor);  ///< state that is not trained; may be undefined
   Buffer& add_buffer(const std::string& name, const Buffer& buffer);
 
   // --- running ------------------------------------------------------------------------------------------------------
   // Computes the module's output. The default throws InvalidArgument; a module with other arguments need not override
   // it.
   virtual Tensor forward(const Tensor& x) const;
-  // The same for several inputs; DataParallel and DistributedDataParallel call it. The default passes a single input
-  // to forward, and throws InvalidArgument for any other number.
+  /// The same for several inputs; DataParallel and DistributedDataParallel call it. The default passes a single input
+  /// to forward, and throws InvalidArgument for any other number.
   virtual Tensor forward_inputs(const std::vector<Tensor>& inputs) const;
-  // Runs forward, or forward_inputs. An error is prefixed with the module's path: "net.fc1: linear: ...".
+  /// Runs forward, or forward_inputs. An error is prefixed with the module's path: "net.fc1: linear: ...".
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const std::vector<Tensor>& inputs) const;
 
   // --- queries ------------------------------------------------------------------------------------------------------
-  const std::string& name() const { return name_; }  // name within the parent; empty for the root
-  std::string type_name() const;                     // class name without namespaces: "Linear"
-  std::vector<Module*> children() const;             // direct children, in order
-  // The module's own parameters, then those of its children, in order. A tied parameter is listed once, under its
-  // first name.
+  const std::string& name() const { return name_; }  ///< name within the parent; empty for the root
+  std::string type_name() const;                     ///< class name without namespaces: "Linear"
+  std::vector<Module*> children() const;             ///< direct children, in order
+  /// The module's own parameters, then those of its children, in order. A tied parameter is listed once, under its
+  /// first name.
   std::vector<Parameter> parameters() const;
-  std::vector<std::pair<std::string, Parameter>> named_parameters() const;  // "body.0.weight"
-  std::vector<Buffer> buffers() const;                                      // in the order of parameters()
-  std::vector<std::pair<std::string, Buffer>> named_buffers() const;        // "norm.running_mean"
+  std::vector<std::pair<std::string, Parameter>> named_parameters() const;  ///< "body.0.weight"
+  std::vector<Buffer> buffers() const;                                      ///< in the order of parameters()
+  std::vector<std::pair<std::string, Buffer>> named_buffers() const;        ///< "norm.running_mean"
 
   // --- changing -----------------------------------------------------------------------------------------------------
-  void train(bool on = true);                     // sets training mode for this module and all below it
-  void eval() { train(false); }                   // the same as train(false)
-  bool is_training() const { return training_; }  // whether training mode is on; initially true
-  // Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
+  void train(bool on = true);                     ///< sets training mode for this module and all below it
+  void eval() { train(false); }                   ///< the same as train(false)
+  bool is_training() const { return training_; }  ///< whether training mode is on; initially true
+  /// Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }
-  void to(DType dtype);  // floating-point tensors only
-  void zero_grad();      // makes all gradients undefined
+  void to(DType dtype);  ///< floating-point tensors only
+  void zero_grad();      ///< makes all gradients undefined
 
   // --- state --------------------------------------------------------------------------------------------------------
   // Parameters and buffers by PyTorch's names. The tensors are detached and share storage with the module's.
   StateDict state_dict() const;
-  // Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument and changes nothing if a
-  // shape differs or (strict) a name is missing or unexpected.
+  /// Copies `dict` into the parameters and buffers, converting dtypes. Throws InvalidArgument and changes nothing if a
+  /// shape differs or (strict) a name is missing or unexpected.
   LoadStateDictResult load_state_dict(const StateDict& dict, const LoadStateDictOptions& options = {});
-  // A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
-  // in eval mode on zeros of `input_shape`.
+  /// A table of all modules: path, type, output shape, parameters, bytes of parameters and buffers. Runs forward once
+  /// in eval mode on zeros of `input_shape`.
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:
-  Module(Module&&) noexcept = default;  // protected, to prevent slicing
+  Module(Module&&) noexcept = default;  ///< protected, to prevent slicing
   Module& operator=(Module&&) noexcept = default;
-  // For containers.
+  /// For containers.
   const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
 
  private:

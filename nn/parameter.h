@@ -1,7 +1,8 @@
-// Parameters and buffers: shared handles to a tensor that a module owns, an optimizer updates and DDP reduces.
-//
-// A handle keeps its identity when `Module::to` or `load_state_dict` replaces its tensor. In the forward of a replica,
-// the handle resolves through the thread's ReplicaView to that replica's tensor; everywhere else, to the master.
+/// \file
+/// Parameters and buffers: shared handles to a tensor that a module owns, an optimizer updates and DDP reduces.
+///
+/// A handle keeps its identity when `Module::to` or `load_state_dict` replaces its tensor. In the forward of a replica,
+/// the handle resolves through the thread's ReplicaView to that replica's tensor; everywhere else, to the master.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace lockstep::nn {
 
-// The state behind the handles of one parameter or buffer. Its address is its identity.
+/// The state behind the handles of one parameter or buffer. Its address is its identity.
 struct TensorSlot {
   Tensor master;
 };
 
-// Maps each parameter and buffer to its tensor in the forward of one replica or micro-batch. parallel/ fills the view;
-// Parameter and Buffer look up their tensor on the thread that installed it.
+/// Maps each parameter and buffer to its tensor in the forward of one replica or micro-batch. parallel/ fills the view;
+/// Parameter and Buffer look up their tensor on the thread that installed it.
 class ReplicaView {
  public:
   void set(const TensorSlot* slot, Tensor replica) { table_[slot] = std::move(replica); }
@@ -32,10 +33,10 @@ class ReplicaView {
   std::unordered_map<const TensorSlot*, Tensor> table_;
 };
 
-// The calling thread's view; null outside replicas.
+/// The calling thread's view; null outside replicas.
 const ReplicaView* current_replica_view();
 
-// Installs a view for the calling thread while the guard exists.
+/// Installs a view for the calling thread while the guard exists.
 class ReplicaViewGuard {
  public:
   explicit ReplicaViewGuard(const ReplicaView* view);
@@ -47,20 +48,20 @@ class ReplicaViewGuard {
   const ReplicaView* previous_;
 };
 
-// Base of Parameter and Buffer. Two handles are equal if they share their state.
+/// Base of Parameter and Buffer. Two handles are equal if they share their state.
 class TensorHandle {
  public:
-  // The same as tensor().
+  /// The same as tensor().
   operator const Tensor&() const { return tensor(); }     // NOLINT: implicit, so that a parameter is used like a tensor
-  const Tensor& operator*() const { return tensor(); }    // the same as tensor()
-  const Tensor* operator->() const { return &tensor(); }  // members of tensor()
-  // In the forward of a replica the replica's tensor, otherwise the master.
+  const Tensor& operator*() const { return tensor(); }    ///< the same as tensor()
+  const Tensor* operator->() const { return &tensor(); }  ///< members of tensor()
+  /// In the forward of a replica the replica's tensor, otherwise the master.
   const Tensor& tensor() const;
-  const Tensor& master() const { return slot_->master; }  // the module's tensor, also in the forward of a replica
-  // Replaces the master for all handles.
+  const Tensor& master() const { return slot_->master; }  ///< the module's tensor, also in the forward of a replica
+  /// Replaces the master for all handles.
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
-  const TensorSlot* id() const { return slot_.get(); }  // the same for all handles of one parameter
-  // The same parameter, not the same values.
+  const TensorSlot* id() const { return slot_.get(); }  ///< the same for all handles of one parameter
+  /// The same parameter, not the same values.
   friend bool operator==(const TensorHandle& a, const TensorHandle& b) { return a.slot_ == b.slot_; }
 
  protected:
@@ -70,19 +71,19 @@ class TensorHandle {
   std::shared_ptr<TensorSlot> slot_;
 };
 
-// A tensor that is trained. It requires grad.
+/// A tensor that is trained. It requires grad.
 class Parameter : public TensorHandle {
  public:
   explicit Parameter(Tensor tensor);
 };
 
-// A tensor that belongs to a module's state but is not trained.
+/// A tensor that belongs to a module's state but is not trained.
 class Buffer : public TensorHandle {
  public:
   explicit Buffer(Tensor tensor) : TensorHandle(std::move(tensor)) {}
 };
 
-// For expressions of handles alone: argument-dependent lookup searches only lockstep::nn.
+/// For expressions of handles alone: argument-dependent lookup searches only lockstep::nn.
 using lockstep::operator+;
 using lockstep::operator-;
 using lockstep::operator*;

@@ -1,4 +1,5 @@
-// StateDict: the tensors of a module, an optimizer or a file, by name, in order.
+/// \file
+/// StateDict: the tensors of a module, an optimizer or a file, by name, in order.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +13,25 @@
 
 namespace lockstep {
 
-// An ordered map from name to tensor. A copy shares the tensors' storage.
+/// An ordered map from name to tensor. A copy shares the tensors' storage.
 class StateDict {
  public:
-  using Entry = std::pair<std::string, Tensor>;  // name and tensor
+  using Entry = std::pair<std::string, Tensor>;  ///< name and tensor
   StateDict() = default;
   StateDict(std::initializer_list<Entry> entries);
 
-  // The tensor of that name. If there is none, throws InvalidArgument, naming the most similar entry.
+  /// The tensor of that name. If there is none, throws InvalidArgument, naming the most similar entry.
   const Tensor& at(const std::string& name) const;
-  // Whether there is an entry of that name.
+  /// Whether there is an entry of that name.
   bool contains(const std::string& name) const { return index_.contains(name); }
-  std::size_t size() const { return entries_.size(); }  // number of entries
-  bool empty() const { return entries_.empty(); }       // no entries
-  // Appends an entry. Throws InvalidArgument if the name exists.
+  std::size_t size() const { return entries_.size(); }  ///< number of entries
+  bool empty() const { return entries_.empty(); }       ///< no entries
+  /// Appends an entry. Throws InvalidArgument if the name exists.
   void insert(std::string name, Tensor tensor);
 
-  // In order of insertion: for (const auto& [name, tensor] : dict)
+  /// In order of insertion: for (const auto& [name, tensor] : dict)
   auto begin() const { return entries_.begin(); }
-  auto end() const { return entries_.end(); }  // past the last entry
+  auto end() const { return entries_.end(); }  ///< past the last entry
 
  private:
   std::vector<Entry> entries_;

@@ -1,4 +1,5 @@
-// Adam and AdamW, equivalent to torch.optim.Adam and torch.optim.AdamW.
+/// \file
+/// Adam and AdamW, equivalent to torch.optim.Adam and torch.optim.AdamW.
 #pragma once
 
 #include <optional>
@@ -10,33 +11,33 @@
 namespace lockstep::optim {
 
 struct AdamOptions {
-  double lr = 1e-3;         // learning rate
-  double beta1 = 0.9;       // decay rate of the first moment (running mean of gradients)
-  double beta2 = 0.999;     // decay rate of the second moment (running mean of squared gradients)
-  double eps = 1e-8;        // added to the square root of the second moment
-  double weight_decay = 0;  // adds weight_decay * parameter to the gradient
+  double lr = 1e-3;         ///< learning rate
+  double beta1 = 0.9;       ///< decay rate of the first moment (running mean of gradients)
+  double beta2 = 0.999;     ///< decay rate of the second moment (running mean of squared gradients)
+  double eps = 1e-8;        ///< added to the square root of the second moment
+  double weight_decay = 0;  ///< adds weight_decay * parameter to the gradient
 };
 
 struct AdamWOptions {
-  double lr = 1e-3;            // learning rate
-  double beta1 = 0.9;          // decay rate of the first moment (running mean of gradients)
-  double beta2 = 0.999;        // decay rate of the second moment (running mean of squared gradients)
-  double eps = 1e-8;           // added to the square root of the second moment
-  double weight_decay = 0.01;  // each step multiplies parameters by 1 - lr weight_decay
+  double lr = 1e-3;            ///< learning rate
+  double beta1 = 0.9;          ///< decay rate of the first moment (running mean of gradients)
+  double beta2 = 0.999;        ///< decay rate of the second moment (running mean of squared gradients)
+  double eps = 1e-8;           ///< added to the square root of the second moment
+  double weight_decay = 0.01;  ///< each step multiplies parameters by 1 - lr weight_decay
 };
 
-// A group of parameters with its own options. Options that are not set have the optimizer's values.
+/// A group of parameters with its own options. Options that are not set have the optimizer's values.
 struct AdamGroup {
-  std::vector<nn::Parameter> params = {};             // the group's parameters
-  std::optional<double> lr = std::nullopt;            // learning rate
-  std::optional<double> beta1 = std::nullopt;         // see AdamOptions
-  std::optional<double> beta2 = std::nullopt;         // see AdamOptions
-  std::optional<double> eps = std::nullopt;           // see AdamOptions
-  std::optional<double> weight_decay = std::nullopt;  // see AdamOptions, AdamWOptions
+  std::vector<nn::Parameter> params = {};             ///< the group's parameters
+  std::optional<double> lr = std::nullopt;            ///< learning rate
+  std::optional<double> beta1 = std::nullopt;         ///< see AdamOptions
+  std::optional<double> beta2 = std::nullopt;         ///< see AdamOptions
+  std::optional<double> eps = std::nullopt;           ///< see AdamOptions
+  std::optional<double> weight_decay = std::nullopt;  ///< see AdamOptions, AdamWOptions
 };
-using AdamWGroup = AdamGroup;  // groups of AdamW
+using AdamWGroup = AdamGroup;  ///< groups of AdamW
 
-// The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
+/// The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
 class AdamBase : public Optimizer {
  public:
   void step() override;
@@ -56,16 +57,16 @@ class AdamBase : public Optimizer {
   std::vector<AdamOptions> options_;  // one for each group
 };
 
-// Adam. weight_decay is L2 regularisation: it is added to the gradient.
-//
-// Throws InvalidArgument for a negative or infinite lr, eps or weight_decay, for betas outside [0, 1), if there are no
-// parameters, and if a parameter is given twice.
+/// Adam. weight_decay is L2 regularisation: it is added to the gradient.
+///
+/// Throws InvalidArgument for a negative or infinite lr, eps or weight_decay, for betas outside [0, 1), if there are no
+/// parameters, and if a parameter is given twice.
 class Adam : public AdamBase {
  public:
   explicit Adam(const Groups<AdamGroup>& params, const AdamOptions& options = {});
 };
 
-// AdamW. weight_decay multiplies the parameter by 1 - lr weight_decay, separately from the gradient. Throws as Adam.
+/// AdamW. weight_decay multiplies the parameter by 1 - lr weight_decay, separately from the gradient. Throws as Adam.
 class AdamW : public AdamBase {
  public:
   explicit AdamW(const Groups<AdamWGroup>& params, const AdamWOptions& options = {});

@@ -1,4 +1,5 @@
-// All optimizers.
+/// \file
+/// All optimizers.
 #pragma once
 
 #include "lockstep/optim/adam.h"

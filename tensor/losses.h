@@ -1,4 +1,5 @@
-// Raw losses: value and gradient in one pass each. nn/losses.h has the public ones, with formulas.
+/// \file
+/// Raw losses: value and gradient in one pass each. nn/losses.h has the public ones, with formulas.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Shared ownership by a count inside the object: a handle is one pointer, an object one allocation.
+/// \file
+/// Shared ownership by a count inside the object: a handle is one pointer, an object one allocation.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,7 @@
 
 namespace lockstep {
 
-// Base of objects held by Ref. T::destroy(const T*) is called when the last Ref is destroyed.
+/// Base of objects held by Ref. T::destroy(const T*) is called when the last Ref is destroyed.
 template <class T>
 class RefCounted {
  public:
@@ -18,7 +19,7 @@ class RefCounted {
   RefCounted& operator=(const RefCounted&) = delete;
 
   void add_ref() const { count_.fetch_add(1, std::memory_order_relaxed); }
-  // Returns true if the caller dropped the last reference and must destroy the object.
+  /// Returns true if the caller dropped the last reference and must destroy the object.
   bool drop_ref() const {
     // The sole owner needs no locked instruction: no other thread can add a reference.
     if (count_.load(std::memory_order_acquire) == 1) return true;
@@ -37,13 +38,13 @@ template <class T>
 class Ref {
  public:
   Ref() = default;
-  // Takes over the object's initial reference.
+  /// Takes over the object's initial reference.
   static Ref adopt(T* object) {
     Ref ref;
     ref.object_ = object;
     return ref;
   }
-  // Adds a reference to an object with other owners.
+  /// Adds a reference to an object with other owners.
   static Ref share(T* object) {
     if (object) object->add_ref();
     return adopt(object);

@@ -1,5 +1,6 @@
-// A C++ number passed in place of a tensor. It keeps its category, so that promotion follows PyTorch: an i64 tensor
-// times 2 stays i64, times 2.5 becomes f32.
+/// \file
+/// A C++ number passed in place of a tensor. It keeps its category, so that promotion follows PyTorch: an i64 tensor
+/// times 2 stays i64, times 2.5 becomes f32.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace lockstep {
 
-// A number argument: bool, integer or float, whose category takes part in promotion.
+/// A number argument: bool, integer or float, whose category takes part in promotion.
 class Scalar {
  public:
   template <class T>
@@ -25,12 +26,12 @@ class Scalar {
     }
   }
 
-  bool is_floating_point() const { return kind_ == Kind::kFloat; }  // made from a float or a double
-  bool is_bool() const { return kind_ == Kind::kTruth; }            // made from a bool
-  double to_double() const { return float_; }                       // the number as a double
-  // The number truncated to an integer.
+  bool is_floating_point() const { return kind_ == Kind::kFloat; }  ///< made from a float or a double
+  bool is_bool() const { return kind_ == Kind::kTruth; }            ///< made from a bool
+  double to_double() const { return float_; }                       ///< the number as a double
+  /// The number truncated to an integer.
   std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }
-  // f32, i64 or bool: the dtype a 0-d tensor made from this number has.
+  /// f32, i64 or bool: the dtype a 0-d tensor made from this number has.
   DType dtype() const { return kind_ == Kind::kFloat ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }
 
  private:
@@ -40,7 +41,7 @@ class Scalar {
   Kind kind_;
 };
 
-// The dtype of `tensor op number`: the number matters only if its category is higher than the tensor's.
+/// The dtype of `tensor op number`: the number matters only if its category is higher than the tensor's.
 DType promote(DType tensor, const Scalar& number);
 
 }  // namespace lockstep

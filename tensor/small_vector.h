@@ -1,5 +1,6 @@
-// A vector that stores its first N elements inside the object: most operations have few inputs, and lists of them
-// should not allocate.
+/// \file
+/// A vector that stores its first N elements inside the object: most operations have few inputs, and lists of them
+/// should not allocate.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +71,7 @@ class SmallVector {
     data_ = larger;
     capacity_ = capacity;
   }
-  // Destroys the elements and returns to the inline storage.
+  /// Destroys the elements and returns to the inline storage.
   void clear() {
     release_heap();
     data_ = inside();

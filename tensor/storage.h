@@ -1,4 +1,5 @@
-// A block of memory on one device, shared by the tensors that view it.
+/// \file
+/// A block of memory on one device, shared by the tensors that view it.
 #pragma once
 
 #include <atomic>
@@ -11,20 +12,20 @@
 
 namespace lockstep {
 
-inline constexpr std::size_t kAlignment = 64;  // alignment of every storage, in bytes
+inline constexpr std::size_t kAlignment = 64;  ///< alignment of every storage, in bytes
 
 class Storage final : public RefCounted<Storage> {
  public:
-  // Uninitialised memory. Throws DeviceError if there is none, NotBuilt for a device that this build does not support.
+  /// Uninitialised memory. Throws DeviceError if there is none, NotBuilt for a device that this build does not support.
   static Ref<Storage> allocate(std::size_t bytes, Device device);
-  // Memory that another object owns; `owner` (may be null) is released with the storage.
+  /// Memory that another object owns; `owner` (may be null) is released with the storage.
   static Ref<Storage> wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner);
 
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  // Number of in-place changes. Autograd compares it to detect that a saved tensor was changed.
+  /// Number of in-place changes. Autograd compares it to detect that a saved tensor was changed.
   std::uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() const { version_.store(version() + 1, std::memory_order_relaxed); }
 
@@ -45,16 +46,16 @@ class Storage final : public RefCounted<Storage> {
   bool wrapped_ = false;  // the data is owned by another object
 };
 
-// Statistics of one device's allocator.
+/// Statistics of one device's allocator.
 struct AllocatorStats {
-  std::int64_t allocated_bytes = 0;  // in live storages
-  std::int64_t peak_bytes = 0;       // the maximum of allocated_bytes, since reset_peak if called
-  std::int64_t allocations = 0;      // number of allocations so far
-  std::int64_t cached_bytes = 0;     // freed by tensors and kept for reuse (all cpu devices share one cache)
+  std::int64_t allocated_bytes = 0;  ///< in live storages
+  std::int64_t peak_bytes = 0;       ///< the maximum of allocated_bytes, since reset_peak if called
+  std::int64_t allocations = 0;      ///< number of allocations so far
+  std::int64_t cached_bytes = 0;     ///< freed by tensors and kept for reuse (all cpu devices share one cache)
 };
 AllocatorStats allocator_stats(Device device = {});
 void reset_peak_bytes(Device device = {});
-// Returns cached memory to the operating system.
+/// Returns cached memory to the operating system.
 void empty_cache();
 
 }  // namespace lockstep

@@ -1,9 +1,10 @@
-// Tensor: a cheap handle on shared storage, with a shape, strides, a dtype and a device.
-//
-// Copying a Tensor copies the handle; views (`transpose`, `slice`, `t[i]`, ...) share the storage; `clone` copies the
-// elements. Members that change elements end in `_`, are const (the handle does not change), and throw InvalidArgument
-// on a tensor that requires grad while grad mode is on. Every operation is a free function (autograd/functions.h); the
-// common ones are members too. One thread at a time may change a tensor; any number may read it.
+/// \file
+/// Tensor: a cheap handle on shared storage, with a shape, strides, a dtype and a device.
+///
+/// Copying a Tensor copies the handle; views (`transpose`, `slice`, `t[i]`, ...) share the storage; `clone` copies the
+/// elements. Members that change elements end in `_`, are const (the handle does not change), and throw InvalidArgument
+/// on a tensor that requires grad while grad mode is on. Every operation is a free function (autograd/functions.h); the
+/// common ones are members too. One thread at a time may change a tensor; any number may read it.
 #pragma once
 
 #include <cstdint>
@@ -29,37 +30,37 @@ namespace lockstep {
 
 class Tensor;
 
-// Autograd's data of a tensor: history or gradient. tensor/ owns the slot and does not read it.
+/// Autograd's data of a tensor: history or gradient. tensor/ owns the slot and does not read it.
 struct AutogradSlot : SmallObject {
   virtual ~AutogradSlot() = default;
 };
 
-// Options of tensor creation. A member that is not set means the function's default: f32 for most functions and i64
-// for integers, on the cpu; `zeros_like` and `ones_like` use dtype and device of their tensor.
+/// Options of tensor creation. A member that is not set means the function's default: f32 for most functions and i64
+/// for integers, on the cpu; `zeros_like` and `ones_like` use dtype and device of their tensor.
 struct TensorOptions {
-  std::optional<DType> dtype = std::nullopt;    // dtype of the elements
-  std::optional<Device> device = std::nullopt;  // the tensor's device
-  bool requires_grad = false;                   // true: a leaf for which backward computes a gradient
+  std::optional<DType> dtype = std::nullopt;    ///< dtype of the elements
+  std::optional<Device> device = std::nullopt;  ///< the tensor's device
+  bool requires_grad = false;                   ///< true: a leaf for which backward computes a gradient
 };
 
-// Options of `var` and `std`.
+/// Options of `var` and `std`.
 struct VarOptions {
-  std::int64_t correction = 1;  // subtracted from the number of elements in the divisor; 0: the biased variance
-  bool keepdim = false;         // keep the reduced dimensions with size 1
+  std::int64_t correction = 1;  ///< subtracted from the number of elements in the divisor; 0: the biased variance
+  bool keepdim = false;         ///< keep the reduced dimensions with size 1
 };
 
-// Options of backward.
+/// Options of backward.
 struct BackwardOptions {
-  bool retain_graph = false;  // keep the saved tensors, so that backward can run again
-  bool create_graph = false;  // record backward itself, for second derivatives (implies retain_graph)
+  bool retain_graph = false;  ///< keep the saved tensors, so that backward can run again
+  bool create_graph = false;  ///< record backward itself, for second derivatives (implies retain_graph)
 };
 
-// A handle that removes a hook. It may outlive the tensor; destroying the handle does not remove the hook.
+/// A handle that removes a hook. It may outlive the tensor; destroying the handle does not remove the hook.
 class HookHandle {
  public:
   HookHandle() = default;
   explicit HookHandle(Callback<void()> remove) : remove_(std::move(remove)) {}
-  // Removes the hook. A second call does nothing.
+  /// Removes the hook. A second call does nothing.
   void remove() {
     if (remove_) std::exchange(remove_, {})();
   }
@@ -68,57 +69,57 @@ class HookHandle {
   Callback<void()> remove_;
 };
 
-// The state behind a handle. Geometry never changes after construction.
+/// The state behind a handle. Geometry never changes after construction.
 struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
-  // `first`: the address of the first element, inside the storage.
+  /// `first`: the address of the first element, inside the storage.
   TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype);
-  // Row-major from the start of the storage; `numel` is the product of the sizes.
+  /// Row-major from the start of the storage; `numel` is the product of the sizes.
   TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype);
-  // Shares the elements of `other`, without its autograd data.
+  /// Shares the elements of `other`, without its autograd data.
   explicit TensorImpl(const TensorImpl& other);
   static void destroy(const TensorImpl* impl) { delete impl; }
 
   Ref<Storage> storage;
-  std::byte* data;  // address of the first element
+  std::byte* data;  ///< address of the first element
   std::int64_t numel;
   Shape shape;
-  Strides strides;  // in elements
+  Strides strides;  ///< in elements
   DType dtype;
-  bool contiguous;  // row-major without gaps
+  bool contiguous;  ///< row-major without gaps
   std::unique_ptr<AutogradSlot> autograd;
 };
 
-// A handle to elements; see the head of this file. Copies refer to the same elements.
+/// A handle to elements; see the head of this file. Copies refer to the same elements.
 class Tensor {
  public:
-  Tensor() = default;  // undefined: defined() is false, and using it in an operation is an error
+  Tensor() = default;  ///< undefined: defined() is false, and using it in an operation is an error
   explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) noexcept = default;
-  // Assignment to a variable makes it refer to the elements of `other`.
+  /// Assignment to a variable makes it refer to the elements of `other`.
   Tensor& operator=(const Tensor& other) & = default;
   Tensor& operator=(Tensor&& other) & noexcept = default;
-  // Assignment to a temporary changes its elements: x[0] = y is copy_, x[0] = 5 is fill_.
+  /// Assignment to a temporary changes its elements: x[0] = y is copy_, x[0] = 5 is fill_.
   Tensor& operator=(const Tensor& other) &&;
   Tensor& operator=(const Scalar& value) &&;
   ~Tensor() = default;
 
   // --- properties ---------------------------------------------------------------------------------------------------
-  bool defined() const { return static_cast<bool>(impl_); }   // false for Tensor()
-  const Shape& shape() const { return impl().shape; }         // the sizes of the dimensions
-  const Strides& strides() const { return impl().strides; }   // in elements, one for each dimension
-  std::int64_t size(std::int64_t dim) const;                  // of one dimension; negative values count from the end
-  std::int64_t stride(std::int64_t dim) const;                // in elements
-  int dim() const { return impl().shape.dim(); }              // number of dimensions
-  std::int64_t numel() const { return impl().numel; }         // number of elements
-  DType dtype() const { return impl().dtype; }                // dtype of the elements
-  Device device() const { return impl().storage->device(); }  // device of the storage
-  // Dtype and device, to create a similar tensor.
+  bool defined() const { return static_cast<bool>(impl_); }   ///< false for Tensor()
+  const Shape& shape() const { return impl().shape; }         ///< the sizes of the dimensions
+  const Strides& strides() const { return impl().strides; }   ///< in elements, one for each dimension
+  std::int64_t size(std::int64_t dim) const;                  ///< of one dimension; negative values count from the end
+  std::int64_t stride(std::int64_t dim) const;                ///< in elements
+  int dim() const { return impl().shape.dim(); }              ///< number of dimensions
+  std::int64_t numel() const { return impl().numel; }         ///< number of elements
+  DType dtype() const { return impl().dtype; }                ///< dtype of the elements
+  Device device() const { return impl().storage->device(); }  ///< device of the storage
+  /// Dtype and device, to create a similar tensor.
   TensorOptions options() const { return {.dtype = dtype(), .device = device()}; }
-  bool is_contiguous() const { return impl().contiguous; }                         // row-major, without gaps
-  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  // f16, bf16, f32 or f64
+  bool is_contiguous() const { return impl().contiguous; }                         ///< row-major, without gaps
+  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  ///< f16, bf16, f32 or f64
 
-  // The only element, converted. Throws InvalidArgument unless numel() is 1.
+  /// The only element, converted. Throws InvalidArgument unless numel() is 1.
   template <class T>
   T item() const {
     const Scalar value = item();
@@ -131,61 +132,61 @@ class Tensor {
   }
   Scalar item() const;
 
-  // Address of the first element. Throws InvalidArgument if T is not the tensor's dtype.
+  /// Address of the first element. Throws InvalidArgument if T is not the tensor's dtype.
   template <class T>
   T* data() const {
     return static_cast<T*>(checked_data(dtype_of<T>));
   }
-  // The elements in order. Throws InvalidArgument if T is not the dtype, or the tensor is not contiguous CPU memory.
+  /// The elements in order. Throws InvalidArgument if T is not the dtype, or the tensor is not contiguous CPU memory.
   template <class T>
   std::span<T> span() const {
     return {static_cast<T*>(checked_span(dtype_of<T>)), static_cast<std::size_t>(numel())};
   }
-  // A copy of the elements in row-major order, converted to T.
+  /// A copy of the elements in row-major order, converted to T.
   template <class T>
   std::vector<T> to_vector() const {
     const Tensor dense = host_copy(dtype_of<T>);
     const T* first = static_cast<const T*>(dense.raw_data());
     return std::vector<T>(first, first + numel());
   }
-  // The tensor as PyTorch prints it: "tensor([[1., 2.]])".
+  /// The tensor as PyTorch prints it: "tensor([[1., 2.]])".
   std::string to_string() const;
 
   // --- views: share storage and are differentiable ------------------------------------------------------------------
   // One size may be -1. If the elements would have to move, `view` throws and `reshape` copies.
   Tensor view(const Shape& shape) const;
-  Tensor reshape(const Shape& shape) const;                        // as view, or a copy
-  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;  // swaps two dimensions
-  Tensor permute(const Shape& dims) const;                         // dimension i of the result is dims[i]
-  Tensor t() const;                                                // 2-D: transpose(0, 1); 0-D and 1-D: itself
-  Tensor squeeze() const;                                          // without dimensions of size 1
-  Tensor squeeze(std::int64_t dim) const;                          // without this one, if its size is 1
-  Tensor unsqueeze(std::int64_t dim) const;                        // with a new dimension of size 1 before `dim`
-  // Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions are prepended.
+  Tensor reshape(const Shape& shape) const;                        ///< as view, or a copy
+  Tensor transpose(std::int64_t dim_a, std::int64_t dim_b) const;  ///< swaps two dimensions
+  Tensor permute(const Shape& dims) const;                         ///< dimension i of the result is dims[i]
+  Tensor t() const;                                                ///< 2-D: transpose(0, 1); 0-D and 1-D: itself
+  Tensor squeeze() const;                                          ///< without dimensions of size 1
+  Tensor squeeze(std::int64_t dim) const;                          ///< without this one, if its size is 1
+  Tensor unsqueeze(std::int64_t dim) const;                        ///< with a new dimension of size 1 before `dim`
+  /// Sizes of 1 are repeated without copying; -1 keeps a size; new dimensions are prepended.
   Tensor expand(const Shape& shape) const;
-  Tensor select(std::int64_t dim, std::int64_t index) const;  // one position of `dim`; removes `dim`
-  // Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
+  Tensor select(std::int64_t dim, std::int64_t index) const;  ///< one position of `dim`; removes `dim`
+  /// Elements start, start + step, ... below end along `dim`; negative positions count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
-  // `length` positions from `start` on.
+  /// `length` positions from `start` on.
   Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
-  // Joins these dimensions into one; copies if they cannot be joined without moving elements.
+  /// Joins these dimensions into one; copies if they cannot be joined without moving elements.
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
-  Tensor operator[](std::int64_t index) const;  // select(0, index)
+  Tensor operator[](std::int64_t index) const;  ///< select(0, index)
 
   // --- conversions: the tensor itself if nothing changes, otherwise a copy ------------------------------------------
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
   Tensor to(const char* device) const { return to(Device(device)); }
   Tensor contiguous() const;
-  Tensor clone() const;   // always a copy, contiguous
-  Tensor detach() const;  // shares storage, without history
+  Tensor clone() const;   ///< always a copy, contiguous
+  Tensor detach() const;  ///< shares storage, without history
 
   // --- in place: change the elements and return the tensor; add_ is +=, and so on -----------------------------------
   // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error. The dtype
   // stays; a result of a higher category (bool < integers < floats) throws InvalidArgument.
-  const Tensor& fill_(const Scalar& value) const;  // throws for a value outside the range of the dtype
+  const Tensor& fill_(const Scalar& value) const;  ///< throws for a value outside the range of the dtype
   const Tensor& zero_() const;
-  const Tensor& copy_(const Tensor& other) const;  // broadcasts, converts dtype, crosses devices
+  const Tensor& copy_(const Tensor& other) const;  ///< broadcasts, converts dtype, crosses devices
   const Tensor& add_(const Tensor& other, const Scalar& alpha = 1) const;
   const Tensor& add_(const Scalar& other) const;
   const Tensor& sub_(const Tensor& other, const Scalar& alpha = 1) const;
@@ -241,21 +242,21 @@ class Tensor {
   Tensor matmul(const Tensor& other) const;
 
   // --- autograd -----------------------------------------------------------------------------------------------------
-  bool requires_grad() const;  // true if backward computes or passes on its gradient
-  // Only a leaf may be changed; only floating-point tensors can require grad. A leaf that is frozen (false) after the
-  // forward gets no gradient from that forward; its hooks still run. Returns the tensor.
+  bool requires_grad() const;  ///< true if backward computes or passes on its gradient
+  /// Only a leaf may be changed; only floating-point tensors can require grad. A leaf that is frozen (false) after the
+  /// forward gets no gradient from that forward; its hooks still run. Returns the tensor.
   const Tensor& requires_grad_(bool value = true) const;
-  bool is_leaf() const;  // not the result of a recorded operation
-  // The gradient that backward accumulated in this leaf; undefined if there is none. Warns on non-leaves.
+  bool is_leaf() const;  ///< not the result of a recorded operation
+  /// The gradient that backward accumulated in this leaf; undefined if there is none. Warns on non-leaves.
   Tensor grad() const;
-  // Sets the gradient: a tensor of this shape, dtype and device, or undefined for none. Backward adds to it in place,
-  // so a gradient that is expanded or overlaps this tensor is copied; any other is kept as it is.
+  /// Sets the gradient: a tensor of this shape, dtype and device, or undefined for none. Backward adds to it in place,
+  /// so a gradient that is expanded or overlaps this tensor is copied; any other is kept as it is.
   void set_grad(const Tensor& grad) const;
-  // Runs backward from this tensor. Without a gradient argument the tensor must have one element; its gradient is 1.
+  /// Runs backward from this tensor. Without a gradient argument the tensor must have one element; its gradient is 1.
   void backward() const;
   void backward(const Tensor& gradient, const BackwardOptions& options = {}) const;
   void backward(const BackwardOptions& options) const;
-  // Registers a hook that runs when this tensor's gradient is complete. A defined result replaces the gradient.
+  /// Registers a hook that runs when this tensor's gradient is complete. A defined result replaces the gradient.
   HookHandle register_hook(Callback<Tensor(const Tensor&)> hook) const;
 
   // --- internal: for the library itself -----------------------------------------------------------------------------
@@ -277,10 +278,10 @@ class Tensor {
   Ref<TensorImpl> impl_;
 };
 
-// Writes to_string().
+/// Writes to_string().
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 
-// "(2, 3) f32 cpu": how messages describe an operand.
+/// "(2, 3) f32 cpu": how messages describe an operand.
 std::string describe(const Tensor& tensor);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Options that one backend has and the others do not (InitOptions::backend_options).
+/// \file
+/// Options that one backend has and the others do not (InitOptions::backend_options).
 #pragma once
 
 #include <memory>
@@ -7,18 +8,18 @@
 
 namespace lockstep::parallel {
 
-// Options of one backend, or none: NcclOptions, or SimOptions (parallel/simulate/simulate.h).
+/// Options of one backend, or none: NcclOptions, or SimOptions (parallel/simulate/simulate.h).
 class BackendOptions {
  public:
   BackendOptions() = default;
-  // Takes options whose type names its backend in `kBackend`.
+  /// Takes options whose type names its backend in `kBackend`.
   template <class Options>
   requires requires { Options::kBackend; }
   BackendOptions(Options options)
       : backend_(Options::kBackend), options_(std::make_shared<const Options>(std::move(options))) {}
 
-  std::string_view backend() const { return backend_; }  // the backend they are for; empty: none were given
-  // The options given, or the defaults where they are not of this type.
+  std::string_view backend() const { return backend_; }  ///< the backend they are for; empty: none were given
+  /// The options given, or the defaults where they are not of this type.
   template <class Options>
   Options get() const {
     return backend_ == Options::kBackend ? *static_cast<const Options*>(options_.get()) : Options();
@@ -29,10 +30,10 @@ class BackendOptions {
   std::shared_ptr<const void> options_;
 };
 
-// Options of the backend nccl.
+/// Options of the backend nccl.
 struct NcclOptions {
-  static constexpr std::string_view kBackend = "nccl";  // whose options these are
-  // Several ranks may share a GPU. For tests: it is slow, and operations have ten times the timeout.
+  static constexpr std::string_view kBackend = "nccl";  ///< whose options these are
+  /// Several ranks may share a GPU. For tests: it is slow, and operations have ten times the timeout.
   bool allow_shared_gpu = false;
 };
 

@@ -1,4 +1,5 @@
-// The traces of all ranks on one clock.
+/// \file
+/// The traces of all ranks on one clock.
 #pragma once
 
 #include <vector>
@@ -8,10 +9,10 @@
 
 namespace lockstep::parallel {
 
-// Brings the ranks' traces to rank 0, which gets them in the order of ranks, their times as its own clock has them; the
-// others get none. All ranks call it, after stop_trace. Each rank's clock is compared with rank 0's by messages there and
-// back, of which the fastest counts: the error is half its time at most (Trace::clock_error). What it sends is booked under
-// Phase::kOther. Throws CommError.
+/// Brings the ranks' traces to rank 0, which gets them in the order of ranks, their times as its own clock has them; the
+/// others get none. All ranks call it, after stop_trace. Each rank's clock is compared with rank 0's by messages there and
+/// back, of which the fastest counts: the error is half its time at most (Trace::clock_error). What it sends is booked under
+/// Phase::kOther. Throws CommError.
 std::vector<Trace> gather_traces(ProcessGroup& group, const Trace& trace);
 
 }  // namespace lockstep::parallel

@@ -1,8 +1,9 @@
-// TcpStore: the store of ranks that reach each other over TCP. One of them, usually rank 0, holds the table.
-//
-// The server listens on the address of `host` alone. Before anything else client and server prove to each other that
-// they have the job's token, and every message after that carries a number and a MAC: others, earlier recordings and
-// altered bytes are refused. What is stored is not encrypted. Any number of threads may use one store.
+/// \file
+/// TcpStore: the store of ranks that reach each other over TCP. One of them, usually rank 0, holds the table.
+///
+/// The server listens on the address of `host` alone. Before anything else client and server prove to each other that
+/// they have the job's token, and every message after that carries a number and a MAC: others, earlier recordings and
+/// altered bytes are refused. What is stored is not encrypted. Any number of threads may use one store.
 #pragma once
 
 #include <chrono>
@@ -16,26 +17,26 @@
 namespace lockstep::parallel {
 
 struct TcpStoreOptions {
-  bool is_server = false;    // holds the table as well; it ends with this store
-  std::string token = {};    // of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
-  bool authenticate = true;  // false: anybody who reaches the port may join
-  std::string job = {};      // run id, restart count and world size, say: jobs that differ here never mix
+  bool is_server = false;    ///< holds the table as well; it ends with this store
+  std::string token = {};    ///< of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
+  bool authenticate = true;  ///< false: anybody who reaches the port may join
+  std::string job = {};      ///< run id, restart count and world size, say: jobs that differ here never mix
   std::chrono::milliseconds timeout =
-      std::chrono::seconds(60);  // of looking up `host`, of connecting, of calls that wait
+      std::chrono::seconds(60);  ///< of looking up `host`, of connecting, of calls that wait
 };
 
-// A store at a port of one host, as the head of this file says.
+/// A store at a port of one host, as the head of this file says.
 class TcpStore final : public Store {
  public:
   using Store::get;
   using Store::wait;
-  // With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
-  // Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
-  // answers is not of this job, CommTimeout where nobody answers.
+  /// With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
+  /// Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
+  /// answers is not of this job, CommTimeout where nobody answers.
   TcpStore(const std::string& host, int port, const TcpStoreOptions& options = {});
   ~TcpStore() override;
 
-  int port() const;  // of the server
+  int port() const;  ///< of the server
 
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;

@@ -1,8 +1,9 @@
-// GradientAccumulation: one process runs the S micro-batches of every step in turn.
-//
-// What GradientAccumulation computes is what DataParallel on S devices and DistributedDataParallel with S
-// micro-batches in all compute, bit for bit: the reference the others are compared with, and gradient accumulation
-// that does not change the result.
+/// \file
+/// GradientAccumulation: one process runs the S micro-batches of every step in turn.
+///
+/// What GradientAccumulation computes is what DataParallel on S devices and DistributedDataParallel with S
+/// micro-batches in all compute, bit for bit: the reference the others are compared with, and gradient accumulation
+/// that does not change the result.
 #pragma once
 
 #include <memory>
@@ -13,23 +14,23 @@
 
 namespace lockstep::parallel {
 
-// Into how many micro-batches, and how they count.
+/// Into how many micro-batches, and how they count.
 struct GradientAccumulationOptions {
-  int micro_batches = 1;                    // in a step
-  Weighting weighting = Weighting::kEqual;  // of micro-batches with unequal numbers of rows
+  int micro_batches = 1;                    ///< in a step
+  Weighting weighting = Weighting::kEqual;  ///< of micro-batches with unequal numbers of rows
 };
 
-// Trains one model on the micro-batches of each step in turn, as the head of this file says.
+/// Trains one model on the micro-batches of each step in turn, as the head of this file says.
 class GradientAccumulation : public TrainingStep<GradientAccumulation> {
  public:
-  // Refers to `module`, which has to live as long. Throws InvalidArgument for less than one micro-batch.
+  /// Refers to `module`, which has to live as long. Throws InvalidArgument for less than one micro-batch.
   explicit GradientAccumulation(nn::Module& module, const GradientAccumulationOptions& options = {});
   ~GradientAccumulation();
   GradientAccumulation(const GradientAccumulation&) = delete;
   GradientAccumulation& operator=(const GradientAccumulation&) = delete;
 
-  Tensor operator()(const Tensor& x) const;       // the module's forward, on all rows at once
-  std::vector<nn::Parameter> parameters() const;  // the module's
+  Tensor operator()(const Tensor& x) const;       ///< the module's forward, on all rows at once
+  std::vector<nn::Parameter> parameters() const;  ///< the module's
 
   // backward(x, y, loss_fn): see step.h. Gradients that stand already are added to.
 
