@@ -1,6 +1,5 @@
-// Gradients of earlier steps or backwards, set aside when a step begins, because the step's scale must not apply to
-// them. At the end they are added to the step's gradients, as autograd adds to a gradient, or before that to its
-// sums.
+// Gradients of earlier steps or backwards, set aside when a step begins: the step's scale must not apply to them. They
+// are added to the step's gradients at its end, as autograd adds to a gradient, or to its sums before the reduction.
 #pragma once
 
 #include <utility>
@@ -32,8 +31,7 @@ class AccumulatedGradients {
   AccumulatedGradients(const AccumulatedGradients&) = delete;
   AccumulatedGradients& operator=(const AccumulatedGradients&) = delete;
 
-  // Returns `sum` (of sum_dtype) plus `factor` times the parameter's gradient, in the memory of `sum` if it is
-  // defined.
+  // Returns `sum` (of sum_dtype) plus `factor` times the parameter's gradient, in sum's memory if that is defined.
   Tensor join(std::size_t p, const Tensor& sum, double factor = 1) {
     if (p >= grads_.size() || !grads_[p].defined()) return sum;
     const Tensor earlier = widened(std::exchange(grads_[p], Tensor()));

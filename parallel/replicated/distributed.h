@@ -97,10 +97,10 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  // the module's forward_inputs
   std::vector<nn::Parameter> parameters() const;         // the module's
-  nn::Module& module() const;                            // the constructor's
+  nn::Module& module() const;                            // the module that was passed to the constructor
 
   // While the guard lives, backward accumulates this rank's gradients without communication. The first backward after
-  // the guard reduces the accumulated gradients. Only the place of backward counts, not of forward.
+  // the guard reduces the accumulated gradients. The guard applies to backward, wherever forward ran.
   class NoSync {
    public:
     NoSync(NoSync&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
@@ -139,7 +139,7 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   // Names of the parameters that this rank did not use in the last synchronised backward.
   std::vector<std::string> unused_parameters() const;
   // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's. The returned loss is the mean over the
-  // micro-batches of all ranks, inside no_sync of this rank.
+  // micro-batches of all ranks, inside no_sync over those of this rank.
 
  private:
   friend class TrainingStep<DistributedDataParallel>;

@@ -1,5 +1,4 @@
-// Sums, in canonical order, the gradients of micro-batches that run one after another on the same parameters. Not
-// installed.
+// Canonical sums of the gradients of micro-batches that run one after another on the same parameters. Not installed.
 //
 // The sets work like a binary counter: a micro-batch with an even number starts a new set of gradients, one with an
 // odd number is added to the newest set, and two sets of the same size are merged. So S micro-batches need at most
@@ -19,8 +18,7 @@ class GradientSets {
   // The memory of the first set, and so of the sum, by parameter; undefined: allocated as needed.
   void set_homes(std::vector<Tensor> homes);
 
-  // Called before and after the backward of micro-batch 0, 1, ... of `micro_batches`. At the end `finish` merges the
-  // sets.
+  // Called around the backward of micro-batch 0, 1, ... of `micro_batches`. At the end `finish` merges the sets.
   void begin(int micro_batch, int micro_batches);
   void end(int micro_batch, int micro_batches);
   // Returns a parameter's sum over all micro-batches, undefined if no micro-batch used the parameter. Call it once,
