@@ -1,4 +1,4 @@
-// Which GPU each rank uses, and what is wrong about that. Not installed.
+// Finds out which GPU each rank uses, and whether ranks share one. Not installed.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 namespace lockstep::parallel {
 
 struct GpuIdentity {
-  std::string host;  // its boot number
-  std::string uuid;  // of the GPU, or of a part of one (MIG)
-  std::string name;  // "cuda:1", as the rank calls it
+  std::string host;  // boot id of the host
+  std::string uuid;  // of the GPU or MIG instance
+  std::string name;  // the rank's name of the device, for example "cuda:1"
   bool is_same_gpu(const GpuIdentity& other) const { return host == other.host && uuid == other.uuid; }
 };
 
-// This machine's mark for `host`.
+// Returns this machine's value of `host`.
 std::string machine_mark();
-// Tells the other ranks by the store, and returns all. Throws CommTimeout where one does not tell.
+// Exchanges identities over the store and returns those of all ranks. Throws CommTimeout if one is missing.
 std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const GpuIdentity& own);
-// Whether two ranks are on one GPU. Throws InvalidArgument, naming both, unless that is allowed.
+// Returns true if two ranks use one GPU. Throws InvalidArgument, naming both ranks, unless `allow_shared`.
 bool check_shared_gpu(const std::vector<GpuIdentity>& ranks, bool allow_shared);
 
 }  // namespace lockstep::parallel

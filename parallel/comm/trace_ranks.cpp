@@ -12,9 +12,9 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr int kMessages = 32;                  // there and back, with each rank
-constexpr std::int64_t kMostEvents = 1 << 22;  // of a rank
-constexpr std::int64_t kColumns = 14;          // of an event: ten numbers and its name
+constexpr int kMessages = 32;                  // round trips with each rank
+constexpr std::int64_t kMostEvents = 1 << 22;  // per rank
+constexpr std::int64_t kColumns = 14;          // per event: ten numbers and its name
 constexpr std::size_t kNameBytes = 4 * sizeof(std::int64_t);
 
 std::int64_t now_ns() {
@@ -29,7 +29,7 @@ struct Clock {
   std::int64_t error = 0;
 };
 
-// On a rank other than 0, while rank 0 answers.
+// Called on ranks other than 0, while rank 0 calls `answer`.
 Clock compare_clocks(ProcessGroup& group) {
   Clock best{.error = std::numeric_limits<std::int64_t>::max()};
   const Tensor message = numbers({1});
@@ -80,12 +80,12 @@ void pack(const TraceEvent& event, Row row) {
   std::memcpy(&row[fixed.size()], text, kNameBytes);
 }
 
-// Whatever another rank has written.
+// Wraps around on overflow: another rank may have written any number.
 std::int64_t shifted(std::int64_t time, std::int64_t offset) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(time) + static_cast<std::uint64_t>(offset));
 }
 
-// What another rank has written: only the kind of an event can be wrong.
+// Reads an event that another rank has written. Only the kind can be invalid.
 TraceEvent unpack(Row row, const Clock& clock, int rank) {
   if (row[0] < 0 || row[0] >= kTraceKindCount)
     throw CommError(fmt::format("gather_traces: rank {} sent an event of kind {}, expected 0 to {}", rank, row[0],
@@ -106,7 +106,8 @@ TraceEvent unpack(Row row, const Clock& clock, int rank) {
 
 std::vector<Trace> gather_traces(ProcessGroup& group, const Trace& trace) {
   const auto events = static_cast<std::int64_t>(trace.events.size());
-  LOCKSTEP_CHECK(events <= kMostEvents, "gather_traces: {} events, at most {} can be gathered", events, kMostEvents);
+  LOCKSTEP_CHECK(events <= kMostEvents,
+                 "gather_traces: this rank has {} events, expected at most {}; trace fewer steps", events, kMostEvents);
   const Clock clock = find_clock(group);
   const std::int64_t own[4] = {events, trace.dropped, clock.offset, clock.error};
   const Tensor heads = numbers({group.size(), 4});

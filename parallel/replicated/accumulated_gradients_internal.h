@@ -1,5 +1,5 @@
-// Gradients that earlier steps or backwards have left when a step begins: set aside, so that the step's sum and scale are
-// its own. They are added to the step's gradients at the end, as autograd adds to a gradient, or join its sums.
+// Gradients of earlier steps or backwards, set aside when a step begins: the step's scale must not apply to them. They
+// are added to the step's gradients at its end, as autograd adds to a gradient, or to its sums before the reduction.
 #pragma once
 
 #include <utility>
@@ -22,7 +22,7 @@ class AccumulatedGradients {
       parameters_[p].master().set_grad(Tensor());
     }
   }
-  // Restores the gradients that were not added: after an error nothing is lost.
+  // After an error: restores the gradients that have not been added.
   ~AccumulatedGradients() {
     for (std::size_t p = 0; p < grads_.size(); ++p) {
       if (grads_[p].defined()) parameters_[p].master().set_grad(grads_[p]);
@@ -31,14 +31,14 @@ class AccumulatedGradients {
   AccumulatedGradients(const AccumulatedGradients&) = delete;
   AccumulatedGradients& operator=(const AccumulatedGradients&) = delete;
 
-  // Returns `sum`, of the dtype of sums, plus `factor` times the parameter's gradient, in sum's memory where it is defined.
+  // Returns `sum` (of sum_dtype) plus `factor` times the parameter's gradient, in sum's memory if that is defined.
   Tensor join(std::size_t p, const Tensor& sum, double factor = 1) {
     if (p >= grads_.size() || !grads_[p].defined()) return sum;
     const Tensor earlier = widened(std::exchange(grads_[p], Tensor()));
     scale_gradient(earlier, factor);
     return add_up(sum, earlier);
   }
-  // Adds them to the gradients of the step.
+  // Adds the accumulated gradients to the gradients of the step.
   void add_back() {
     for (std::size_t p = 0; p < grads_.size(); ++p) {
       const Tensor& leaf = parameters_[p].master();
@@ -48,7 +48,7 @@ class AccumulatedGradients {
 
  private:
   const std::vector<nn::Parameter>& parameters_;
-  std::vector<Tensor> grads_;  // empty where there were none
+  std::vector<Tensor> grads_;  // by parameter; undefined or missing: the parameter has none
 };
 
 }  // namespace lockstep::parallel

@@ -26,7 +26,7 @@ class HookReduction final : public BucketReduction {
     LOCKSTEP_CHECK(work, "the communication hook ({}) returned no Work", hook_->describe());
     return work;
   }
-  double factor(double, int ranks) const override { return 1.0 / ranks; }  // a hook leaves the mean over the ranks
+  double factor(double, int ranks) const override { return 1.0 / ranks; }  // a hook computes the mean over the ranks
   bool is_one_operation() const override { return false; }
 
  private:

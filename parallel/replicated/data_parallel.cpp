@@ -32,7 +32,7 @@ struct DataParallel::State {
 
 DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DataParallel: it cannot be made inside another DataParallel's replica");
+                 "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");
   state_ = std::make_unique<State>(module, std::move(devices), options);
 }
 DataParallel::~DataParallel() = default;
@@ -42,13 +42,14 @@ TrafficBook& DataParallel::traffic() { return state_->books->book(); }
 
 void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DataParallel: it cannot run inside a replica, or a later micro-batch, of another mode");
+                 "DataParallel: cannot run inside a replica or a later micro-batch of another mode; "
+                 "call the module itself there");
   books->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();
 }
 
-// On a replica's thread: parameters and buffers get there. Returns the leaves that stand for the trained ones.
+// Called on a replica's thread. Enters parameters and buffers in `view` and returns the leaves of the trained ones.
 std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording) {
   std::vector<Tensor> leaves;
   TraceTime begin = TraceTime::now();
@@ -70,7 +71,7 @@ Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int repl
   return micro_batch;
 }
 
-// A replica's output on the output device.
+// Copies a replica's output to the output device.
 Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
   const Device target = options.output_device.value_or(replicas.device(0));
   const TraceTime begin = TraceTime::now();
@@ -90,7 +91,8 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
     Batch micro_batch = send_rows(inputs, micro_batch_rows(rows, r, devices), r);
     pass->begin(r, std::move(leaves), micro_batch);
     const Tensor output = forward(micro_batch);
-    LOCKSTEP_CHECK(output.defined() && output.dim() > 0, "returned {}, expected a tensor with one row for each example",
+    LOCKSTEP_CHECK(output.defined() && output.dim() > 0,
+                   "forward returned {}, expected a tensor whose first dimension is the number of samples",
                    output.defined() ? lockstep::describe(output) : "nothing");
     pass->end(r, output);
     outputs[static_cast<std::size_t>(r)] = fetch(output, r);
@@ -106,11 +108,11 @@ Tensor DataParallel::operator()(const std::vector<Tensor>& inputs) {
   return state_->forward(inputs, [this](const Batch& rows) { return state_->module(rows); });
 }
 
-// A micro-batch on each replica, at the same time.
+// Runs one micro-batch on each replica, all at the same time.
 class DataParallel::OnReplicas final : public MicroBatchExecutor {
  public:
   explicit OnReplicas(State& state) : state_(state) {}
-  // The gradients of each replica's run, by trained parameter.
+  // By replica and trained parameter; grad() of a leaf is the replica's gradient.
   const std::vector<std::vector<Tensor>>& leaves() const { return leaves_; }
 
   void for_each(int running, FunctionRef<void(int replica)> body) override {
@@ -133,7 +135,7 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
     const auto r = static_cast<std::size_t>(replica);
     const autograd::CutGraph graph = autograd::cut_graph(loss, newest_[r], leaves_[r]);
     LOCKSTEP_CHECK(graph.cuts.empty(),
-                   "the loss depends on {}, which requires grad and is no parameter of the module; "
+                   "the loss depends on {}, which requires grad and is not a parameter of the module; "
                    "register it (add_parameter), or detach() it",
                    lockstep::describe(graph.cuts[0].inside));
     weighted_backward(graph.root, weight);
@@ -142,7 +144,7 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
  private:
   State& state_;
   std::vector<std::vector<Tensor>> leaves_;
-  std::vector<std::uint64_t> newest_;  // operation of each replica before its forward
+  std::vector<std::uint64_t> newest_;  // by replica: the newest operation before its forward
 };
 
 Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
@@ -163,8 +165,8 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   return loss;
 }
 
-// Adds the sums over the replicas to the parameters' gradients, in a backward of one operation: homes are used and
-// hooks run as in any other.
+// Adds the sums over the replicas to the parameters' gradients by a backward of one operation, so that bucket views
+// are used and hooks run as in any other backward.
 void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& leaves, const StepScale& scale) {
   const EnableGradGuard recording;
   const std::vector<Tensor>& trained = replicas.trained();
@@ -178,7 +180,7 @@ void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& 
     return sums.run(replicas.workers().get(), replicas.devices(static_cast<int>(leaves.size())));
   };
   const Tensor step = autograd::record("data_parallel", raw::zeros(Shape()), trained, sum);
-  if (step.requires_grad()) step.backward();  // unless all have been frozen since the forward
+  if (step.requires_grad()) step.backward();  // false if all parameters have been frozen since the forward
 }
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,5 @@
-// DataParallel's books. Replicas' threads write them, and backward, which may outlive the DataParallel. Not installed.
+// DataParallel's traffic counters. The replicas' threads write them, and backward, which may outlive the DataParallel.
+// Not installed.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +17,9 @@ class DeviceBooks {
  public:
   explicit DeviceBooks(std::vector<Device> devices) : devices_(std::move(devices)) {}
 
-  // The end of a link that stands for a device: the first replica there, or one place for all that have none.
+  // The position of a device in a link: that of its first replica, or the number of devices if it has none.
   int position(Device device) const { return static_cast<int>(std::ranges::find(devices_, device) - devices_.begin()); }
-  // A transfer that is over, and its place in the trace where it began at a known time.
+  // Counts a completed transfer and traces it, from `begin` if that is known.
   void add(int from, int to, Phase phase, std::int64_t bytes, TraceTime begin = {}) {
     if (from == to || bytes == 0) return;
     trace_event(TraceKind::kCopy, name(phase), begin,

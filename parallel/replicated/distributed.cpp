@@ -19,7 +19,7 @@ GradientBuckets::Named trained(const nn::Module& module) {
   return named;
 }
 
-// Lives while gradients stay on this rank.
+// While it lives, gradients stay on this rank.
 class LocalGuard {
  public:
   explicit LocalGuard(int& depth) : depth_(depth) { ++depth_; }
@@ -35,14 +35,14 @@ class LocalGuard {
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                                  const DistributedDataParallelOptions& options) {
-  LOCKSTEP_CHECK(group, "DistributedDataParallel: the process group is null; init_process_group makes one");
+  LOCKSTEP_CHECK(group, "DistributedDataParallel: the process group is null; call init_process_group to make one");
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DistributedDataParallel: it cannot be made inside a DataParallel replica");
+                 "DistributedDataParallel: cannot be constructed inside a DataParallel replica");
   LOCKSTEP_CHECK(options.bucket_cap_mb > 0, "DistributedDataParallel: bucket_cap_mb is {}, expected more than 0",
                  options.bucket_cap_mb);
   LOCKSTEP_CHECK(
       options.micro_batches_per_rank >= 1 && options.micro_batches_per_rank * group->size() <= random::kMaxMicroBatches,
-      "DistributedDataParallel: {} micro-batches a rank on {} ranks, expected 1 to {} in all",
+      "DistributedDataParallel: {} micro-batches per rank on {} ranks, expected 1 to {} in total",
       options.micro_batches_per_rank, group->size(), random::kMaxMicroBatches);
   state_ = std::make_unique<State>(module, std::move(group), options);
   LOCKSTEP_CHECK(!state_->micro_batches.parameters().empty(),
@@ -65,7 +65,7 @@ DistributedDataParallel::State::State(nn::Module& module, std::shared_ptr<Proces
 
 DistributedDataParallel::State::~State() { LaunchQueue::of(*group).remove(this); }
 
-// A group on which no other model's buckets are launched: two models may be reduced in another order on each rank.
+// Chooses a group on which no other model launches its buckets: the order of two models may differ from rank to rank.
 void DistributedDataParallel::State::take_group() {
   const Tensor taken = raw::full({1}, LaunchQueue::of(*group).has_model_on(*group) ? 1 : 0, {.dtype = kInt32});
   group->all_reduce(taken, ReduceOp::kMax)->wait();
@@ -87,21 +87,22 @@ void DistributedDataParallel::State::share_buffers(int root) {
   for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
 }
 
-// Also again where parameters have been frozen, unfrozen or converted since; all ranks have to do that alike.
+// Plans buckets, also again after parameters were frozen, unfrozen or converted; all ranks must change them alike.
 void DistributedDataParallel::State::install() {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
-                 "DistributedDataParallel: it cannot run inside a DataParallel replica");
+                 "DistributedDataParallel: cannot run inside a DataParallel replica");
   const bool changed = micro_batches.update();
   if (!changed && buckets && !buckets->outdated()) return;
-  LOCKSTEP_CHECK(!joining,
-                 "DistributedDataParallel: inside join the parameters that are trained have to stay the same");
+  LOCKSTEP_CHECK(
+      !joining,
+      "DistributedDataParallel: inside join the trained parameters have to stay the same; freeze before join");
   buckets = std::make_unique<GradientBuckets>(trained(module), group, options.bucket_cap_mb,
                                               [this](std::size_t p, autograd::Run& run) { complete(p, run); });
   if (hook) buckets->set_hook(hook);
   micro_batches.sets().set_homes(buckets->views());
 }
 
-// --- a step -----------------------------------------------------------------------------------------------------------
+// --- a step -------------------------------------------------------------------------------------------------------
 
 StepInputs DistributedDataParallel::State::inputs(StepSummary own) const {
   own.stop = wants_stop ? 1 : 0;
@@ -111,7 +112,7 @@ StepInputs DistributedDataParallel::State::inputs(StepSummary own) const {
           .counts_joined = joining && joining->options.divide_by_initial_world_size};
 }
 
-// Several models in one backward are one step of the traffic counters.
+// All models in one backward are one step of the traffic counters.
 void DistributedDataParallel::State::begin_traffic(const autograd::Run* run) {
   if (!run || !LaunchQueue::of(*group).has_step_of(*run)) group->traffic().begin_step();
 }
@@ -123,13 +124,12 @@ void DistributedDataParallel::State::complete(std::size_t parameter, autograd::R
   step->complete(parameter, LaunchQueue::of(*group).is_shared());
 }
 
-// A backward that the user called is a step of one micro-batch a rank. It owns the step, so that an error ends both.
+// A backward that the user called is a step of one micro-batch per rank. It owns the step, so that an error ends both.
 void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
-  LOCKSTEP_CHECK(
-      !joining || (options.micro_batches_per_rank == 1 && options.weighting == Weighting::kEqual),
-      "DistributedDataParallel: inside join, with {} micro-batches a rank{}, steps are made by backward(x, y, "
-      "loss_fn): ranks that are out of data could not know of another kind",
-      options.micro_batches_per_rank, options.weighting == Weighting::kEqual ? "" : " weighted by samples");
+  LOCKSTEP_CHECK(!joining || (options.micro_batches_per_rank == 1 && options.weighting == Weighting::kEqual),
+                 "DistributedDataParallel: inside join, with {} micro-batches per rank{}, joined ranks cannot "
+                 "take part in the step of loss.backward(); call backward(x, y, loss_fn)",
+                 options.micro_batches_per_rank, options.weighting == Weighting::kEqual ? "" : " weighted by samples");
   begin_traffic(&run);
   StepInputs of_run = inputs({});
   of_run.weighted = false;
@@ -167,8 +167,8 @@ Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
 
-// Gradients of earlier steps that are means over all ranks are added after the step; gradients of this rank alone (after
-// no_sync), which are means over the rank, join the sum.
+// Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
+// (from no_sync), which are means over its micro-batches, are added to its sum before the reduction.
 Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   state.install();
@@ -184,7 +184,7 @@ Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) 
   return loss;
 }
 
-// Inside no_sync.
+// A step inside no_sync.
 Tensor DistributedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch,
                                                  MicroBatchLoss loss_fn) {
   if (plan.samples == 0) return raw::full(Shape(), 0, {.dtype = kFloat32});
@@ -194,7 +194,7 @@ Tensor DistributedDataParallel::State::run_local(const MicroBatchPlan& plan, con
   return combine_losses(losses, plan.scale());
 }
 
-// The backward of the last micro-batch fills the buckets.
+// A synchronised step. The backward of the last micro-batch fills the buckets.
 Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                                                 AccumulatedGradients* accumulated) {
   std::vector<Tensor> losses;
@@ -213,7 +213,7 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
     owned.emplace(*buckets, of_step, step);
   };
   micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, begin);
-  if (losses.empty()) {  // nothing to add, but the other ranks wait for this rank's part
+  if (losses.empty()) {  // no samples, but the other ranks wait for this rank's buckets
     micro_batches.sets().begin(0, 1);
     begin();
   }
@@ -223,7 +223,7 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
 
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {
   ++state_->local_depth;
-  state_->gradients_are_means = false;  // from here on they are this rank's; a mean is the same on all ranks
+  state_->gradients_are_means = false;  // from now on grad() is this rank's; a mean is the same on all ranks
   return NoSync(this);
 }
 

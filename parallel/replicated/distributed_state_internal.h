@@ -1,4 +1,4 @@
-// What a DistributedDataParallel consists of.
+// The state of a DistributedDataParallel.
 #pragma once
 
 #include <memory>
@@ -18,10 +18,10 @@ struct DistributedDataParallel::State final : ReducedModel {
   // A call of join on this rank.
   struct Join {
     const JoinOptions& options;
-    std::int64_t own_steps = 0;  // synchronised, with data of this rank
-    bool is_out = false;         // of data
-    int joined = 0;              // ranks that were out of data in the last step
-    int buffers_of = 0;          // the first rank that was not
+    std::int64_t own_steps = 0;  // synchronised steps with data of this rank
+    bool is_out = false;         // this rank has no more data: it has joined
+    int joined = 0;              // ranks that had joined by the last step
+    int buffers_of = 0;          // the first rank that had not: its buffers are broadcast
   };
 
   void take_group();
@@ -29,7 +29,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   void share_state(int root);
   void share_buffers(int root);
 
-  // Leaf hook: this parameter's gradient is complete.
+  // The leaf hook of a parameter, called when its gradient is complete.
   void complete(std::size_t parameter, autograd::Run& run);
   void begin_backward_step(autograd::Run& run);
   void begin_traffic(const autograd::Run* run);
@@ -54,12 +54,12 @@ struct DistributedDataParallel::State final : ReducedModel {
   MicroBatchesInTurn micro_batches;
   std::shared_ptr<CommHook> hook;
   std::unique_ptr<GradientBuckets> buckets;
-  DistributedStep* step = nullptr;  // the one under way, owned by what ends it
+  DistributedStep* step = nullptr;  // in progress, null: none; owned by what ends it
   std::optional<Join> joining;
-  int local_depth = 0;               // no_sync guards, and micro-batches before the last: gradients stay on this rank
-  bool gradients_are_means = false;  // over all ranks, not this rank's own
+  int local_depth = 0;               // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
+  bool gradients_are_means = false;  // grad() holds means over all ranks, not this rank's gradients
   bool wants_stop = false;
-  StepSummary last = {};  // of all ranks, in the last step
+  StepSummary last = {};  // sum over all ranks, in the last step
 };
 
 }  // namespace lockstep::parallel

@@ -58,7 +58,7 @@ StepSummary DistributedStep::finish() {
   return total;
 }
 
-// The mean over the micro-batches that ran, also where joined ranks count for the gradients.
+// The mean is over the micro-batches that ran, even if joined ranks count in the mean of the gradients.
 void DistributedStep::take_loss(const StepSummary& total) {
   const Tensor loss = raw::full(Shape(), total.loss, {.dtype = buckets_.dtype()});
   if (inputs_.weighted)

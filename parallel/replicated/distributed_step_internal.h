@@ -1,4 +1,4 @@
-// One synchronised step of one model on this rank: from its first complete gradient to the averaged gradients in grad().
+// One synchronised step of one model on this rank, from the first complete gradient to averaged gradients in grad().
 #pragma once
 
 #include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
@@ -7,26 +7,26 @@
 
 namespace lockstep::parallel {
 
-// What a step must know. A backward of the user's own is one micro-batch, whose gradients are in grad().
+// The inputs of a step. A backward that the user called is a step of one micro-batch, whose gradients are in grad().
 struct StepInputs {
   StepSummary own = {};                         // of this rank
-  int ranks = 1, micro_batches_per_rank = 1;    // as if all had samples
-  bool weighted = false;                        // gradients count by samples
-  GradientSets* sets = nullptr;                 // the sums over this rank's micro-batches
-  AccumulatedGradients* accumulated = nullptr;  // gradients of earlier steps of this rank, which join the sum ...
-  double accumulated_factor = 1;                // ... times this, as they are means and the others sums
+  int ranks = 1, micro_batches_per_rank = 1;    // the plan, also counting micro-batches without samples
+  bool weighted = false;                        // by samples: gradients are sums over samples
+  GradientSets* sets = nullptr;                 // the sums over this rank's micro-batches; null: grad()
+  AccumulatedGradients* accumulated = nullptr;  // of earlier steps of this rank: added to the sums,
+  double accumulated_factor = 1;                // times this factor, as they are means
   bool counts_joined = false;                   // joined ranks count as if their gradients were zero
-  const autograd::Run* run = nullptr;           // the backward whose end ends the step; null: its owner ends it
+  const autograd::Run* run = nullptr;           // the backward that ends the step; null: its owner does
 };
 
-// The step is owned by what ends it: by a training step's `backward(x, y, loss_fn)`, or by the backward that the user
-// called. Its life has three states:
+// The step is owned by what ends it: by `backward(x, y, loss_fn)`, or by the backward that the user called. It has
+// three states:
 //
-//   filling   backward runs: complete gradients are marked ready, and full buckets launched, in order
-//   launched  backward is over: gradients that it did not reach count as unused, and every bucket is in flight
-//   finished  every bucket has been waited for, gradients are scaled and in grad(), `total` is known
+//   filling   backward runs: complete gradients are marked ready, and full buckets are launched, in order
+//   launched  backward has ended: gradients that it did not reach count as unused, and all buckets are in flight
+//   finished  all buckets are complete, and the scaled gradients are in grad()
 //
-// A step that ends before it is finished, by an error, leaves no trace: the next one begins with empty buckets.
+// After an error the step is destroyed unfinished; the next one starts again at the first bucket.
 class DistributedStep {
  public:
   // `current` refers to the step until it is finished or destroyed.
@@ -38,15 +38,16 @@ class DistributedStep {
   DistributedStep& operator=(const DistributedStep&) = delete;
 
   const autograd::Run* run() const { return inputs_.run; }
-  // The parameter's gradient is complete. Then launches full buckets; `shared`: other models share the ranks.
+  // Marks a complete gradient as ready and launches full buckets. `shared`: other models use the same ranks.
   void complete(std::size_t parameter, bool shared);
+  // Marks gradients that backward did not reach, and launches all remaining buckets.
   void launch_rest();
-  // Returns the sum over all ranks.
+  // Finishes the step. Returns the sum of the ranks' summaries.
   StepSummary finish();
-  // For a rank that is out of data: launches the first bucket alone. False where its summary says that all ranks are out
-  // of data: then there is no step.
+  // On a joined rank: launches the first bucket. Returns false if its summary says that all ranks have joined: then
+  // there is no step.
   bool begin_joined();
-  // The mean loss over all ranks' micro-batches, of a finished step.
+  // The mean loss over all ranks' micro-batches; known when the step is finished.
   double mean_loss() const { return mean_loss_; }
 
  private:

@@ -70,13 +70,13 @@ Tensor ForwardPass::record(std::unique_ptr<ForwardPass> pass, const Batch& input
   return gathered;
 }
 
-// Which input of the operation a replica's leaf stands for.
+// The input of the operation that a replica's leaf represents.
 std::size_t ForwardPass::input_of(const Part& part, std::size_t leaf) const {
   const std::size_t shared = trained_.size() + inputs_.size();
   return leaf < shared ? leaf : part.first_captured + leaf - shared;
 }
 
-// On a replica's thread: the gradients of its leaves.
+// Called on a replica's thread. Returns the gradients of its leaves.
 std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const autograd::Needs& needs) {
   const Part& part = parts_[static_cast<std::size_t>(replica)];
   std::vector<Tensor> gradients(part.leaves.size()), wanted;
@@ -100,7 +100,7 @@ std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const
   return gradients;
 }
 
-// The gradient of an input: those of its rows, one after another; zeros where a replica did not use them.
+// Concatenates the replicas' gradients of an input; zeros for a replica that did not use the input.
 Tensor ForwardPass::join_rows(std::vector<Tensor> gradients, std::size_t leaf, Device device) {
   if (std::ranges::none_of(gradients, &Tensor::defined)) return {};
   for (std::size_t r = 0; r < gradients.size(); ++r) {
@@ -118,7 +118,7 @@ Tensor ForwardPass::join_rows(std::vector<Tensor> gradients, std::size_t leaf, D
 }
 
 autograd::Gradients ForwardPass::backward(const Tensor& grad, const autograd::Needs& needs) {
-  LOCKSTEP_CHECK(!autograd::grad_mode(), "second derivatives do not go through DataParallel; use one device");
+  LOCKSTEP_CHECK(!autograd::grad_mode(), "DataParallel: second derivatives are not supported; use one device");
   const std::shared_ptr<ReplicaWorkers> workers = workers_.lock();
   std::vector<std::vector<Tensor>> found(parts_.size());
   run_replicas(workers.get(), devices_, [&](int r) {

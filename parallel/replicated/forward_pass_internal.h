@@ -1,8 +1,7 @@
 // One forward of DataParallel as one operation of the caller's graph. Not installed.
 //
-// Each replica records a graph of its own, from leaves that nobody else sees, so that all of them can run backward at
-// the same time. What the module took from outside, a tensor that is not registered, becomes an input of the
-// operation.
+// Each replica records a graph of its own, from private leaves, so that all replicas can run backward at the same
+// time. A tensor that the module uses without having registered it is captured: it becomes an input of the operation.
 #pragma once
 
 #include <memory>
@@ -22,23 +21,23 @@ class ForwardPass {
   std::vector<nn::ReplicaView>& views() { return views_; }
   bool recording() const { return recording_; }
 
-  // On a replica's thread, around its forward. `leaves` stand for the parameters that require grad; rows of inputs that
-  // do become leaves as well.
+  // Called on a replica's thread, before and after its forward. `leaves` represent the parameters that require grad.
+  // The replica's part `rows` of inputs that require grad becomes leaves as well.
   void begin(int replica, std::vector<Tensor> leaves, Batch& rows);
   void end(int replica, const Tensor& output);
-  // Makes `gathered`, the outputs one after another, the operation's result; `inputs` are those of the constructor.
+  // Makes `gathered`, the concatenated outputs, the operation's result. `inputs` are those of the constructor.
   static Tensor record(std::unique_ptr<ForwardPass> pass, const Batch& inputs, Tensor gathered);
 
-  // Backward: the gradients of the operation's inputs.
+  // Runs backward and returns the gradients of the operation's inputs.
   autograd::Gradients backward(const Tensor& grad, const autograd::Needs& needs);
 
  private:
-  struct Part {  // a replica's
-    std::uint64_t before = 0;
-    std::vector<Tensor> leaves;      // for the parameters, the inputs, and what was captured
-    std::size_t first_captured = 0;  // input of the operation
+  struct Part {                      // of a replica
+    std::uint64_t before = 0;        // the newest operation before its forward
+    std::vector<Tensor> leaves;      // for parameters, inputs and captured tensors
+    std::size_t first_captured = 0;  // position among the operation's inputs
     autograd::CutGraph graph;
-    std::int64_t first_row = 0, rows = 0;  // in the result
+    std::int64_t first_row = 0, rows = 0;  // of the result
     bool has_graph() const { return graph.root.defined(); }
   };
   std::size_t input_of(const Part& part, std::size_t leaf) const;
@@ -50,7 +49,7 @@ class ForwardPass {
   std::shared_ptr<DeviceBooks> books_;
   bool recording_;
   std::vector<Tensor> trained_;      // parameters that require grad
-  std::vector<std::size_t> inputs_;  // those that do, by position
+  std::vector<std::size_t> inputs_;  // positions of the inputs that require grad
   std::vector<Device> input_devices_;
   std::vector<nn::ReplicaView> views_;
   std::vector<Part> parts_;

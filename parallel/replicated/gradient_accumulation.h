@@ -1,9 +1,9 @@
 /// \file
 /// GradientAccumulation: one process runs the S micro-batches of every step in turn.
 ///
-/// What GradientAccumulation computes is what DataParallel on S devices and DistributedDataParallel with S
-/// micro-batches in all compute, bit for bit: the reference the others are compared with, and gradient accumulation
-/// that does not change the result.
+/// The results equal those of DataParallel on S devices and of DistributedDataParallel with S micro-batches in total,
+/// bit for bit. So GradientAccumulation is the reference for both, and accumulating gradients does not change the
+/// result.
 #pragma once
 
 #include <memory>
@@ -14,25 +14,25 @@
 
 namespace lockstep::parallel {
 
-/// Into how many micro-batches, and how they count.
+/// The number of micro-batches, and their weights.
 struct GradientAccumulationOptions {
   int micro_batches = 1;                    ///< in a step
-  Weighting weighting = Weighting::kEqual;  ///< of micro-batches with unequal numbers of rows
+  Weighting weighting = Weighting::kEqual;  ///< of micro-batches with different numbers of samples
 };
 
-/// Trains one model on the micro-batches of each step in turn, as the head of this file says.
+/// Trains one model on the micro-batches of each step, one after another.
 class GradientAccumulation : public TrainingStep<GradientAccumulation> {
  public:
-  /// Refers to `module`, which has to live as long. Throws InvalidArgument for less than one micro-batch.
+  /// `module` must outlive this object. Throws InvalidArgument for less than one micro-batch.
   explicit GradientAccumulation(nn::Module& module, const GradientAccumulationOptions& options = {});
   ~GradientAccumulation();
   GradientAccumulation(const GradientAccumulation&) = delete;
   GradientAccumulation& operator=(const GradientAccumulation&) = delete;
 
-  Tensor operator()(const Tensor& x) const;       ///< the module's forward, on all rows at once
+  Tensor operator()(const Tensor& x) const;       ///< the module's forward, on the whole batch
   std::vector<nn::Parameter> parameters() const;  ///< the module's
 
-  // backward(x, y, loss_fn): see step.h. Gradients that stand already are added to.
+  // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 
  private:
   friend class TrainingStep<GradientAccumulation>;

@@ -40,7 +40,7 @@ void GradientBuckets::make_bucket(BucketLayout layout) {
   bucket.layout = std::move(layout);
   const BucketLayout& plan = bucket.layout;
   bucket.memory = group_->empty({plan.elements}, sum_dtype(like.dtype()), like.device());
-  raw::fill(bucket.memory, 0);  // the gaps between gradients are added up, too
+  raw::fill(bucket.memory, 0);  // the gaps between gradients are reduced as well
   bucket.metadata_place = raw::slice(bucket.memory, 0, plan.metadata, plan.elements, 1);
   bucket.metadata = bucket.memory.device().is_cpu() ? bucket.metadata_place : raw::to(bucket.metadata_place, Device());
   bucket.gradients = {.index = buckets_.size(), .buffer = raw::slice(bucket.memory, 0, 0, plan.metadata, 1)};
@@ -62,7 +62,7 @@ void GradientBuckets::make_bucket(BucketLayout layout) {
 GradientBuckets::~GradientBuckets() {
   for (Slot& slot : slots_) {
     slot.hook.remove();
-    const Tensor view = autograd::gradient_home(slot.leaf);  // that of newer buckets, where some have been made since
+    const Tensor view = autograd::gradient_home(slot.leaf);  // may be the view of newer buckets
     if (view.defined() && view.ref().get() == slot.view.ref().get()) autograd::set_gradient_home(slot.leaf, Tensor());
   }
 }
@@ -79,14 +79,14 @@ bool GradientBuckets::outdated() const {
   });
 }
 
-// --- a step -----------------------------------------------------------------------------------------------------------
+// --- a step --------------------------------------------------------------------------------------------------------
 
 void GradientBuckets::begin_step() {
   start_ = Clock::time_point();
   launched_ = done_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.layout.parameters.size();
-    bucket.metadata_work = bucket.gradient_work = nullptr;  // of a step that failed
+    bucket.metadata_work = bucket.gradient_work = nullptr;  // a failed step may have left them
   }
   for (Slot& slot : slots_) slot.ready = slot.used = false;
 }
@@ -97,13 +97,13 @@ void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) 
   slot.ready = true;
   slot.used = gradient.defined();
   if (!slot.used) {
-    raw::fill(slot.view, -0.0);  // adding it changes nothing, not even the sign of a zero
+    raw::fill(slot.view, -0.0);  // adding -0.0 changes no value, not even the sign of a zero
   } else if (gradient.raw_data() != slot.view.raw_data()) {
     if (gradient.requires_grad()) {
       warn("DistributedDataParallel: create_graph",
            "DistributedDataParallel: gradients of backward with create_graph lose their history when they are averaged "
-           "over the ranks, so they have no derivatives\ncall autograd::grad with create_graph inside the loss, and "
-           "backward without");
+           "over the ranks, so they have no derivatives\ncall autograd::grad with create_graph inside the loss "
+           "function, and backward without it");
     }
     raw::copy(gradient, slot.view);
     if (slot.dtype == slot.view.dtype()) slot.leaf.set_grad(slot.view);
@@ -178,8 +178,8 @@ void GradientBuckets::wait() {
   }
 }
 
-// A hook may fail on all ranks, and they may go on with another step: not before other ranks have finished this step's
-// operations. An all-reduce that fails leaves a failed group, with which there is no other step.
+// Waits for the operations in flight after an error of a hook: a hook may fail on all ranks, which may then start
+// another step. After an error of an all-reduce the group has failed, and there is no other step.
 void GradientBuckets::drain() {
   if (reduction_->is_one_operation()) return;
   for (Bucket& bucket : buckets_) {
@@ -188,7 +188,7 @@ void GradientBuckets::drain() {
       try {
         if (left) left->wait();
       } catch (const std::exception&) {
-        // The caller reports the first error.
+        // The caller throws the first error.
       }
     }
   }
@@ -221,9 +221,9 @@ void GradientBuckets::finish_step(const StepScale& scale, double launched_scale)
   ++steps_;
 }
 
-// --- what users see -----------------------------------------------------------------------------------------------------
+// --- statistics, traces and errors ---------------------------------------------------------------------------------
 
-// `what`: the last parameter of a bucket that is ready, else its first one.
+// `what`: for a bucket that is ready its last parameter, else its first parameter.
 void GradientBuckets::trace(TraceKind kind, const Bucket& bucket, std::string_view what) const {
   trace_event(kind, what, TraceTime::now(),
               {.bytes = bytes_of(bucket.memory), .id = static_cast<std::int64_t>(bucket.gradients.index)});

@@ -1,5 +1,5 @@
-// The gradient buckets of one model: their plan, their communication memory, the parameters' views of it, and the launch
-// of full buckets, in the same order on all ranks.
+// The gradient buckets of one model: their plan, their communication memory, the parameters' views of that memory,
+// and the launches, in the same order on all ranks.
 #pragma once
 
 #include <chrono>
@@ -21,17 +21,17 @@ class GradientBuckets {
  public:
   using Named = std::vector<std::pair<std::string, nn::Parameter>>;
   using CompleteHook = Callback<void(std::size_t parameter, autograd::Run& run)>;
-  // Buckets of at most `cap_mb` MiB. `on_complete` is called in each backward when a parameter's gradient is complete.
+  // Plans buckets of at most `cap_mb` MiB. Each backward calls `on_complete` when a parameter's gradient is complete.
   GradientBuckets(Named parameters, std::shared_ptr<ProcessGroup> group, double cap_mb, CompleteHook on_complete);
   ~GradientBuckets();  // removes the hooks and views
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  // Replaces the all-reduce. Only between steps.
+  // Replaces the all-reduce by a hook. Call it only between steps.
   void set_hook(std::shared_ptr<CommHook> hook) { reduction_ = make_hook_reduction(std::move(hook)); }
-  // The views in which autograd accumulates, by parameter; undefined for f16 and bf16 parameters, whose view is f32.
+  // The views that autograd accumulates in, by parameter; undefined for f16 and bf16 parameters, whose view is f32.
   std::vector<Tensor> views() const;
-  // True where Module::to has given a parameter another dtype or device.
+  // True if Module::to has changed the dtype or device of a parameter.
   bool outdated() const;
 
   std::size_t size() const { return slots_.size(); }               // parameters
@@ -39,30 +39,30 @@ class GradientBuckets {
   const Tensor& leaf(std::size_t parameter) const { return slots_[parameter].leaf; }
   bool is_ready(std::size_t parameter) const { return slots_[parameter].ready; }
 
-  // --- a step, in this order ---------------------------------------------------------------------------------------------
+  // --- a step, in this order ---------------------------------------------------------------------------------------
   void begin_step();
-  // The parameter's gradient is complete: it is copied to its view where it is elsewhere. Undefined: the step did not
-  // use the parameter.
+  // Marks a complete gradient as ready, and copies it to its view unless it is there. Undefined: this rank did not use
+  // the parameter.
   void mark_ready(std::size_t parameter, const Tensor& gradient);
-  // The next bucket to launch; null where all have been launched.
+  // The next bucket to launch; null if all have been launched.
   const Bucket* next() const { return launched_ < buckets_.size() ? &buckets_[launched_] : nullptr; }
-  // True if this bucket may be launched although other models may launch theirs in another order on other ranks: none
-  // may wait for other ranks before it has launched all.
+  // True if launching this bucket cannot block. Where models share the ranks, their launch orders may differ from
+  // rank to rank, so no rank may wait for others before it has launched all buckets of all models.
   bool fits_in_flight(const Bucket& bucket) const;
-  // Starts the reduction of the next bucket, in two parts: the metadata, with gradients where one message carries both,
-  // then the rest. `summary` is sent with the first bucket. The sums are multiplied by `scale`.
+  // Starts the reduction of the next bucket, in two parts: the metadata (the all-reduce policy: everything), then the
+  // gradients. `summary` is sent with the first bucket. The sums are multiplied by `scale`.
   void launch_metadata(const StepSummary& summary, double scale);
   void launch_gradients();
-  void wait_for_metadata() { wait_for(buckets_.front()); }  // of the first bucket, for what was launched of it
+  void wait_for_metadata() { wait_for(buckets_.front()); }  // of the first bucket
   void wait();                                              // for all buckets
   // The sum of the ranks' summaries.
   StepSummary total(double scale) const { return StepSummary::read(buckets_.front().metadata, scale); }
-  // Multiplies the gradients by scale.first, where the reduction has not done so by `launched_scale`, and scale.second,
-  // and places them in grad() of all parameters that any rank used.
+  // Multiplies the gradients by scale.first (divided by the factor that the reduction has applied for
+  // `launched_scale`) and by scale.second, and places them in grad() of all parameters that any rank used.
   void finish_step(const StepScale& scale, double launched_scale);
-  // Notes the buckets that are complete by now. Does none of their work, which would delay backward.
+  // Records which buckets are complete by now, without working on reductions, which would delay backward.
   void look_for_done();
-  // -----------------------------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------------------------------------------------
 
   std::int64_t steps() const { return steps_; }
   void fill(DistributedDataParallelStats& stats) const;
@@ -70,12 +70,12 @@ class GradientBuckets {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Slot {  // one parameter's place
+  struct Slot {  // one parameter
     std::string name;
-    Tensor leaf, view;  // the view is f32 for f16 and bf16, rounded once when the step ends
+    Tensor leaf, view;  // view: of the bucket; f32 for f16 and bf16, rounded once when the step ends
     DType dtype;
     std::size_t bucket = 0;
-    std::int64_t flag = 0;  // element of the metadata: whether the parameter was used
+    std::int64_t flag = 0;  // element of the metadata: 1 if this rank used the parameter
     bool ready = false, used = false;
     HookHandle hook;
   };
@@ -94,8 +94,8 @@ class GradientBuckets {
   CompleteHook on_complete_;
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
-  std::size_t launched_ = 0, done_ = 0;  // of the step: buckets launched; buckets known to be done, both in order
-  Clock::time_point start_;              // of the step: its first gradient was ready
+  std::size_t launched_ = 0, done_ = 0;  // of the step: buckets launched, and buckets known to be complete
+  Clock::time_point start_;              // of the step: when its first gradient was ready
   std::int64_t steps_ = 0, copies_ = 0;
 };
 

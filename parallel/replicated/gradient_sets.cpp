@@ -9,10 +9,10 @@
 namespace lockstep::parallel {
 namespace {
 
-// Whether backward gives this parameter gradients in another dtype than they are added up in.
+// True if the dtype of the parameter's gradients is not the dtype of their sums.
 bool is_narrow(const Tensor& leaf) { return leaf.dtype() != sum_dtype(leaf.dtype()); }
 
-// A leaf that was frozen after the step began gets no gradient, so it needs no place for one.
+// A leaf that was frozen after the step began gets no gradient, so it needs no view.
 void set_home(const Tensor& leaf, const Tensor& home) {
   autograd::set_gradient_home(leaf, leaf.requires_grad() ? home : Tensor());
 }
@@ -30,7 +30,7 @@ void GradientSets::clear() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) reset(p);
 }
 
-// Back to one backward that writes at home.
+// Prepares the parameter for a single backward, which writes to homes_[p].
 void GradientSets::reset(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();
   autograd::set_whole_contributions(leaf, false);
@@ -38,14 +38,14 @@ void GradientSets::reset(std::size_t p) {
 }
 
 void GradientSets::begin(int micro_batch, int micro_batches) {
-  if (micro_batch == 0) clear();  // also what a step that failed has left
+  if (micro_batch == 0) clear();  // a failed step may have left sets
   if (micro_batches == 1) return;
   const bool new_set = micro_batch % 2 == 0;
   const bool first_set = sets_.size() == (new_set ? 0 : 1);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& leaf = parameters_[p].master();
     const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
-    const bool narrow = is_narrow(leaf);  // then each micro-batch's stands alone in grad()
+    const bool narrow = is_narrow(leaf);  // then grad() holds one micro-batch's gradient only
     set_home(leaf, first_set ? homes_[p] : Tensor());
     autograd::set_whole_contributions(leaf, !new_set && !narrow);
     leaf.set_grad(narrow ? Tensor() : before);
@@ -54,7 +54,7 @@ void GradientSets::begin(int micro_batch, int micro_batches) {
   if (!new_set) sets_.pop_back();
 }
 
-// The set that the last micro-batch was added to.
+// The parameter's gradient in the newest set, to which the last micro-batch was added.
 Tensor GradientSets::newest(std::size_t p) {
   const Tensor grad = parameters_[p].master().grad();
   return is_narrow(parameters_[p].master()) ? add_up(std::exchange(half_[p], Tensor()), widened(grad)) : grad;
@@ -67,7 +67,7 @@ void GradientSets::end(int micro_batch, int micro_batches) {
     set.push_back(newest(p));
     parameters_[p].master().set_grad(Tensor());
   }
-  // As many sets remain as micro-batch + 1 has ones in binary.
+  // The number of sets that remain is the number of ones in micro_batch + 1 in binary.
   while (sets_.size() > static_cast<std::size_t>(std::popcount(static_cast<unsigned>(micro_batch + 1)))) {
     std::vector<Tensor>& to = sets_[sets_.size() - 2];
     for (std::size_t p = 0; p < parameters_.size(); ++p) to[p] = add_up(to[p], sets_.back()[p]);

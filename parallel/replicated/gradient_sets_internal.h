@@ -1,9 +1,8 @@
-// The gradients of several micro-batches that run one after another on the same parameters, added up in canonical
-// order. Not installed.
+// Canonical sums of the gradients of micro-batches that run one after another on the same parameters. Not installed.
 //
-// It works like a binary counter: a micro-batch with an even number starts a new set of gradients, one with an odd
-// number is added to the newest set, and two sets of the same size are merged. So S micro-batches need at most
-// log2(S) sets, and up to two micro-batches no spare one. Sets of f16 and bf16 parameters are f32.
+// The sets work like a binary counter: a micro-batch with an even number starts a new set of gradients, one with an
+// odd number is added to the newest set, and two sets of the same size are merged. So S micro-batches need at most
+// log2(S) sets besides the gradients in grad(). Sets of f16 and bf16 parameters are f32.
 #pragma once
 
 #include <vector>
@@ -16,15 +15,15 @@ class GradientSets {
  public:
   explicit GradientSets(std::vector<nn::Parameter> parameters);
 
-  // Where the first set, and so the sum, is to stand; undefined tensors: anywhere.
+  // The memory of the first set, and so of the sum, by parameter; undefined: allocated as needed.
   void set_homes(std::vector<Tensor> homes);
 
-  // Around the backward of micro-batch 0, 1, ... of `micro_batches`. After the last one `finish` merges what is left.
+  // Called around the backward of micro-batch 0, 1, ... of `micro_batches`. At the end `finish` merges the sets.
   void begin(int micro_batch, int micro_batches);
   void end(int micro_batch, int micro_batches);
-  // For each parameter, once the last micro-batch's gradient is complete: the sum over all micro-batches, undefined
-  // where no micro-batch used it. It is the parameter's grad() from then on; of f16 and bf16 parameters it is f32,
-  // and grad() is undefined.
+  // Returns a parameter's sum over all micro-batches, undefined if no micro-batch used the parameter. Call it once,
+  // when the last micro-batch's gradient is complete. grad() becomes this sum; for f16 and bf16 parameters, whose sum
+  // is f32, grad() becomes undefined.
   Tensor finish(std::size_t parameter);
 
  private:
@@ -33,8 +32,8 @@ class GradientSets {
   Tensor newest(std::size_t parameter);
   std::vector<nn::Parameter> parameters_;
   std::vector<Tensor> homes_;
-  std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: that set has no gradient
-  std::vector<Tensor> half_;  // of the set that an odd micro-batch completes, where that does not stand in grad()
+  std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: no gradient
+  std::vector<Tensor> half_;  // the even micro-batch's gradients of f16 and bf16 parameters, while the odd one runs
 };
 
 }  // namespace lockstep::parallel

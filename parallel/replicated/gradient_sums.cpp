@@ -8,9 +8,9 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::int64_t kShare = 1 << 14;  // elements that are worth waking another thread
+constexpr std::int64_t kShare = 1 << 14;  // elements for which it is worth waking another thread
 
-// Adds pairs, level by level, until no hole is left between the gradients.
+// Adds pairs, level by level, until all gradients are defined or one is left.
 void close_holes(std::vector<Tensor>& gradients, Device device) {
   while (gradients.size() > 1 && !std::ranges::all_of(gradients, &Tensor::defined)) {
     for (std::size_t i = 0; i < gradients.size(); i += 2) {
@@ -51,7 +51,7 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
 
 autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector<Device>& devices) {
   const TraceTime begin = TraceTime::now();
-  // On a GPU one thread starts it all.
+  // On a GPU one thread launches all kernels.
   const std::int64_t shares =
       device_.is_cpu() ? std::clamp<std::int64_t>(elements_ / kShare, 1, std::ssize(devices)) : 1;
   if (shares == 1)
@@ -74,7 +74,7 @@ autograd::Gradients GradientSums::run(ReplicaWorkers* workers, const std::vector
   return out;
 }
 
-// The elements [begin, end) of all sums one after another.
+// Computes the elements [begin, end) of the concatenated sums.
 void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
   std::vector<const void*> inputs;
   for (const Sum& sum : sums_) {
@@ -82,7 +82,7 @@ void GradientSums::combine(std::int64_t begin, std::int64_t end) const {
     const std::int64_t from = std::max(begin, sum.first), to = std::min(end, sum.first + sum.out.numel());
     if (from >= to) continue;
     inputs.clear();
-    std::vector<Tensor> here;  // of one parameter at a time
+    std::vector<Tensor> here;  // the inputs, copied to the device if needed
     for (const Tensor& each : sum.inputs) inputs.push_back(here.emplace_back(reachable(each, device_)).raw_data());
     void* const target = sum.out.raw_data();
     raw::combine({.inputs = inputs, .outputs = {&target, 1}, .dtype = sum.out.dtype(), .scale = scale_.first},

@@ -16,11 +16,11 @@ class GradientSums {
   GradientSums(Device device, const StepScale& scale, DeviceBooks& books)
       : device_(device), scale_(scale), books_(books) {}
 
-  // Notes the replicas' gradients of one parameter, `input` of the operation that runs backward. Undefined ones keep
-  // their place in the order, and count for nothing.
+  // Adds one parameter's term: the replicas' gradients of `input` of the operation that runs backward. Undefined
+  // gradients keep their place in the canonical order.
   void add(std::vector<Tensor> gradients, const autograd::Needs& needs, std::size_t input);
-  // Adds up everything, each worker an equal share of all elements, and returns the sums, undefined where all gradients
-  // are. Reading another device's memory is the transfer; GPUs' gradients are copied first.
+  // Returns the sums, undefined where all gradients are undefined. Each worker sums an equal share of all elements.
+  // On the CPU, reading another device's memory is the transfer; on a GPU, gradients are copied to `device` first.
   autograd::Gradients run(ReplicaWorkers* workers, const std::vector<Device>& devices);
 
  private:
@@ -28,7 +28,7 @@ class GradientSums {
     std::vector<Tensor> inputs;
     Tensor out;              // in the dtype of sums
     DType dtype = kFloat32;  // of the gradients
-    std::int64_t first = 0;  // element among those of all sums
+    std::int64_t first = 0;  // offset among the elements of all sums
   };
   void combine(std::int64_t begin, std::int64_t end) const;
 

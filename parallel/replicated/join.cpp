@@ -1,7 +1,7 @@
-// Ranks with different numbers of batches: joined ranks, which are out of data, take part in the steps of the others.
+// Ranks with different numbers of batches: joined ranks, which have no more data, take part in the others' steps.
 //
-// No message of its own says which ranks have joined: the step's summary does. A joined rank launches the next step's
-// first bucket like all others; where the summary says that all ranks have joined, there was no next step.
+// The step's summary says how many ranks have joined, without a message of its own. A joined rank launches
+// the next step's first bucket like all ranks; if the summary says that all ranks have joined, there is no next step.
 #include <algorithm>
 #include <span>
 
@@ -13,7 +13,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// One number of each rank.
+// Gathers one number from each rank.
 std::vector<std::int64_t> gather_numbers(ProcessGroup& group, std::int64_t own) {
   const Tensor all = raw::empty({group.size()}, {.dtype = kInt64});
   group.all_gather(all, raw::full({1}, own, {.dtype = kInt64}))->wait();
@@ -29,8 +29,8 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
   LOCKSTEP_CHECK(!state.joining, "DistributedDataParallel: join inside join of the same model");
   LOCKSTEP_CHECK(state.local_depth == 0, "DistributedDataParallel: join inside no_sync, where no step is synchronised");
   LOCKSTEP_CHECK(!LaunchQueue::of(*state.group).is_shared(),
-                 "DistributedDataParallel: join, and another model shares the group: a rank that is out of data could "
-                 "shadow the steps of one only");
+                 "DistributedDataParallel: join: another model shares the group, and a joined rank can take part in "
+                 "the steps of one model only; construct each model on its own group");
   check_same_text("DistributedDataParallel: ranks join with different options",
                   fmt::format("divide_by_initial_world_size {} throw_on_early_termination {}",
                               options.divide_by_initial_world_size, options.throw_on_early_termination),
@@ -53,15 +53,15 @@ void DistributedDataParallel::State::shadow() {
   const auto drop_gradients = [&] {
     for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
   };
-  drop_gradients();  // their buckets are the next step's
+  drop_gradients();  // the next step uses their buckets
   while (joined_step()) {
     if (joining->options.shadow_step) joining->options.shadow_step();
     drop_gradients();
   }
 }
 
-// A step of the other ranks, to which this one adds nothing; its parameters have no gradients. False where all ranks
-// have joined: then there was no step.
+// Takes part in a step of the other ranks, without gradients of this rank. Returns false if all ranks have joined:
+// then there was no step.
 bool DistributedDataParallel::State::joined_step() {
   begin_traffic(nullptr);
   StepInputs of_step = inputs({.micro_batches = 0, .joined = 1});
@@ -72,7 +72,7 @@ bool DistributedDataParallel::State::joined_step() {
   return true;
 }
 
-// Who is out of data changes at most once for each rank, and only then have ranks anything to agree about.
+// Ranks communicate here only when the number of joined ranks has changed.
 void DistributedDataParallel::State::after_joined_step() {
   Join& join = *joining;
   if (!join.is_out) ++join.own_steps;
@@ -82,7 +82,7 @@ void DistributedDataParallel::State::after_joined_step() {
     const std::vector<std::int64_t> steps = gather_numbers(*group, join.own_steps);
     const auto [fewest, most] = std::ranges::minmax_element(steps);
     throw CommError(
-        fmt::format("DistributedDataParallel: join: rank {} is out of data after {} steps, rank {} is at step {}",
+        fmt::format("DistributedDataParallel: join: rank {} has no more data after {} steps, rank {} is at step {}",
                     fewest - steps.begin(), *fewest, most - steps.begin(), *most));
   }
   const Tensor first = raw::full({1}, join.is_out ? group->size() : group->rank(), {.dtype = kInt32});
@@ -90,7 +90,7 @@ void DistributedDataParallel::State::after_joined_step() {
   join.buffers_of = first.item<int>();
 }
 
-// Ranks that were out of data have not taken the optimizer's steps.
+// Joined ranks have not taken the optimizer's steps, so they get the parameters of a rank that has.
 void DistributedDataParallel::State::end_join() {
   const std::vector<std::int64_t> steps = gather_numbers(*group, joining->own_steps);
   const auto [fewest, most] = std::ranges::minmax_element(steps);

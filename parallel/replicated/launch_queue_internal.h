@@ -1,5 +1,5 @@
-// Models whose gradients are reduced over the same ranks, on a group and its duplicates: whichever model a backward
-// reaches first on a rank, no two ranks wait for each other.
+// The models whose gradients are reduced over the same ranks, on a group and its duplicates. Backward may reach them
+// in another order on each rank; the queue's order of launches and waits prevents deadlock.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace lockstep::parallel {
 
-// What the queue needs of a model.
+// The interface of a model to the queue.
 class ReducedModel {
  public:
   virtual const ProcessGroup& own_group() const = 0;
-  // Whether a step of this model ends with `run`.
+  // True if a step of this model ends with `run`.
   virtual bool takes_part(const autograd::Run& run) const = 0;
   virtual void launch_rest() = 0;
   virtual void finish_step() = 0;
@@ -24,20 +24,20 @@ class ReducedModel {
 
 class LaunchQueue final : public GroupAttachment {
  public:
-  // The queue of the group and its duplicates.
+  // Returns the queue of the group and its duplicates.
   static LaunchQueue& of(ProcessGroup& group);
 
   void add(ReducedModel* model) { models_.push_back(model); }
   void remove(const ReducedModel* model) { std::erase(models_, model); }
   bool is_shared() const { return models_.size() > 1; }
-  // Whether a model's buckets are launched on this very group.
+  // True if a model launches its buckets on this group itself, not on a duplicate.
   bool has_model_on(const ProcessGroup& group) const;
-  // Whether a step of any model ends with `run`.
+  // True if a step of any model ends with `run`.
   bool has_step_of(const autograd::Run& run) const;
-  // At the end of backward, for all models with a step in it, in the order in which they were made: launches what is
-  // left of all, then finishes all.
+  // Called at the end of backward: launches the remaining buckets of all models with a step in it, in the order of the
+  // models' construction.
   void launch_rest(const autograd::Run& run);
-  void finish_steps(const autograd::Run& run);  // see launch_rest
+  void finish_steps(const autograd::Run& run);  // called after launch_rest, in the same order
 
  private:
   std::vector<ReducedModel*> models_;

@@ -1,5 +1,5 @@
-// Buffers in a step over micro-batches: every micro-batch sees the values from the start of the step, and only what
-// micro-batch 0 writes is kept. Not installed.
+// Buffers in a step over micro-batches: every micro-batch reads the values from the start of the step, and only the
+// writes of micro-batch 0 are kept. Not installed.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ class MicroBatchBuffers {
  public:
   explicit MicroBatchBuffers(const nn::Module& module) : buffers_(module.buffers()) {}
 
-  // Remembers the values, where more than one micro-batch will run here.
+  // Saves the values if more than one micro-batch will run here.
   void begin_step(bool several);
-  // What the buffers stand for in a micro-batch that is not the first: fresh copies, placed in `view`.
-  // They stay on their devices, or go to `device`. Returns their bytes.
+  // Enters copies of the saved values in `view`, for a micro-batch other than the first. The copies are on the
+  // buffers' devices, or on `device`. Returns their bytes.
   std::int64_t enter(nn::ReplicaView& view, std::optional<Device> device = std::nullopt) const;
   bool empty() const { return buffers_.empty(); }
 

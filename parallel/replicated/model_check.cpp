@@ -22,7 +22,7 @@ std::vector<Entry> entries_of(const nn::Module& module) {
   return entries;
 }
 
-// One line for each entry; devices by the order in which they appear, since ranks have devices of their own.
+// Returns one line for each entry. Devices are numbered in order of appearance, as their names differ between ranks.
 std::vector<std::string> lines_of(const nn::Module& module, const std::string& options) {
   std::vector<std::string> lines = {"options " + options};
   std::vector<Device> devices;
@@ -56,7 +56,7 @@ Tensor gather_all(ProcessGroup& group, const std::vector<std::int64_t>& own) {
   return all;
 }
 
-// Rank `rank`'s line k, on all ranks.
+// Broadcasts line k of rank `rank`.
 std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines, std::size_t k, int rank) {
   constexpr std::int64_t kLongest = 256;
   std::string text = k < lines.size() ? lines[k] : "nothing";
@@ -95,7 +95,7 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
 
 void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers) {
   std::vector<Entry> entries = entries_of(module);
-  if (!with_buffers) entries.resize(module.parameters().size());  // they come first
+  if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
   std::vector<std::int64_t> hashes;
   for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
   const Tensor all = gather_all(group, hashes);

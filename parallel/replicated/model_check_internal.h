@@ -1,4 +1,4 @@
-// Do all ranks have the same model? Not installed.
+// Checks that all ranks have the same model. Not installed.
 #pragma once
 
 #include <string>
@@ -9,13 +9,14 @@
 namespace lockstep::parallel {
 
 // Compares the lists of parameters and buffers: names, shapes, dtypes, the order of devices (not their names), and
-// `options`. Throws CommError, on all ranks, naming the first rank that differs from rank 0, and where.
+// `options`. Throws CommError, on all ranks, naming the first rank that differs from rank 0, and the difference.
 void check_same_model(const nn::Module& module, ProcessGroup& group, const std::string& options);
 
-// Compares one line of text (at most 256 bytes). Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
+// Compares a line of at most 256 bytes. Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);
 
-// Compares the values of all parameters, and of buffers where asked for. Throws CommError, on all ranks, naming the first that differs.
+// Compares the values of all parameters and, `with_buffers`, of all buffers. Throws CommError, on all ranks, naming
+// the first that differs.
 void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers);
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,4 @@
-// How much of a step's communication overlaps with backward.
+// The share of a step's communication that overlaps with backward.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -10,7 +10,7 @@ namespace {
 
 using Interval = std::pair<double, double>;  // begin and end
 
-// The length of the union: time that several intervals cover counts once.
+// Returns the length of the intervals' union.
 double covered(std::vector<Interval> intervals) {
   std::ranges::sort(intervals);
   double length = 0, end = -std::numeric_limits<double>::infinity();

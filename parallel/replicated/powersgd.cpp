@@ -1,4 +1,4 @@
-// PowerSGD: gradients as products of two thin matrices. The order of operations is that of PyTorch's powerSGD_hook.
+// PowerSGD: gradients as products of two thin matrices. Operations are in the order of PyTorch's powerSGD_hook.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -10,15 +10,15 @@
 namespace lockstep::parallel {
 namespace {
 
-// A gradient that is compressed, and where its factors stand.
+// A compressed gradient, and the offsets of its factors.
 struct Matrix {
   std::size_t gradient;
   std::int64_t n, m, rank;
-  std::int64_t p_at, q_at;  // in the bucket's `first` and `second`
-  Tensor error = {};        // (n, m): what the last step left out; while a step runs, what came in
+  std::int64_t p_at, q_at;  // offsets of P in `first` and of Q in `second`
+  Tensor error = {};        // (n, m): the error of the last step; while a step runs, its input
 };
 
-// One that is not, and where its copy stands in `first`.
+// A gradient without compression, and the offset of its copy in `first`.
 struct Plain {
   std::size_t gradient;
   std::int64_t at;
@@ -28,7 +28,7 @@ Tensor part(const Tensor& buffer, std::int64_t at, std::int64_t rows, std::int64
   return raw::view(raw::slice(buffer, 0, at, at + rows * columns, 1), {rows, columns});
 }
 
-// A number in [-1, 1) for each seed. (splitmix64)
+// Returns a number in [-1, 1) for each seed (splitmix64).
 double random_number(std::uint64_t seed) {
   std::uint64_t z = seed + 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -44,8 +44,8 @@ double dot(const Column& a, const Column& b) {
   return sum;
 }
 
-// Makes the columns orthogonal to each other, of length 1 (Gram-Schmidt, each direction taken out twice, since once leaves
-// rounding errors). One that has no direction stays zero.
+// Makes the columns orthonormal by Gram-Schmidt, subtracting each projection twice, because once leaves rounding
+// errors. Columns of length zero stay zero.
 void make_orthonormal(std::vector<Column>& columns, double epsilon) {
   for (std::size_t c = 0; c < columns.size(); ++c) {
     for (std::size_t k = 0; k < 2 * c; ++k) {
@@ -73,8 +73,8 @@ void change_columns(const Tensor& matrix, Change change) {
   matrix.dtype() == kFloat64 ? change_columns_of<double>(matrix, change) : change_columns_of<float>(matrix, change);
 }
 
-// Columns without a direction, at first and after a gradient of zeros (or not a number), are drawn: from them a power
-// iteration would never come back.
+// Draws the columns that are zero or not finite, at first and after a gradient of zeros or NaN: a power iteration
+// would not recover from them.
 void draw_missing(std::vector<Column>& columns, std::uint64_t seed) {
   for (Column& column : columns) {
     const double length = dot(column, column);
@@ -83,7 +83,7 @@ void draw_missing(std::vector<Column>& columns, std::uint64_t seed) {
   }
 }
 
-// error -= sent. What is not finite counts as nothing left out, so that one bad step does not spoil all that follow.
+// error -= sent. Errors that are not finite become zero, so that one bad step does not spoil all later ones.
 template <class T>
 void keep_difference(const Tensor& error, const Tensor& sent) {
   T* const to = static_cast<T*>(error.raw_data());
@@ -96,7 +96,7 @@ void keep_difference(const Tensor& error, const Tensor& sent) {
 
 }  // namespace
 
-// What is kept from step to step for one bucket.
+// The state of one bucket between steps.
 struct PowerSgdHook::Bucket {
   void plan(const GradBucket& bucket, const PowerSgdOptions& options);
   bool fits(const GradBucket& bucket) const;
@@ -113,18 +113,18 @@ struct PowerSgdHook::Bucket {
   }
   Tensor q(const Matrix& of) const { return part(second, of.q_at, of.m, of.rank); }
 
-  std::vector<Shape> shapes;  // this plan's
+  std::vector<Shape> shapes;  // of the planned gradients
   std::vector<Matrix> matrices;
   std::vector<Plain> plains;
   std::int64_t first_size = 0, second_size = 0;
   std::int64_t steps = 0;
-  std::vector<Tensor> gradients;  // of the step under way
-  Tensor first, second;           // what is sent: copies and all P, then all Q
+  std::vector<Tensor> gradients;  // of the current step
+  Tensor first, second;           // sent: copies of uncompressed gradients and all P; all Q
 };
 
 namespace {
 
-// P is on its way; waiting goes on with Q. Operations are started by `wait` alone, in the order of buckets.
+// The reduction of P, then of Q. `wait` starts the reduction of Q, so that operations follow the order of buckets.
 class Exchange final : public Work {
  public:
   Exchange(std::shared_ptr<Work> first, Callback<std::shared_ptr<Work>()> second, Callback<void()> finish)
@@ -179,10 +179,10 @@ void PowerSgdHook::Bucket::allocate(const GradBucket& bucket, ProcessGroup& grou
   const Tensor& like = bucket.buffer;
   first = group.empty({first_size}, like.dtype(), like.device());
   second = group.empty({second_size}, like.dtype(), like.device());
-  raw::fill(second, 0);  // columns of length zero are drawn anew
+  raw::fill(second, 0);  // draw_missing draws columns of length zero
 }
 
-// P = M Q for every matrix, and what is not compressed beside it.
+// Computes P = M Q for every matrix, copies the other gradients, and starts their reduction.
 std::shared_ptr<Work> PowerSgdHook::Bucket::begin(const GradBucket& bucket, ProcessGroup& group,
                                                   const PowerSgdOptions& options) {
   if (!first.defined()) allocate(bucket, group);
@@ -196,7 +196,7 @@ std::shared_ptr<Work> PowerSgdHook::Bucket::begin(const GradBucket& bucket, Proc
       if (each.error.defined()) raw::add_(m, each.error);
       each.error = raw::clone(m);
     }
-    // Numbers of their own for each step, bucket and matrix.
+    // Different random numbers for each step, bucket and matrix.
     const std::uint64_t number = (static_cast<std::uint64_t>(steps) << 16) + (bucket.index << 8) + k;
     const std::uint64_t seed = options.seed + (number << 24);
     change_columns(q(each), [&](std::vector<Column>& columns) {
@@ -208,7 +208,7 @@ std::shared_ptr<Work> PowerSgdHook::Bucket::begin(const GradBucket& bucket, Proc
   return group.all_reduce(first, ReduceOp::kAvg);
 }
 
-// Q = M' P, with P made orthonormal: from the same numbers on all ranks, and so to the same directions.
+// Makes P orthonormal, with the same result on all ranks, computes Q = M' P and starts its reduction.
 std::shared_ptr<Work> PowerSgdHook::Bucket::project_back(ProcessGroup& group, const PowerSgdOptions& options) {
   for (const Matrix& each : matrices) {
     change_columns(p(each),
@@ -218,7 +218,7 @@ std::shared_ptr<Work> PowerSgdHook::Bucket::project_back(ProcessGroup& group, co
   return group.all_reduce(second, ReduceOp::kAvg);
 }
 
-// The gradients become P Q', and the errors what that leaves out.
+// Sets the gradients to P Q' and the errors to the difference.
 void PowerSgdHook::Bucket::decompress() {
   for (const Plain& each : plains) raw::copy(copy_of(each), gradients[each.gradient]);
   for (const Matrix& each : matrices) {
@@ -243,7 +243,7 @@ PowerSgdHook::~PowerSgdHook() = default;
 
 std::shared_ptr<Work> PowerSgdHook::start(const GradBucket& bucket, ProcessGroup& group) {
   LOCKSTEP_CHECK(bucket.buffer.device().is_cpu(),
-                 "PowerSgdHook: gradients are on {}, and it works on the host's; use bf16_compress_hook()",
+                 "PowerSgdHook: gradients are on {}, expected on the CPU; use bf16_compress_hook()",
                  bucket.buffer.device().to_string());
   if (bucket.index >= buckets_.size()) buckets_.resize(bucket.index + 1);
   std::shared_ptr<Bucket>& state = buckets_[bucket.index];

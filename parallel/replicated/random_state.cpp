@@ -19,13 +19,15 @@ void share_random_state(ProcessGroup& group) {
   const Tensor all = raw::empty({group.size(), length}, {.dtype = kInt64});
   group.all_gather(all, raw::from_bytes(padded.data(), {length}, kInt64))->wait();
 
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> counters;  // the furthest, by micro-batch and stream
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> counters;  // the largest, by micro-batch and stream
   const std::span<const std::int64_t> values = all.span<std::int64_t>();
   for (int r = 0; r < group.size(); ++r) {
     const auto state = values.subspan(static_cast<std::size_t>(r * length), static_cast<std::size_t>(length));
     const auto seed = static_cast<std::uint64_t>(state[0]);
-    LOCKSTEP_CHECK(seed == own[0], "share_random_state: rank {} has seed {}, this rank {}; call manual_seed alike", r,
-                   seed, own[0]);
+    LOCKSTEP_CHECK(seed == own[0],
+                   "share_random_state: rank {} has seed {}, this rank {}; "
+                   "call manual_seed with the same seed on all ranks",
+                   r, seed, own[0]);
     for (std::size_t i = 1; i < state.size(); i += 3) {
       std::uint64_t& counter =
           counters[{static_cast<std::uint64_t>(state[i]), static_cast<std::uint64_t>(state[i + 1])}];

@@ -1,14 +1,14 @@
 /// \file
-/// Random numbers over ranks: each rank counts only what its own micro-batches have drawn.
+/// The random state of all ranks: each rank counts only the numbers that its own micro-batches have drawn.
 #pragma once
 
 #include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::parallel {
 
-/// Gives every rank the counters of all ranks' micro-batches, so that a checkpoint that one of them writes goes on bit
-/// for bit with any number of ranks. All ranks call it, before they save. Throws InvalidArgument where their seeds
-/// differ.
+/// Gives every rank the random counters of all ranks' micro-batches, so that training continues bit for bit from a
+/// checkpoint of one rank, with any number of ranks. All ranks must call this before one saves. Throws InvalidArgument
+/// if their seeds differ.
 void share_random_state(ProcessGroup& group);
 
 }  // namespace lockstep::parallel

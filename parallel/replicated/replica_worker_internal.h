@@ -1,4 +1,4 @@
-// A thread that runs one task at a time for its replica. Not installed.
+// A thread that runs tasks for its replica, one at a time. Not installed.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ class ReplicaWorker {
   ReplicaWorker(const ReplicaWorker&) = delete;
   ReplicaWorker& operator=(const ReplicaWorker&) = delete;
 
-  // `task` must live until `wait`.
+  // Starts `task`, which must live until `wait` returns.
   void start(const Callback<void()>* task) {
     {
       const std::lock_guard lock(mutex_);
@@ -32,7 +32,7 @@ class ReplicaWorker {
     }
     wake_.notify_all();
   }
-  // Returns what the task threw, null where it did not.
+  // Waits for the task. Returns its exception, null if there was none.
   std::exception_ptr wait() {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return task_ == nullptr; });

@@ -29,7 +29,7 @@ bool ReplicaWorkers::run(FunctionRef<void(int replica)> body, std::span<std::exc
   if (!lock) return false;
   std::vector<Callback<void()>> tasks;
   for (std::size_t r = 0; r < errors.size(); ++r) tasks.emplace_back([&body, r] { body(static_cast<int>(r)); });
-  const TraceSpan span(TraceKind::kWait, "replicas");  // from handing the work out: to wake a thread takes its time
+  const TraceSpan span(TraceKind::kWait, "replicas");  // includes the time to wake the threads
   for (std::size_t r = 0; r < tasks.size(); ++r) workers_[r]->start(&tasks[r]);
   for (std::size_t r = 0; r < tasks.size(); ++r) errors[r] = workers_[r]->wait();
   return true;

@@ -1,4 +1,4 @@
-// The threads of DataParallel's replicas, and what runs on them. Not installed.
+// The threads of DataParallel's replicas. Not installed.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class ReplicaWorkers {
  public:
   explicit ReplicaWorkers(std::size_t count);
 
-  // Calls body(0) to body(errors.size() - 1) at the same time, each on its own thread, and keeps what they throw.
-  // Returns false, without a call, while the threads have other work: of another thread, or of the body that calls this.
+  // Calls body(0) to body(errors.size() - 1) at the same time, each on its own thread, and stores their exceptions.
+  // Returns false, without a call, while the threads are busy, also with the body that calls this.
   bool run(FunctionRef<void(int replica)> body, std::span<std::exception_ptr> errors);
 
  private:
@@ -25,7 +25,7 @@ class ReplicaWorkers {
   std::vector<std::unique_ptr<ReplicaWorker>> workers_;
 };
 
-// Calls body(0) to body(devices.size() - 1): on the workers or, where there are none or they are busy, in turn on this
+// Calls body(0) to body(devices.size() - 1) on the workers or, if `workers` is null or busy, one after another on this
 // thread. Rethrows the first replica's exception, naming the replica and its device.
 void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, FunctionRef<void(int replica)> body);
 

@@ -30,7 +30,7 @@ void Replicas::begin_run() {
 
 std::int64_t Replicas::enter(int replica, nn::ReplicaView& view, bool recording, std::vector<Tensor>& leaves) {
   std::int64_t bytes = 0;
-  std::size_t next = 0;  // of the trained ones
+  std::size_t next = 0;  // position in trained_
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor& master = parameters_[p].master();
     Tensor own = master;

@@ -4,11 +4,11 @@
 ///
 ///     Tensor loss = run.backward(x, y, [&](const Tensor& x, const Tensor& y) { return criterion(model(x), y); });
 ///
-/// runs the function once for each micro-batch of the batch, backward included, adds up the gradients in canonical order
+/// calls the function once for each micro-batch, runs backward from each loss, sums the gradients in canonical order
 /// (micro-batches (0,1), (2,3), ...; then pairs of pairs), multiplies once by 1 / micro-batches, and returns the mean
-/// of the micro-batches' losses, detached. `x` and `y` are taken without their history; what requires grad and is no
-/// parameter of the module is refused by DataParallel. The function returns the mean loss of its micro-batch, a 0-d
-/// tensor. For the same micro-batches all modes give the same bits.
+/// of the micro-batches' losses, detached. The function returns the mean loss of its micro-batch, a 0-d tensor. It
+/// gets `x` and `y` without their history. DataParallel throws if the loss depends on another tensor that requires
+/// grad and is not a parameter of the module. For the same micro-batches all modes give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@
 
 namespace lockstep::parallel {
 
-using Batch = std::vector<Tensor>;                                     ///< tensors with one row for each example
+using Batch = std::vector<Tensor>;                                     ///< tensors whose first dimension counts samples
 using MicroBatchLoss = FunctionRef<Tensor(const Batch& micro_batch)>;  ///< the loss of one micro-batch
 
-/// How much a micro-batch counts that has more rows than others.
+/// The weights of micro-batches with different numbers of samples.
 enum class Weighting : std::uint8_t {
-  kEqual,    ///< every micro-batch the same
-  kSamples,  ///< by its rows: the result is the mean over all examples of the step
+  kEqual,    ///< all micro-batches have the same weight
+  kSamples,  ///< weight = number of samples: the result is the mean over all samples of the step
 };
 
-/// The verb, for a Mode with `Tensor run(const Batch&, MicroBatchLoss)`.
+/// The `backward` method of a Mode that has `Tensor run(const Batch&, MicroBatchLoss)`.
 template <class Mode>
 class TrainingStep {
  public:
-  /// Rows are split over the micro-batches as evenly as possible, larger micro-batches first; a micro-batch without
-  /// rows is not run.
+  /// Splits the samples over the micro-batches as evenly as possible, larger micro-batches first. A micro-batch without
+  /// samples is not run.
   template <class LossFn>
   Tensor backward(const Tensor& x, const Tensor& y, LossFn&& loss_fn) {
     return self().run({x, y},

@@ -5,11 +5,11 @@
 namespace lockstep::parallel {
 namespace {
 
-// Elements may be f32, with 24 bits: numbers are stored in digits small enough that their sum over all ranks, also after
-// it was multiplied by 1 / n and back, rounds to the right whole number.
+// Elements may be f32, with 24 bits: numbers are stored in digits so small that their sum over all ranks rounds to the
+// right integer, even after a multiplication and division by 1 / n.
 enum Element : std::int64_t { kMicroBatches, kSamplesLow, kSamplesHigh, kLoss, kFlags };
 constexpr std::int64_t kSamplesDigit = 4096;
-constexpr int kJoined = 2048;  // one joined rank in kFlags; the rest are ranks that have requested a stop
+constexpr int kJoined = 2048;  // kFlags: joined ranks times kJoined, plus ranks that have requested a stop
 
 template <class T>
 T& element(const Tensor& memory, std::int64_t at) {

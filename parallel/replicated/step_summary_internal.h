@@ -1,5 +1,4 @@
-// What ranks tell each other about a step. The first bucket carries it behind its gradients; it is written and read here
-// only.
+// What ranks tell each other about a step, stored in the metadata of the first bucket.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +7,23 @@
 
 namespace lockstep::parallel {
 
-// Of one rank, or the sum over all ranks.
+// The summary of one rank, or the sum over all ranks.
 struct StepSummary {
-  std::int64_t micro_batches = 1;  // that were run
-  std::int64_t samples = 0;        // in these micro-batches
-  double loss = 0;                 // the sum of their losses; of all ranks: times the `scale` of the reduction
+  std::int64_t micro_batches = 1;  // micro-batches that ran
+  std::int64_t samples = 0;        // of these micro-batches
+  double loss = 0;                 // sum of their losses; in the sum over all ranks times the reduction's `scale`
   int stop = 0;                    // ranks that have requested a stop
-  int joined = 0;                  // ranks that are out of data
+  int joined = 0;                  // ranks that have joined: they have no more data
 
-  static constexpr std::int64_t kElements = 5;  // of the bucket's dtype
-  // Writes to the first kElements of `metadata`, f32 or f64 on the host. At most 2^24 samples a rank are exact.
+  static constexpr std::int64_t kElements = 5;  // elements of the bucket's dtype
+  // Writes to the first kElements of `metadata`, f32 or f64 on the host. Up to 2^24 samples of a rank are exact.
   void write(const Tensor& metadata) const;
-  // Reads the sum over at most 1024 ranks, each of whose elements was multiplied by `scale`, 1 / n with n up to 1024.
+  // Reads the sum over at most 1024 ranks, whose elements were multiplied by `scale` = 1 / n, n at most 1024.
   static StepSummary read(const Tensor& metadata, double scale);
 };
 
-// One element of a bucket's metadata, on the host, without the cost of an operation.
+// Writes one element of a bucket's metadata on the host, without the cost of a tensor operation.
 void set_element(const Tensor& metadata, std::int64_t at, double value);
-double get_element(const Tensor& metadata, std::int64_t at);  // see set_element
+double get_element(const Tensor& metadata, std::int64_t at);  // reads one element
 
 }  // namespace lockstep::parallel

@@ -137,7 +137,7 @@ TEST_CASE(
           },
           {.throw_on_early_termination = true});
     });
-    CHECK_MESSAGE(contains(error, "rank 1 is out of data after 3 steps, rank 2 is at step 4"), error);
+    CHECK_MESSAGE(contains(error, "rank 1 has no more data after 3 steps, rank 2 is at step 4"), error);
     const std::uint64_t after = ls::nn::parameter_hash(model);
     CHECK((group->rank() == 1 || before != after));  // the buffer has counted
     ddp.join(
