@@ -1,7 +1,7 @@
 // Arithmetic and comparisons: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
@@ -38,10 +38,10 @@ Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size
   const Shape dims = repeated_dims(x, shape);
   const int lead = x.dim() - shape.dim();
   if (dims.empty() || (lead != 0 && lead != dims.dim()))
-    return sum_to(x, shape);  // needs.home() must not be called unless the view is then filled
-  const Tensor home = needs.home(input);
-  if (!home.defined()) return sum_to(x, shape);
-  return sum(x.to(home.dtype()), dims, lead == 0, home);
+    return sum_to(x, shape);  // needs.view() must not be called unless the view is then filled
+  const Tensor view = needs.view(input);
+  if (!view.defined()) return sum_to(x, shape);
+  return sum(x.to(view.dtype()), dims, lead == 0, view);
 }
 
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) {

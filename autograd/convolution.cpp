@@ -1,7 +1,7 @@
 // Convolution: forward and gradients side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
@@ -20,20 +20,20 @@ namespace {
 // <g, conv(x, w)> = <by_input(g, w), x> = <by_weight(g, x), w>.
 Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvolutionOptions& options);
 Tensor by_weight(const Tensor& grad, const Tensor& x, const Shape& shape, const ConvolutionOptions& options,
-                 const Tensor& home);
+                 const Tensor& view);
 
 Tensor by_input(const Tensor& grad, const Tensor& weight, const Shape& shape, const ConvolutionOptions& options) {
   return record("conv2d_backward_input", raw::conv2d_backward_input(grad, weight, shape, options), {grad, weight},
                 [g = Saved(grad, requires_grad(weight)), w = Saved(weight, requires_grad(grad)),
                  w_shape = weight.shape(), options](const Tensor& upstream, const Needs& needs) {
                   return Gradients{needs[0] ? conv(upstream, *w, {}, options) : Tensor(),
-                                   needs[1] ? by_weight(*g, upstream, w_shape, options, needs.home(1)) : Tensor()};
+                                   needs[1] ? by_weight(*g, upstream, w_shape, options, needs.view(1)) : Tensor()};
                 });
 }
 
 Tensor by_weight(const Tensor& grad, const Tensor& x, const Shape& shape, const ConvolutionOptions& options,
-                 const Tensor& home) {
-  const Tensor out = home.defined() ? home : raw::empty(shape, grad.options());
+                 const Tensor& view) {
+  const Tensor out = view.defined() ? view : raw::empty(shape, grad.options());
   raw::conv2d_backward_weight(grad, x, out, options);
   return record("conv2d_backward_weight", out, {grad, x},
                 [g = Saved(grad, requires_grad(x)), x = Saved(x, requires_grad(grad)), x_shape = x.shape(), options](
@@ -49,9 +49,9 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
                  w_shape = weight.shape(), options](const Tensor& grad, const Needs& needs) {
                   return Gradients{
                       needs[0] ? by_input(grad, *w, x_shape, options) : Tensor(),
-                      needs[1] ? by_weight(grad, *x, w_shape, options, needs.home(1)) : Tensor(),
+                      needs[1] ? by_weight(grad, *x, w_shape, options, needs.view(1)) : Tensor(),
                       // sums each image first: its elements are contiguous
-                      needs[2] ? sum(sum(grad, {2, 3}), {0}, false, needs.home(2)) : Tensor(),
+                      needs[2] ? sum(sum(grad, {2, 3}), {0}, false, needs.view(2)) : Tensor(),
                   };
                 });
 }

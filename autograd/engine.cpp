@@ -53,26 +53,26 @@ Tensor add_gradients(Tensor sum, const Tensor& next) {
   return sum;
 }
 
-// Adds a complete contribution to the leaf's gradient: in its home where it has one, without a copy where possible.
+// Adds a complete contribution to the leaf's gradient: in its view if it has one, without a copy where possible.
 void accumulate(History& leaf, Tensor next) {
   if (!leaf.requires_grad) return;  // frozen since the forward
   if (grad_mode()) {
     leaf.grad = leaf.grad.defined() ? add(leaf.grad, next) : keep(std::move(next));
     return;
   }
-  const bool at_home = leaf.home.defined() && next.raw_data() == leaf.home.raw_data();
-  if (leaf.grad.defined() && at_home) {  // an operation wrote its second contribution there
-    add_to(leaf.home, leaf.grad);
-    leaf.grad = leaf.home;
+  const bool in_view = leaf.view.defined() && next.raw_data() == leaf.view.raw_data();
+  if (leaf.grad.defined() && in_view) {  // an operation wrote its second contribution there
+    add_to(leaf.view, leaf.grad);
+    leaf.grad = leaf.view;
   } else if (leaf.grad.defined()) {
     add_to(leaf.grad, next);
     leaf.grad.impl().storage->bump_version();
-  } else if (at_home) {
-    leaf.grad = leaf.home;
-  } else if (leaf.home.defined() && !leaf.home_given) {
-    raw::copy(next, leaf.home);
+  } else if (in_view) {
+    leaf.grad = leaf.view;
+  } else if (leaf.view.defined() && !leaf.view_taken) {
+    raw::copy(next, leaf.view);
     ++leaf.copies;
-    leaf.grad = leaf.home;
+    leaf.grad = leaf.view;
   } else {
     leaf.grad = keep(std::move(next));
   }
@@ -136,8 +136,8 @@ class Backward final : public Run {
     added.grads.resize(node ? node->outputs.size() : 1);
     if (leaf && request_.inputs.empty()) {
       History& state = added.leaf_history();
-      state.home_given = false;  // a failed backward left it
-      added.at_once = state.tensor_hooks.empty() && (!state.whole_contributions || !state.grad.defined());
+      state.view_taken = false;  // a failed backward left it
+      added.at_once = state.tensor_hooks.empty() && (!state.separate_contributions || !state.grad.defined());
     }
     if (node) unexplored_.push_back(index);
     return index;
@@ -254,9 +254,9 @@ class Backward final : public Run {
     try {
       const NodeContext context(node);
       const TraceSpan span(TraceKind::kBackward, node.name);
-      const bool homes = request_.inputs.empty() && !grad_mode();
+      const bool views = request_.inputs.empty() && !grad_mode();
       const bool retain = request_.retain_graph || request_.create_graph;
-      Gradients gradients = node.run(at.grads, Needs(node, wanted, homes, retain));
+      Gradients gradients = node.run(at.grads, Needs(node, wanted, views, retain));
       if (!retain) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());
@@ -322,13 +322,13 @@ class Backward final : public Run {
 
 }  // namespace
 
-Tensor Needs::home(std::size_t input) const {
+Tensor Needs::view(std::size_t input) const {
   const Edge& edge = node_.edges[input];
-  if (!homes_ || !edge.leaf.defined()) return {};
+  if (!views_ || !edge.leaf.defined()) return {};
   History& leaf = *history(edge.leaf);
-  if (!leaf.home.defined() || leaf.home_given || leaf.grad.defined() || !leaf.tensor_hooks.empty()) return {};
-  leaf.home_given = true;
-  return leaf.home;
+  if (!leaf.view.defined() || leaf.view_taken || leaf.grad.defined() || !leaf.tensor_hooks.empty()) return {};
+  leaf.view_taken = true;
+  return leaf.view;
 }
 
 std::vector<Tensor> run_backward(const BackwardRequest& request) { return Backward(request).run(); }

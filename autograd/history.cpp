@@ -47,7 +47,7 @@ void Tensor::set_grad(const Tensor& grad) const {
   if (!grad.defined()) {
     if (History* own = history(*this)) {
       own->grad = Tensor();
-      own->home_given = false;
+      own->view_taken = false;
     }
     return;
   }
@@ -115,30 +115,30 @@ HookHandle Tensor::register_hook(Callback<Tensor(const Tensor&)> hook) const {
 
 namespace autograd {
 
-void set_gradient_home(const Tensor& leaf, Tensor home) {
-  if (!home.defined()) {  // the leaf may have been frozen in the meantime
+void set_gradient_view(const Tensor& leaf, Tensor view) {
+  if (!view.defined()) {  // the leaf may have been frozen in the meantime
     if (History* own = history(leaf)) {
-      own->home = Tensor();
-      own->home_given = false;
+      own->view = Tensor();
+      own->view_taken = false;
     }
     return;
   }
-  LOCKSTEP_CHECK(leaf.is_leaf() && leaf.requires_grad(), "set_gradient_home: {} is not a leaf that requires grad",
+  LOCKSTEP_CHECK(leaf.is_leaf() && leaf.requires_grad(), "set_gradient_view: {} is not a leaf that requires grad",
                  describe(leaf));
-  LOCKSTEP_CHECK((home.shape() == leaf.shape() && home.dtype() == leaf.dtype() && home.device() == leaf.device() &&
-                  home.is_contiguous()),
-                 "set_gradient_home: the gradient of {} needs a contiguous tensor like it, got {}", describe(leaf),
-                 describe(home));
+  LOCKSTEP_CHECK((view.shape() == leaf.shape() && view.dtype() == leaf.dtype() && view.device() == leaf.device() &&
+                  view.is_contiguous()),
+                 "set_gradient_view: the gradient of {} needs a contiguous tensor like it, got {}", describe(leaf),
+                 describe(view));
   History& own = *history(leaf);
-  own.home = std::move(home);
-  own.home_given = false;
+  own.view = std::move(view);
+  own.view_taken = false;
 }
 
-void set_whole_contributions(const Tensor& leaf, bool whole) { ensure_history(leaf).whole_contributions = whole; }
+void set_separate_contributions(const Tensor& leaf, bool whole) { ensure_history(leaf).separate_contributions = whole; }
 
-Tensor gradient_home(const Tensor& leaf) {
+Tensor gradient_view(const Tensor& leaf) {
   const History* own = history(leaf);
-  return own ? own->home : Tensor();
+  return own ? own->view : Tensor();
 }
 
 std::uint32_t gradient_copies(const Tensor& leaf) {

@@ -32,11 +32,11 @@ struct History final : AutogradSlot {
   std::uint32_t output = 0;
   // For a leaf:
   bool requires_grad = false;
-  bool home_given = false;           // a kernel is writing this backward's first contribution to `home`
-  bool whole_contributions = false;  // sum this backward's contributions first, then add the sum to `grad`
-  std::uint32_t copies = 0;          // contributions copied to `home` so far
+  bool view_taken = false;              // a kernel is writing this backward's first contribution to `view`
+  bool separate_contributions = false;  // sum this backward's contributions first, then add the sum to `grad`
+  std::uint32_t copies = 0;             // contributions copied to `view` so far
   Tensor grad;
-  Tensor home;                           // bucket view for the gradient; undefined if there is none
+  Tensor view;                           // bucket view for the gradient; undefined if there is none
   std::vector<Node::Hook> tensor_hooks;  // run on this backward's gradient, before it is added to `grad`
   std::vector<LeafHook> leaf_hooks;      // run after the gradient was added to `grad`
 };
@@ -48,11 +48,11 @@ History& ensure_history(const Tensor& tensor);
 
 // Sets the bucket view in which the leaf's gradient is accumulated (same shape and dtype, contiguous). An undefined
 // tensor removes it.
-void set_gradient_home(const Tensor& leaf, Tensor home);
-Tensor gradient_home(const Tensor& leaf);
+void set_gradient_view(const Tensor& leaf, Tensor view);
+Tensor gradient_view(const Tensor& leaf);
 // Whether the contributions of one backward to the leaf are summed before they are added to the gradient of earlier
 // backwards: (a + b) + (c + d) instead of ((a + b) + c) + d.
-void set_whole_contributions(const Tensor& leaf, bool whole);
+void set_separate_contributions(const Tensor& leaf, bool whole);
 // Number of contributions copied to the leaf's bucket view so far.
 std::uint32_t gradient_copies(const Tensor& leaf);
 // Calls `hook` in each backward that reaches the leaf, when the leaf's gradient is complete.

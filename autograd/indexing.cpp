@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 

@@ -45,20 +45,20 @@ struct Edge {
 /// Tells a closure which gradients are needed, and where it may write them.
 class Needs {
  public:
-  Needs(const Node& node, std::uint64_t wanted, bool homes, bool retains_graph)
-      : node_(node), wanted_(wanted), homes_(homes), retains_graph_(retains_graph) {}
+  Needs(const Node& node, std::uint64_t wanted, bool views, bool retains_graph)
+      : node_(node), wanted_(wanted), views_(views), retains_graph_(retains_graph) {}
   /// Whether input `input` needs a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
   /// The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
   /// otherwise undefined. A kernel that writes its result there avoids a copy.
-  Tensor home(std::size_t input) const;
+  Tensor view(std::size_t input) const;
   /// Whether the graph may run backward again.
   bool retains_graph() const { return retains_graph_; }
 
  private:
   const Node& node_;
   std::uint64_t wanted_;  // bit i: input i
-  bool homes_;            // gradients may be written to bucket views
+  bool views_;            // gradients may be written to bucket views
   bool retains_graph_;
 };
 

@@ -1,7 +1,7 @@
 // Layer and batch normalisation: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -39,8 +39,8 @@ Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
 // The tensor for the gradient of a parameter: its bucket view, or new memory; undefined if the gradient is not needed.
 Tensor place_for(const Needs& needs, std::size_t input, const Shape& shape, const Tensor& like) {
   if (!needs[input]) return {};
-  const Tensor home = needs.home(input);
-  return home.defined() ? home : raw::empty(shape, like.options());
+  const Tensor view = needs.view(input);
+  return view.defined() ? view : raw::empty(shape, like.options());
 }
 
 // The dimensions -count to -1.

@@ -19,8 +19,8 @@ using raw::PointwiseParams;
 namespace {
 
 // grad f''(x): the second derivative, by evaluating f' on a dual number. Third derivatives are not available this way.
-Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
-  return record(raw::name(op), raw::pointwise_bend(op, grad, x, params), {grad, x},
+Tensor second_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
+  return record(raw::name(op), raw::pointwise_second_derivative(op, grad, x, params), {grad, x},
                 [op](const Tensor&, const Needs&) -> Gradients {
                   throw InvalidArgument(
                       fmt::format("{}: third derivatives of pointwise functions are not available; wrap it in an "
@@ -30,13 +30,13 @@ Tensor bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwisePa
 }
 
 // grad f'(x), recorded only under create_graph, for second derivatives.
-Tensor slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y, const PointwiseParams& params) {
-  if (!autograd::grad_mode()) return raw::pointwise_slope(op, grad, x, y, params);
-  return record(raw::name(op), raw::pointwise_slope(op, grad, x, y, params), {grad, x},
+Tensor derivative(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y, const PointwiseParams& params) {
+  if (!autograd::grad_mode()) return raw::pointwise_derivative(op, grad, x, y, params);
+  return record(raw::name(op), raw::pointwise_derivative(op, grad, x, y, params), {grad, x},
                 [op, g = Saved(grad), x = Saved(x), y = Saved(y.defined() ? y.detach() : y), params](
                     const Tensor& gg, const Needs& needs) {
-                  return Gradients{needs[0] ? slope(op, gg, *x, *y, params) : Tensor(),
-                                   needs[1] ? bend(op, mul(gg, *g), *x, params) : Tensor()};
+                  return Gradients{needs[0] ? derivative(op, gg, *x, *y, params) : Tensor(),
+                                   needs[1] ? second_derivative(op, mul(gg, *g), *x, params) : Tensor()};
                 });
 }
 
@@ -48,7 +48,7 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
   }
   return record(raw::name(op), raw::pointwise(op, x, params), {x},
                 [op, x = Saved(x), params](const Tensor& grad, const Needs&, const Tensor& y) {
-                  return Gradients{slope(op, grad, *x, y, params)};
+                  return Gradients{derivative(op, grad, *x, y, params)};
                 });
 }
 

@@ -1,7 +1,7 @@
 // Matrix products: forward and gradient side by side.
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
@@ -31,7 +31,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                   if (needs[1]) {
                     const Tensor left = row ? a->unsqueeze(0) : *a;
                     if (a_shape.dim() == 2 && b_shape.dim() == 2) {
-                      gradients[1] = matmul(left.transpose(-1, -2), g, needs.home(1));
+                      gradients[1] = matmul(left.transpose(-1, -2), g, needs.view(1));
                     } else {
                       const Tensor full = matmul(left.transpose(-1, -2), g);
                       gradients[1] = column ? sum_to(full, {b_shape[0], 1}).reshape(b_shape) : sum_to(full, b_shape);
@@ -41,10 +41,10 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home) {
-  if (!home.defined()) return matmul(a, b);
-  raw::matmul_out(a, b, home);
-  return home;
+Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view) {
+  if (!view.defined()) return matmul(a, b);
+  raw::matmul_out(a, b, view);
+  return view;
 }
 
 namespace {
@@ -65,8 +65,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                   return Gradients{
                       // (..., in), (out, in), (out)
                       needs[0] ? matmul(grad, *w) : Tensor(),
-                      needs[1] ? matmul(rows(grad, g).transpose(0, 1), rows(*x, flat), needs.home(1)) : Tensor(),
-                      needs[2] ? sum(rows(grad, g), {0}, false, needs.home(2)) : Tensor(),
+                      needs[1] ? matmul(rows(grad, g).transpose(0, 1), rows(*x, flat), needs.view(1)) : Tensor(),
+                      needs[2] ? sum(rows(grad, g), {0}, false, needs.view(2)) : Tensor(),
                   };
                 });
 }

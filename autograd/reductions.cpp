@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/homes_internal.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
@@ -47,10 +47,10 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
   });
 }
 
-Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& home) {
-  if (!home.defined()) return sum(x, dims, keepdim);
-  raw::sum_out(x, dims, keepdim, home);
-  return home;
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view) {
+  if (!view.defined()) return sum(x, dims, keepdim);
+  raw::sum_out(x, dims, keepdim, view);
+  return view;
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {

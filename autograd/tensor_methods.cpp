@@ -3,7 +3,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/history_internal.h"
-#include "lockstep/autograd/homes_internal.h"
+#include "lockstep/autograd/view_results_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 

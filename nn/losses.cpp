@@ -34,7 +34,7 @@ double scale_of(Reduction reduction, std::int64_t count) {
 }
 
 // d loss / d x in public operations, for second derivatives. The fused kernels compute the same values.
-Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+Tensor derivative(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
   switch (loss) {
     case PointwiseLoss::kBce:
       return (x - y) / clamp_min(x * (1.0 - x), 1e-12f);
@@ -51,7 +51,7 @@ Tensor slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor&
 }
 
 // d loss / d target.
-Tensor target_slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
+Tensor target_derivative(PointwiseLoss loss, const Tensor& x, const Tensor& y, const Tensor& pos_weight) {
   switch (loss) {
     case PointwiseLoss::kBce:
       return clamp_min(log(1.0 - x), -100) - clamp_min(log(x), -100);
@@ -61,7 +61,7 @@ Tensor target_slope(PointwiseLoss loss, const Tensor& x, const Tensor& y, const 
     case PointwiseLoss::kL1:
       break;
   }
-  return -slope(loss, x, y, pos_weight);
+  return -derivative(loss, x, y, pos_weight);
 }
 
 Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
@@ -72,8 +72,8 @@ Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tens
                   if (!needs[1] && !autograd::grad_mode())
                     return Gradients{raw::pointwise_loss_backward(loss, grad, *x, *y, *p, reduction), Tensor()};
                   const Tensor scaled = grad * scale_of(reduction, x->numel());
-                  return Gradients{needs[0] ? scaled * slope(loss, *x, *y, *p) : Tensor(),
-                                   needs[1] ? scaled * target_slope(loss, *x, *y, *p) : Tensor()};
+                  return Gradients{needs[0] ? scaled * derivative(loss, *x, *y, *p) : Tensor(),
+                                   needs[1] ? scaled * target_derivative(loss, *x, *y, *p) : Tensor()};
                 });
 }
 

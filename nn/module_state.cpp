@@ -34,7 +34,7 @@ void convert_all(const Module& module, const Convert& convert) {
     const Tensor grad = tensor.grad();
     if (autograd::History* history = autograd::history(tensor)) {
       history->grad = Tensor();
-      history->home = Tensor();  // a bucket view of the old dtype and device
+      history->view = Tensor();  // a bucket view of the old dtype and device
     }
     replace_elements(tensor, fresh);
     if (grad.defined()) tensor.set_grad(convert(grad));

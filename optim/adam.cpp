@@ -64,7 +64,7 @@ void AdamBase::step() {
   const auto take = [&] {
     if (list.all().empty()) return;
     raw::AdamStep numbers = step_numbers(options_[group], steps, decoupled_);
-    capture::keep_moving(numbers, list.device(), [this, group, slots = std::move(captured)] {
+    capture::keep_on_device(numbers, list.device(), [this, group, slots = std::move(captured)] {
       for (Slot* const slot : slots) ++slot->steps;
       return step_numbers(options_[group], slots[0]->steps, decoupled_);
     });

@@ -58,7 +58,7 @@ void SGD::step() {
   const auto take = [&] {
     if (list.all().empty()) return;
     raw::SgdStep numbers = step_numbers(options_[group], first);
-    capture::keep_moving(numbers, list.device(), [this, group] { return step_numbers(options_[group], false); });
+    capture::keep_on_device(numbers, list.device(), [this, group] { return step_numbers(options_[group], false); });
     raw::sgd_step(list.all(), numbers);
     list.clear();
   };

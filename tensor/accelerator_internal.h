@@ -69,8 +69,8 @@ class Accelerator {
   virtual std::unique_ptr<RecordedWork> end_capture(int index) = 0;
   // Allocates outside stream order, also while capturing: the memory is usable immediately. Freeing it waits for the
   // device.
-  virtual void* allocate_apart(std::size_t bytes, int index) = 0;
-  virtual void deallocate_apart(void* data, int index) noexcept = 0;
+  virtual void* allocate_unordered(std::size_t bytes, int index) = 0;
+  virtual void deallocate_unordered(void* data, int index) noexcept = 0;
 
   // Pins host memory, so that copies to and from it run at full speed. Returns false if that is impossible (the system
   // limits pinned memory): copies are slower then.

@@ -22,13 +22,14 @@ Arena::Arena(Accelerator& accelerator, int index, std::size_t expected) : accele
 
 Arena::~Arena() {
   for (std::byte* const slab : slabs_) {
-    if (!capture::defer_free_apart(slab, {DeviceType::kCuda, index_})) accelerator_.deallocate_apart(slab, index_);
+    if (!capture::defer_free_unordered(slab, {DeviceType::kCuda, index_}))
+      accelerator_.deallocate_unordered(slab, index_);
   }
 }
 
 void Arena::grow(std::size_t at_least) {
   const std::size_t bytes = round_up(std::max(at_least, bytes_ / 2), kSmallestSlab);
-  auto* const slab = static_cast<std::byte*>(accelerator_.allocate_apart(bytes, index_));
+  auto* const slab = static_cast<std::byte*>(accelerator_.allocate_unordered(bytes, index_));
   slabs_.insert(slab);
   free_.emplace(slab, bytes);
   bytes_ += bytes;

@@ -20,8 +20,8 @@ bool is_active(Device device);
 Ref<Storage> allocate(std::size_t bytes, Device device);
 // Takes over memory of a tensor older than the capture, to free it later. Returns false if nothing was taken over.
 bool defer_free(void* data, std::size_t bytes, Device device) noexcept;
-// The same for memory of Accelerator::allocate_apart, of any device: freeing it waits for the device.
-bool defer_free_apart(void* data, Device device) noexcept;
+// The same for memory of Accelerator::allocate_unordered, of any device: freeing it waits for the device.
+bool defer_free_unordered(void* data, Device device) noexcept;
 // Throws InvalidArgument if the calling thread captures on the device: `op` would wait for the device.
 void forbid(const char* op, Device device);
 
@@ -29,13 +29,13 @@ void forbid(const char* op, Device device);
 // bytes in place.
 const void* place(const void* value, std::size_t bytes, Callback<void(void*)> next);
 
-// For hyperparameters that kernels read through their member `moving`, a pointer to device memory, if it is set.
+// For hyperparameters that kernels read through their member `on_device`, a pointer to device memory, if it is set.
 template <class Numbers, class Next>
-void keep_moving(Numbers& numbers, Device device, Next next) {
+void keep_on_device(Numbers& numbers, Device device, Next next) {
   static_assert(std::is_trivially_copyable_v<Numbers>);
   if (device.is_cpu() || !is_active(device)) return;
   // Updated in place, which keeps the padding bytes: equal hyperparameters are equal bytes, and are not written again.
-  numbers.moving = static_cast<const Numbers*>(
+  numbers.on_device = static_cast<const Numbers*>(
       place(&numbers, sizeof(Numbers), [next = std::move(next)](void* at) mutable { ::new (at) Numbers(next()); }));
 }
 

@@ -27,7 +27,7 @@ struct Page {
   bool is_written = false;
 };
 
-struct Moving {
+struct DeviceScalars {
   void* host;
   Callback<void(void*)> next;
 };
@@ -36,7 +36,7 @@ struct Freed {
   void* data;
   std::size_t bytes;
   Device device;
-  bool apart;  // allocated by Accelerator::allocate_apart
+  bool unordered;  // allocated by Accelerator::allocate_unordered
 };
 
 }  // namespace
@@ -47,7 +47,7 @@ struct RecordedStep {
   // frees.
   std::optional<Arena> pages_memory;
   std::vector<std::unique_ptr<Page>> pages;
-  std::vector<Moving> moving;
+  std::vector<DeviceScalars> scalars;
   std::unique_ptr<RecordedWork> work;  // destroyed first
 };
 
@@ -82,8 +82,8 @@ class Announced {
     own = nullptr;
     lock.unlock();
     for (const Freed& block : capture_.freed) {
-      if (block.apart)
-        capture_.accelerator.deallocate_apart(block.data, block.device.index());
+      if (block.unordered)
+        capture_.accelerator.deallocate_unordered(block.data, block.device.index());
       else
         capture_.accelerator.deallocate(block.data, block.bytes, block.device.index());
     }
@@ -156,16 +156,16 @@ bool capture::defer_free(void* data, std::size_t bytes, Device device) noexcept 
   const std::lock_guard lock(capture_mutex);
   Capture* const capture = under_way.load();
   if (!capture || capture->device != device) return false;
-  capture->freed.push_back({.data = data, .bytes = bytes, .device = device, .apart = false});
+  capture->freed.push_back({.data = data, .bytes = bytes, .device = device, .unordered = false});
   return true;
 }
 
-bool capture::defer_free_apart(void* data, Device device) noexcept {
+bool capture::defer_free_unordered(void* data, Device device) noexcept {
   if (!under_way.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(capture_mutex);
   Capture* const capture = under_way.load();
   if (!capture) return false;
-  capture->freed.push_back({.data = data, .bytes = 0, .device = device, .apart = true});
+  capture->freed.push_back({.data = data, .bytes = 0, .device = device, .unordered = true});
   return true;
 }
 
@@ -188,7 +188,7 @@ const void* capture::place(const void* value, std::size_t bytes, Callback<void(v
   Page& page = *recorded.pages.back();
   void* const host = page.host.data() + page.used;
   std::memcpy(host, value, bytes);
-  recorded.moving.push_back({host, std::move(next)});
+  recorded.scalars.push_back({host, std::move(next)});
   const void* const there = static_cast<const std::byte*>(page.device) + page.used;
   page.used += room;
   return there;
@@ -217,7 +217,7 @@ void CudaGraph::capture(FunctionRef<void()> step, const CaptureOptions& options)
 
 void CudaGraph::replay() {
   LOCKSTEP_CHECK(recorded_, "CudaGraph: nothing was captured; call capture() before replay()");
-  for (const Moving& moving : recorded_->moving) moving.next(moving.host);
+  for (const DeviceScalars& each : recorded_->scalars) each.next(each.host);
   start(*recorded_, device_);
 }
 

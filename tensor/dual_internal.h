@@ -14,20 +14,20 @@ namespace lockstep::LOCKSTEP_KERNELS {
 template <class T>
 struct Dual {
   T value;
-  T slope = 0;
+  T tangent = 0;
 
   HOST_DEVICE Dual(T value) : value(value) {}  // NOLINT: a number is a constant dual
-  HOST_DEVICE Dual(T value, T slope) : value(value), slope(slope) {}
+  HOST_DEVICE Dual(T value, T tangent) : value(value), tangent(tangent) {}
 
-  friend HOST_DEVICE Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.slope + b.slope}; }
-  friend HOST_DEVICE Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.slope - b.slope}; }
-  friend HOST_DEVICE Dual operator-(Dual a) { return {-a.value, -a.slope}; }
+  friend HOST_DEVICE Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.tangent + b.tangent}; }
+  friend HOST_DEVICE Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.tangent - b.tangent}; }
+  friend HOST_DEVICE Dual operator-(Dual a) { return {-a.value, -a.tangent}; }
   friend HOST_DEVICE Dual operator*(Dual a, Dual b) {
-    return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+    return {a.value * b.value, a.tangent * b.value + a.value * b.tangent};
   }
   friend HOST_DEVICE Dual operator/(Dual a, Dual b) {
     const T quotient = a.value / b.value;
-    return {quotient, (a.slope - quotient * b.slope) / b.value};
+    return {quotient, (a.tangent - quotient * b.tangent) / b.value};
   }
   friend HOST_DEVICE bool operator>(Dual a, Dual b) { return a.value > b.value; }
   friend HOST_DEVICE bool operator<(Dual a, Dual b) { return a.value < b.value; }
@@ -78,7 +78,7 @@ HOST_DEVICE inline double exp(double x) { return std::exp(x); }
 template <class T>
 HOST_DEVICE Dual<T> exp(Dual<T> d) {
   const T y = exp(d.value);
-  return {y, d.slope * y};
+  return {y, d.tangent * y};
 }
 
 // erf without branches: an odd polynomial up to 0.93, 1 - e^polynomial beyond (coefficients by N. Juffa, largest error
@@ -108,7 +108,7 @@ HOST_DEVICE inline float erf(float x) {
 HOST_DEVICE inline double erf(double x) { return std::erf(x); }
 template <class T>
 HOST_DEVICE Dual<T> erf(Dual<T> d) {
-  return {erf(d.value), d.slope * kTwoOverSqrtPi<T> * exp(-d.value * d.value)};
+  return {erf(d.value), d.tangent * kTwoOverSqrtPi<T> * exp(-d.value * d.value)};
 }
 
 #define LOCKSTEP_ELEMENTARY(name, derivative)                       \
@@ -118,7 +118,7 @@ HOST_DEVICE Dual<T> erf(Dual<T> d) {
   HOST_DEVICE Dual<T> name(Dual<T> d) {                             \
     const T x = d.value, y = name(x);                               \
     (void)x, (void)y;                                               \
-    return {y, d.slope * (derivative)};                             \
+    return {y, d.tangent * (derivative)};                           \
   }
 LOCKSTEP_ELEMENTARY(log, 1 / x)
 LOCKSTEP_ELEMENTARY(log1p, 1 / (1 + x))
@@ -132,7 +132,7 @@ HOST_DEVICE inline float pow(float x, float p) { return std::pow(x, p); }
 HOST_DEVICE inline double pow(double x, double p) { return std::pow(x, p); }
 template <class T>
 HOST_DEVICE Dual<T> pow(Dual<T> x, T p) {
-  return {std::pow(x.value, p), x.slope * p * std::pow(x.value, p - 1)};
+  return {std::pow(x.value, p), x.tangent * p * std::pow(x.value, p - 1)};
 }
 
 }  // namespace math

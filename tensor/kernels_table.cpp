@@ -7,9 +7,9 @@ const KernelTable kTable = {
 #define KERNEL(name, signature) .name = &LOCKSTEP_KERNELS::name,
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-#define POINTWISE(name, functor, low, high)                                         \
-  .name = &LOCKSTEP_KERNELS::name, .name##_slope = &LOCKSTEP_KERNELS::name##_slope, \
-  .name##_bend = &LOCKSTEP_KERNELS::name##_bend,
+#define POINTWISE(name, functor, low, high)                                                   \
+  .name = &LOCKSTEP_KERNELS::name, .name##_derivative = &LOCKSTEP_KERNELS::name##_derivative, \
+  .name##_second_derivative = &LOCKSTEP_KERNELS::name##_second_derivative,
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };

@@ -64,9 +64,10 @@ struct PointwiseParams {  // parameters of the functor: negative slope, limits, 
 };
 const char* name(Pointwise op);
 Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params = {});  // f(x)
-Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
-                       const PointwiseParams& params);                                                    // grad f'(x)
-Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params);  // grad f''(x)
+Tensor pointwise_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
+                            const PointwiseParams& params);  // grad f'(x)
+Tensor pointwise_second_derivative(Pointwise op, const Tensor& grad, const Tensor& x,
+                                   const PointwiseParams& params);  // grad f''(x)
 
 // --- elementwise with several operands (elementwise.cpp) ------------------------------------------------------------
 enum class Compare : std::uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };

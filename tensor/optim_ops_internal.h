@@ -40,7 +40,7 @@ struct SgdStep {
   bool maximize = false;
   bool first = false;  // the buffer is initialised with the gradient, without dampening
   // In a CUDA graph: the copy of these hyperparameters in device memory, which kernels read instead.
-  const SgdStep* moving = nullptr;
+  const SgdStep* on_device = nullptr;
 };
 
 // With g = (maximize ? -grad : grad) + weight_decay p and, if momentum is not 0,
@@ -54,11 +54,11 @@ struct AdamStep {
   double beta2 = 0;
   double eps = 0;
   double weight_decay = 0;
-  double rate = 0;                   // lr / (1 - beta1^t)
-  double root = 1;                   // sqrt(1 - beta2^t)
-  double shrink = 1;                 // 1 - lr weight_decay
-  bool decoupled = false;            // AdamW: decays the parameter; otherwise adds weight_decay p to the gradient
-  const AdamStep* moving = nullptr;  // as in SgdStep
+  double rate = 0;                      // lr / (1 - beta1^t)
+  double root = 1;                      // sqrt(1 - beta2^t)
+  double shrink = 1;                    // 1 - lr weight_decay
+  bool decoupled = false;               // AdamW: decays the parameter; otherwise adds weight_decay p to the gradient
+  const AdamStep* on_device = nullptr;  // as in SgdStep
 };
 
 // mean = beta1 mean + (1 - beta1) g, square = beta2 square + (1 - beta2) g^2,

@@ -8,13 +8,13 @@ namespace {
 struct PointwiseEntry {
   const char* name;
   void (*KernelTable::*value)(const Loop<2>&, DType, const PointwiseParams&);
-  void (*KernelTable::*slope)(const Loop<4>&, DType, const PointwiseParams&);
-  void (*KernelTable::*bend)(const Loop<3>&, DType, const PointwiseParams&);
+  void (*KernelTable::*derivative)(const Loop<4>&, DType, const PointwiseParams&);
+  void (*KernelTable::*second_derivative)(const Loop<3>&, DType, const PointwiseParams&);
 };
 
 constexpr PointwiseEntry kEntries[] = {
 #define POINTWISE(name, functor, low, high) \
-  {#name, &KernelTable::name, &KernelTable::name##_slope, &KernelTable::name##_bend},
+  {#name, &KernelTable::name, &KernelTable::name##_derivative, &KernelTable::name##_second_derivative},
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };
@@ -41,18 +41,18 @@ Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
   return out;
 }
 
-Tensor pointwise_slope(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
-                       const PointwiseParams& params) {
+Tensor pointwise_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
+                            const PointwiseParams& params) {
   require_same(entry(op).name, grad, x);
   Tensor out = empty_like(x);
-  (kernels(x.device()).*entry(op).slope)(make_loop<4>(x.shape(), {&out, &grad, &x, &y}), x.dtype(), params);
+  (kernels(x.device()).*entry(op).derivative)(make_loop<4>(x.shape(), {&out, &grad, &x, &y}), x.dtype(), params);
   return out;
 }
 
-Tensor pointwise_bend(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
+Tensor pointwise_second_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
   require_same(entry(op).name, grad, x);
   Tensor out = empty_like(x);
-  (kernels(x.device()).*entry(op).bend)(make_loop<3>(x.shape(), {&out, &grad, &x}), x.dtype(), params);
+  (kernels(x.device()).*entry(op).second_derivative)(make_loop<3>(x.shape(), {&out, &grad, &x}), x.dtype(), params);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// The functors of pointwise.def: a value, a derivative (`slope`) in terms of input x and output y, and, if Eigen has a
+// The functors of pointwise.def: a value, a derivative (`derivative`) in terms of input x and output y, and, if Eigen has a
 // vectorised form, that form. Used on the host and on devices.
 //
 // To add a function: a functor here, a line in pointwise.def, a documented declaration in autograd/functions.h.
@@ -19,7 +19,7 @@ struct Neg {
     return -x;
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T /*y*/) {
+  HOST_DEVICE static T derivative(T /*x*/, T /*y*/) {
     return T(-1);
   }
 };
@@ -31,7 +31,7 @@ struct Abs {
     return x < T(0) ? -x : x + T(0);
   }  // + 0 turns -0 into 0
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0);
   }
 };
@@ -60,7 +60,7 @@ struct Exp {
     return math::exp(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return y;
   }
   template <class P>
@@ -91,7 +91,7 @@ struct Log {
     return math::log(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return T(1) / x;
   }
   template <class P>
@@ -106,7 +106,7 @@ struct Sqrt {
     return math::sqrt(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return T(0.5) / y;
   }
 };
@@ -117,7 +117,7 @@ struct Rsqrt {
     return T(1) / math::sqrt(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return T(-0.5) * y * y * y;
   }
 };
@@ -128,7 +128,7 @@ struct Sin {
     return math::sin(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return math::cos(x);
   }
   template <class P>
@@ -143,7 +143,7 @@ struct Cos {
     return math::cos(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return -math::sin(x);
   }
   template <class P>
@@ -158,7 +158,7 @@ struct Tanh {
     return math::tanh(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return T(1) - y * y;
   }
   template <class P>
@@ -173,7 +173,7 @@ struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the r
     return T(1) / (T(1) + math::exp(-x));
   }
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return y * (T(1) - y);
   }
   template <class P>
@@ -190,7 +190,7 @@ struct Relu {
     return x < T(0) ? T(0) : x;
   }  // NaN stays
   template <class T>
-  HOST_DEVICE static T slope(T /*x*/, T y) {
+  HOST_DEVICE static T derivative(T /*x*/, T y) {
     return y <= T(0) ? T(0) : T(1);
   }
 };
@@ -202,7 +202,7 @@ struct LeakyRelu {
     return x > T(0) ? x : x * T(negative);
   }
   template <class T>
-  HOST_DEVICE T slope(T x, T /*y*/) const {
+  HOST_DEVICE T derivative(T x, T /*y*/) const {
     return x > T(0) ? T(1) : T(negative);
   }
 };
@@ -213,7 +213,7 @@ struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
     return x * phi(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return phi(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
   template <class T>
@@ -228,7 +228,7 @@ struct Silu {  // x sigmoid(x)
     return x * Sigmoid::value(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     const T s = Sigmoid::value(x);
     return s * (T(1) + x * (T(1) - s));
   }
@@ -244,7 +244,7 @@ struct Softplus {  // log(1 + e^x), without overflow or loss of precision for la
     return (x > T(0) ? x : T(0)) + math::log1p(math::exp(x > T(0) ? -x : x));
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return Sigmoid::value(x);
   }
 };
@@ -255,7 +255,7 @@ struct Erf {
     return math::erf(x);
   }
   template <class T>
-  HOST_DEVICE static T slope(T x, T /*y*/) {
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
     return T(1.12837916709551257390) * math::exp(-x * x);
   }
 };
@@ -269,7 +269,7 @@ struct Clamp {
     return raised > T(high) ? T(high) : raised;
   }
   template <class T>
-  HOST_DEVICE T slope(T x, T /*y*/) const {
+  HOST_DEVICE T derivative(T x, T /*y*/) const {
     return (x > T(low) || low != low) && (x < T(high) || high != high) ? T(1) : T(0);
   }
 };
@@ -281,7 +281,7 @@ struct PowScalar {
     return raise(x, exponent);
   }
   template <class T>
-  HOST_DEVICE T slope(T x, T /*y*/) const {
+  HOST_DEVICE T derivative(T x, T /*y*/) const {
     return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);
   }
   HOST_DEVICE static float raise(float x, double p) { return math::pow(x, static_cast<float>(p)); }
@@ -305,19 +305,19 @@ F make_pointwise(const raw::PointwiseParams& params) {
 
 // grad f', or grad f''.
 template <class F, class T>
-HOST_DEVICE T times_slope(T grad, T slope) {
+HOST_DEVICE T times_derivative(T grad, T derivative) {
   if constexpr (requires { F::kStops; })
-    return slope == T(0) ? T(0) : grad * slope;
+    return derivative == T(0) ? T(0) : grad * derivative;
   else
-    return grad * slope;
+    return grad * derivative;
 }
 
 // f'' by evaluating f' on x + 1 e, with y = f(x + 1 e) = f(x) + f'(x) e.
 template <class F, class T>
-HOST_DEVICE T bend_of(const F& f, T x) {
+HOST_DEVICE T second_derivative_of(const F& f, T x) {
   const T y = f.value(x);
-  const Dual<T> slope = f.slope(Dual<T>(x, 1), Dual<T>(y, f.slope(x, y)));
-  return slope.slope;
+  const Dual<T> derivative = f.derivative(Dual<T>(x, 1), Dual<T>(y, f.derivative(x, y)));
+  return derivative.tangent;
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

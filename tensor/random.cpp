@@ -79,7 +79,7 @@ Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& opt
 random::Position reserve(random::Stream stream, std::int64_t blocks, Device device) {
   const auto count = static_cast<std::uint64_t>(blocks);
   random::Position position = random::reserve(stream, count);
-  capture::keep_moving(position, device, [stream, count, micro_batch = random::current_micro_batch()] {
+  capture::keep_on_device(position, device, [stream, count, micro_batch = random::current_micro_batch()] {
     const random::MicroBatchGuard guard(micro_batch);
     return random::reserve(stream, count);
   });

@@ -29,7 +29,7 @@ struct Position {
   std::uint64_t stream;  ///< upper half of the counter: micro-batch and purpose
   std::uint64_t offset;  ///< lower half of the counter: the first block
   /// In a CUDA graph: the copy of the position in device memory, which kernels read instead.
-  const Position* moving = nullptr;
+  const Position* on_device = nullptr;
 };
 
 /// Reserves `blocks` counter blocks (of four 32-bit words) of the current micro-batch's stream.

@@ -16,10 +16,10 @@ struct Traced<kKernel, kName> {
 };
 
 #define KERNEL(name, signature) constexpr char k_##name[] = #name;
-#define POINTWISE(name, functor, low, high)           \
-  constexpr char k_##name[] = #name;                  \
-  constexpr char k_##name##_slope[] = #name " slope"; \
-  constexpr char k_##name##_bend[] = #name " bend";
+#define POINTWISE(name, functor, low, high)                     \
+  constexpr char k_##name[] = #name;                            \
+  constexpr char k_##name##_derivative[] = #name " derivative"; \
+  constexpr char k_##name##_second_derivative[] = #name " second derivative";
 #include "lockstep/tensor/ops.def"
 #include "lockstep/tensor/pointwise.def"
 #undef KERNEL
@@ -30,7 +30,7 @@ constexpr KernelTable kTracedTable = {
 #define KERNEL(name, signature) ENTRY(name)
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-#define POINTWISE(name, functor, low, high) ENTRY(name) ENTRY(name##_slope) ENTRY(name##_bend)
+#define POINTWISE(name, functor, low, high) ENTRY(name) ENTRY(name##_derivative) ENTRY(name##_second_derivative)
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
 };

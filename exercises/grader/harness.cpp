@@ -117,7 +117,7 @@ void add_links(Links& links, const Group& group) {
   }
 }
 
-void add_step(Links& links, const par::TrafficBook& book) {
+void add_step(Links& links, const par::TrafficStats& book) {
   const std::lock_guard lock(links_mutex);
   for (const par::LinkTraffic& link : book.step_links()) {
     Sent& sent = links[{link.from, link.to}];

@@ -66,7 +66,7 @@ using Links = std::map<std::pair<int, int>, Sent>;
 // Adds what a rank has sent so far. Safe to call from all ranks.
 void add_links(Links& links, const Group& group);
 // Adds what the last step moved on a rank, or between devices.
-void add_step(Links& links, const par::TrafficBook& book);
+void add_step(Links& links, const par::TrafficStats& book);
 Sent sent_by(const Links& links, int rank);
 
 // A flat JSON object of numbers and texts. null stands for what is not done.

@@ -35,7 +35,7 @@ raw::CombineOp combine_op(ReduceOp op) {
   return raw::CombineOp::kSum;
 }
 
-void Backend::record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const {
+void Backend::record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const {
   const auto item = static_cast<std::int64_t>(item_size(call.dtype));
   const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
   const auto to_all_others = [&](auto bytes) {

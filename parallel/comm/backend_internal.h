@@ -1,5 +1,5 @@
 // What a backend implements: start one checked, contiguous operation. Everything users see (checks, strided tensors,
-// numbering, error texts, books) is done by ProcessGroup, once for all backends.
+// numbering, error texts, traffic) is done by ProcessGroup, once for all backends.
 #pragma once
 
 #include <chrono>
@@ -68,10 +68,10 @@ class Backend {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
   // On which device the operations of tensors on `device` run: what is elsewhere is copied there and back.
-  virtual Device home(Device device) const { return device.is_cpu() ? device : Device(); }
+  virtual Device device_for(Device device) const { return device.is_cpu() ? device : Device(); }
   // Whether all_to_all may have parts of different sizes.
   virtual bool takes_uneven_parts() const { return false; }
-  // Contiguous communication memory of `bytes` on a device that is its own home; `call` (kEmpty) says what for.
+  // Contiguous communication memory of `bytes` on a device that it operates on itself; `call` (kEmpty) says what for.
   virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
   // Gives back what it keeps for the next operation. All ranks call it at the same point.
   virtual void release_staging() {}
@@ -79,7 +79,7 @@ class Backend {
   virtual std::shared_ptr<Work> start(Call call) = 0;
   // Adds the bytes that this rank sends for `call`. By default by the closed forms that docs/parallel.md derives: every
   // reduction has an owner for each element, and range r of the elements belongs to rank r.
-  virtual void record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const;
+  virtual void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const;
 };
 
 // A backend is made from the user's options and this rank's place among the others. While it is made, waits of the place's

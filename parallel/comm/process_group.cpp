@@ -56,16 +56,24 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
       messages_(2 * static_cast<std::size_t>(size()), 0) {
   const std::shared_ptr<FormationWatch> watch = std::exchange(place_.watch, nullptr);
+  std::shared_ptr<ScratchStore> scratch;
   try {
-    make_backend(watch);
+    scratch = make_backend(watch);
   } catch (const Error& error) {
     if (watch) watch->explain(error);
+    throw;
+  }
+  try {
+    if (backend_) meet(scratch.get());
+  } catch (const Error& error) {  // the ranks of the backend have agreed on the reason
+    if (watch) watch->pass_on(error);
     throw;
   }
   if (watch) watch->finish();
 }
 
-void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
+// Returns the store that the backend has used, to be cleared; null where the backend keeps it, or without a store.
+std::shared_ptr<ScratchStore> ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
   const BuiltIn* const built_in = find_built_in(name);
   LOCKSTEP_CHECK(built_in || is_backend_module(name),
@@ -80,7 +88,7 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   LOCKSTEP_CHECK(!*order_text(options_.reduction) || built_in,
                  "init_process_group: sums {} are for the backends local and shm, not for '{}'",
                  order_text(options_.reduction), name);
-  if (size() == 1) return;
+  if (size() == 1) return nullptr;
   const BackendModule* const module = built_in ? nullptr : &backend_module(name);
   const bool keeps_store = module && module->keeps_store;
   const auto scratch = place_.store && !keeps_store ? std::make_shared<ScratchStore>(place_.store) : nullptr;
@@ -89,16 +97,19 @@ void ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   place.store = watch ? FormationWatch::watched(watch, store) : store;
   place.watch = watch;
   backend_ = (module ? module->make : built_in->make)(options_, place);
-  try {
-    if (scratch) {
-      barrier();  // from here on no rank reads what led the ranks to each other
+  return scratch;
+}
+
+void ProcessGroup::meet(ScratchStore* scratch) {
+  if (scratch) {
+    barrier();  // after this no rank reads the keys of the formation
+    try {
       scratch->clear();
+    } catch (const CommError&) {
+      // The rank that holds the store is gone: the next barrier names the culprit.
     }
-    barrier();                          // nobody leaves, and takes its store along, before all have come
-  } catch (const CommTimeout& error) {  // of which the ranks have found the reason between them
-    if (watch) watch->pass_on(error);
-    throw;
   }
+  barrier();  // no rank leaves, and its store with it, before all ranks have a backend
 }
 
 ProcessGroup::~ProcessGroup() {
@@ -119,9 +130,9 @@ Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
   if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
   const std::size_t bytes = static_cast<std::size_t>(count) * item_size(dtype);
   const Call call{.kind = Kind::kEmpty, .count = static_cast<std::int64_t>(bytes), .number = calls_++, .rank = rank()};
-  const Device home = backend_->home(device);
-  Ref<Storage> storage = backend_->allocate(call, bytes, home);
-  if (home != device) storage = staging_->mirror(std::move(storage), device);
+  const Device on = backend_->device_for(device);
+  Ref<Storage> storage = backend_->allocate(call, bytes, on);
+  if (on != device) storage = staging_->mirror(std::move(storage), device);
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, count, dtype)));
 }
 

@@ -7,7 +7,7 @@
 /// failed, and a new one can be made. Nothing here ends the process or prints.
 ///
 /// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns when they are back, and
-/// the copies are booked between the rank r and its GPU, which the books call -1 - r.
+/// the copies are counted as traffic between rank r and its GPU, which has the number -1 - r there.
 ///
 /// What lives in a group's own communication memory (`empty`) is exchanged without copies. A group belongs to one thread of
 /// its rank at a time. With several groups, start operations in the same order on all ranks: a few may be in flight
@@ -31,6 +31,7 @@
 namespace lockstep::parallel {
 
 class Backend;
+class ScratchStore;
 class Staging;
 struct Call;
 
@@ -136,7 +137,7 @@ class ProcessGroup {
   std::shared_ptr<GroupAttachment>& attachment() { return *attachment_; }
 
   /// What this rank has sent, by link.
-  TrafficBook& traffic() { return *traffic_; }
+  TrafficStats& traffic() { return *traffic_; }
 
   /// After large operations that will not come again: waits for those in flight and gives memory back. On all ranks.
   void release_staging();
@@ -145,14 +146,15 @@ class ProcessGroup {
 
  private:
   friend class PhaseGuard;
-  void make_backend(const std::shared_ptr<FormationWatch>& watch);
+  std::shared_ptr<ScratchStore> make_backend(const std::shared_ptr<FormationWatch>& watch);
+  void meet(ScratchStore* scratch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
   struct Launch;
   std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
   Launch record(const Call& call);
   std::shared_ptr<Work> launch(Call call);
-  std::shared_ptr<Work> start_staged(Call call, Device home);
+  std::shared_ptr<Work> start_staged(Call call, Device on);
   std::shared_ptr<Work> all_to_all_uneven(const Tensor& out, const Tensor& in, const AllToAllOptions& options);
   std::int64_t check_all_splits(const std::vector<std::int64_t>& in_splits,
                                 const std::vector<std::int64_t>& out_splits);
@@ -164,7 +166,7 @@ class ProcessGroup {
   Rendezvous place_;
   InitOptions options_;
   // Of this group and its duplicates:
-  std::shared_ptr<TrafficBook> traffic_ = std::make_shared<TrafficBook>();
+  std::shared_ptr<TrafficStats> traffic_ = std::make_shared<TrafficStats>();
   std::shared_ptr<std::shared_ptr<GroupAttachment>> attachment_ = std::make_shared<std::shared_ptr<GroupAttachment>>();
   Phase phase_ = Phase::kOther;
   std::uint64_t calls_ = 0;              // collectives so far: the next one's number

@@ -86,21 +86,21 @@ Ref<Storage> Staging::block(std::size_t bytes, Device gpu) {
 }
 
 // Where the backend works on another device: what is read goes there first, and what was written comes back at the end.
-std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device home) {
-  const auto copy = [book = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
+std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device on) {
+  const auto copy = [traffic = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
     raw::copy(from, to);
     const bool from_host = from.device().is_cpu();
     if (from_host == to.device().is_cpu()) return;
     const int gpu = -1 - rank;
-    book->add(from_host ? rank : gpu, from_host ? gpu : rank, phase,
-              to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
+    traffic->add(from_host ? rank : gpu, from_host ? gpu : rank, phase,
+                 to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
   };
   const Tensor in = call.in, out = call.out;
   const bool sends = call.kind != Kind::kBroadcast || rank() == call.root;
   const bool receives = out.defined() && (call.kind != Kind::kBroadcast || rank() != call.root);
   const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
-  if (in.defined()) call.in = staging_->place_for(in, home);
-  if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, home);
+  if (in.defined()) call.in = staging_->place_for(in, on);
+  if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, on);
   if (in.defined() && sends) copy(in, call.in);
   const Tensor result = call.out;
   std::shared_ptr<Work> work = backend_->start(std::move(call));

@@ -143,8 +143,8 @@ std::shared_ptr<Work> ProcessGroup::launch(Call call) {
   }
   const Tensor& any = call.in.defined() ? call.in : call.out;
   if (!any.defined()) return backend_->start(std::move(call));
-  const Device home = backend_->home(any.device());
-  return home == any.device() ? backend_->start(std::move(call)) : start_staged(std::move(call), home);
+  const Device on = backend_->device_for(any.device());
+  return on == any.device() ? backend_->start(std::move(call)) : start_staged(std::move(call), on);
 }
 
 // Remembers a Work that has something left to do, so that it is done though it may be dropped.

@@ -33,27 +33,27 @@ std::int64_t sum_where(const std::vector<LinkTraffic>& links, Wanted wanted) {
 
 }  // namespace
 
-void TrafficBook::add(int from, int to, Phase phase, std::int64_t bytes) {
+void TrafficStats::add(int from, int to, Phase phase, std::int64_t bytes) {
   if (bytes == 0) return;
   add_to(links_, {from, to, phase, bytes, 1});
   add_to(step_links_, {from, to, phase, bytes, 1});
 }
 
-void TrafficBook::begin_step() {
+void TrafficStats::begin_step() {
   step_links_.clear();
   ++steps_;
 }
 
-std::int64_t TrafficBook::bytes() const {
+std::int64_t TrafficStats::bytes() const {
   return sum_where(links_, [](const LinkTraffic&) { return true; });
 }
-std::int64_t TrafficBook::bytes(Phase phase) const {
+std::int64_t TrafficStats::bytes(Phase phase) const {
   return sum_where(links_, [phase](const LinkTraffic& link) { return link.phase == phase; });
 }
-std::int64_t TrafficBook::bytes_from(int end) const {
+std::int64_t TrafficStats::bytes_from(int end) const {
   return sum_where(links_, [end](const LinkTraffic& link) { return link.from == end; });
 }
-std::int64_t TrafficBook::bytes_to(int end) const {
+std::int64_t TrafficStats::bytes_to(int end) const {
   return sum_where(links_, [end](const LinkTraffic& link) { return link.to == end; });
 }
 

@@ -27,7 +27,7 @@ struct LinkTraffic {
 };
 
 /// Counts transfers by link and phase.
-class TrafficBook {
+class TrafficStats {
  public:
   void add(int from, int to, Phase phase, std::int64_t bytes);  ///< counts a transfer
   /// All links with traffic, ordered by (from, to, phase).
@@ -40,7 +40,7 @@ class TrafficBook {
   std::int64_t bytes(Phase phase) const;         ///< of one phase
   std::int64_t bytes_from(int end) const;        ///< sent by `end`
   std::int64_t bytes_to(int end) const;          ///< received by `end`
-  void clear() { *this = TrafficBook(); }        ///< resets all counters
+  void clear() { *this = TrafficStats(); }       ///< resets all counters
 
  private:
   std::vector<LinkTraffic> links_, step_links_;

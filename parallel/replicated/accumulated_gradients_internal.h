@@ -32,19 +32,22 @@ class AccumulatedGradients {
   AccumulatedGradients& operator=(const AccumulatedGradients&) = delete;
 
   // Returns `sum` (of sum_dtype) plus `factor` times the parameter's gradient, in sum's memory if that is defined.
-  Tensor join(std::size_t p, const Tensor& sum, double factor = 1) {
+  Tensor join(std::size_t p, const Tensor& sum, double factor) const {
     if (p >= grads_.size() || !grads_[p].defined()) return sum;
-    const Tensor earlier = widened(std::exchange(grads_[p], Tensor()));
+    const bool is_wide = grads_[p].dtype() == sum_dtype(grads_[p].dtype());
+    const Tensor earlier = is_wide ? raw::clone(grads_[p]) : widened(grads_[p]);
     scale_gradient(earlier, factor);
     return add_up(sum, earlier);
   }
-  // Adds the accumulated gradients to the gradients of the step.
+  // At the end of the step: adds the accumulated gradients to its gradients, or forgets those that have joined its sums.
   void add_back() {
     for (std::size_t p = 0; p < grads_.size(); ++p) {
       const Tensor& leaf = parameters_[p].master();
-      if (grads_[p].defined()) set_rounded(leaf, join(p, widened(leaf.grad())));
+      if (grads_[p].defined()) set_rounded(leaf, add_up(widened(leaf.grad()), widened(grads_[p])));
     }
+    forget();
   }
+  void forget() { grads_.clear(); }
 
  private:
   const std::vector<nn::Parameter>& parameters_;

@@ -14,7 +14,7 @@ namespace lockstep::parallel {
 struct DataParallel::State {
   State(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options)
       : module(module), options(options), replicas(module, devices), buffers(module),
-        books(std::make_shared<DeviceBooks>(std::move(devices))) {}
+        traffic(std::make_shared<DeviceTraffic>(std::move(devices))) {}
 
   void begin_step(int running);
   std::vector<Tensor> enter(int replica, nn::ReplicaView& view, bool recording);
@@ -27,7 +27,7 @@ struct DataParallel::State {
   DataParallelOptions options;
   Replicas replicas;
   MicroBatchBuffers buffers;
-  std::shared_ptr<DeviceBooks> books;
+  std::shared_ptr<DeviceTraffic> traffic;
 };
 
 DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options) {
@@ -38,13 +38,13 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
 DataParallel::~DataParallel() = default;
 
 std::vector<nn::Parameter> DataParallel::parameters() const { return state_->module.parameters(); }
-TrafficBook& DataParallel::traffic() { return state_->books->book(); }
+TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
 void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot run inside a replica or a later micro-batch of another mode; "
                  "call the module itself there");
-  books->begin_step();
+  traffic->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();
 }
@@ -53,9 +53,9 @@ void DataParallel::State::begin_step(int running) {
 std::vector<Tensor> DataParallel::State::enter(int replica, nn::ReplicaView& view, bool recording) {
   std::vector<Tensor> leaves;
   TraceTime begin = TraceTime::now();
-  books->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
+  traffic->add(0, replica, Phase::kParameters, replicas.enter(replica, view, recording, leaves), begin);
   begin = TraceTime::now();
-  if (replica > 0) books->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
+  if (replica > 0) traffic->add(0, replica, Phase::kBuffers, buffers.enter(view, replicas.device(replica)), begin);
   return leaves;
 }
 
@@ -63,10 +63,10 @@ Batch DataParallel::State::send_rows(const Batch& batch, RowRange rows, int repl
   Batch micro_batch = narrow_rows(batch, rows);
   for (Tensor& each : micro_batch) {
     if (each.device() == replicas.device(replica)) continue;
-    const int from = books->position(each.device());
+    const int from = traffic->position(each.device());
     const TraceTime begin = TraceTime::now();
     each = raw::to(each, replicas.device(replica));
-    books->add(from, replica, Phase::kInputs, bytes_of(each), begin);
+    traffic->add(from, replica, Phase::kInputs, bytes_of(each), begin);
   }
   return micro_batch;
 }
@@ -76,7 +76,8 @@ Tensor DataParallel::State::fetch(const Tensor& output, int replica) {
   const Device target = options.output_device.value_or(replicas.device(0));
   const TraceTime begin = TraceTime::now();
   Tensor fetched = raw::to(output, target);
-  if (output.device() != target) books->add(replica, books->position(target), Phase::kOutputs, bytes_of(output), begin);
+  if (output.device() != target)
+    traffic->add(replica, traffic->position(target), Phase::kOutputs, bytes_of(output), begin);
   return fetched;
 }
 
@@ -84,7 +85,7 @@ Tensor DataParallel::State::forward(const Batch& inputs, FunctionRef<Tensor(cons
   const std::int64_t rows = rows_of("DataParallel", inputs);
   const int devices = replicas.size(), running = static_cast<int>(std::clamp<std::int64_t>(rows, 1, devices));
   begin_step(running);
-  auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, books);
+  auto pass = std::make_unique<ForwardPass>(replicas, inputs, running, traffic);
   std::vector<Tensor> outputs(static_cast<std::size_t>(running));
   replicas.run(pass->views(), [&](int r) {
     std::vector<Tensor> leaves = enter(r, pass->views()[static_cast<std::size_t>(r)], pass->recording());
@@ -161,7 +162,7 @@ Tensor DataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   const TraceTime begin = TraceTime::now();
   const Tensor loss = combine_losses(losses, scale);
   for (int r = 1; r < plan.running(); ++r)
-    state.books->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
+    state.traffic->add(r, 0, Phase::kOutputs, bytes_of(losses[static_cast<std::size_t>(r)]), begin);
   return loss;
 }
 
@@ -171,7 +172,7 @@ void DataParallel::State::add_gradients(const std::vector<std::vector<Tensor>>& 
   const EnableGradGuard recording;
   const std::vector<Tensor>& trained = replicas.trained();
   const auto sum = [&](const Tensor&, const autograd::Needs& needs) {
-    GradientSums sums(replicas.device(0), scale, *books);
+    GradientSums sums(replicas.device(0), scale, *traffic);
     for (std::size_t p = 0; p < trained.size(); ++p) {
       std::vector<Tensor> of_all;
       for (const std::vector<Tensor>& each : leaves) of_all.push_back(each[p].grad());

@@ -44,7 +44,7 @@ class DataParallel : public TrainingStep<DataParallel> {
 
   /// The traffic between devices. `from` and `to` are positions in `devices`; devices.size() stands for every other
   /// device (an output device, or the device of the inputs).
-  TrafficBook& traffic();
+  TrafficStats& traffic();
   // backward(x, y, loss_fn): see step.h. Forward, loss and backward of a replica run on its own thread.
 
  private:

@@ -63,7 +63,9 @@ DistributedDataParallel::State::State(nn::Module& module, std::shared_ptr<Proces
                                       const DistributedDataParallelOptions& options)
     : module(module), group(std::move(group)), options(options), micro_batches(module) {}
 
-DistributedDataParallel::State::~State() { LaunchQueue::of(*group).remove(this); }
+DistributedDataParallel::State::~State() {
+  if (group->attachment()) LaunchQueue::of(*group).remove(this);
+}
 
 // Chooses a group on which no other model launches its buckets: the order of two models may differ from rank to rank.
 void DistributedDataParallel::State::take_group() {
@@ -91,15 +93,15 @@ void DistributedDataParallel::State::share_buffers(int root) {
 void DistributedDataParallel::State::install() {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DistributedDataParallel: cannot run inside a DataParallel replica");
-  const bool changed = micro_batches.update();
-  if (!changed && buckets && !buckets->outdated()) return;
+  micro_batches.update();
+  if (buckets && buckets->fit(micro_batches.parameters())) return;
   LOCKSTEP_CHECK(
       !joining,
       "DistributedDataParallel: inside join the trained parameters have to stay the same; freeze before join");
   buckets = std::make_unique<GradientBuckets>(trained(module), group, options.bucket_cap_mb,
                                               [this](std::size_t p, autograd::Run& run) { complete(p, run); });
   if (hook) buckets->set_hook(hook);
-  micro_batches.sets().set_homes(buckets->views());
+  micro_batches.sets().set_views(buckets->views());
 }
 
 // --- a step -------------------------------------------------------------------------------------------------------
@@ -121,6 +123,10 @@ void DistributedDataParallel::State::begin_traffic(const autograd::Run* run) {
 void DistributedDataParallel::State::complete(std::size_t parameter, autograd::Run& run) {
   if (!step && local_depth > 0) return;
   if (!step) begin_backward_step(run);
+  LOCKSTEP_CHECK(
+      !step->run() || step->run() == &run,
+      "DistributedDataParallel: a backward that runs inside another one, in a hook or a Function, reached the "
+      "same parameters; call autograd::grad there");
   step->complete(parameter, LaunchQueue::of(*group).is_shared());
 }
 
@@ -136,6 +142,7 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
   of_run.run = &run;
   auto owned = std::make_shared<DistributedStep>(*buckets, of_run, step);
   LaunchQueue& queue = LaunchQueue::of(*group);
+  // Only launches: the callbacks of the other models in this backward launch theirs before any rank waits.
   run.at_end([&queue, &run, owned] {
     queue.launch_rest(run);
     run.at_end([&queue, &run, owned] { queue.finish_steps(run); });
@@ -176,11 +183,19 @@ Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) 
                             .samples = rows_of("DistributedDataParallel", batch),
                             .micro_batches = state.options.micro_batches_per_rank,
                             .weighting = state.options.weighting};
+  LOCKSTEP_CHECK(
+      !state.micro_batches.parameters().empty(),
+      "DistributedDataParallel: no parameter of the module requires grad; unfreeze one, or do not call backward");
   AccumulatedGradients accumulated(state.micro_batches.parameters());
-  const bool were_means = std::exchange(state.gradients_are_means, false);
-  const Tensor loss = state.local_depth > 0 ? state.run_local(plan, batch, loss_fn)
-                                            : state.run_step(plan, batch, loss_fn, were_means ? nullptr : &accumulated);
-  accumulated.add_back();
+  if (state.local_depth > 0) {
+    const Tensor loss = state.run_local(plan, batch, loss_fn);
+    accumulated.add_back();
+    state.gradients_are_means = false;
+    return loss;
+  }
+  const bool were_means = state.gradients_are_means;
+  const Tensor loss = state.run_step(plan, batch, loss_fn, were_means ? nullptr : &accumulated);
+  were_means ? accumulated.add_back() : accumulated.forget();
   return loss;
 }
 

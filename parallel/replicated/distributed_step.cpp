@@ -25,6 +25,11 @@ void DistributedStep::mark_ready(std::size_t parameter) {
   buckets_.mark_ready(parameter, gradient);
 }
 
+// In the order of the buckets, which is that of the parameters from the last to the first.
+void DistributedStep::mark_all_ready() {
+  for (std::size_t p = buckets_.size(); p-- > 0;) mark_ready(p);
+}
+
 void DistributedStep::launch_next() {
   buckets_.launch_metadata(inputs_.own, scale());
   buckets_.launch_gradients();
@@ -32,12 +37,12 @@ void DistributedStep::launch_next() {
 
 void DistributedStep::launch_rest() {
   buckets_.look_for_done();
-  for (std::size_t p = 0; p < buckets_.size(); ++p) mark_ready(p);
+  mark_all_ready();
   while (buckets_.next()) launch_next();
 }
 
 bool DistributedStep::begin_joined() {
-  for (std::size_t p = 0; p < buckets_.size(); ++p) mark_ready(p);
+  mark_all_ready();
   buckets_.launch_metadata(inputs_.own, scale());
   buckets_.wait_for_metadata();
   if (buckets_.total(scale()).joined == inputs_.ranks) return false;
@@ -46,7 +51,7 @@ bool DistributedStep::begin_joined() {
 }
 
 StepSummary DistributedStep::finish() {
-  launch_rest();
+  launch_rest();  // nothing is left after a backward that the user called
   buckets_.wait();
   const StepSummary total = buckets_.total(scale());
   const int idle = inputs_.counts_joined ? total.joined * inputs_.micro_batches_per_rank : 0;

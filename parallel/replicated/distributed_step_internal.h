@@ -55,6 +55,7 @@ class DistributedStep {
   double scale() const { return inputs_.weighted ? 1 : 1.0 / micro_batches(); }  // of the reduction
   void take_loss(const StepSummary& total);
   void mark_ready(std::size_t parameter);
+  void mark_all_ready();
   void launch_next();
 
   GradientBuckets& buckets_;

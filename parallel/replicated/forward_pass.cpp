@@ -25,8 +25,9 @@ class ForwardNode final : public autograd::Node {
 
 }  // namespace
 
-ForwardPass::ForwardPass(const Replicas& replicas, const Batch& inputs, int running, std::shared_ptr<DeviceBooks> books)
-    : devices_(replicas.devices(running)), workers_(replicas.workers()), books_(std::move(books)),
+ForwardPass::ForwardPass(const Replicas& replicas, const Batch& inputs, int running,
+                         std::shared_ptr<DeviceTraffic> traffic)
+    : devices_(replicas.devices(running)), workers_(replicas.workers()), traffic_(std::move(traffic)),
       recording_(autograd::grad_mode()), views_(devices_.size()), parts_(devices_.size()) {
   if (!recording_) return;
   trained_ = replicas.trained();
@@ -91,7 +92,7 @@ std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const
   const TraceTime begin = TraceTime::now();
   const Tensor seed = raw::to(rows, part.graph.root.device());
   if (seed.device() != target_)
-    books_->add(books_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
+    traffic_->add(traffic_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
   std::vector<Tensor> found = autograd::run_backward({.roots = {&part.graph.root, 1},
                                                       .gradients = {&seed, 1},
                                                       .retain_graph = needs.retains_graph(),
@@ -111,7 +112,7 @@ Tensor ForwardPass::join_rows(std::vector<Tensor> gradients, std::size_t leaf, D
     } else if (rows.device() != device) {
       const TraceTime begin = TraceTime::now();
       rows = raw::to(rows, device);
-      books_->add(static_cast<int>(r), books_->position(device), Phase::kGradients, bytes_of(rows), begin);
+      traffic_->add(static_cast<int>(r), traffic_->position(device), Phase::kGradients, bytes_of(rows), begin);
     }
   }
   return raw::cat(gradients, 0);
@@ -130,7 +131,7 @@ autograd::Gradients ForwardPass::backward(const Tensor& grad, const autograd::Ne
     for (std::vector<Tensor>& each : found) gradients.push_back(std::move(each[leaf]));
     return gradients;
   };
-  GradientSums sums(devices_[0], StepScale(1, 1), *books_);
+  GradientSums sums(devices_[0], StepScale(1, 1), *traffic_);
   for (std::size_t i = 0; i < trained_.size(); ++i) sums.add(of_all(i), needs, i);
   autograd::Gradients gradients = sums.run(workers.get(), devices_);
   for (std::size_t i = 0; i < inputs_.size(); ++i)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/autograd/graph_cut_internal.h"
-#include "lockstep/parallel/replicated/device_books_internal.h"
+#include "lockstep/parallel/replicated/device_traffic_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replicas_internal.h"
 
@@ -16,7 +16,7 @@ namespace lockstep::parallel {
 
 class ForwardPass {
  public:
-  ForwardPass(const Replicas& replicas, const Batch& inputs, int running, std::shared_ptr<DeviceBooks> books);
+  ForwardPass(const Replicas& replicas, const Batch& inputs, int running, std::shared_ptr<DeviceTraffic> traffic);
 
   std::vector<nn::ReplicaView>& views() { return views_; }
   bool recording() const { return recording_; }
@@ -46,7 +46,7 @@ class ForwardPass {
 
   std::vector<Device> devices_;
   std::weak_ptr<ReplicaWorkers> workers_;
-  std::shared_ptr<DeviceBooks> books_;
+  std::shared_ptr<DeviceTraffic> traffic_;
   bool recording_;
   std::vector<Tensor> trained_;      // parameters that require grad
   std::vector<std::size_t> inputs_;  // positions of the inputs that require grad

@@ -31,7 +31,12 @@ GradientBuckets::GradientBuckets(Named parameters, std::shared_ptr<ProcessGroup>
   const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
   for (BucketLayout& layout : plan_buckets(handles, std::min(cap, kFirstBucketBytes), cap))
     make_bucket(std::move(layout));
-  buckets_.back().gradients.is_last = true;
+  if (!buckets_.empty()) buckets_.back().gradients.is_last = true;  // none while all parameters are frozen
+  for (std::size_t p = 0; p < slots_.size(); ++p) {                 // last: hooks refer to this object
+    Slot& slot = slots_[p];
+    if (slot.dtype == slot.view.dtype()) autograd::set_gradient_view(slot.leaf, slot.view);
+    slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
+  }
 }
 
 void GradientBuckets::make_bucket(BucketLayout layout) {
@@ -51,8 +56,6 @@ void GradientBuckets::make_bucket(BucketLayout layout) {
     slot.view = raw::view(raw::slice(bucket.memory, 0, at, at + slot.leaf.numel(), 1), slot.leaf.shape());
     slot.bucket = buckets_.size();
     slot.flag = plan.used + static_cast<std::int64_t>(k);
-    if (slot.dtype == slot.view.dtype()) autograd::set_gradient_home(slot.leaf, slot.view);
-    slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
     bucket.gradients.gradients.push_back(slot.view);
     bucket.gradients.names.push_back(slot.name);
   }
@@ -62,8 +65,8 @@ void GradientBuckets::make_bucket(BucketLayout layout) {
 GradientBuckets::~GradientBuckets() {
   for (Slot& slot : slots_) {
     slot.hook.remove();
-    const Tensor view = autograd::gradient_home(slot.leaf);  // may be the view of newer buckets
-    if (view.defined() && view.ref().get() == slot.view.ref().get()) autograd::set_gradient_home(slot.leaf, Tensor());
+    const Tensor view = autograd::gradient_view(slot.leaf);  // may be the view of newer buckets
+    if (view.defined() && view.ref().get() == slot.view.ref().get()) autograd::set_gradient_view(slot.leaf, Tensor());
   }
 }
 
@@ -73,9 +76,10 @@ std::vector<Tensor> GradientBuckets::views() const {
   return views;
 }
 
-bool GradientBuckets::outdated() const {
-  return std::ranges::any_of(slots_, [](const Slot& slot) {
-    return slot.leaf.dtype() != slot.dtype || slot.leaf.device() != slot.view.device();
+bool GradientBuckets::fit(const std::vector<nn::Parameter>& parameters) const {
+  return std::ranges::equal(slots_, parameters, [](const Slot& slot, const nn::Parameter& parameter) {
+    return slot.leaf.ref() == parameter.master().ref() && slot.leaf.dtype() == slot.dtype &&
+           slot.leaf.device() == slot.view.device();
   });
 }
 
@@ -154,7 +158,8 @@ void GradientBuckets::launch_gradients() {
   ++launched_;
 }
 
-void GradientBuckets::wait_for(Bucket& bucket) {
+void GradientBuckets::wait_for(std::size_t b) {
+  Bucket& bucket = buckets_[b];
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
     if (bucket.metadata_work) bucket.metadata_work->wait();
@@ -169,13 +174,11 @@ void GradientBuckets::wait_for(Bucket& bucket) {
   }
   bucket.metadata_work = bucket.gradient_work = nullptr;
   raw::copy(bucket.metadata_place, bucket.metadata);
+  if (b == done_) mark_done();
 }
 
 void GradientBuckets::wait() {
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    wait_for(buckets_[b]);
-    if (b == done_) mark_done();
-  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) wait_for(b);
 }
 
 // Waits for the operations in flight after an error of a hook: a hook may fail on all ranks, which may then start

@@ -31,8 +31,8 @@ class GradientBuckets {
   void set_hook(std::shared_ptr<CommHook> hook) { reduction_ = make_hook_reduction(std::move(hook)); }
   // The views that autograd accumulates in, by parameter; undefined for f16 and bf16 parameters, whose view is f32.
   std::vector<Tensor> views() const;
-  // True if Module::to has changed the dtype or device of a parameter.
-  bool outdated() const;
+  // False if these are other parameters, or Module::to has changed the dtype or device of one.
+  bool fit(const std::vector<nn::Parameter>& parameters) const;
 
   std::size_t size() const { return slots_.size(); }               // parameters
   DType dtype() const { return buckets_.front().memory.dtype(); }  // of the summary
@@ -53,8 +53,8 @@ class GradientBuckets {
   // gradients. `summary` is sent with the first bucket. The sums are multiplied by `scale`.
   void launch_metadata(const StepSummary& summary, double scale);
   void launch_gradients();
-  void wait_for_metadata() { wait_for(buckets_.front()); }  // of the first bucket
-  void wait();                                              // for all buckets
+  void wait_for_metadata() { wait_for(0); }  // of the first bucket
+  void wait();                               // for all buckets
   // The sum of the ranks' summaries.
   StepSummary total(double scale) const { return StepSummary::read(buckets_.front().metadata, scale); }
   // Multiplies the gradients by scale.first (divided by the factor that the reduction has applied for
@@ -81,7 +81,7 @@ class GradientBuckets {
   };
 
   void make_bucket(BucketLayout layout);
-  void wait_for(Bucket& bucket);
+  void wait_for(std::size_t bucket);
   void drain();
   void mark_done();
   void trace(TraceKind kind, const Bucket& bucket, std::string_view what) const;

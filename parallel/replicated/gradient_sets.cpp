@@ -13,16 +13,16 @@ namespace {
 bool is_narrow(const Tensor& leaf) { return leaf.dtype() != sum_dtype(leaf.dtype()); }
 
 // A leaf that was frozen after the step began gets no gradient, so it needs no view.
-void set_home(const Tensor& leaf, const Tensor& home) {
-  autograd::set_gradient_home(leaf, leaf.requires_grad() ? home : Tensor());
+void set_view(const Tensor& leaf, const Tensor& view) {
+  autograd::set_gradient_view(leaf, leaf.requires_grad() ? view : Tensor());
 }
 
 }  // namespace
 
 GradientSets::GradientSets(std::vector<nn::Parameter> parameters)
-    : parameters_(std::move(parameters)), homes_(parameters_.size()), half_(parameters_.size()) {}
+    : parameters_(std::move(parameters)), views_(parameters_.size()), half_(parameters_.size()) {}
 
-void GradientSets::set_homes(std::vector<Tensor> homes) { homes_ = std::move(homes); }
+void GradientSets::set_views(std::vector<Tensor> views) { views_ = std::move(views); }
 
 void GradientSets::clear() {
   sets_.clear();
@@ -30,11 +30,11 @@ void GradientSets::clear() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) reset(p);
 }
 
-// Prepares the parameter for a single backward, which writes to homes_[p].
+// Prepares the parameter for a single backward, which writes to views_[p].
 void GradientSets::reset(std::size_t p) {
   const Tensor& leaf = parameters_[p].master();
-  autograd::set_whole_contributions(leaf, false);
-  set_home(leaf, homes_[p]);
+  autograd::set_separate_contributions(leaf, false);
+  set_view(leaf, views_[p]);
 }
 
 void GradientSets::begin(int micro_batch, int micro_batches) {
@@ -46,8 +46,8 @@ void GradientSets::begin(int micro_batch, int micro_batches) {
     const Tensor& leaf = parameters_[p].master();
     const Tensor before = new_set ? Tensor() : std::move(sets_.back()[p]);
     const bool narrow = is_narrow(leaf);  // then grad() holds one micro-batch's gradient only
-    set_home(leaf, first_set ? homes_[p] : Tensor());
-    autograd::set_whole_contributions(leaf, !new_set && !narrow);
+    set_view(leaf, first_set ? views_[p] : Tensor());
+    autograd::set_separate_contributions(leaf, !new_set && !narrow);
     leaf.set_grad(narrow ? Tensor() : before);
     half_[p] = narrow ? before : Tensor();
   }

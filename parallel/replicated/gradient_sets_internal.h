@@ -16,7 +16,7 @@ class GradientSets {
   explicit GradientSets(std::vector<nn::Parameter> parameters);
 
   // The memory of the first set, and so of the sum, by parameter; undefined: allocated as needed.
-  void set_homes(std::vector<Tensor> homes);
+  void set_views(std::vector<Tensor> views);
 
   // Called around the backward of micro-batch 0, 1, ... of `micro_batches`. At the end `finish` merges the sets.
   void begin(int micro_batch, int micro_batches);
@@ -31,7 +31,7 @@ class GradientSets {
   void reset(std::size_t parameter);
   Tensor newest(std::size_t parameter);
   std::vector<nn::Parameter> parameters_;
-  std::vector<Tensor> homes_;
+  std::vector<Tensor> views_;
   std::vector<std::vector<Tensor>> sets_;  // complete sets, the largest first; undefined: no gradient
   std::vector<Tensor> half_;  // the even micro-batch's gradients of f16 and bf16 parameters, while the odd one runs
 };

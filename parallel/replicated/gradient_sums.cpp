@@ -33,7 +33,7 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     if (!gradients[r].defined()) continue;
     sum.dtype = gradients[r].dtype();
-    books_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
+    traffic_.add(static_cast<int>(r), 0, Phase::kGradients, bytes_of(gradients[r]));
     sent_.resize(std::max(sent_.size(), r + 1));
     sent_[r] += bytes_of(gradients[r]);
     gradients[r] = widened(raw::contiguous(gradients[r]));
@@ -41,7 +41,7 @@ void GradientSums::add(std::vector<Tensor> gradients, const autograd::Needs& nee
   close_holes(gradients, device_);
   sum.first = elements_;
   if (const Tensor& like = gradients[0]; like.defined()) {
-    if (like.dtype() == sum.dtype) sum.out = needs.home(input);
+    if (like.dtype() == sum.dtype) sum.out = needs.view(input);
     if (!sum.out.defined()) sum.out = raw::empty(like.shape(), {.dtype = like.dtype(), .device = device_});
     sum.inputs = std::move(gradients);
     elements_ += sum.out.numel();

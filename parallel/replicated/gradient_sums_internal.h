@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lockstep/autograd/node.h"
-#include "lockstep/parallel/replicated/device_books_internal.h"
+#include "lockstep/parallel/replicated/device_traffic_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replica_workers_internal.h"
 
@@ -13,8 +13,8 @@ namespace lockstep::parallel {
 class GradientSums {
  public:
   // Every sum is multiplied by `scale`.
-  GradientSums(Device device, const StepScale& scale, DeviceBooks& books)
-      : device_(device), scale_(scale), books_(books) {}
+  GradientSums(Device device, const StepScale& scale, DeviceTraffic& traffic)
+      : device_(device), scale_(scale), traffic_(traffic) {}
 
   // Adds one parameter's term: the replicas' gradients of `input` of the operation that runs backward. Undefined
   // gradients keep their place in the canonical order.
@@ -34,7 +34,7 @@ class GradientSums {
 
   Device device_;
   StepScale scale_;
-  DeviceBooks& books_;
+  DeviceTraffic& traffic_;
   std::vector<Sum> sums_;
   std::int64_t elements_ = 0;
   std::vector<std::int64_t> sent_;  // bytes, by replica

@@ -60,7 +60,7 @@ HopGroup::~HopGroup() {
 }
 
 // An all_reduce sends the messages of its plan; of the direct one the sum is a closed form.
-void HopGroup::record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const {
+void HopGroup::record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const {
   if (call.kind != Kind::kAllReduce || options_.algorithm == Algorithm::kDirect)
     return Backend::record_traffic(call, phase, traffic);
   const HopPlan plan(options_.algorithm, size(), call.count);

@@ -55,7 +55,7 @@ class HopGroup final : public Backend {
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
   std::shared_ptr<Work> start(Call call) override;
-  void record_traffic(const Call& call, Phase phase, TrafficBook& traffic) const override;
+  void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const override;
 
  private:
   friend class HopWork;

@@ -2,7 +2,7 @@
 /// All-reduces hop by hop, for teaching: which messages an algorithm sends, and who may watch them.
 ///
 /// On the backend sim an all_reduce runs by a plan of messages between the ranks' threads. The same plan says
-/// what is sent, what the books hold, and how long it takes on a simulated network (simulation.h).
+/// what is sent, what the traffic counters hold, and how long it takes on a simulated network (simulation.h).
 ///
 /// With n ranks and P bytes a rank (c elements; element i belongs to rank r where c r / n <= i < c (r+1) / n):
 ///     algorithm         steps                           sent by a rank

@@ -155,18 +155,18 @@ void Step::check_injection() {
                   options_.inject, steps_));
 }
 
-par::TrafficBook* Step::book() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
+par::TrafficStats* Step::traffic() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
 
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};
-  for (std::size_t p = 0; book() && p < bytes.size(); ++p) bytes[p] = book()->bytes(static_cast<par::Phase>(p));
+  for (std::size_t p = 0; traffic() && p < bytes.size(); ++p) bytes[p] = traffic()->bytes(static_cast<par::Phase>(p));
   return bytes;
 }
 
 // The traffic counters of all processes, without Phase::kOther, which is not part of the training.
 std::vector<par::LinkTraffic> Step::links_of_all() {
-  if (!book()) return {};
-  std::vector<par::LinkTraffic> links = book()->links();
+  if (!traffic()) return {};
+  std::vector<par::LinkTraffic> links = traffic()->links();
   std::erase_if(links, [](const par::LinkTraffic& link) { return link.phase == par::Phase::kOther; });
   if (!group_) return links;
   // Every rank counts what it sends: (to, phase, bytes or transfers).

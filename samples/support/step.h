@@ -73,7 +73,7 @@ class Step {
  private:
   void begin();
   PhaseBytes booked();
-  ls::parallel::TrafficBook* book();
+  ls::parallel::TrafficStats* traffic();
   std::vector<ls::parallel::LinkTraffic> links_of_all();
 
   const Options& options_;

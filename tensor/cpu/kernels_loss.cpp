@@ -9,7 +9,7 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
-// A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative with respect to x.
+// A loss of packets x, y (the target) and w (pos_weight, or 1): `value` and `derivative` with respect to x.
 template <class T>
 struct Bce {
   using P = Packet<T>;
@@ -20,7 +20,7 @@ struct Bce {
     const P log_x = x.log().max(T(-100)), log_rest = (-x).log1p().max(T(-100));
     return (y - T(1)) * log_rest - y * log_x;
   }
-  static P slope(const P& x, const P& y, const P&) { return (x - y) / ((T(1) - x) * x).max(T(1e-12f)); }
+  static P derivative(const P& x, const P& y, const P&) { return (x - y) / ((T(1) - x) * x).max(T(1e-12f)); }
 };
 
 template <class T>
@@ -31,7 +31,7 @@ struct BceWithLogits {
     const P decay = exp_packet<P>(-x.abs());  // never overflows
     return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (decay.log1p() + (-x).max(T(0)));
   }
-  static P slope(const P& x, const P& y, const P& w) {
+  static P derivative(const P& x, const P& y, const P& w) {
     const P decay = exp_packet<P>(-x.abs());
     const P sigmoid = (x >= T(0)).select(P::Ones(), decay) / (T(1) + decay);
     return (w * y + (T(1) - y)) * sigmoid - w * y;
@@ -43,7 +43,7 @@ struct Mse {
   using P = Packet<T>;
   static constexpr bool kProbabilities = false;
   static P value(const P& x, const P& y, const P&) { return (x - y) * (x - y); }
-  static P slope(const P& x, const P& y, const P&) { return T(2) * (x - y); }
+  static P derivative(const P& x, const P& y, const P&) { return T(2) * (x - y); }
 };
 
 template <class T>
@@ -51,7 +51,7 @@ struct L1 {
   using P = Packet<T>;
   static constexpr bool kProbabilities = false;
   static P value(const P& x, const P& y, const P&) { return (x - y).abs(); }
-  static P slope(const P& x, const P& y, const P&) {
+  static P derivative(const P& x, const P& y, const P&) {
     return (x > y).select(P::Ones(), (x < y).select(P::Constant(-1), (x - y) * T(0)));  // 0 where equal, NaN for NaN
   }
 };
@@ -168,7 +168,7 @@ void pointwise_loss_backward(raw::PointwiseLoss loss, const void* grad, const vo
           [&](std::int64_t at, std::int64_t length, const Packet<T>& xs, const Packet<T>& y, const Packet<T>& w) {
             const Packet<T> g =
                 one_grad ? Packet<T>(Packet<T>::Constant(factor)) : Operands<T>::load(grads, at, length, T(0));
-            store(static_cast<T*>(out), at, length, Packet<T>(g * kind.slope(xs, y, w)));
+            store(static_cast<T*>(out), at, length, Packet<T>(g * kind.derivative(xs, y, w)));
           });
     });
   });

@@ -35,35 +35,35 @@ void run_value(const Loop<2>& loop, DType dtype, const PointwiseParams& params) 
 }
 
 template <class F>
-void run_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
+void run_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) {
     run_loop<T, T, T, T>(
         loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x, const T* y) {
-          for (std::int64_t i = 0; i < count; ++i) out[i] = times_slope<F>(grad[i], f.slope(x[i], y[i]));
+          for (std::int64_t i = 0; i < count; ++i) out[i] = times_derivative<F>(grad[i], f.derivative(x[i], y[i]));
         });
   });
 }
 
 template <class F>
-void run_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
+void run_second_derivative(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) {
     run_loop<T, T, T>(loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* grad, const T* x) {
-      for (std::int64_t i = 0; i < count; ++i) out[i] = times_slope<F>(grad[i], bend_of(f, x[i]));
+      for (std::int64_t i = 0; i < count; ++i) out[i] = times_derivative<F>(grad[i], second_derivative_of(f, x[i]));
     });
   });
 }
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high)                                            \
-  void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {         \
-    run_value<functor>(loop, dtype, params);                                           \
-  }                                                                                    \
-  void name##_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) { \
-    run_slope<functor>(loop, dtype, params);                                           \
-  }                                                                                    \
-  void name##_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {  \
-    run_bend<functor>(loop, dtype, params);                                            \
+#define POINTWISE(name, functor, low, high)                                                        \
+  void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {                     \
+    run_value<functor>(loop, dtype, params);                                                       \
+  }                                                                                                \
+  void name##_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {        \
+    run_derivative<functor>(loop, dtype, params);                                                  \
+  }                                                                                                \
+  void name##_second_derivative(const Loop<3>& loop, DType dtype, const PointwiseParams& params) { \
+    run_second_derivative<functor>(loop, dtype, params);                                           \
   }
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE

@@ -90,7 +90,7 @@ cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
 
 }  // namespace
 
-void* allocate_apart(std::size_t bytes) {
+void* allocate_unordered(std::size_t bytes) {
   static_cast<void>(stream());  // initialises the device
   void* data = nullptr;
   cudaError_t status = relaxed_malloc(&data, bytes);

@@ -37,7 +37,7 @@ std::unique_ptr<Handles> take_unused(int device) {
 
 // Sets the stream first: cublasSetStream resets the workspace to the default one.
 void make_cublas(Handles& own) {
-  if (!own.workspace) own.workspace = allocate_apart(kWorkspaceBytes);
+  if (!own.workspace) own.workspace = allocate_unordered(kWorkspaceBytes);
   cublasHandle_t blas = nullptr;
   check_blas(with_memory([&] { return cublasCreate(&blas); }), "cublasCreate");
   check_blas(cublasSetStream(blas, stream()), "cublasSetStream");

@@ -16,7 +16,7 @@ DEVICE_ONLY T absolute(T x) {
   return x < T(0) ? -x : x;
 }
 
-// A loss of x, y (the target) and w (pos_weight, or 1): `value` and `slope`, its derivative with respect to x. As on
+// A loss of x, y (the target) and w (pos_weight, or 1): `value` and `derivative` with respect to x. As on
 // the CPU.
 struct Bce {
   static constexpr bool kProbabilities = true;
@@ -26,7 +26,7 @@ struct Bce {
     return (y - T(1)) * log_rest - y * log_x;
   }
   template <class T>
-  DEVICE_ONLY static T slope(T x, T y, T) {
+  DEVICE_ONLY static T derivative(T x, T y, T) {
     return (x - y) / larger((T(1) - x) * x, T(1e-12f));
   }
 };
@@ -39,7 +39,7 @@ struct BceWithLogits {
     return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (math::log1p(decay) + larger(-x, T(0)));
   }
   template <class T>
-  DEVICE_ONLY static T slope(T x, T y, T w) {
+  DEVICE_ONLY static T derivative(T x, T y, T w) {
     const T decay = math::exp(-absolute(x));
     const T sigmoid = (x >= T(0) ? T(1) : decay) / (T(1) + decay);
     return (w * y + (T(1) - y)) * sigmoid - w * y;
@@ -53,7 +53,7 @@ struct Mse {
     return (x - y) * (x - y);
   }
   template <class T>
-  DEVICE_ONLY static T slope(T x, T y, T) {
+  DEVICE_ONLY static T derivative(T x, T y, T) {
     return T(2) * (x - y);
   }
 };
@@ -65,7 +65,7 @@ struct L1 {
     return absolute(x - y);
   }
   template <class T>
-  DEVICE_ONLY static T slope(T x, T y, T) {
+  DEVICE_ONLY static T derivative(T x, T y, T) {
     return x > y ? T(1) : x < y ? T(-1) : (x - y) * T(0);  // 0 where equal, NaN for NaN
   }
 };
@@ -94,7 +94,7 @@ struct LossOf {
     }
     return Loss::value(x[i], y[i], w ? w[i] : T(1));
   }
-  DEVICE_ONLY T slope(std::int64_t i) const { return Loss::slope(x[i], y[i], w ? w[i] : T(1)); }
+  DEVICE_ONLY T derivative(std::int64_t i) const { return Loss::derivative(x[i], y[i], w ? w[i] : T(1)); }
 };
 
 template <class T, class Loss>
@@ -125,7 +125,7 @@ struct LossSlope {
   bool one_grad;
   DEVICE_ONLY void operator()(std::int64_t i) const {
     const T g = one_grad ? *grad * scale : grad[i];
-    out[i] = g * loss.slope(i);
+    out[i] = g * loss.derivative(i);
   }
 };
 

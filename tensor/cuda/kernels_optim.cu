@@ -88,7 +88,7 @@ struct StepBlock {
     const std::int64_t end = entry.count < begin + kShare ? entry.count : begin + kShare;
     const std::int64_t packs_end = entry.packed ? begin + (end - begin) / kPack * kPack : begin;
     block.each([&](int thread) {
-      const typename Update::Numbers numbers(update.step.moving ? *update.step.moving : update.step);
+      const typename Update::Numbers numbers(update.step.on_device ? *update.step.on_device : update.step);
       for (std::int64_t i = begin + thread * kPack; i < packs_end; i += kThreads * kPack)
         step<kPack>(entry, numbers, i);
       for (std::int64_t i = packs_end + thread; i < end; i += kThreads) step<1>(entry, numbers, i);

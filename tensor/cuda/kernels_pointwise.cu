@@ -20,7 +20,7 @@ struct Slope {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x, T y) const {
-    return times_slope<F>(grad, f.slope(x, y));
+    return times_derivative<F>(grad, f.derivative(x, y));
   }
 };
 
@@ -29,7 +29,7 @@ struct Bend {
   F f;
   template <class T>
   HOST_DEVICE T operator()(T grad, T x) const {
-    return times_slope<F>(grad, bend_of(f, x));
+    return times_derivative<F>(grad, second_derivative_of(f, x));
   }
 };
 
@@ -43,26 +43,26 @@ void run_value(const char* op, const Loop<2>& loop, DType dtype, const Pointwise
 }
 
 template <class F>
-void run_slope(const char* op, const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
+void run_derivative(const char* op, const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, Slope<F>{make_pointwise<F>(params)}); });
 }
 
 template <class F>
-void run_bend(const char* op, const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
+void run_second_derivative(const char* op, const Loop<3>& loop, DType dtype, const PointwiseParams& params) {
   for_float(dtype, [&]<class T>(T) { run_loop<T, T, T>(op, loop, Bend<F>{make_pointwise<F>(params)}); });
 }
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high)                                            \
-  void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {         \
-    run_value<functor>(#name, loop, dtype, params);                                    \
-  }                                                                                    \
-  void name##_slope(const Loop<4>& loop, DType dtype, const PointwiseParams& params) { \
-    run_slope<functor>(#name " backward", loop, dtype, params);                        \
-  }                                                                                    \
-  void name##_bend(const Loop<3>& loop, DType dtype, const PointwiseParams& params) {  \
-    run_bend<functor>(#name " backward of backward", loop, dtype, params);             \
+#define POINTWISE(name, functor, low, high)                                                        \
+  void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {                     \
+    run_value<functor>(#name, loop, dtype, params);                                                \
+  }                                                                                                \
+  void name##_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {        \
+    run_derivative<functor>(#name " backward", loop, dtype, params);                               \
+  }                                                                                                \
+  void name##_second_derivative(const Loop<3>& loop, DType dtype, const PointwiseParams& params) { \
+    run_second_derivative<functor>(#name " backward of backward", loop, dtype, params);            \
   }
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE

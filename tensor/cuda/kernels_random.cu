@@ -16,7 +16,7 @@ struct Draw {
   Fill fill;
   DEVICE_ONLY void operator()(std::int64_t b) const {
     T values[kEach];
-    const random::Position from = position.moving ? *position.moving : position;
+    const random::Position from = position.on_device ? *position.on_device : position;
     fill(philox(from, static_cast<std::uint64_t>(b)), values);
     for (int i = 0; i < kEach && b * kEach + i < count; ++i) out[b * kEach + i] = values[i];
   }

@@ -125,7 +125,7 @@ DEVICE_ONLY T softmax_term(T g, T y, bool log) {
   return log ? g : g * y;
 }
 template <class T>
-DEVICE_ONLY T softmax_slope(T g, T y, T total, bool log) {
+DEVICE_ONLY T softmax_gradient(T g, T y, T total, bool log) {
   return log ? g - math::exp(y) * total : y * (g - total);
 }
 
@@ -139,7 +139,7 @@ struct SoftmaxBackwardRow {
     const T *g = grad + block.index() * n, *y = values + block.index() * n;
     T* to = out + block.index() * n;
     const T total = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return softmax_term(g[i], y[i], log); });
-    each_of_row(block, n, [&](std::int64_t i) { to[i] = softmax_slope(g[i], y[i], total, log); });
+    each_of_row(block, n, [&](std::int64_t i) { to[i] = softmax_gradient(g[i], y[i], total, log); });
   }
 };
 
@@ -154,7 +154,7 @@ struct SoftmaxBackwardColumn {
     const T *g = grad + origin, *y = values + origin;
     T total = 0;
     for (std::int64_t i = 0; i < end; i += step) total += softmax_term(g[i], y[i], log);
-    for (std::int64_t i = 0; i < end; i += step) out[origin + i] = softmax_slope(g[i], y[i], total, log);
+    for (std::int64_t i = 0; i < end; i += step) out[origin + i] = softmax_gradient(g[i], y[i], total, log);
   }
 };
 

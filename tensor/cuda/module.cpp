@@ -88,11 +88,11 @@ class CudaAccelerator final : public Accelerator {
     const DeviceGuard guard(index);
     return cuda::end_capture();
   }
-  void* allocate_apart(std::size_t bytes, int index) override {
+  void* allocate_unordered(std::size_t bytes, int index) override {
     const DeviceGuard guard(index);
-    return cuda::allocate_apart(bytes);
+    return cuda::allocate_unordered(bytes);
   }
-  void deallocate_apart(void* data, int index) noexcept override {
+  void deallocate_unordered(void* data, int index) noexcept override {
     try {
       const DeviceGuard guard(index);
       forget(cudaFree(data));

@@ -207,8 +207,8 @@ TEST_CASE("a leaf that is frozen after the forward gets no gradient; the other l
 TEST_CASE("freezing keeps the existing gradient, in a bucket or not, and the bucket is used again afterwards") {
   for (const bool in_bucket : {false, true}) {
     const ls::Tensor x = numbers({3, 4}, {.requires_grad = true}), in = numbers({2, 4}, {}, 2),
-                     home = ls::zeros({3, 4});
-    if (in_bucket) ls::autograd::set_gradient_home(x, home);
+                     view = ls::zeros({3, 4});
+    if (in_bucket) ls::autograd::set_gradient_view(x, view);
     ls::sum(ls::linear(in, x)).backward();
     const Doubles once = gradient(x);
     for (const bool cleared : {false, true}) {
@@ -222,7 +222,7 @@ TEST_CASE("freezing keeps the existing gradient, in a bucket or not, and the buc
     }
     ls::sum(ls::linear(in, x)).backward();
     CHECK(gradient(x) == once);
-    CHECK((x.grad().raw_data() == home.raw_data()) == in_bucket);
+    CHECK((x.grad().raw_data() == view.raw_data()) == in_bucket);
   }
 }
 

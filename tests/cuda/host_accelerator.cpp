@@ -102,8 +102,8 @@ class HostAccelerator final : public ls::Accelerator {
     capture_memory = nullptr;
     return std::make_unique<Recorded>(std::exchange(launches_, {}));
   }
-  void* allocate_apart(std::size_t bytes, int) override { return fresh(bytes); }
-  void deallocate_apart(void* data, int) noexcept override {
+  void* allocate_unordered(std::size_t bytes, int) override { return fresh(bytes); }
+  void deallocate_unordered(void* data, int) noexcept override {
     if (recorder) std::abort();  // as above
     std::free(data);
   }

@@ -10,23 +10,24 @@ namespace {
 // Functions of one operand: values, derivatives and second derivatives of the pointwise functions.
 Table pointwise() {
   Table table;
-#define POINTWISE(name, functor, low, high)                                                                       \
-  table.push_back({#name,                                                                                         \
-                   [](const Tensors& in) {                                                                        \
-                     return Tensors{ls::raw::pointwise(ls::raw::Pointwise::name, in[0], {0.5, 1.5})};             \
-                   },                                                                                             \
-                   low, high});                                                                                   \
-  table.push_back(                                                                                                \
-      {#name " derivative",                                                                                       \
-       [](const Tensors& in) {                                                                                    \
-         return Tensors{ls::raw::pointwise_slope(ls::raw::Pointwise::name, in[1], in[0], in[2], {0.5, 1.5})};     \
-       },                                                                                                         \
-       low, high});                                                                                               \
-  table.push_back({#name " second derivative",                                                                    \
-                   [](const Tensors& in) {                                                                        \
-                     return Tensors{ls::raw::pointwise_bend(ls::raw::Pointwise::name, in[1], in[0], {0.5, 1.5})}; \
-                   },                                                                                             \
-                   low, high});
+#define POINTWISE(name, functor, low, high)                                                                        \
+  table.push_back({#name,                                                                                          \
+                   [](const Tensors& in) {                                                                         \
+                     return Tensors{ls::raw::pointwise(ls::raw::Pointwise::name, in[0], {0.5, 1.5})};              \
+                   },                                                                                              \
+                   low, high});                                                                                    \
+  table.push_back(                                                                                                 \
+      {#name " derivative",                                                                                        \
+       [](const Tensors& in) {                                                                                     \
+         return Tensors{ls::raw::pointwise_derivative(ls::raw::Pointwise::name, in[1], in[0], in[2], {0.5, 1.5})}; \
+       },                                                                                                          \
+       low, high});                                                                                                \
+  table.push_back(                                                                                                 \
+      {#name " second derivative",                                                                                 \
+       [](const Tensors& in) {                                                                                     \
+         return Tensors{ls::raw::pointwise_second_derivative(ls::raw::Pointwise::name, in[1], in[0], {0.5, 1.5})}; \
+       },                                                                                                          \
+       low, high});
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
   return table;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/device.h"
 

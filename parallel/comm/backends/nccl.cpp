@@ -229,7 +229,7 @@ class NcclGroup final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::string& name() const override { return name_; }
-  Device home(Device) const override { return communicator_->device(); }
+  Device device_for(Device) const override { return communicator_->device(); }
   bool takes_uneven_parts() const override { return true; }
   Ref<Storage> allocate(const Call&, std::size_t bytes, Device) override {
     return Communicator::allocate(communicator_, bytes);

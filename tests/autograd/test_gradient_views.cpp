@@ -2,7 +2,7 @@
 #include "lockstep/autograd/history_internal.h"
 #include "tests/support/testing.h"
 
-using ls::autograd::gradient_copies, ls::autograd::set_gradient_home;
+using ls::autograd::gradient_copies, ls::autograd::set_gradient_view;
 
 namespace {
 
@@ -20,12 +20,12 @@ struct Mlp {
 // One bucket for all gradients; the view of each parameter is aligned to 64 bytes.
 struct Bucket {
   ls::Tensor memory = ls::full({1024}, -7.0);
-  std::vector<ls::Tensor> homes;
+  std::vector<ls::Tensor> views;
   explicit Bucket(const std::vector<ls::Tensor>& parameters) {
     std::int64_t at = 0;
     for (const ls::Tensor& p : parameters) {
-      homes.push_back(memory.narrow(0, at, p.numel()).view(p.shape()));
-      set_gradient_home(p, homes.back());
+      views.push_back(memory.narrow(0, at, p.numel()).view(p.shape()));
+      set_gradient_view(p, views.back());
       at += (p.numel() + 15) / 16 * 16;
     }
   }
@@ -34,7 +34,7 @@ struct Bucket {
 void check_at_home(const std::vector<ls::Tensor>& parameters, const Bucket& bucket) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     REQUIRE(parameters[i].grad().defined());
-    CHECK(parameters[i].grad().raw_data() == bucket.homes[i].raw_data());
+    CHECK(parameters[i].grad().raw_data() == bucket.views[i].raw_data());
   }
 }
 
@@ -42,17 +42,17 @@ void check_at_home(const std::vector<ls::Tensor>& parameters, const Bucket& buck
 
 TEST_CASE("an MLP's gradients are written into bucket views without a copy, and have the bits of separate gradients") {
   const ls::Tensor x = numbers({6, 4}, {}, 9);
-  const Mlp plain, homed;
-  const Bucket bucket(homed.parameters());
+  const Mlp plain, viewed;
+  const Bucket bucket(viewed.parameters());
   for (int step = 0; step < 3; ++step) {
     plain.loss(x).backward();
-    homed.loss(x).backward();
-    check_at_home(homed.parameters(), bucket);
+    viewed.loss(x).backward();
+    check_at_home(viewed.parameters(), bucket);
     for (std::size_t i = 0; i < 4; ++i) {
-      CHECK(same_bits(plain.parameters()[i].grad(), homed.parameters()[i].grad()));
-      CHECK(gradient_copies(homed.parameters()[i]) == 0);
+      CHECK(same_bits(plain.parameters()[i].grad(), viewed.parameters()[i].grad()));
+      CHECK(gradient_copies(viewed.parameters()[i]) == 0);
       plain.parameters()[i].set_grad({});
-      homed.parameters()[i].set_grad({});
+      viewed.parameters()[i].set_grad({});
     }
   }
 }
@@ -60,14 +60,14 @@ TEST_CASE("an MLP's gradients are written into bucket views without a copy, and 
 TEST_CASE("layer normalisation writes the gradients of its parameters into bucket views") {
   const ls::Tensor x = numbers({4, 6}), upstream = numbers({4, 6}, {}, 2);
   std::vector<ls::Tensor> plain = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)},
-                          homed = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)};
-  const Bucket bucket(homed);
+                          viewed = {numbers({6}, {.requires_grad = true}, 3), numbers({6}, {.requires_grad = true}, 4)};
+  const Bucket bucket(viewed);
   ls::layer_norm(x, 6, plain[0], plain[1]).backward(upstream);
-  ls::layer_norm(x, 6, homed[0], homed[1]).backward(upstream);
-  check_at_home(homed, bucket);
+  ls::layer_norm(x, 6, viewed[0], viewed[1]).backward(upstream);
+  check_at_home(viewed, bucket);
   for (std::size_t i = 0; i < 2; ++i) {
-    CHECK(same_bits(plain[i].grad(), homed[i].grad()));
-    CHECK(gradient_copies(homed[i]) == 0);
+    CHECK(same_bits(plain[i].grad(), viewed[i].grad()));
+    CHECK(gradient_copies(viewed[i]) == 0);
   }
 }
 
@@ -81,26 +81,26 @@ TEST_CASE("convolution and batch normalisation write the gradients of their para
   const auto run = [&](const std::vector<ls::Tensor>& p) {
     ls::batch_norm(ls::conv2d(x, p[0], p[1], 1, 0, 1, 2), p[2], p[3], {}, {}, true).backward(upstream);
   };
-  const std::vector<ls::Tensor> plain = leaves(), homed = leaves();
-  const Bucket bucket(homed);
-  run(plain), run(homed);
-  check_at_home(homed, bucket);
+  const std::vector<ls::Tensor> plain = leaves(), viewed = leaves();
+  const Bucket bucket(viewed);
+  run(plain), run(viewed);
+  check_at_home(viewed, bucket);
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(same_bits(plain[i].grad(), homed[i].grad()));
-    CHECK(gradient_copies(homed[i]) == 0);
+    CHECK(same_bits(plain[i].grad(), viewed[i].grad()));
+    CHECK(gradient_copies(viewed[i]) == 0);
   }
 }
 
 TEST_CASE("gradients accumulate in bucket views over several backwards") {
   const ls::Tensor x = numbers({6, 4}, {}, 9), z = numbers({6, 4}, {}, 10);
-  const Mlp plain, homed;
-  const Bucket bucket(homed.parameters());
+  const Mlp plain, viewed;
+  const Bucket bucket(viewed.parameters());
   for (const ls::Tensor& batch : {x, z, x}) {
     plain.loss(batch).backward();
-    homed.loss(batch).backward();
+    viewed.loss(batch).backward();
   }
-  check_at_home(homed.parameters(), bucket);
-  for (std::size_t i = 0; i < 4; ++i) CHECK(same_bits(plain.parameters()[i].grad(), homed.parameters()[i].grad()));
+  check_at_home(viewed.parameters(), bucket);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(same_bits(plain.parameters()[i].grad(), viewed.parameters()[i].grad()));
 }
 
 TEST_CASE("the gradient of a tied weight, used by two operations, is complete in its bucket view") {
@@ -110,11 +110,12 @@ TEST_CASE("the gradient of a tied weight, used by two operations, is complete in
       ls::sum(transposed ? ls::linear(hidden, w.t()) : ls::linear(hidden, w)).backward();
     };
     const ls::Tensor x = numbers({6, 4}, {}, 9);
-    const ls::Tensor plain = numbers({4, 4}, {.requires_grad = true}), homed = numbers({4, 4}, {.requires_grad = true});
-    const Bucket bucket({homed});
-    run(plain, x), run(homed, x);
-    check_at_home({homed}, bucket);
-    CHECK(same_bits(plain.grad(), homed.grad()));
+    const ls::Tensor plain = numbers({4, 4}, {.requires_grad = true}),
+                     viewed = numbers({4, 4}, {.requires_grad = true});
+    const Bucket bucket({viewed});
+    run(plain, x), run(viewed, x);
+    check_at_home({viewed}, bucket);
+    CHECK(same_bits(plain.grad(), viewed.grad()));
   }
 }
 
@@ -162,17 +163,18 @@ TEST_CASE("every way to use a leaf leaves its gradient in its bucket view, with 
     const auto& name = entry.first;
     const auto& use = entry.second;
     CAPTURE(name);
-    const ls::Tensor plain = numbers({4, 4}, {.requires_grad = true}), homed = numbers({4, 4}, {.requires_grad = true});
-    const Bucket bucket({homed});
+    const ls::Tensor plain = numbers({4, 4}, {.requires_grad = true}),
+                     viewed = numbers({4, 4}, {.requires_grad = true});
+    const Bucket bucket({viewed});
     for (int step = 0; step < 2; ++step) {
-      for (const ls::Tensor& p : {plain, homed}) {
+      for (const ls::Tensor& p : {plain, viewed}) {
         const ls::Tensor y = use(p, x);
         y.backward(numbers(y.shape(), {}, 11));
       }
-      REQUIRE(homed.grad().defined());
-      CHECK(homed.grad().raw_data() == bucket.homes[0].raw_data());
-      CHECK(same_bits(plain.grad(), homed.grad()));
-      plain.set_grad({}), homed.set_grad({});
+      REQUIRE(viewed.grad().defined());
+      CHECK(viewed.grad().raw_data() == bucket.views[0].raw_data());
+      CHECK(same_bits(plain.grad(), viewed.grad()));
+      plain.set_grad({}), viewed.set_grad({});
     }
   }
 }
@@ -180,11 +182,11 @@ TEST_CASE("every way to use a leaf leaves its gradient in its bucket view, with 
 TEST_CASE("the gradient of a bias is written into its bucket view: 1-D, and of shape (1, n)") {
   const ls::Tensor x = numbers({6, 4}, {}, 9);
   for (const ls::Shape& shape : {ls::Shape{4}, ls::Shape{1, 4}, ls::Shape{6, 1}, ls::Shape{}}) {
-    const ls::Tensor plain = numbers(shape, {.requires_grad = true}), homed = numbers(shape, {.requires_grad = true});
-    const Bucket bucket({homed});
-    for (const ls::Tensor& p : {plain, homed}) (x + p).backward(numbers({6, 4}, {}, 12));
-    CHECK_MESSAGE(homed.grad().raw_data() == bucket.homes[0].raw_data(), shape.to_string());
-    CHECK(same_bits(plain.grad(), homed.grad()));
+    const ls::Tensor plain = numbers(shape, {.requires_grad = true}), viewed = numbers(shape, {.requires_grad = true});
+    const Bucket bucket({viewed});
+    for (const ls::Tensor& p : {plain, viewed}) (x + p).backward(numbers({6, 4}, {}, 12));
+    CHECK_MESSAGE(viewed.grad().raw_data() == bucket.views[0].raw_data(), shape.to_string());
+    CHECK(same_bits(plain.grad(), viewed.grad()));
   }
 }
 
@@ -192,7 +194,7 @@ TEST_CASE("a gradient computed in another dtype is stored in its bucket view in 
   const ls::Tensor p = numbers({4}, {.requires_grad = true}), x = numbers({6, 4}, {.dtype = ls::kFloat64});
   const Bucket bucket({p});
   ls::sum(x + p).backward();
-  CHECK(p.grad().raw_data() == bucket.homes[0].raw_data());
+  CHECK(p.grad().raw_data() == bucket.views[0].raw_data());
   CHECK(p.grad().to_vector<double>() == std::vector<double>(4, 6));
 }
 
@@ -201,7 +203,7 @@ TEST_CASE("a gradient that had to be copied into its bucket view is counted") {
   const Bucket bucket({p});
   ls::sum(ls::exp(p)).backward();
   CHECK(gradient_copies(p) == 1);
-  CHECK(p.grad().raw_data() == bucket.homes[0].raw_data());
+  CHECK(p.grad().raw_data() == bucket.views[0].raw_data());
 }
 
 TEST_CASE("the gradient that a tensor hook returns is stored in the bucket view") {
@@ -209,7 +211,7 @@ TEST_CASE("the gradient that a tensor hook returns is stored in the bucket view"
   const Bucket bucket({w});
   w.register_hook([](const ls::Tensor& g) { return g * 2; });
   ls::sum(ls::linear(x, w)).backward();
-  CHECK(w.grad().raw_data() == bucket.homes[0].raw_data());
+  CHECK(w.grad().raw_data() == bucket.views[0].raw_data());
   check_close(w.grad(), (ls::sum(x, {0}) * 2).expand({3, 4}).contiguous(), "twice");
 }
 
@@ -217,7 +219,7 @@ TEST_CASE("autograd::grad and create_graph do not write into bucket views") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true}), x = numbers({2, 4}, {}, 2);
   const Bucket bucket({w});
   const ls::Tensor g = ls::autograd::grad(ls::sum(ls::linear(x, w)), w);
-  CHECK(g.raw_data() != bucket.homes[0].raw_data());
+  CHECK(g.raw_data() != bucket.views[0].raw_data());
   ls::autograd::grad(ls::sum(ls::linear(x, w)), w, {.create_graph = true});
   CHECK(ls::max(bucket.memory).item<float>() == -7);
 }
@@ -225,17 +227,17 @@ TEST_CASE("autograd::grad and create_graph do not write into bucket views") {
 TEST_CASE("a bucket view must fit its leaf, and may be removed") {
   const ls::Tensor w = numbers({3, 4}, {.requires_grad = true});
   CHECK(contains(error_of([&] {
-                   set_gradient_home(w, ls::zeros({4, 3}));
+                   set_gradient_view(w, ls::zeros({4, 3}));
                  }),
                  "the gradient of (3, 4) f32 cpu needs a contiguous tensor like it, got (4, 3) f32 cpu"));
-  CHECK(!error_of([&] { set_gradient_home(w, ls::zeros({4, 3}).t()); }).empty());
-  CHECK(!error_of([&] { set_gradient_home(w, ls::zeros({3, 4}, {.dtype = ls::kFloat64})); }).empty());
-  CHECK(!error_of([&] { set_gradient_home(w, ls::zeros({3, 4}, {.device = "cpu:1"})); }).empty());
-  CHECK(!error_of([&] { set_gradient_home(w * 2, ls::zeros({3, 4})); }).empty());
+  CHECK(!error_of([&] { set_gradient_view(w, ls::zeros({4, 3}).t()); }).empty());
+  CHECK(!error_of([&] { set_gradient_view(w, ls::zeros({3, 4}, {.dtype = ls::kFloat64})); }).empty());
+  CHECK(!error_of([&] { set_gradient_view(w, ls::zeros({3, 4}, {.device = "cpu:1"})); }).empty());
+  CHECK(!error_of([&] { set_gradient_view(w * 2, ls::zeros({3, 4})); }).empty());
   const Bucket bucket({w});
-  set_gradient_home(w, {});
+  set_gradient_view(w, {});
   ls::sum(ls::linear(numbers({2, 4}), w)).backward();
-  CHECK(w.grad().raw_data() != bucket.homes[0].raw_data());
+  CHECK(w.grad().raw_data() != bucket.views[0].raw_data());
 }
 
 TEST_CASE("after an error in backward the next one writes into the bucket view again") {
@@ -247,7 +249,7 @@ TEST_CASE("after an error in backward the next one writes into the bucket view a
   bad.remove();
   w.set_grad({});
   ls::sum(ls::linear(x, w)).backward();
-  CHECK(w.grad().raw_data() == bucket.homes[0].raw_data());
+  CHECK(w.grad().raw_data() == bucket.views[0].raw_data());
   check_close(w.grad(), ls::sum(x, {0}).expand({3, 4}).contiguous(), "gradient");
 }
 
@@ -257,7 +259,7 @@ TEST_CASE("a backward that failed after it took a bucket view releases the view 
   const Bucket bucket({w});
   const ls::Tensor broken =
       ls::autograd::record("broken", w.detach(), {w}, [](const ls::Tensor&, const Needs& needs) -> Gradients {
-        REQUIRE(needs.home(0).defined());
+        REQUIRE(needs.view(0).defined());
         throw ls::InvalidArgument("stop");
       });
   CHECK_THROWS_AS(broken.backward(ls::ones({3, 2})), ls::InvalidArgument);

@@ -13,9 +13,9 @@
 
 namespace lockstep::parallel {
 
-class DeviceBooks {
+class DeviceTraffic {
  public:
-  explicit DeviceBooks(std::vector<Device> devices) : devices_(std::move(devices)) {}
+  explicit DeviceTraffic(std::vector<Device> devices) : devices_(std::move(devices)) {}
 
   // The position of a device in a link: that of its first replica, or the number of devices if it has none.
   int position(Device device) const { return static_cast<int>(std::ranges::find(devices_, device) - devices_.begin()); }
@@ -25,18 +25,18 @@ class DeviceBooks {
     trace_event(TraceKind::kCopy, name(phase), begin,
                 {.bytes = bytes, .from = from, .to = to, .phase = static_cast<int>(phase)});
     const std::lock_guard lock(mutex_);
-    book_.add(from, to, phase, bytes);
+    stats_.add(from, to, phase, bytes);
   }
   void begin_step() {
     const std::lock_guard lock(mutex_);
-    book_.begin_step();
+    stats_.begin_step();
   }
-  TrafficBook& book() { return book_; }
+  TrafficStats& stats() { return stats_; }
 
  private:
   std::vector<Device> devices_;
   std::mutex mutex_;
-  TrafficBook book_;
+  TrafficStats stats_;
 };
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,4 @@
-// Operations that closures use to write a gradient directly to a bucket view (Needs::home).
+// Operations that closures use to write a gradient directly to a bucket view (Needs::view).
 #pragma once
 
 #include "lockstep/autograd/functions.h"
@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-// If `home` is defined, these write the result to `home` and return it; otherwise they record the operation.
-Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& home);
-Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& home);
+// If `view` is defined, these write the result to `view` and return it; otherwise they record the operation.
+Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view);
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view);
 // x summed over the dimensions that broadcasting from `shape` repeated: the gradient of a broadcast operand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for input `input`, written to its bucket view if anything is summed.
