@@ -70,7 +70,7 @@ class RollCall {
   // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` is there twice.
   bool is_over();
   // Whether a process has entered as this rank already.
-  bool is_taken() { return !peek(key_of(rank_)).empty(); }
+  bool is_taken() { return store_.check({key_of(rank_)}); }
   // False: another process is this rank, or another rank has another number of ranks or another backend;
   // error() names both. The ranks that wait receive the same error.
   bool enter();
@@ -107,7 +107,7 @@ class RollCall {
   std::string encode(const Terms& terms) const;
   Terms decode(const std::string& text) const;
   std::string describe_disagreement(const Terms& first) const;
-  std::string peek(const std::string& key);
+  std::string value_of(const std::string& key);
   std::string settle_late(std::chrono::milliseconds shown);
   std::string describe_missing(std::chrono::milliseconds shown);
   std::string describe_twice() const;

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
@@ -63,8 +62,8 @@ bool link_has_ended(const StoreLink& link) {
 
 StoreLink StoreClient::take_link(const std::string& what, milliseconds timeout) {
   std::optional<StoreLink> idle = take_idle_link(what);
-  StoreLink link = idle ? std::move(*idle) : connect_anew(what, timeout);
-  if (!link.is_of_server) make_sure_of_server(link, what, timeout);
+  StoreLink link = idle ? std::move(*idle) : reconnect(what, timeout);
+  if (!link.is_of_server) verify_server(link, what, timeout);
   return link;
 }
 
@@ -80,7 +79,7 @@ std::optional<StoreLink> StoreClient::take_idle_link(const std::string& what) {
 }
 
 // A server that does not answer for the whole of kHandshakeDeadline is lost; in a shorter time of the caller's it is late.
-StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeout) {
+StoreLink StoreClient::reconnect(const std::string& what, milliseconds timeout) {
   Deadline deadline(std::min<milliseconds>(timeout, kHandshakeDeadline));
   Greeting greeting = connect_(deadline);
   if (greeting.welcome == Welcome::kYes) return std::move(greeting.link);
@@ -94,14 +93,12 @@ StoreLink StoreClient::connect_anew(const std::string& what, milliseconds timeou
   raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", greeting.detail) : "");
 }
 
-// The address can be that of the next group by now, whose table is not this one.
-void StoreClient::make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout) {
-  const StoreMessage answer = exchange(link, frame(StoreOp::kWho, {}), what, timeout, /*waits=*/false);
-  if (static_cast<StoreStatus>(answer.code) != StoreStatus::kDone || answer.fields.size() != 1)
-    throw CommError(fmt::format("store: {}: {} does not say which store it is", what, address_));
+// Another group may have the address by now, whose table is not this one.
+void StoreClient::verify_server(StoreLink& link, const std::string& what, milliseconds timeout) {
+  const std::string id = ask(link, {.op = StoreOp::kServerId}, timeout);
   const std::lock_guard lock(mutex_);
-  if (server_.empty()) server_ = answer.fields[0];
-  if (server_ != answer.fields[0]) raise_lost(what, "; another store has its place");
+  if (server_.empty()) server_ = id;
+  if (server_ != id) raise_lost(what, "; another store has its place");
   link.is_of_server = true;
 }
 
@@ -122,11 +119,12 @@ void StoreClient::raise_silent(const std::string& what, milliseconds timeout) co
                   holder_, address_, timeout.count()));
 }
 
-StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout,
-                                   bool waits) const {
+StoreMessage StoreClient::exchange(StoreLink& link, const StoreRequest& request, milliseconds timeout) const {
+  const std::string what = describe(request);
   Deadline deadline(timeout);
-  if (link.guard) link.guard->seal(request);
-  Outcome outcome = send_all(link.socket, request, deadline);
+  std::string bytes = frame(request);
+  if (link.guard) link.guard->seal(bytes);
+  Outcome outcome = send_all(link.socket, bytes, deadline);
   std::string answer;
   try {
     while (outcome == Outcome::kAnswered) {
@@ -139,99 +137,56 @@ StoreMessage StoreClient::exchange(StoreLink& link, std::string request, const s
     throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
   }
   if (outcome == Outcome::kClosed) raise_lost(what);
-  waits ? raise_late(what, timeout) : raise_silent(what, timeout);
+  waits_for_keys(request.op) ? raise_late(what, timeout) : raise_silent(what, timeout);
 }
 
-// A connection goes back only after a whole exchange; closing it ends the wait on the server.
-std::vector<std::string> StoreClient::ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
-                                          milliseconds timeout) {
-  StoreLink link = take_link(what, timeout);
-  const bool waits = op == StoreOp::kGet || op == StoreOp::kWait;
-  StoreMessage answer = exchange(link, frame(op, fields), what, timeout, waits);
+std::string StoreClient::ask(StoreLink& link, const StoreRequest& request, milliseconds timeout) const {
+  StoreMessage answer = exchange(link, request, timeout);
   const auto status = static_cast<StoreStatus>(answer.code);
-  const bool has_text = !answer.fields.empty();
-  if (status != StoreStatus::kDone && status != StoreStatus::kInvalid)
-    throw CommError(fmt::format("store: {}: refused: {}", what, has_text ? answer.fields[0] : "without a reason"));
-  {
+  if (answer.fields.size() != 1)
+    throw CommError(fmt::format("store: {}: an answer of {} fields, not 1", describe(request), answer.fields.size()));
+  if (status == StoreStatus::kInvalid) throw InvalidArgument(answer.fields[0]);
+  if (status != StoreStatus::kDone)
+    throw CommError(fmt::format("store: {}: refused: {}", describe(request), answer.fields[0]));
+  return std::move(answer.fields[0]);
+}
+
+// A connection becomes idle only after a whole exchange; closing it ends the wait on the server.
+std::string StoreClient::request(const StoreRequest& request, milliseconds timeout) {
+  check_store_request(request);
+  StoreLink link = take_link(describe(request), timeout);
+  const auto keep = [&] {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(link));
+  };
+  try {
+    std::string result = ask(link, request, timeout);
+    keep();
+    return result;
+  } catch (const InvalidArgument&) {
+    keep();
+    throw;
   }
-  if (status == StoreStatus::kInvalid) throw InvalidArgument(has_text ? answer.fields[0] : "store: refused");
-  return std::move(answer.fields);
 }
 
-// --- the calls of Store -------------------------------------------------------------------------------------------------
+// --- last-will entries --------------------------------------------------------------------------------------------------
 
 namespace {
 
-// The one field of an answer.
-const std::string& only(const std::vector<std::string>& fields, const std::string& what) {
-  if (fields.size() != 1) throw CommError(fmt::format("store: {}: an answer of {} fields, not 1", what, fields.size()));
-  return fields[0];
-}
-
-}  // namespace
-
-void StoreClient::set(const std::string& key, const std::string& value, milliseconds timeout) {
-  check_store_value(key, value);
-  ask(StoreOp::kSet, {key, value}, "set " + in_quotes(key), timeout);
-}
-
-std::string StoreClient::get(const std::string& key, milliseconds timeout) {
-  check_store_key(key);
-  const std::string what = "get " + in_quotes(key);
-  return only(ask(StoreOp::kGet, {key}, what, timeout), what);
-}
-
-std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, milliseconds timeout) {
-  check_store_key(key);
-  const std::string what = "add to " + in_quotes(key);
-  const auto fields = ask(StoreOp::kAdd, {key, std::to_string(amount)}, what, timeout);
-  const std::string& text = only(fields, what);
-  std::int64_t sum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw CommError(fmt::format("store: {}: the answer {} is not a number", what, in_quotes(text)));
-  return sum;
-}
-
-std::string StoreClient::compare_set(const std::string& key, const std::string& expected, const std::string& desired,
-                                     milliseconds timeout) {
-  check_store_value(key, expected);
-  check_store_value(key, desired);
-  const std::string what = "compare_set " + in_quotes(key);
-  return only(ask(StoreOp::kCompareSet, {key, expected, desired}, what, timeout), what);
-}
-
-void StoreClient::wait(const std::vector<std::string>& keys, milliseconds timeout) {
-  check_store_keys(keys);
-  if (keys.empty()) return;
-  const std::string others = keys.size() > 1 ? fmt::format(" and {} others", keys.size() - 1) : "";
-  ask(StoreOp::kWait, keys, "wait for " + in_quotes(keys[0]) + others, timeout);
-}
-
-bool StoreClient::delete_key(const std::string& key, milliseconds timeout) {
-  check_store_key(key);
-  const std::string what = "delete_key " + in_quotes(key);
-  return only(ask(StoreOp::kDelete, {key}, what, timeout), what) == "1";
-}
-
-namespace {
-
-// The server carries it out when the connection ends.
+// The server carries the entry out when the connection ends.
 class LinkWill final : public LastWill {
  public:
   explicit LinkWill(StoreLink link) : link_(std::move(link)) {}
-  // A will of no keys takes its place. The server reads that before it notices the end of the connection, and nobody waits for
+  // An entry of no keys replaces it. The server reads that before it notices the end of the connection, and nobody waits for
   // the answer.
   void cancel() override {
-    std::string request = frame(StoreOp::kWill, {""});
+    std::string request = frame(StoreRequest{.op = StoreOp::kLastWill, .values = {""}});
     if (link_.guard) link_.guard->seal(request);
     std::size_t sent = 0;
     try {
       send_some(link_.socket, request, sent);
     } catch (const CommError&) {
-      // The server is gone, and the will with it.
+      // The server is gone, and the entry with it.
     }
     link_.socket.reset();
   }
@@ -242,15 +197,11 @@ class LinkWill final : public LastWill {
 
 }  // namespace
 
-std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::string>& keys, const std::string& value,
-                                                       milliseconds timeout) {
-  check_store_keys(keys);
-  for (const std::string& key : keys) check_store_value(key, value);
-  std::vector<std::string> fields{value};
-  fields.insert(fields.end(), keys.begin(), keys.end());
-  const std::string what = "leave a last will";
-  StoreLink link = take_link(what, timeout);
-  exchange(link, frame(StoreOp::kWill, fields), what, timeout, /*waits=*/false);
+std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  const StoreRequest entry{.op = StoreOp::kLastWill, .keys = keys, .values = {value}};
+  check_store_request(entry);
+  StoreLink link = take_link(describe(entry), timeout());
+  ask(link, entry, timeout());
   return std::make_unique<LinkWill>(std::move(link));
 }
 

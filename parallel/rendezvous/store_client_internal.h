@@ -55,39 +55,26 @@ Outcome read_some(const Descriptor& socket, std::string& into, std::size_t most,
 // Waits until the socket is ready for `events` or closed; false at the deadline.
 bool wait_for(const Descriptor& socket, short events, Deadline& deadline);
 
-class StoreClient {
+class StoreClient final : public Store {
  public:
   using Connect = std::function<Greeting(Deadline)>;
-  // For messages: the address, "127.0.0.1:29500", and who holds the store, "rank 0 (process 12)". `link` is the first
-  // connection; calls that run at the same time make others by `connect`, and so do those after the idle ones have ended,
-  // as they do when hosts are cut off from each other for long.
+  // For messages: the address, "127.0.0.1:29500", and the process that holds the store, "rank 0 (process 12)". `link` is the
+  // first connection; calls that run at the same time make others by `connect`, and so do those after the idle ones have
+  // ended, as they do when hosts are cut off from each other for long.
   StoreClient(std::string address, std::string holder, StoreLink link, Connect connect);
 
-  // The calls of Store.
-  using milliseconds = std::chrono::milliseconds;
-  void set(const std::string& key, const std::string& value, milliseconds timeout);
-  std::string get(const std::string& key, milliseconds timeout);
-  std::int64_t add(const std::string& key, std::int64_t amount, milliseconds timeout);
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired,
-                          milliseconds timeout);
-  void wait(const std::vector<std::string>& keys, milliseconds timeout);
-  bool delete_key(const std::string& key, milliseconds timeout);
-
-  // It may outlive this client.
-  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value,
-                                            milliseconds timeout);
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
+  // The entry may outlive this client.
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
-  // Asks and waits for the answer; `what` is for messages: `get "key"`.
-  std::vector<std::string> ask(StoreOp op, const std::vector<std::string>& fields, const std::string& what,
-                               milliseconds timeout);
-  // `waits`: the answer may wait for a key.
-  StoreMessage exchange(StoreLink& link, std::string request, const std::string& what, milliseconds timeout,
-                        bool waits) const;
+  using milliseconds = std::chrono::milliseconds;
+  std::string ask(StoreLink& link, const StoreRequest& request, milliseconds timeout) const;
+  StoreMessage exchange(StoreLink& link, const StoreRequest& request, milliseconds timeout) const;
   StoreLink take_link(const std::string& what, milliseconds timeout);
   std::optional<StoreLink> take_idle_link(const std::string& what);
-  StoreLink connect_anew(const std::string& what, milliseconds timeout);
-  void make_sure_of_server(StoreLink& link, const std::string& what, milliseconds timeout);
+  StoreLink reconnect(const std::string& what, milliseconds timeout);
+  void verify_server(StoreLink& link, const std::string& what, milliseconds timeout);
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
   [[noreturn]] void raise_late(const std::string& what, milliseconds timeout) const;
   [[noreturn]] void raise_silent(const std::string& what, milliseconds timeout) const;
@@ -96,7 +83,7 @@ class StoreClient {
   Connect connect_;
   std::mutex mutex_;
   std::vector<StoreLink> idle_;
-  std::string server_;  // its name, once it has said so
+  std::string server_;  // its id, once it has sent it
 };
 
 }  // namespace lockstep::parallel

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <exception>
 #include <memory>
 #include <system_error>
@@ -43,31 +42,16 @@ struct Connection {
   bool dead = false;
   Deadline hello_until{kHandshakeDeadline};
   std::string in, out;
-  std::size_t sent = 0;              // of `out`
-  std::vector<std::string> awaited;  // the keys its get or wait still waits for
-  bool wants_value = false;          // a get, not a wait
+  std::size_t sent = 0;                 // of `out`
+  std::optional<StoreRequest> waiting;  // the request that waits for its keys
   std::vector<std::string> will_keys;
   std::string will_value;
 
   bool is_known() const { return !handshake; }
-  bool is_busy() const { return !awaited.empty() || !out.empty(); }  // nothing is read until it has its answer
+  bool is_busy() const { return waiting || !out.empty(); }  // nothing is read until it has its answer
 };
 
 bool is_stranger(const std::unique_ptr<Connection>& peer) { return !peer->is_known(); }
-
-// Fields of a message whose number is fixed.
-void expect_fields(const StoreMessage& message, std::size_t count) {
-  if (message.fields.size() != count)
-    throw IoError(fmt::format("store: operation {} has {} fields, not {}", message.code, message.fields.size(), count));
-}
-
-std::int64_t to_number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw IoError(fmt::format("store: add: the amount {} is not a number", in_quotes(text)));
-  return value;
-}
 
 }  // namespace
 
@@ -113,11 +97,11 @@ class StoreServer::Loop {
   void take_frame(Connection& peer);
   void take_greeting(Connection& peer);
   void turn_away(Connection& peer, const std::string& why);
-  void take_message(Connection& peer, StoreMessage message);
+  void take_request(Connection& peer, StoreRequest request);
+  std::optional<std::string> execute(Connection& peer, const StoreRequest& request);
   void answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields = {});
   void send(Connection& peer, std::string bytes);
   void flush(Connection& peer);
-  void answer_if_there(Connection& peer);
   void changed(const std::string& key);
 
   Descriptor listener_;
@@ -138,7 +122,7 @@ void StoreServer::Loop::turn(int timeout) {
   if (pause_ && pause_->passed()) pause_.reset();
   polled_.push_back({listener_.get(), static_cast<short>(pause_ ? 0 : POLLIN), 0});
   for (const auto& peer : peers_) {
-    const int events = !peer->out.empty() ? POLLOUT : peer->awaited.empty() ? POLLIN : POLLRDHUP;
+    const int events = !peer->out.empty() ? POLLOUT : !peer->waiting ? POLLIN : POLLRDHUP;
     polled_.push_back({peer->socket.get(), static_cast<short>(events), 0});
   }
   if (::poll(polled_.data(), polled_.size(), timeout) < 0) return;  // EINTR, or no memory for a moment
@@ -274,52 +258,30 @@ void StoreServer::Loop::take_frame(Connection& peer) {
   StoreMessage message = read_message(*content);
   peer.in.clear();
   if (peer.in.capacity() > kKeptBuffer) peer.in = {};
-  take_message(peer, std::move(message));
+  take_request(peer, to_request(message.code, std::move(message.fields)));
 }
 
-void StoreServer::Loop::take_message(Connection& peer, StoreMessage message) {
-  std::vector<std::string>& fields = message.fields;
-  const auto done = [&](const std::vector<std::string>& result) { answer(peer, StoreStatus::kDone, result); };
+void StoreServer::Loop::take_request(Connection& peer, StoreRequest request) {
   try {
-    switch (static_cast<StoreOp>(message.code)) {
-      case StoreOp::kSet:
-        expect_fields(message, 2);
-        table_.set(fields[0], fields[1]);
-        done({});
-        return changed(fields[0]);
-      case StoreOp::kGet:
-        expect_fields(message, 1);
-        [[fallthrough]];
-      case StoreOp::kWait:
-        check_store_keys(fields);
-        peer.wants_value = static_cast<StoreOp>(message.code) == StoreOp::kGet;
-        peer.awaited = std::move(fields);
-        return answer_if_there(peer);
-      case StoreOp::kAdd:
-        expect_fields(message, 2);
-        done({std::to_string(table_.add(fields[0], to_number(fields[1])))});
-        return changed(fields[0]);
-      case StoreOp::kCompareSet:
-        expect_fields(message, 3);
-        done({table_.compare_set(fields[0], fields[1], fields[2])});
-        return changed(fields[0]);
-      case StoreOp::kDelete:
-        expect_fields(message, 1);
-        return done({table_.delete_key(fields[0]) ? "1" : "0"});
-      case StoreOp::kWill:
-        if (fields.empty()) throw IoError("store: a will without its value");
-        check_store_keys(fields);
-        peer.will_value = std::move(fields[0]);
-        peer.will_keys.assign(fields.begin() + 1, fields.end());
-        return done({});
-      case StoreOp::kWho:
-        expect_fields(message, 0);
-        return done({name_});
+    check_store_request(request);
+    const auto result = execute(peer, request);
+    if (!result) {
+      peer.waiting = std::move(request);
+      return;
     }
+    answer(peer, StoreStatus::kDone, {*result});
   } catch (const InvalidArgument& error) {
     return answer(peer, StoreStatus::kInvalid, {error.what()});
   }
-  throw IoError(fmt::format("store: there is no operation {}", message.code));
+  if (changes_table(request.op)) changed(request.keys.at(0));
+}
+
+std::optional<std::string> StoreServer::Loop::execute(Connection& peer, const StoreRequest& request) {
+  if (request.op == StoreOp::kServerId) return name_;
+  if (request.op != StoreOp::kLastWill) return table_.execute(request);
+  peer.will_keys = request.keys;
+  peer.will_value = request.values.at(0);
+  return "";
 }
 
 void StoreServer::Loop::answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields) {
@@ -341,20 +303,14 @@ void StoreServer::Loop::flush(Connection& peer) {
   peer.dead = peer.dead || peer.ending || transfer == Transmission::kClosed;
 }
 
-void StoreServer::Loop::answer_if_there(Connection& peer) {
-  if (table_.first_missing(peer.awaited)) return;
-  const std::vector<std::string> keys = std::exchange(peer.awaited, {});
-  if (peer.wants_value) {
-    answer(peer, StoreStatus::kDone, {*table_.find(keys.at(0))});
-  } else {
-    answer(peer, StoreStatus::kDone);
-  }
-}
-
+// Answers the requests that waited for the key, and for no other.
 void StoreServer::Loop::changed(const std::string& key) {
   for (const auto& peer : peers_) {
-    const auto& awaited = peer->awaited;
-    if (std::find(awaited.begin(), awaited.end(), key) != awaited.end()) answer_if_there(*peer);
+    if (!peer->waiting || std::ranges::find(peer->waiting->keys, key) == peer->waiting->keys.end()) continue;
+    if (const auto result = table_.execute(*peer->waiting)) {
+      peer->waiting.reset();
+      answer(*peer, StoreStatus::kDone, {*result});
+    }
   }
 }
 

@@ -222,28 +222,13 @@ TcpStore::~TcpStore() = default;
 
 int TcpStore::port() const { return state_->address.port(); }
 
-void TcpStore::set(const std::string& key, const std::string& value) { state_->client->set(key, value, timeout()); }
-
-std::string TcpStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return state_->client->get(key, timeout);
+std::string TcpStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  return state_->client->request(request, timeout);
 }
-
-std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
-  return state_->client->add(key, amount, timeout());
-}
-
-std::string TcpStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
-  return state_->client->compare_set(key, expected, desired, timeout());
-}
-
-void TcpStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  state_->client->wait(keys, timeout);
-}
-
-bool TcpStore::delete_key(const std::string& key) { return state_->client->delete_key(key, timeout()); }
 
 std::unique_ptr<LastWill> TcpStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
-  return state_->client->leave_last_will(keys, value, timeout());
+  state_->client->set_timeout(timeout());
+  return state_->client->leave_last_will(keys, value);
 }
 
 }  // namespace lockstep::parallel

@@ -28,22 +28,15 @@ struct TcpStoreOptions {
 /// A store at a port of one host, as the head of this file says.
 class TcpStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
-  /// With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
-  /// Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
-  /// answers is not of this job, CommTimeout where nobody answers.
+  // With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
+  // Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
+  // answers is not of this job, CommTimeout where nobody answers.
   TcpStore(const std::string& host, int port, const TcpStoreOptions& options = {});
   ~TcpStore() override;
 
   int port() const;  ///< of the server
 
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  bool delete_key(const std::string& key) override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:

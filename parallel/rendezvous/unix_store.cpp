@@ -112,26 +112,13 @@ UnixStore::UnixStore(UnixStoreOptions options, Greeting greeting, std::unique_pt
 
 UnixStore::~UnixStore() = default;
 
-void UnixStore::set(const std::string& key, const std::string& value) { client_.set(key, value, timeout()); }
-
-std::string UnixStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  return client_.get(key, timeout);
+std::string UnixStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  return client_.request(request, timeout);
 }
-
-std::int64_t UnixStore::add(const std::string& key, std::int64_t amount) { return client_.add(key, amount, timeout()); }
-
-std::string UnixStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
-  return client_.compare_set(key, expected, desired, timeout());
-}
-
-void UnixStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  client_.wait(keys, timeout);
-}
-
-bool UnixStore::delete_key(const std::string& key) { return client_.delete_key(key, timeout()); }
 
 std::unique_ptr<LastWill> UnixStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
-  return client_.leave_last_will(keys, value, timeout());
+  client_.set_timeout(timeout());
+  return client_.leave_last_will(keys, value);
 }
 
 }  // namespace lockstep::parallel

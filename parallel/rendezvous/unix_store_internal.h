@@ -39,17 +39,10 @@ Greeting greet(const UnixStoreOptions& options, Deadline deadline);
 
 class UnixStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
   // `greeting` with kYes. With a `server`, the store owns it, and it ends with the store.
   UnixStore(UnixStoreOptions options, Greeting greeting, std::unique_ptr<UnixStoreServer> server = nullptr);
   ~UnixStore() override;
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  bool delete_key(const std::string& key) override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:

@@ -10,6 +10,7 @@
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_handshake_internal.h"
 #include "tests/fuzz/watched_input.h"
 
@@ -28,6 +29,8 @@ void attempt(Work work) {
   try {
     work();
   } catch (const ls::IoError& error) {
+    expect(std::string_view(error.what()).size() <= 400);
+  } catch (const ls::InvalidArgument& error) {
     expect(std::string_view(error.what()).size() <= 400);
   } catch (const ls::CommError& error) {
     expect(std::string_view(error.what()).size() <= 400);
@@ -63,11 +66,18 @@ void open_forged(std::string_view bytes) {
 void read_sealed(std::string_view content) {
   par::FrameGuard sender(par::Digest{1}, par::Digest{2});
   std::optional<par::FrameGuard> receiver(std::in_place, par::Digest{2}, par::Digest{1});
-  std::string bytes = par::frame(par::StoreOp::kSet, {std::string(content)});
+  std::string bytes = par::frame({.op = par::StoreOp::kSet, .keys = {"k"}, .values = {std::string(content)}});
   sender.seal(bytes);
   const auto opened = par::first_opened(receiver, bytes, par::kMaxFrame);
-  expect(opened && par::read_message(*opened).fields.at(0) == content);
-  expect(par::read_message(content).fields.size() <= par::kMaxWaitKeys + 1);
+  expect(opened && par::read_message(*opened).fields.at(1) == content);
+  par::StoreMessage message = par::read_message(content);
+  expect(message.fields.size() <= par::kMaxWaitKeys + 1);
+  const std::size_t fields = message.fields.size();
+  const par::StoreRequest request = par::to_request(message.code, std::move(message.fields));
+  expect(request.keys.size() + request.values.size() == fields);
+  par::check_store_request(request);
+  par::StoreTable table;
+  table.execute(request);
 }
 
 }  // namespace

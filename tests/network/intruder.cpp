@@ -139,7 +139,7 @@ class Intruder {
     };
     const par::Handshake::Step hello = talk(handshake.start(), par::kTcpHelloBytes);
     par::Handshake::Step proof = talk(hello.reply, par::kDigestBytes);
-    std::string request = par::frame(par::StoreOp::kAdd, {"intruder/probe", "1000000"});
+    std::string request = par::frame({.op = par::StoreOp::kAdd, .keys = {"intruder/probe"}, .values = {"1000000"}});
     proof.guard->seal(request);
     session_ += request;  // recorded, and never sent by the honest one
   }

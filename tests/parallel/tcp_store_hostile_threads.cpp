@@ -68,7 +68,7 @@ class Insider : public Stranger {
   }
   bool is_known() const { return guard_.has_value(); }
   std::string seal(par::StoreOp op, const std::vector<std::string>& fields) {
-    std::string bytes = par::frame(op, fields);
+    std::string bytes = par::frame(static_cast<std::uint8_t>(op), fields);
     guard_->seal(bytes);
     return bytes;
   }

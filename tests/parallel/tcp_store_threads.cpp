@@ -245,10 +245,10 @@ TEST_CASE("a client whose idle connection ended connects anew") {
     ++connected;
     return held.greet(held.address);
   });
-  CHECK(client->add("k", 1, seconds(30)) == 1);
+  CHECK(client->add("k", 1) == 1);
   CHECK(connected == 0);
   held.cut();
-  CHECK(client->add("k", 1, seconds(30)) == 2);
+  CHECK(client->add("k", 1) == 2);
   CHECK(connected == 1);
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("a server that does not answer a new connection within the caller's ti
   REQUIRE(mute);
   const auto client =
       held.make([&](par::Deadline deadline) { return par::greet_tcp(par::address_of(mute), held.identity, deadline); });
-  client->set("k", "v", seconds(30));
+  client->set("k", "v");
   held.cut();
   CHECK_THROWS_WITH_AS(client->get("k", milliseconds(20)),
                        doctest::Contains("store: get \"k\": no answer within 20 ms"), ls::CommTimeout);
@@ -269,15 +269,14 @@ TEST_CASE("a client whose connection ended does not take another store for its o
   HeldClient held;
   const par::TcpAddress other = held.serve(held.next_server);
   const auto client = held.make([&](par::Deadline) { return held.greet(other); });
-  client->set("k", "v", seconds(30));
+  client->set("k", "v");
   held.cut();
-  CHECK_THROWS_WITH_AS(client->set("k", "w", seconds(30)), doctest::Contains("another store has its place"),
-                       ls::CommError);
+  CHECK_THROWS_WITH_AS(client->set("k", "w"), doctest::Contains("another store has its place"), ls::CommError);
 }
 
 TEST_CASE("a client that has asked nothing yet does not connect anew: it could not tell the stores apart") {
   HeldClient held;
   const auto client = held.make([&](par::Deadline) { return held.greet(held.address); });
   held.cut();
-  CHECK_THROWS_WITH_AS(client->set("k", "v", seconds(30)), doctest::Contains("has left or died"), ls::CommError);
+  CHECK_THROWS_WITH_AS(client->set("k", "v"), doctest::Contains("has left or died"), ls::CommError);
 }
