@@ -7,6 +7,7 @@
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/meeting_place_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -145,11 +146,12 @@ bool Meeting::host() {
 // Rank 0's address is taken: by a run that ends just now, or for good.
 void Meeting::meet_other_host() {
   MeetingPlace::Joined other = try_to_join();
-  if (!other.store) return patience_.retry(other.failure, /*is_foreign=*/true);
+  const std::string taken = meeting_place_->taken();
+  if (!other.store) return patience_.retry(taken.empty() ? other.failure : taken, /*is_foreign=*/true);
   try {
     other.store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
   } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
-    return patience_.retry("another rank 0 has the address");
+    return patience_.retry(taken.empty() ? "another rank 0 has the address" : taken);
   }
   enter(std::move(other.store));  // which says who is there already
 }

@@ -21,10 +21,11 @@ struct Place {
   std::string socket = {};  // the abstract Unix socket that follows from the address
   JobId job = {};
   // On several:
-  std::string host = {};       // rank 0's
-  int port = 0;                // there
-  bool is_port_taken = false;  // by the launcher's agent; rank 0 takes one above it
-  std::string job_text = {};   // what all ranks of the job have in common
+  std::string host = {};        // rank 0's
+  int port = 0;                 // there
+  std::string port_name = {};   // for messages: "MASTER_PORT 29500 of node7"
+  std::string job_text = {};    // what all ranks of the job have in common
+  std::string store_name = {};  // of the store among those of the job
   bool authenticate = true;
   std::string token = {};  // empty: the environment's
 };

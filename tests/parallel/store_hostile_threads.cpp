@@ -95,8 +95,8 @@ struct Honest {
     CHECK(client_of(options)->get("k") == "v");
   }
   par::UnixStoreOptions options = fresh_store();
-  std::unique_ptr<par::UnixStoreServer> server = serve(options);
-  std::shared_ptr<par::UnixStore> client = client_of(options);
+  std::unique_ptr<par::StoreServer> server = serve(options);
+  std::shared_ptr<par::StoreClient> client = client_of(options);
 };
 
 int open_descriptors() {
@@ -169,7 +169,7 @@ TEST_CASE("a known client that breaks the protocol loses its connection and hear
       {frame(StoreOp::kCheck, {}), "check: a request of 0 fields, expected 1 to "},
       {frame(StoreOp::kCheck, std::vector<std::string>(par::kMaxWaitKeys + 1, "k")), "check: a request of 4097 fields"},
       {frame(StoreOp::kLastWill, {}), "leave a last will for: a request of 0 fields, expected 1 to "},
-      {frame(StoreOp::kSet, {"a", "b"}) + "x", "1 bytes follow a frame"},
+      {frame(StoreOp::kSet, {"a", "b"}) + "x", "more bytes follow a frame"},
   };
   for (const Case& wrong : cases) {
     INFO(wrong.part);
@@ -301,9 +301,9 @@ TEST_CASE("out of descriptors the server tells newcomers why it refuses them, an
     CHECK(stranger.is_closed());
     CHECK(honest.client->get("k") == "v");
   }
-  const par::Greeting greeting = par::greet(honest.options, par::Deadline(seconds(10)));
-  CHECK(greeting.welcome == par::Welcome::kExhausted);
-  CHECK(greeting.detail.find("ulimit -n") != std::string::npos);
+  const par::ConnectResult result = par::connect_unix(honest.options, par::Deadline(seconds(10)));
+  CHECK(result.outcome == par::ConnectOutcome::kExhausted);
+  CHECK(result.detail.find("ulimit -n") != std::string::npos);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
