@@ -73,7 +73,7 @@ class Meeting {
     while (!(place_.rank == 0 ? host() : join())) {
     }
     // Past the end there are only short questions: to a host that is cut off nobody answers.
-    if (place_.rank != 0) store_->set_timeout(kLastQuestion);
+    if (place_.rank != 0) call_store_->set_timeout(kLastQuestion);
     try {
       call_->wait_for_all(time_left(end_), timeout_);
     } catch (const CommTimeout&) {
@@ -83,6 +83,7 @@ class Meeting {
       if (place_.rank == 0) let_others_hear(all_ranks());
       throw;
     }
+    store_->set_timeout(timeout_);
     const bool holds_store = place_.rank == 0;
     const auto watch =
         std::make_shared<FormationWatch>(call_store_, std::move(will_), place_.rank, place_.size, holds_store);
@@ -230,7 +231,7 @@ void Meeting::wait_for_next_call() {
 // Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome. The end of a
 // rank meanwhile is for the FormationWatch, as other ranks are past this point.
 void Meeting::see_off() {
-  store_->set_timeout(timeout_);
+  call_store_->set_timeout(timeout_);
   if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
   for (int rank = 1; rank < place_.size; ++rank) {
     try {

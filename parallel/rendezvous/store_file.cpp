@@ -31,7 +31,7 @@ constexpr std::chrono::microseconds kShortestPause{100}, kLongestPause{5000};
 constexpr off_t kAccessByte = 0, kUserByte = 1;
 
 // How many users have joined the run, and how many have left it; no key of a user begins like these.
-const std::string kJoinedKey("\0joined", 7), kLeftKey("\0left", 5);
+constexpr std::string_view kJoinedKey("\0joined", 7), kLeftKey("\0left", 5);
 
 int set_lock(const Descriptor& file, off_t byte, short type) {
   struct flock range {};
@@ -167,7 +167,7 @@ void StoreFile::join() {
 
 void StoreFile::leave(int world_size) {
   const std::int64_t left = count(kLeftKey);
-  const std::string* const text = table_.find(kJoinedKey);
+  const std::string* const text = table_.find(std::string(kJoinedKey));
   const std::int64_t joined = text ? whole_number<std::int64_t>(*text).value_or(0) : 0;
   if (joined >= world_size) {
     if (left >= joined || is_only_user()) static_cast<void>(::unlink(path_.c_str()));
@@ -178,8 +178,8 @@ void StoreFile::leave(int world_size) {
 }
 
 // One more under the key.
-std::int64_t StoreFile::count(const std::string& key) {
-  const auto sum = execute({.op = StoreOp::kAdd, .keys = {key}, .values = {"1"}});
+std::int64_t StoreFile::count(std::string_view key) {
+  const auto sum = execute({.op = StoreOp::kAdd, .keys = {std::string(key)}, .values = {"1"}});
   return whole_number<std::int64_t>(sum.value_or("")).value_or(0);
 }
 

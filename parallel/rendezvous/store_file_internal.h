@@ -51,7 +51,7 @@ class StoreFile {
   std::string read_from(std::uint64_t offset, std::uint64_t most) const;
   std::uint64_t size() const;
   bool is_only_user();
-  std::int64_t count(const std::string& key);
+  std::int64_t count(std::string_view key);
   void forget();
   [[noreturn]] void fail_broken(std::uint64_t offset, const std::string& why) const;
 

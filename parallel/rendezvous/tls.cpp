@@ -22,7 +22,8 @@ namespace {
 #define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                   \
   X(SSL_CTX_new)                                                                                                    \
   X(SSL_CTX_free)                                                                                                   \
-  X(TLS_method) X(SSL_CTX_ctrl) X(SSL_CTX_set_options) X(SSL_CTX_clear_options) X(SSL_CTX_set_ciphersuites)         \
+  X(TLS_method)                                                                                                     \
+  X(SSL_CTX_ctrl) X(SSL_CTX_set_options) X(SSL_CTX_clear_options) X(SSL_CTX_set_ciphersuites)                       \
       X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_max_early_data) X(SSL_set_verify)                                    \
           X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)   \
               X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_accept_state) X(SSL_set_connect_state) \
