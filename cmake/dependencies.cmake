@@ -10,7 +10,7 @@ endforeach()
 if(Eigen3_VERSION VERSION_LESS 3.4)
   message(FATAL_ERROR "Lockstep needs Eigen 3.4 or later, found ${Eigen3_VERSION}")
 endif()
-if(OPENSSL_VERSION VERSION_LESS 3.0)  # only libcrypto, for the TCP store's message authentication
+if(OPENSSL_VERSION VERSION_LESS 3.0)  # for the TCP store's TLS; opened on first use
   message(FATAL_ERROR "Lockstep needs OpenSSL 3.0 or later, found ${OPENSSL_VERSION}")
 endif()
 find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h)  # header-only

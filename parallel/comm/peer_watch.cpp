@@ -86,7 +86,7 @@ PeerWatch::~PeerWatch() {
 void PeerWatch::wait_for_hearers() {
   std::vector<std::string> keys;
   for (int r = 1; r < options_.size; ++r) {
-    if (!has_ended(peek(key_of("process", r)))) keys.push_back(key_of("heard", r));
+    if (!has_ended(value_of(key_of("process", r)))) keys.push_back(key_of("heard", r));
   }
   options_.store->wait(keys, 2 * options_.beat);
 }
@@ -125,12 +125,12 @@ void PeerWatch::fail(const std::string& why) {
   take(first);
 }
 
-// What the key holds, without waiting and without a change; the expected value is one that nobody sets.
-std::string PeerWatch::peek(const std::string& key) {
-  return options_.store->compare_set(key, std::string(1, '\0'), "");
+// The value of the key; empty where it does not exist.
+std::string PeerWatch::value_of(const std::string& key) {
+  return options_.store->check({key}) ? options_.store->get(key) : "";
 }
 
-PeerWatch::Sign PeerWatch::sign_of(int rank) { return {peek(key_of("sign", rank)).substr(0, 64)}; }
+PeerWatch::Sign PeerWatch::sign_of(int rank) { return {value_of(key_of("sign", rank)).substr(0, 64)}; }
 
 std::string PeerWatch::progress() {
   std::string text;
@@ -185,7 +185,7 @@ void PeerWatch::miss_store(const std::string& why) {
 
 void PeerWatch::look_at_next() {
   const auto now = std::chrono::steady_clock::now();
-  if (const std::string failure = peek(kFailure); !failure.empty()) return take(failure);
+  if (const std::string failure = value_of(kFailure); !failure.empty()) return take(failure);
   if (next_ == options_.rank) return;  // all others have left
   const Sign sign = sign_of(next_);
   if (sign.has_left()) {
@@ -198,7 +198,7 @@ void PeerWatch::look_at_next() {
     heard_ = sign.text;
     heard_at_ = now;
   }
-  if (has_ended(peek(key_of("process", next_))))
+  if (has_ended(value_of(key_of("process", next_))))
     return fail(fmt::format("rank {} is gone: its process has ended", next_));
   if (now - heard_at_ > options_.silence)
     fail(fmt::format("rank {} is gone: nothing was heard of it for {} ms", next_, options_.silence.count()));

@@ -57,7 +57,7 @@ class PeerWatch {
   void miss_store(const std::string& why);
   void wait_for_hearers();
   void take(const std::string& why);
-  std::string peek(const std::string& key);
+  std::string value_of(const std::string& key);
   Sign sign_of(int rank);
 
   PeerWatchOptions options_;

@@ -1,6 +1,5 @@
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 
-#include <dlfcn.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -32,32 +31,22 @@ struct Crypto {
   decltype(&::OPENSSL_cleanse) OPENSSL_cleanse;
 };
 
-template <class Function>
-void find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (!function) throw NotBuilt(fmt::format("TcpStore: this system's libcrypto has no {}; install OpenSSL 3", name));
-}
-
 Crypto open_crypto() {
-  const std::string file = fmt::format("libcrypto.so.{}", OPENSSL_SHLIB_VERSION);
-  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    throw NotBuilt(fmt::format("TcpStore: {}, which checks messages, cannot be opened: {}\nInstall it (libssl3)", file,
-                               ::dlerror()));
+  void* const library = open_openssl("libcrypto");
   Crypto out{};
-  find(library, "EVP_Digest", out.EVP_Digest);
-  find(library, "EVP_sha256", out.EVP_sha256);
-  find(library, "EVP_MAC_fetch", out.EVP_MAC_fetch);
-  find(library, "EVP_MAC_free", out.EVP_MAC_free);
-  find(library, "EVP_MAC_CTX_new", out.EVP_MAC_CTX_new);
-  find(library, "EVP_MAC_CTX_free", out.EVP_MAC_CTX_free);
-  find(library, "EVP_MAC_init", out.EVP_MAC_init);
-  find(library, "EVP_MAC_update", out.EVP_MAC_update);
-  find(library, "EVP_MAC_final", out.EVP_MAC_final);
-  find(library, "OSSL_PARAM_construct_utf8_string", out.OSSL_PARAM_construct_utf8_string);
-  find(library, "OSSL_PARAM_construct_end", out.OSSL_PARAM_construct_end);
-  find(library, "CRYPTO_memcmp", out.CRYPTO_memcmp);
-  find(library, "OPENSSL_cleanse", out.OPENSSL_cleanse);
+  find_in(library, "EVP_Digest", out.EVP_Digest);
+  find_in(library, "EVP_sha256", out.EVP_sha256);
+  find_in(library, "EVP_MAC_fetch", out.EVP_MAC_fetch);
+  find_in(library, "EVP_MAC_free", out.EVP_MAC_free);
+  find_in(library, "EVP_MAC_CTX_new", out.EVP_MAC_CTX_new);
+  find_in(library, "EVP_MAC_CTX_free", out.EVP_MAC_CTX_free);
+  find_in(library, "EVP_MAC_init", out.EVP_MAC_init);
+  find_in(library, "EVP_MAC_update", out.EVP_MAC_update);
+  find_in(library, "EVP_MAC_final", out.EVP_MAC_final);
+  find_in(library, "OSSL_PARAM_construct_utf8_string", out.OSSL_PARAM_construct_utf8_string);
+  find_in(library, "OSSL_PARAM_construct_end", out.OSSL_PARAM_construct_end);
+  find_in(library, "CRYPTO_memcmp", out.CRYPTO_memcmp);
+  find_in(library, "OPENSSL_cleanse", out.OPENSSL_cleanse);
   return out;
 }
 
@@ -73,6 +62,19 @@ void require(bool succeeded) {
 }
 
 }  // namespace
+
+void* open_openssl(const char* library) {
+  const std::string file = fmt::format("{}.so.{}", library, OPENSSL_SHLIB_VERSION);
+  void* const opened = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!opened)
+    throw NotBuilt(fmt::format("TcpStore: {}, which protects connections, cannot be opened: {}\nInstall it (libssl3)",
+                               file, ::dlerror()));
+  return opened;
+}
+
+void raise_missing(const char* function) {
+  throw NotBuilt(fmt::format("TcpStore: this system's OpenSSL has no {}; install OpenSSL 3", function));
+}
 
 Digest random_digest() {
   Digest out;

@@ -1,6 +1,8 @@
-// What the TCP store needs of OpenSSL's libcrypto: SHA-256, HMAC-SHA256, and handling of secrets. The library is opened on
-// first use: programs that never meet over TCP do not load its five megabytes.
+// SHA-256, HMAC-SHA256 and handling of secrets, by OpenSSL's libcrypto. The library is opened on first use: programs whose
+// ranks are on one host do not load its five megabytes.
 #pragma once
+
+#include <dlfcn.h>
 
 #include <array>
 #include <cstddef>
@@ -18,6 +20,15 @@ namespace lockstep::parallel {
 inline constexpr std::size_t kDigestBytes = 32;
 using Digest = std::array<char, kDigestBytes>;
 inline std::string_view view(const Digest& digest) { return {digest.data(), digest.size()}; }
+
+// One of OpenSSL's libraries: "libcrypto" or "libssl". It stays open. Throws NotBuilt where it cannot be opened.
+void* open_openssl(const char* library);
+[[noreturn]] void raise_missing(const char* function);
+template <class Function>
+void find_in(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  if (!function) raise_missing(name);
+}
 
 // From the system. Throws CommError where it has none.
 Digest random_digest();

@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/frame_guard_internal.h"
 #include "lockstep/parallel/rendezvous/store_file_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -51,12 +49,10 @@ class FileEvents {
 struct FileStore::State {
   std::mutex mutex;
   std::optional<StoreFile> file;
-  std::string user;  // a name of its own
   pid_t owner = ::getpid();
   int world_size = -1;
-  int wills = 0;  // so far
 
-  // Runs `work` on the file as it is now, alone among all its users.
+  // Runs `work` on the file while no other user accesses it.
   template <class Work>
   auto with_file(milliseconds timeout, Work work) {
     const std::lock_guard guard(mutex);
@@ -66,17 +62,13 @@ struct FileStore::State {
       ~Unlock() { file.unlock(); }
     } unlock{*file};
     LOCKSTEP_CHECK_IO(file->is_current(), "FileStore: {}: it was removed, or replaced by another", file->path());
-    file->catch_up();
-    file->carry_out_wills();
     return work(*file);
   }
 
   void open(const std::string& path, milliseconds timeout);
-  void leave();
-  std::string wait(const std::vector<std::string>& keys, milliseconds timeout);
 };
 
-// Between opening and locking the last user may have removed the file; then the next try makes another.
+// Between opening and locking the last user may have removed the file; then the next try creates another.
 void FileStore::State::open(const std::string& path, milliseconds timeout) {
   Deadline deadline(timeout);
   for (;;) {
@@ -86,42 +78,8 @@ void FileStore::State::open(const std::string& path, milliseconds timeout) {
     LOCKSTEP_CHECK_IO(!deadline.passed(), "FileStore: {}: it was removed again and again for {} ms", path,
                       timeout.count());
   }
-  file->begin();
-  const Digest random = random_digest();
-  user.assign(random.data(), 16);
-  file->join(user);
+  file->join();
   file->unlock();
-}
-
-void FileStore::State::leave() {
-  if (::getpid() != owner) return;  // a fork has not joined
-  with_file(kLeaveDeadline, [&](StoreFile& the_file) {
-    the_file.leave(user);
-    if (!the_file.has_living_users() && the_file.joined() >= world_size) the_file.remove();
-  });
-}
-
-// The value of the first key.
-std::string FileStore::State::wait(const std::vector<std::string>& keys, milliseconds timeout) {
-  Deadline deadline(timeout);
-  const auto end = Deadline::Clock::now() + timeout;
-  FileEvents events(*file);  // before the first look, so that no change is missed
-  for (;;) {
-    std::string missing, value;
-    const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
-    const bool is_there = with_file(std::max(left, kAttempt), [&](StoreFile& the_file) {
-      const std::string* first = the_file.table().first_missing(keys);
-      if (first) missing = *first;
-      if (!first) value = *the_file.table().find(keys.at(0));
-      return !first;
-    });
-    if (is_there) return value;
-    const milliseconds slice = deadline.slice();  // first: it may move the deadline
-    if (deadline.passed())
-      throw CommTimeout(fmt::format("FileStore: {}: nobody has set {} within {} ms", file->path(), in_quotes(missing),
-                                    timeout.count()));
-    events.wait(slice);
-  }
 }
 
 FileStore::FileStore(const std::string& path, const FileStoreOptions& options) : state_(std::make_unique<State>()) {
@@ -135,76 +93,35 @@ FileStore::FileStore(const std::string& path, const FileStoreOptions& options) :
 }
 
 FileStore::~FileStore() {
+  if (::getpid() != state_->owner) return;  // a fork has not joined
   try {
-    state_->leave();
+    state_->with_file(kLeaveDeadline, [&](StoreFile& file) { file.leave(state_->world_size); });
   } catch (const std::exception&) {
-    // A file that somebody broke or keeps locked stays, for the next run to begin anew or to complain about.
+    // A file that is broken or locked stays; the next run replaces it or reports it.
   }
 }
 
-void FileStore::set(const std::string& key, const std::string& value) {
-  check_store_value(key, value);
-  state_->with_file(timeout(), [&](StoreFile& file) { file.set(key, value); });
-}
-
-std::string FileStore::get(const std::string& key, std::chrono::milliseconds timeout) {
-  check_store_key(key);
-  return state_->wait({key}, timeout);
-}
-
-std::int64_t FileStore::add(const std::string& key, std::int64_t amount) {
-  check_store_key(key);
-  return state_->with_file(timeout(), [&](StoreFile& file) { return file.add(key, amount); });
-}
-
-std::string FileStore::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
-  return state_->with_file(timeout(), [&](StoreFile& file) { return file.compare_set(key, expected, desired); });
-}
-
-void FileStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  check_store_keys(keys);
-  if (!keys.empty()) state_->wait(keys, timeout);
-}
-
-bool FileStore::delete_key(const std::string& key) {
-  check_store_key(key);
-  return state_->with_file(timeout(), [&](StoreFile& file) { return file.delete_key(key); });
-}
-
-class FileStore::Will final : public LastWill {
- public:
-  Will(State& state, std::string name) : state_(state), name_(std::move(name)) {}
-  ~Will() override {
-    end([&](StoreFile& file) { file.carry_out_will(name_); });
+std::string FileStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  check_store_request(request);
+  Deadline deadline(timeout);
+  const auto end = Deadline::Clock::now() + timeout;
+  std::optional<FileEvents> events;
+  if (waits_for_keys(request.op)) events.emplace(*state_->file);  // before the first try, so that no change is missed
+  for (;;) {
+    std::string missing;
+    const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
+    auto result = state_->with_file(std::max(left, kAttempt), [&](StoreFile& file) {
+      auto out = file.execute(request);
+      if (!out) missing = *file.table().first_missing(request.keys);
+      return out;
+    });
+    if (result) return std::move(*result);
+    const milliseconds slice = deadline.slice();  // first: it may move the deadline
+    if (deadline.passed())
+      throw CommTimeout(fmt::format("FileStore: {}: nobody has set {} within {} ms", state_->file->path(),
+                                    in_quotes(missing), timeout.count()));
+    events->wait(slice);
   }
-  void cancel() override {
-    end([&](StoreFile& file) { file.cancel_will(name_); });
-  }
-
- private:
-  template <class Work>
-  void end(Work work) {
-    if (::getpid() != state_.owner) return;
-    try {
-      state_.with_file(kLeaveDeadline, work);
-    } catch (const std::exception&) {
-      // The file is broken, gone or locked: the end of the process remains.
-    }
-  }
-
-  State& state_;
-  std::string name_;
-};
-
-std::unique_ptr<LastWill> FileStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
-  check_store_keys(keys);
-  for (const std::string& key : keys) check_store_value(key, value);
-  const std::string name = state_->with_file(timeout(), [&](StoreFile& file) {
-    std::string own = fmt::format("{}/{}", state_->user, state_->wills++);
-    file.leave_will(own, keys, value);
-    return own;
-  });
-  return std::make_unique<Will>(*state_, name);
 }
 
 }  // namespace lockstep::parallel

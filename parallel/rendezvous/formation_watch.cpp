@@ -4,6 +4,7 @@
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -23,47 +24,31 @@ std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
 
 class WatchedStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
   WatchedStore(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store)
       : watch_(std::move(watch)), store_(std::move(store)) {
     set_timeout(store_->timeout());
   }
-  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
-  std::string get(const std::string& key, milliseconds timeout) override {
-    return in_slices(key, timeout, [&](milliseconds slice) { return store_->get(key, slice); });
-  }
-  std::int64_t add(const std::string& key, std::int64_t amount) override { return store_->add(key, amount); }
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
-    return store_->compare_set(key, expected, desired);
-  }
-  void wait(const std::vector<std::string>& keys, milliseconds timeout) override {
-    if (keys.empty()) return;
-    in_slices(keys[0], timeout, [&](milliseconds slice) { return store_->wait(keys, slice), std::string(); });
-  }
-  bool delete_key(const std::string& key) override { return store_->delete_key(key); }
-  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override {
-    return store_->leave_last_will(keys, value);
-  }
-
- private:
-  template <class Ask>
-  std::string in_slices(const std::string& key, milliseconds timeout, Ask ask) {
-    if (watch_->is_finished()) return ask(timeout);
+  // A request that waits is sent in slices, between which the watch is checked.
+  std::string request(const StoreRequest& request, milliseconds timeout) override {
+    if (!waits_for_keys(request.op) || watch_->is_finished()) return store_->request(request, timeout);
     Deadline deadline(timeout);
     for (;;) {
       try {
-        return ask(std::min(timeout, kWaitSlice));
+        return store_->request(request, std::min(timeout, kWaitSlice));
       } catch (const CommTimeout&) {
         watch_->check();
       }
       deadline.waited(2 * kWaitSlice);
       if (deadline.passed())
         throw CommTimeout(fmt::format("init_process_group: no rank has set the key {} in the store within {} ms",
-                                      in_quotes(key), timeout.count()));
+                                      in_quotes(request.keys.at(0)), timeout.count()));
     }
   }
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override {
+    return store_->leave_last_will(keys, value);
+  }
 
+ private:
   std::shared_ptr<FormationWatch> watch_;
   std::shared_ptr<Store> store_;
 };
@@ -83,16 +68,13 @@ std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> w
   return std::make_shared<WatchedStore>(std::move(watch), std::move(store));
 }
 
-// Returns the value of the key, without a change: no rank sets the value that this call expects.
-std::string FormationWatch::peek(const std::string& key) { return store_->compare_set(key, std::string(1, '\0'), ""); }
-
 std::string FormationWatch::failure() {
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
   if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
   try {
-    failure_ = peek(kFailureKey);
-    if (failure_.empty() && !is_asked_ && !peek(kQuestionKey).empty()) {
+    if (store_->check({kFailureKey})) failure_ = store_->get(kFailureKey);
+    if (failure_.empty() && !is_asked_ && store_->check({kQuestionKey})) {
       store_->set(here_key(rank_), "1");
       is_asked_ = true;
     }
@@ -140,7 +122,7 @@ std::vector<int> FormationWatch::silent_ranks() {
   } catch (const CommTimeout&) {
     std::vector<int> silent;
     for (int rank = 0; rank < size_; ++rank) {
-      if (peek(here_key(rank)).empty()) silent.push_back(rank);
+      if (!store_->check({here_key(rank)})) silent.push_back(rank);
     }
     return silent;
   }

@@ -47,7 +47,6 @@ class FormationWatch {
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
-  std::string peek(const std::string& key);
   std::string find_first(const Error& error);
   std::vector<int> silent_ranks();
   std::vector<std::string> keys_of_others(std::string (*key)(int rank)) const;

@@ -20,9 +20,12 @@ inline constexpr std::uint64_t kMaxStoreFile =
 inline constexpr std::size_t kMaxFileUsers = 1 << 16;  // FileStores that are open on one file
 
 // Of connections to a store.
-inline constexpr std::size_t kMaxHelloBytes = 256;      // kept of a peer that has not said who it is
-inline constexpr std::size_t kMaxUnauthenticated = 64;  // such peers at once; then the oldest is dropped
-inline constexpr std::size_t kMaxFrame = 2 * kMaxStoreValue + (64 << 10);  // of a peer that has
+inline constexpr std::size_t kMaxHelloBytes = 64;       // of the first frame, which is 28 bytes long
+inline constexpr std::size_t kMaxHandshakeBytes = 512;  // of a TLS handshake before it is over, in each direction
+inline constexpr std::size_t kMaxUnauthenticated =
+    64;                                          // peers at once whose first frame has not come; then one is dropped
+inline constexpr std::size_t kMaxAccepted = 64;  // connections between two looks at those that are there
+inline constexpr std::size_t kMaxFrame = 2 * kMaxStoreValue + (64 << 10);  // of an authenticated peer
 inline constexpr std::chrono::seconds kHandshakeDeadline{5};
 
 // Between two tries to reach a store that does not listen yet.

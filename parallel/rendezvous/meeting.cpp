@@ -7,6 +7,7 @@
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/meeting_place_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -72,7 +73,7 @@ class Meeting {
     while (!(place_.rank == 0 ? host() : join())) {
     }
     // Past the end there are only short questions: to a host that is cut off nobody answers.
-    if (place_.rank != 0) store_->set_timeout(kLastQuestion);
+    if (place_.rank != 0) call_store_->set_timeout(kLastQuestion);
     try {
       call_->wait_for_all(time_left(end_), timeout_);
     } catch (const CommTimeout&) {
@@ -82,6 +83,7 @@ class Meeting {
       if (place_.rank == 0) let_others_hear(all_ranks());
       throw;
     }
+    store_->set_timeout(timeout_);
     const bool holds_store = place_.rank == 0;
     const auto watch =
         std::make_shared<FormationWatch>(call_store_, std::move(will_), place_.rank, place_.size, holds_store);
@@ -145,11 +147,12 @@ bool Meeting::host() {
 // Rank 0's address is taken: by a run that ends just now, or for good.
 void Meeting::meet_other_host() {
   MeetingPlace::Joined other = try_to_join();
-  if (!other.store) return patience_.retry(other.failure, /*is_foreign=*/true);
+  const std::string taken = meeting_place_->taken();
+  if (!other.store) return patience_.retry(taken.empty() ? other.failure : taken, /*is_foreign=*/true);
   try {
     other.store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
   } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
-    return patience_.retry("another rank 0 has the address");
+    return patience_.retry(taken.empty() ? "another rank 0 has the address" : taken);
   }
   enter(std::move(other.store));  // which says who is there already
 }
@@ -228,7 +231,7 @@ void Meeting::wait_for_next_call() {
 // Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome. The end of a
 // rank meanwhile is for the FormationWatch, as other ranks are past this point.
 void Meeting::see_off() {
-  store_->set_timeout(timeout_);
+  call_store_->set_timeout(timeout_);
   if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
   for (int rank = 1; rank < place_.size; ++rank) {
     try {

@@ -20,6 +20,9 @@ class MeetingPlace {
   // UnknownHost where a later try may help, CommError where the address cannot be had at all.
   virtual std::shared_ptr<Store> host() = 0;
 
+  // Why host() has returned null, where it can tell.
+  virtual std::string taken() const { return {}; }
+
   // Tries once to join the store that is there. Throws as host() does.
   struct Joined {
     std::shared_ptr<Store> store = nullptr;

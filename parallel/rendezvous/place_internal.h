@@ -21,10 +21,11 @@ struct Place {
   std::string socket = {};  // the abstract Unix socket that follows from the address
   JobId job = {};
   // On several:
-  std::string host = {};       // rank 0's
-  int port = 0;                // there
-  bool is_port_taken = false;  // by the launcher's agent; rank 0 takes one above it
-  std::string job_text = {};   // what all ranks of the job have in common
+  std::string host = {};        // rank 0's
+  int port = 0;                 // there
+  std::string port_name = {};   // for messages: "MASTER_PORT 29500 of node7"
+  std::string job_text = {};    // what all ranks of the job have in common
+  std::string store_name = {};  // of the store among those of the job
   bool authenticate = true;
   std::string token = {};  // empty: the environment's
 };
@@ -70,7 +71,7 @@ class RollCall {
   // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` is there twice.
   bool is_over();
   // Whether a process has entered as this rank already.
-  bool is_taken() { return !peek(key_of(rank_)).empty(); }
+  bool is_taken() { return store_.check({key_of(rank_)}); }
   // False: another process is this rank, or another rank has another number of ranks or another backend;
   // error() names both. The ranks that wait receive the same error.
   bool enter();
@@ -107,7 +108,7 @@ class RollCall {
   std::string encode(const Terms& terms) const;
   Terms decode(const std::string& text) const;
   std::string describe_disagreement(const Terms& first) const;
-  std::string peek(const std::string& key);
+  std::string value_of(const std::string& key);
   std::string settle_late(std::chrono::milliseconds shown);
   std::string describe_missing(std::chrono::milliseconds shown);
   std::string describe_twice() const;

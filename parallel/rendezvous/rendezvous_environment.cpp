@@ -113,9 +113,21 @@ void find_master(Place& place, const Launcher& launcher, const std::optional<std
                  "init_process_group: {} started ranks on several hosts, and nothing says where rank 0 is\n"
                  "Set MASTER_ADDR and MASTER_PORT on all of them{}",
                  launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
-  place.port = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
+  const int given = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
+  place.port = given;
+  place.port_name = fmt::format("{} {}", port ? "MASTER_PORT" : "the port of this job,", given);
+  if (environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True") {
+    const auto own = environment_number("LOCKSTEP_PORT", 1, 65535);
+    LOCKSTEP_CHECK(own || given < 65535,
+                   "init_process_group: torchrun's agent has MASTER_PORT {}, and there is no port above it\n"
+                   "Set LOCKSTEP_PORT on all ranks, or choose another MASTER_PORT",
+                   given);
+    place.port = own.value_or(given + 1);
+    place.port_name = fmt::format("LOCKSTEP_PORT {}{} (torchrun's agent has MASTER_PORT {})", place.port,
+                                  own ? "" : ", by default MASTER_PORT + 1", given);
+  }
+  place.port_name += " of " + place.host;
   place.address = fmt::format("{}:{}", place.host, place.port);
-  place.is_port_taken = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
 }  // namespace
@@ -151,7 +163,8 @@ Place place_from_environment(const RendezvousOptions& options) {
   place.is_one_host = is_on_one_host(launcher, place.size);
   if (!place.is_one_host) {
     find_master(place, launcher, job);
-    place.job_text = options.group_name.empty() ? run : run + " group " + options.group_name;
+    place.job_text = run;
+    place.store_name = options.group_name;
     place.authenticate = options.authenticate;
     return place;
   }

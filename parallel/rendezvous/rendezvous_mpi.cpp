@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -41,8 +40,10 @@ Shared draw() {
   put(out.token, token);
   put(out.job, job);
   put(out.host, host);
-  constexpr int kFirst = 20000, kSpan = 40000;
-  out.port = kFirst + static_cast<int>(std::strtoul(job.substr(0, 4).c_str(), nullptr, 16)) % kSpan;
+  std::string error;
+  const Descriptor free = listen_tcp(resolve(host, 0), error);
+  if (!free) throw CommError(fmt::format("init_process_group: rank 0 has no free port at {}: {}", host, error));
+  out.port = address_of(free).port();
   return out;
 }
 
@@ -80,6 +81,7 @@ Place place_from_mpi(const RendezvousOptions& options) {
   place.is_one_host = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMaxRanks).value_or(place.size) == place.size;
   place.host = shared.host;
   place.port = shared.port;
+  place.port_name = fmt::format("port {} of {}, which was free when MPI's rank 0 chose it", shared.port, shared.host);
   place.token = shared.token;
   place.authenticate = options.authenticate;
   place.job_text = fmt::format("MPI job {}", shared.job);

@@ -73,9 +73,10 @@ Place place_from_url(const RendezvousOptions& options, const Url& url) {
   place.is_one_host = is_loopback(url.host);
   place.host = url.host;
   place.port = url.port;
+  place.port_name = fmt::format("port {} of {}", url.port, url.host);
   place.authenticate = options.authenticate;
   place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : url.host, url.port);
-  place.job_text = options.group_name;
+  place.store_name = options.group_name;
   set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
   return place;
 }

@@ -2,10 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -44,18 +44,18 @@ RollCall::RollCall(Store& store, int rank, int size, std::string backend, std::s
   if (thread != ::getpid()) mark_ += fmt::format(" (thread {})", thread);
 }
 
-// What the key holds, without waiting and without a change; the expected value is one that nobody sets.
-std::string RollCall::peek(const std::string& key) { return store_.compare_set(key, std::string(1, '\0'), ""); }
+// The value of the key; empty where it does not exist.
+std::string RollCall::value_of(const std::string& key) { return store_.check({key}) ? store_.get(key) : ""; }
 
 bool RollCall::is_over() {
-  outcome_ = peek(kOutcome);
+  outcome_ = value_of(kOutcome);
   if (outcome_.empty()) return false;
-  holder_ = peek(key_of(rank_));
+  holder_ = value_of(key_of(rank_));
   if (has_failed()) {
     error_ = outcome_.substr(1);
     return true;
   }
-  const Terms theirs = decode(peek(kTerms));
+  const Terms theirs = decode(value_of(kTerms));
   is_of_others_ = !theirs.agrees(own_terms());
   error_ = is_of_others_ ? describe_disagreement(theirs) : describe_twice();
   return true;
@@ -82,8 +82,9 @@ RollCall::Terms RollCall::decode(const std::string& text) const {
   const std::size_t size = text.find('\n'), mark = text.find('\n', size + 1), backend = text.find('\n', mark + 1);
   Terms out;
   const auto read = [&](std::size_t begin, std::size_t end, int& number) {
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, number);
-    return error == std::errc() && stop == text.data() + end && number >= 0 && number <= kMaxRanks;
+    const auto value = whole_number<int>(std::string_view(text).substr(begin, end - begin));
+    number = value.value_or(-1);
+    return number >= 0 && number <= kMaxRanks;
   };
   if (backend == std::string::npos || !read(0, size, out.rank) || !read(size + 1, mark, out.size))
     throw CommError(
@@ -146,7 +147,7 @@ std::string RollCall::settle_late(std::chrono::milliseconds shown) {
 std::vector<int> RollCall::entered() {
   std::vector<int> here;
   for (int rank = 0; rank < most_ranks_; ++rank) {
-    if (!peek(key_of(rank)).empty()) here.push_back(rank);
+    if (store_.check({key_of(rank)})) here.push_back(rank);
   }
   return here;
 }

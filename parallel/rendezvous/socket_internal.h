@@ -1,5 +1,5 @@
-// Abstract Unix sockets: they have no file, so a killed process leaves nothing behind, and the kernel says who is at the
-// other end.
+// Sockets: descriptors, abstract Unix sockets, and streams of bytes. An abstract socket has no file, so a killed process leaves
+// nothing behind, and the kernel says which process is at the other end.
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/tensor/error.h"
@@ -74,6 +75,27 @@ enum class Transmission { kDone, kWouldBlock, kClosed };
 // Appends what is there, at most `most` bytes.
 Transmission receive_some(const Descriptor& socket, std::string& into, std::size_t most);
 // Sends `data` from `offset` on, as much as goes, and moves `offset`.
-Transmission send_some(const Descriptor& socket, const std::string& data, std::size_t& offset);
+Transmission send_some(const Descriptor& socket, std::string_view data, std::size_t& offset);
+
+// A connection of a store: bytes over a socket that does not block, as they are or encrypted (tls_internal.h). Both calls throw
+// CommError where the peer, or somebody on the way, has altered them.
+class Stream {
+ public:
+  explicit Stream(Descriptor socket) : socket_(std::move(socket)) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  virtual Transmission receive(std::string& into, std::size_t most) { return receive_some(socket_, into, most); }
+  virtual Transmission send(std::string_view data, std::size_t& offset) { return send_some(socket_, data, offset); }
+  // The events of poll to wait for before another receive (POLLIN) or send (POLLOUT).
+  virtual short events(short wanted) const { return wanted; }
+  // Whether the peer has proven, once at least, that it has the job's token. A recording can prove that, too.
+  virtual bool has_proof() const { return false; }
+  const Descriptor& socket() const { return socket_; }
+
+ private:
+  Descriptor socket_;
+};
 
 }  // namespace lockstep::parallel

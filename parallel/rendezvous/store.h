@@ -1,9 +1,8 @@
-/// \file
-/// Store: a small table of strings that the ranks of a job share while they find each other.
-///
-/// Values are bytes. Keys and values are limited (kMaxStoreKey, kMaxStoreValue in limits_internal.h). A call that waits
-/// gives up after timeout(), or the time it is given, with a CommTimeout that names the key. Any number of threads may use
-/// one store.
+// Store: a small table of strings that the ranks of a job share while they connect to each other.
+//
+// Values are bytes. Keys and values are limited (kMaxStoreKey, kMaxStoreValue in limits_internal.h). A call that waits
+// gives up after timeout(), or the time it is given, with a CommTimeout that names the key. Any number of threads may use
+// one store.
 #pragma once
 
 #include <chrono>
@@ -16,39 +15,64 @@
 
 namespace lockstep::parallel {
 
-/// An entry that a store makes when the process that left it ends, or when this object is destroyed, which has to be before the
-/// store is.
+// A last-will entry: keys that a store sets when the process that asked for it ends, or when this object is destroyed, which
+// has to be before the store is.
 class LastWill {
  public:
   virtual ~LastWill() = default;
   virtual void cancel() = 0;  ///< destroying this object has no effect any more
 };
 
-/// A small shared table, as the head of this file says.
+// The operations of a store; their numbers are part of the protocol between client and server. The calls of Store say what
+// each operation does. One more operation is a line here, a call of Store, and a line and a case in store_table.cpp.
+enum class StoreOp : std::uint8_t {
+  kSet = 1,
+  kGet,
+  kAdd,
+  kCompareSet,
+  kWait,
+  kDelete,
+  kCheck,
+  kLastWill,  // of the connection that sends it: when it closes, the store sets those of the keys that do not exist
+  kServerId,  // the server's random name, which tells a client that reconnects whether the table is still the same
+};
+
+// A request to a store. Numbers are decimal text.
+struct StoreRequest {
+  StoreOp op = StoreOp::kGet;            // what to do ...
+  std::vector<std::string> keys = {};    // ... with these keys ...
+  std::vector<std::string> values = {};  // ... and these values, whose number follows from the operation
+};
+
+// A small shared table, as the head of this file says. A store of another kind implements `request`.
 class Store {
  public:
   virtual ~Store() = default;
 
-  virtual void set(const std::string& key, const std::string& value) = 0;  ///< puts the value under the key
-  /// Waits until the key is there.
+  void set(const std::string& key, const std::string& value);  // puts the value under the key
+  // Waits until the key exists, and returns its value.
   std::string get(const std::string& key) { return get(key, timeout()); }
-  virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
-  /// Adds to the number under the key (0 where there is none; kept as decimal text) and returns the sum.
-  virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
-  /// Sets the key to `desired` where it holds `expected` (or, with an empty `expected`, where it is not there). Returns
-  /// what the key holds afterwards; empty where it is not there.
-  virtual std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) = 0;
-  /// Waits until all keys are there.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  // Adds to the number under the key (0 where there is none; kept as decimal text) and returns the sum.
+  std::int64_t add(const std::string& key, std::int64_t amount);
+  // Sets the key to `desired` where it holds `expected` (or, with an empty `expected`, where it does not exist). Returns
+  // the value of the key afterwards; empty where it does not exist.
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
+  // Waits until all keys exist.
   void wait(const std::vector<std::string>& keys) { wait(keys, timeout()); }
-  virtual void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
-  /// Returns whether the key was there.
-  virtual bool delete_key(const std::string& key) = 0;
-  /// Leaves a last will: it sets those of `keys` that are not there by then. Null from a store that does not notice the end of a
-  /// process, as by default.
+  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
+  bool delete_key(const std::string& key);           // returns whether the key existed
+  bool check(const std::vector<std::string>& keys);  // returns whether all keys exist, without waiting
+  // Leaves a last-will entry: it sets those of `keys` that do not exist by then. Null from a store that does not notice the
+  // end of a process, as by default.
   virtual std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value);
 
-  std::chrono::milliseconds timeout() const { return timeout_; }               ///< how long a call waits
-  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }  ///< for calls that begin later
+  // Carries out one request and returns its result: a value, a sum in decimal, "1" or "0" for yes or no, or nothing. Throws
+  // CommTimeout where a request waits for longer than `timeout`, InvalidArgument past a limit.
+  virtual std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) = 0;
+
+  std::chrono::milliseconds timeout() const { return timeout_; }               // how long a call waits
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }  // for calls that begin later
 
  private:
   std::chrono::milliseconds timeout_ = std::chrono::seconds(60);
@@ -57,16 +81,9 @@ class Store {
 /// The store of ranks that are threads of one process.
 class InProcessStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
   InProcessStore();
   ~InProcessStore() override;
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  bool delete_key(const std::string& key) override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
@@ -74,22 +91,15 @@ class InProcessStore final : public Store {
   std::unique_ptr<State> state_;
 };
 
-/// Another store with a prefix before every key, so that several users of one store cannot meet.
+// Another store with a prefix before every key, which keeps several users of one store apart.
 class PrefixStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
   PrefixStore(std::string prefix, std::shared_ptr<Store> store);
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  bool delete_key(const std::string& key) override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
-  std::vector<std::string> prefixed(const std::vector<std::string>& keys) const;
+  std::vector<std::string> prefixed(std::vector<std::string> keys) const;
 
   std::string prefix_;
   std::shared_ptr<Store> store_;

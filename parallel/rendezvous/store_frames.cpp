@@ -3,6 +3,7 @@
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -47,6 +48,10 @@ std::string frame(std::uint8_t code, const std::vector<std::string>& fields) {
   return with_length(content);
 }
 
+std::string frame(const StoreRequest& request) {
+  return frame(static_cast<std::uint8_t>(request.op), to_fields(request));
+}
+
 // Another version may have other fields after its number.
 StoreHello read_hello(std::string_view content) {
   ByteReader reader = reader_of(content);
@@ -65,7 +70,7 @@ StoreMessage read_message(std::string_view content) {
   StoreMessage message;
   message.code = reader.little<std::uint8_t>("code");
   const auto count = reader.little<std::uint32_t>("number of fields");
-  if (count > kMaxWaitKeys + 1) reader.fail(fmt::format("{} fields, at most {} go", count, kMaxWaitKeys + 1));
+  if (count > kMaxWaitKeys + 1) reader.fail(fmt::format("{} fields, at most {} are allowed", count, kMaxWaitKeys + 1));
   for (std::uint32_t i = 0; i < count; ++i)
     message.fields.emplace_back(reader.text(reader.little<std::uint32_t>("length of a field"), "field"));
   expect_end(reader);
@@ -75,7 +80,7 @@ StoreMessage read_message(std::string_view content) {
 std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t most) {
   if (bytes.size() < kFrameHeader) return std::nullopt;
   const auto size = reader_of(bytes).little<std::uint32_t>("length");
-  if (size > most) reader_of(bytes).fail(fmt::format("a frame of {} bytes, at most {} go", size, most));
+  if (size > most) reader_of(bytes).fail(fmt::format("a frame of {} bytes, at most {} are allowed", size, most));
   if (bytes.size() - kFrameHeader < size) return std::nullopt;
   return bytes.substr(kFrameHeader, size);
 }

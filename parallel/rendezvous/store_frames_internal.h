@@ -1,5 +1,6 @@
 // What client and server of a Unix or TCP store say to each other. A frame is a length (u32, little-endian) and as many bytes:
-// a hello (Unix), or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes).
+// a hello (Unix), or a message: a code (u8) and fields (u32 count; each a u32 length and its bytes). A request has its operation
+// as code and its keys and values as fields, a reply its status and the result.
 #pragma once
 
 #include <concepts>
@@ -10,20 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/parallel/rendezvous/store.h"
 
 namespace lockstep::parallel {
-
-enum class StoreOp : std::uint8_t {
-  kSet = 1,     // key, value
-  kGet,         // key: answered when it is there
-  kAdd,         // key, amount in decimal
-  kCompareSet,  // key, expected, desired
-  kWait,        // keys: answered when all are there
-  kDelete,      // key
-  kWill,        // value, keys: when this connection closes, those of the keys that are not there get the value
-  kWho,  // the server's own name, which no other has: whoever connects anew knows by it whether the table is the same
-};
 
 enum class StoreStatus : std::uint8_t {
   kDone = 1,      // the result, if there is one
@@ -49,7 +39,7 @@ struct JobId {
 // The first frame of a client.
 struct StoreHello {
   static constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
   std::uint32_t version = kVersion;
   JobId job;
 };
@@ -62,9 +52,7 @@ void put_little(std::string& out, std::unsigned_integral auto value) {
 // Whole frames. Reading throws IoError that names the field.
 std::string frame(const StoreHello& hello);
 std::string frame(std::uint8_t code, const std::vector<std::string>& fields);
-inline std::string frame(StoreOp op, const std::vector<std::string>& fields) {
-  return frame(static_cast<std::uint8_t>(op), fields);
-}
+std::string frame(const StoreRequest& request);
 inline std::string frame(StoreStatus status, const std::vector<std::string>& fields = {}) {
   return frame(static_cast<std::uint8_t>(status), fields);
 }

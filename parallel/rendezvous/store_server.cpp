@@ -10,10 +10,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
@@ -21,6 +25,7 @@
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_frames_internal.h"
 #include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
@@ -33,41 +38,23 @@ constexpr std::chrono::milliseconds kAcceptPause{10};
 constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger one gives its memory back
 
 struct Connection {
-  Connection(Descriptor accepted, std::unique_ptr<Handshake> with)
-      : socket(std::move(accepted)), handshake(std::move(with)) {}
+  Connection(std::unique_ptr<Stream> over, bool is_known) : stream(std::move(over)), is_known(is_known) {}
 
-  Descriptor socket;
-  std::unique_ptr<Handshake> handshake;  // until it is known
-  std::optional<FrameGuard> guard;
-  bool ending = false;  // closes when `out` has gone
+  std::unique_ptr<Stream> stream;
+  bool is_known;        // its hello has come and is right
+  bool ending = false;  // closes when `out` has been sent
   bool dead = false;
   Deadline hello_until{kHandshakeDeadline};
   std::string in, out;
-  std::size_t sent = 0;              // of `out`
-  std::vector<std::string> awaited;  // the keys its get or wait still waits for
-  bool wants_value = false;          // a get, not a wait
+  std::size_t sent = 0;                 // of `out`
+  std::optional<StoreRequest> waiting;  // the request that waits for its keys
   std::vector<std::string> will_keys;
   std::string will_value;
-
-  bool is_known() const { return !handshake; }
-  bool is_busy() const { return !awaited.empty() || !out.empty(); }  // nothing is read until it has its answer
 };
 
-bool is_stranger(const std::unique_ptr<Connection>& peer) { return !peer->is_known(); }
+using Peers = std::vector<std::unique_ptr<Connection>>;
 
-// Fields of a message whose number is fixed.
-void expect_fields(const StoreMessage& message, std::size_t count) {
-  if (message.fields.size() != count)
-    throw IoError(fmt::format("store: operation {} has {} fields, not {}", message.code, message.fields.size(), count));
-}
-
-std::int64_t to_number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw IoError(fmt::format("store: add: the amount {} is not a number", in_quotes(text)));
-  return value;
-}
+bool is_unauthenticated(const std::unique_ptr<Connection>& peer) { return !peer->is_known; }
 
 }  // namespace
 
@@ -76,8 +63,8 @@ std::int64_t to_number(const std::string& text) {
 // One thread does everything here, except for `stop`.
 class StoreServer::Loop {
  public:
-  Loop(Descriptor listener, std::unique_ptr<StoreGate> gate)
-      : listener_(std::move(listener)), gate_(std::move(gate)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Loop(Descriptor listener, StoreServerOptions options)
+      : listener_(std::move(listener)), options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_) reserve_spare();
     if (!wake_ || !spare_) throw CommError(fmt::format("store: no descriptors for its thread: {}", reason(errno)));
   }
@@ -94,41 +81,52 @@ class StoreServer::Loop {
 
   void stop() {
     stop_.store(true);
+    wake();
+  }
+
+  std::unique_ptr<Stream> connect();
+
+ private:
+  void wake() {
     const std::uint64_t one = 1;
     static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));  // full means it wakes anyway
   }
-
- private:
   void turn(int timeout);
   int next_timeout() const;
-  void accept_all();
+  void serve(Connection& peer, short events);
+  void take_local_connections();
+  void accept_some();
+  bool accept_one();
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
   void refuse_one(int error);
-  void limit_strangers();
+  void tell_exhausted(const Descriptor& socket, const std::string& why) const;
+  void limit_unauthenticated();
   // False: there is none. `shortage` is told to the one that is dropped, where it is not empty.
-  bool drop_oldest_stranger(const std::string& why, const std::string& shortage = "");
+  bool drop_unauthenticated(const std::string& why, const std::string& shortage = "");
   void sweep();
 
   void read(Connection& peer);
-  void take_frame(Connection& peer);
-  void take_greeting(Connection& peer);
-  void turn_away(Connection& peer, const std::string& why);
-  void take_message(Connection& peer, StoreMessage message);
+  void take_frame(Connection& peer, std::string_view content);
+  void take_hello(Connection& peer, std::string_view content);
+  void reject(Connection& peer, const std::string& why);
+  void take_request(Connection& peer, StoreRequest request);
+  std::optional<std::string> execute(Connection& peer, const StoreRequest& request);
   void answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields = {});
-  void send(Connection& peer, std::string bytes);
   void flush(Connection& peer);
-  void answer_if_there(Connection& peer);
   void changed(const std::string& key);
 
   Descriptor listener_;
-  std::unique_ptr<StoreGate> gate_;
+  StoreServerOptions options_;
   Descriptor wake_;
   Descriptor spare_;  // given up for a moment when descriptors run out, to accept a connection and refuse it
   std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
   std::atomic<bool> stop_{false};
   const std::string name_ = std::string(view(random_digest()));
   StoreTable table_;
-  std::vector<std::unique_ptr<Connection>> peers_;  // in the order they came
+  Peers peers_;                                 // in the order in which they connected
+  bool has_warned_ = false;                     // of a rejected connection
+  std::mutex mutex_;                            // of local_
+  std::vector<std::unique_ptr<Stream>> local_;  // connections of this process that the loop has not taken yet
   std::vector<pollfd> polled_;
 };
 
@@ -137,50 +135,85 @@ void StoreServer::Loop::turn(int timeout) {
   polled_.push_back({wake_.get(), POLLIN, 0});
   if (pause_ && pause_->passed()) pause_.reset();
   polled_.push_back({listener_.get(), static_cast<short>(pause_ ? 0 : POLLIN), 0});
-  for (const auto& peer : peers_) {
-    const int events = !peer->out.empty() ? POLLOUT : peer->awaited.empty() ? POLLIN : POLLRDHUP;
-    polled_.push_back({peer->socket.get(), static_cast<short>(events), 0});
+  for (const auto& peer : peers_) {  // nothing is read from a peer until it has its answer
+    const int wanted = !peer->out.empty() ? POLLOUT : !peer->waiting ? POLLIN : POLLRDHUP;
+    polled_.push_back({peer->stream->socket().get(), peer->stream->events(static_cast<short>(wanted)), 0});
   }
   if (::poll(polled_.data(), polled_.size(), timeout) < 0) return;  // EINTR, or no memory for a moment
 
-  const std::size_t known = peers_.size();
-  for (std::size_t i = 0; i < known; ++i) {
-    Connection& peer = *peers_[i];
-    const short events = polled_[i + 2].revents;
-    if (events & POLLOUT) flush(peer);
-    if (events & POLLIN) {
-      read(peer);
-    } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // TCP does not tell half from wholly closed
-      peer.dead = true;
-    }
-    if (!peer.is_known() && peer.hello_until.passed()) turn_away(peer, "it did not say in time who it is");
-  }
+  const std::size_t present = peers_.size();
+  for (std::size_t i = 0; i < present; ++i) serve(*peers_[i], polled_[i + 2].revents);
   sweep();
-  if (polled_[1].revents & POLLIN) accept_all();
+  if (polled_[0].revents & POLLIN) take_local_connections();
+  if (polled_[1].revents & POLLIN) accept_some();
 }
 
-// Until the first stranger's time is over, or the pause; for ever where there is neither.
+void StoreServer::Loop::serve(Connection& peer, short events) {
+  if (events & POLLOUT) flush(peer);
+  if (events & POLLIN) {
+    read(peer);
+  } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // TCP does not tell half from wholly closed
+    peer.dead = true;
+  }
+  if (!peer.is_known && !peer.dead && peer.hello_until.passed()) reject(peer, "it did not authenticate itself in time");
+}
+
+// Until the time of the first unauthenticated peer is over, or the pause; for ever where there is neither.
 int StoreServer::Loop::next_timeout() const {
   if (pause_) return static_cast<int>(kAcceptPause.count());
   for (const auto& peer : peers_) {
-    if (!peer->is_known()) return static_cast<int>(Deadline(peer->hello_until).slice().count());
+    if (!peer->is_known) return static_cast<int>(Deadline(peer->hello_until).slice().count());
   }
   return -1;
 }
 
-void StoreServer::Loop::accept_all() {
-  for (;;) {
-    Descriptor socket(
-        uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
-    if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (!socket && errno == ECONNABORTED) continue;
-    // The connection that has been idle longest is the least likely to hold the token.
-    if (!socket && is_out_of_descriptors(errno) && drop_oldest_stranger("descriptors ran out", reason(errno))) continue;
-    if (!socket) return refuse_one(errno);
-    if (auto handshake = gate_->greet(socket))
-      peers_.push_back(std::make_unique<Connection>(std::move(socket), std::move(handshake)));
-    limit_strangers();
+std::unique_ptr<Stream> StoreServer::Loop::connect() {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+    throw CommError(fmt::format("store: this process cannot connect to its own store: {}", reason(errno)));
+  auto own = std::make_unique<Stream>(Descriptor(pair[0])), servers = std::make_unique<Stream>(Descriptor(pair[1]));
+  {
+    const std::lock_guard lock(mutex_);
+    local_.push_back(std::move(servers));
   }
+  wake();
+  return own;
+}
+
+void StoreServer::Loop::take_local_connections() {
+  std::uint64_t count = 0;
+  static_cast<void>(::read(wake_.get(), &count, sizeof(count)) == sizeof(count));  // it does not block
+  const std::lock_guard lock(mutex_);
+  for (auto& stream : local_) peers_.push_back(std::make_unique<Connection>(std::move(stream), /*is_known=*/true));
+  local_.clear();
+}
+
+// As many as are there, but no more than some: the others of this store must not wait for a flood to end.
+void StoreServer::Loop::accept_some() {
+  for (std::size_t i = 0; i < kMaxAccepted && accept_one();) ++i;
+}
+
+// False: there is no connection to accept, or none can be accepted at present.
+bool StoreServer::Loop::accept_one() {
+  Descriptor socket(
+      uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
+  if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (!socket && errno == ECONNABORTED) return true;
+  if (!socket && is_out_of_descriptors(errno) && drop_unauthenticated("descriptors ran out", reason(errno)))
+    return true;
+  if (!socket) {
+    refuse_one(errno);
+    return false;
+  }
+  if (options_.is_one_host && !is_trusted(peer_of(socket))) return true;
+  if (!options_.is_one_host) tune_tcp(socket);
+  auto stream = options_.tls ? options_.tls->stream(std::move(socket), TlsRole::kServer)
+                             : std::make_unique<Stream>(std::move(socket));
+  peers_.push_back(std::make_unique<Connection>(std::move(stream), /*is_known=*/false));
+  read(*peers_.back());  // what came with it counts before another connection takes its place
+  if (peers_.back()->dead) peers_.pop_back();
+  limit_unauthenticated();
+  return true;
 }
 
 // Out of descriptors or memory: the first connection in the queue is told so instead of waiting until its
@@ -189,7 +222,7 @@ void StoreServer::Loop::refuse_one(int error) {
   const std::string why = reason(error);
   spare_.reset();
   Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (refused) gate_->refuse(refused, why);
+  if (refused) tell_exhausted(refused, why);
   refused.reset();  // its descriptor becomes the spare one again
   reserve_spare();
   try {
@@ -200,17 +233,26 @@ void StoreServer::Loop::refuse_one(int error) {
   pause_.emplace(kAcceptPause);
 }
 
-void StoreServer::Loop::limit_strangers() {
-  const auto strangers = std::ranges::count_if(peers_, is_stranger);
-  if (strangers > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
-    drop_oldest_stranger("too many connections have not said who they are");
+// Over TCP nothing is said to a peer that may be anybody.
+void StoreServer::Loop::tell_exhausted(const Descriptor& socket, const std::string& why) const {
+  std::size_t sent = 0;  // a few bytes always fit into a new socket's buffer
+  if (options_.is_one_host && is_trusted(peer_of(socket)))
+    static_cast<void>(send_some(socket, frame(StoreStatus::kExhausted, {why}), sent));
 }
 
-bool StoreServer::Loop::drop_oldest_stranger(const std::string& why, const std::string& shortage) {
-  const auto oldest = std::ranges::find_if(peers_, is_stranger);
+void StoreServer::Loop::limit_unauthenticated() {
+  const auto count = std::ranges::count_if(peers_, is_unauthenticated);
+  if (count > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
+    drop_unauthenticated("too many connections have not authenticated themselves");
+}
+
+bool StoreServer::Loop::drop_unauthenticated(const std::string& why, const std::string& shortage) {
+  auto oldest = std::ranges::find_if(
+      peers_, [](const auto& peer) { return is_unauthenticated(peer) && !peer->stream->has_proof(); });
+  if (oldest == peers_.end()) oldest = std::ranges::find_if(peers_, is_unauthenticated);
   if (oldest == peers_.end()) return false;
-  if (!shortage.empty()) gate_->refuse((*oldest)->socket, shortage);
-  turn_away(**oldest, why);
+  if (!shortage.empty()) tell_exhausted((*oldest)->stream->socket(), shortage);
+  reject(**oldest, why);
   peers_.erase(oldest);
   return true;
 }
@@ -231,138 +273,112 @@ void StoreServer::Loop::sweep() {
 
 // --- one peer -----------------------------------------------------------------------------------------------------------
 
-// A frame, then what else is to be done: poll tells of more.
+// One frame. A client waits for the answer before it sends another, so nothing may follow.
 void StoreServer::Loop::read(Connection& peer) {
-  const std::size_t most = peer.is_known() ? kMaxFrame + kFrameHeader + FrameGuard::kTrailer - peer.in.size()
-                                           : peer.handshake->wanted(peer.in.size());
-  const Transmission transfer = receive_some(peer.socket, peer.in, most);
-  if (transfer == Transmission::kClosed) peer.dead = true;
-  if (transfer != Transmission::kDone) return;
+  const std::size_t most = peer.is_known ? kMaxFrame : kMaxHelloBytes;
   try {
-    peer.is_known() ? take_frame(peer) : take_greeting(peer);
-  } catch (const CommError& error) {  // a stranger learns nothing, nor does who forges a frame
-    turn_away(peer, error.what());
+    const Transmission transfer = peer.stream->receive(peer.in, kFrameHeader + most + 1 - peer.in.size());
+    if (transfer == Transmission::kClosed) peer.dead = true;
+    if (transfer != Transmission::kDone) return;
+    const auto content = first_frame(peer.in, most);
+    if (!content) return;
+    if (peer.in.size() > kFrameHeader + content->size()) throw IoError("store: more bytes follow a frame");
+    peer.is_known ? take_frame(peer, *content) : take_hello(peer, *content);
+  } catch (const CommError& error) {  // nothing is said to a peer whose bytes are not those of a client
+    reject(peer, error.what());
   } catch (const IoError& error) {
-    if (!peer.is_known()) return turn_away(peer, error.what());
+    if (!peer.is_known) return reject(peer, error.what());
     peer.ending = true;
     answer(peer, StoreStatus::kMalformed, {error.what()});
   }
 }
 
-void StoreServer::Loop::turn_away(Connection& peer, const std::string& why) {
+void StoreServer::Loop::reject(Connection& peer, const std::string& why) {
   peer.dead = true;
-  gate_->turned_away(peer.socket, why);
-}
-
-void StoreServer::Loop::take_greeting(Connection& peer) {
-  Handshake::Step step = peer.handshake->take(peer.in);
-  if (step.state == Handshake::State::kKnown) {
-    peer.handshake.reset();
-    peer.guard = std::move(step.guard);
+  if (options_.is_one_host || std::exchange(has_warned_, true)) return;
+  try {
+    warn("TcpStore: rejected",
+         fmt::format("store: {}: rejected a connection from {}: {}", address_of(listener_).to_string(),
+                     peer_address_of(peer.stream->socket()).to_string(), why),
+         /*limit=*/1);
+  } catch (...) {
+    // A handler of the program's must not end the store.
   }
-  peer.ending = step.state == Handshake::State::kRefused;
-  if (!step.reply.empty()) send(peer, std::move(step.reply));
 }
 
-// A client waits for the answer before it asks again, so nothing may follow a frame.
-void StoreServer::Loop::take_frame(Connection& peer) {
-  const auto content = first_opened(peer.guard, peer.in, kMaxFrame);
-  if (!content) return;
-  const std::size_t whole = static_cast<std::size_t>(content->data() - peer.in.data()) + content->size() +
-                            (peer.guard ? FrameGuard::kTrailer : 0);
-  if (peer.in.size() > whole) throw IoError(fmt::format("store: {} bytes follow a frame", peer.in.size() - whole));
-  StoreMessage message = read_message(*content);
+void StoreServer::Loop::take_hello(Connection& peer, std::string_view content) {
+  const StoreHello hello = read_hello(content);
+  peer.in.clear();
+  const bool is_version = hello.version == StoreHello::kVersion;
+  peer.is_known = is_version && hello.job == options_.job;
+  peer.ending = !peer.is_known;
+  if (!is_version) return answer(peer, StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
+  answer(peer, peer.is_known ? StoreStatus::kWelcome : StoreStatus::kOtherJob);
+}
+
+void StoreServer::Loop::take_frame(Connection& peer, std::string_view content) {
+  StoreMessage message = read_message(content);
   peer.in.clear();
   if (peer.in.capacity() > kKeptBuffer) peer.in = {};
-  take_message(peer, std::move(message));
+  take_request(peer, to_request(message.code, std::move(message.fields)));
 }
 
-void StoreServer::Loop::take_message(Connection& peer, StoreMessage message) {
-  std::vector<std::string>& fields = message.fields;
-  const auto done = [&](const std::vector<std::string>& result) { answer(peer, StoreStatus::kDone, result); };
+void StoreServer::Loop::take_request(Connection& peer, StoreRequest request) {
   try {
-    switch (static_cast<StoreOp>(message.code)) {
-      case StoreOp::kSet:
-        expect_fields(message, 2);
-        table_.set(fields[0], fields[1]);
-        done({});
-        return changed(fields[0]);
-      case StoreOp::kGet:
-        expect_fields(message, 1);
-        [[fallthrough]];
-      case StoreOp::kWait:
-        check_store_keys(fields);
-        peer.wants_value = static_cast<StoreOp>(message.code) == StoreOp::kGet;
-        peer.awaited = std::move(fields);
-        return answer_if_there(peer);
-      case StoreOp::kAdd:
-        expect_fields(message, 2);
-        done({std::to_string(table_.add(fields[0], to_number(fields[1])))});
-        return changed(fields[0]);
-      case StoreOp::kCompareSet:
-        expect_fields(message, 3);
-        done({table_.compare_set(fields[0], fields[1], fields[2])});
-        return changed(fields[0]);
-      case StoreOp::kDelete:
-        expect_fields(message, 1);
-        return done({table_.delete_key(fields[0]) ? "1" : "0"});
-      case StoreOp::kWill:
-        if (fields.empty()) throw IoError("store: a will without its value");
-        check_store_keys(fields);
-        peer.will_value = std::move(fields[0]);
-        peer.will_keys.assign(fields.begin() + 1, fields.end());
-        return done({});
-      case StoreOp::kWho:
-        expect_fields(message, 0);
-        return done({name_});
+    check_store_request(request);
+    const auto result = execute(peer, request);
+    if (!result) {
+      peer.waiting = std::move(request);
+      return;
     }
+    answer(peer, StoreStatus::kDone, {*result});
   } catch (const InvalidArgument& error) {
     return answer(peer, StoreStatus::kInvalid, {error.what()});
   }
-  throw IoError(fmt::format("store: there is no operation {}", message.code));
+  if (changes_table(request.op)) changed(request.keys.at(0));
+}
+
+std::optional<std::string> StoreServer::Loop::execute(Connection& peer, const StoreRequest& request) {
+  if (request.op == StoreOp::kServerId) return name_;
+  if (request.op != StoreOp::kLastWill) return table_.execute(request);
+  peer.will_keys = request.keys;
+  peer.will_value = request.values.at(0);
+  return "";
 }
 
 void StoreServer::Loop::answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields) {
-  std::string reply = frame(status, fields);
-  if (peer.guard) peer.guard->seal(reply);
-  send(peer, std::move(reply));
-}
-
-void StoreServer::Loop::send(Connection& peer, std::string bytes) {
-  peer.out = std::move(bytes);
+  peer.out = frame(status, fields);
   peer.sent = 0;
   flush(peer);
 }
 
 void StoreServer::Loop::flush(Connection& peer) {
-  const Transmission transfer = send_some(peer.socket, peer.out, peer.sent);
-  if (transfer == Transmission::kWouldBlock) return;
-  peer.out = {};
-  peer.dead = peer.dead || peer.ending || transfer == Transmission::kClosed;
-}
-
-void StoreServer::Loop::answer_if_there(Connection& peer) {
-  if (table_.first_missing(peer.awaited)) return;
-  const std::vector<std::string> keys = std::exchange(peer.awaited, {});
-  if (peer.wants_value) {
-    answer(peer, StoreStatus::kDone, {*table_.find(keys.at(0))});
-  } else {
-    answer(peer, StoreStatus::kDone);
+  try {
+    const Transmission transfer = peer.stream->send(peer.out, peer.sent);
+    if (transfer == Transmission::kWouldBlock) return;
+    peer.out = {};
+    peer.dead = peer.dead || peer.ending || transfer == Transmission::kClosed;
+  } catch (const CommError&) {
+    peer.dead = true;
   }
 }
 
+// Answers the requests that waited for the key, and for no other.
 void StoreServer::Loop::changed(const std::string& key) {
   for (const auto& peer : peers_) {
-    const auto& awaited = peer->awaited;
-    if (std::find(awaited.begin(), awaited.end(), key) != awaited.end()) answer_if_there(*peer);
+    if (!peer->waiting || std::ranges::find(peer->waiting->keys, key) == peer->waiting->keys.end()) continue;
+    if (const auto result = table_.execute(*peer->waiting)) {
+      peer->waiting.reset();
+      answer(*peer, StoreStatus::kDone, {*result});
+    }
   }
 }
 
 // --- the server ---------------------------------------------------------------------------------------------------------
 
 // Its thread takes no signals: they are for the program's own threads.
-StoreServer::StoreServer(Descriptor listener, std::unique_ptr<StoreGate> gate)
-    : loop_(std::make_unique<Loop>(std::move(listener), std::move(gate))) {
+StoreServer::StoreServer(Descriptor listener, StoreServerOptions options)
+    : loop_(std::make_unique<Loop>(std::move(listener), std::move(options))) {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -382,6 +398,8 @@ StoreServer::StoreServer(Descriptor listener, std::unique_ptr<StoreGate> gate)
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failure) std::rethrow_exception(failure);
 }
+
+std::unique_ptr<Stream> StoreServer::connect() { return loop_->connect(); }
 
 StoreServer::~StoreServer() {
   loop_->stop();

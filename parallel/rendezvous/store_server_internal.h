@@ -1,56 +1,40 @@
-// The server of a store: a thread that holds the table and answers clients over the sockets of a listener. Who may ask,
-// and how frames are guarded, is the business of a gate, one for Unix sockets and one for TCP.
+// The server of a store: a thread that holds the table and answers clients over the sockets of a listener.
+//
+// A client's first frame is a hello with the job that it belongs to; requests follow. Over TCP the frames travel in TLS, whose
+// handshake comes before. A peer whose hello has not come is unauthenticated: its bytes, its time, and the number of such peers
+// are limited (limits_internal.h). When all places are taken, the peer that has been connected longest is rejected, but one that
+// has proven to have the token only after all others.
 #pragma once
 
-#include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
 
-#include "lockstep/parallel/rendezvous/frame_guard_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/tls_internal.h"
 
 namespace lockstep::parallel {
 
-// What a connection says before its frames count.
-class Handshake {
- public:
-  virtual ~Handshake() = default;
-
-  enum class State { kMore, kKnown, kRefused };
-  struct Step {
-    State state = State::kMore;
-    std::string reply = {};                // to send; after a refusal the connection then closes
-    std::optional<FrameGuard> guard = {};  // of all further frames, with kKnown; without one they go as they are
-  };
-
-  // How many bytes may be read now, in addition to the `have` that stand there (kMaxHelloBytes in all).
-  virtual std::size_t wanted(std::size_t have) const = 0;
-  // Looks at what stands in `in` and removes what it has done with. Throws IoError at the first wrong byte, or Forged.
-  virtual Step take(std::string& in) = 0;
-};
-
-class StoreGate {
- public:
-  virtual ~StoreGate() = default;
-  // For a connection that has just come; null turns it away without a word.
-  virtual std::unique_ptr<Handshake> greet(const Descriptor& socket) = 0;
-  // Tells a connection that is to be closed what this process has run out of.
-  virtual void refuse(const Descriptor& /*socket*/, const std::string& /*why*/) {}
-  // Hears of connections that are closed because they did not do as they should. `why` has no secrets.
-  virtual void turned_away(const Descriptor& /*socket*/, const std::string& /*why*/) {}
+struct StoreServerOptions {
+  JobId job = {};
+  // Of a Unix socket: clients must be processes of this user, or of root. They hear why they are refused.
+  bool is_one_host = false;
+  std::shared_ptr<const TlsContext> tls = nullptr;  // null: frames travel as they are
 };
 
 // Holds the table until it is destroyed; the clients' calls then fail. Never throws after construction: a client that
-// does not keep to the rules loses its connection, the others go on.
+// breaks the protocol loses its connection, the others continue.
 class StoreServer {
  public:
   // Throws CommError where thread or descriptors cannot be had.
-  StoreServer(Descriptor listener, std::unique_ptr<StoreGate> gate);
+  StoreServer(Descriptor listener, StoreServerOptions options);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
+
+  // A connection of this process, which needs no hello. It takes no place in the listener's queue, so that no number of other
+  // connections keeps this process from its own store. Throws CommError where descriptors cannot be had.
+  std::unique_ptr<Stream> connect();
 
  private:
   class Loop;

@@ -8,12 +8,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -119,6 +124,7 @@ std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& dea
 }
 
 Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error) {
+  int last = 0;
   for (const TcpAddress& address : addresses) {
     Descriptor socket = open_socket(address);
     // A port whose last connections linger can be had again; one that somebody listens on cannot.
@@ -126,7 +132,54 @@ Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& err
     if (socket && address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     if (socket && ::bind(socket.get(), pointer(address), address.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
       return socket;
-    add_reason(error, address, errno);
+    last = errno;
+    add_reason(error, address, last);
+  }
+  errno = last;
+  return {};
+}
+
+namespace {
+
+// The numbers that the kernel gives to sockets which listen at the port. A line of its list has the local address in its second
+// field ("0100007F:7530"), the state in the fourth ("0A": listens) and the number in the tenth.
+std::vector<std::string> listening_sockets(int port) {
+  std::vector<std::string> out;
+  for (const char* list : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(list);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream fields(line);
+      std::string field[10];
+      for (std::string& text : field) fields >> text;
+      if (field[1].ends_with(fmt::format(":{:04X}", port)) && field[3] == "0A")
+        out.push_back(fmt::format("socket:[{}]", field[9]));
+    }
+  }
+  return out;
+}
+
+bool has_open(const std::filesystem::path& process, const std::vector<std::string>& sockets) {
+  std::error_code ignored;  // processes of other users, and those that end meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator(process / "fd", ignored)) {
+    const std::string target = std::filesystem::read_symlink(entry, ignored).string();
+    if (std::ranges::find(sockets, target) != sockets.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Listener find_listener(int port) {
+  const std::vector<std::string> sockets = listening_sockets(port);
+  std::error_code ignored;
+  if (sockets.empty()) return {};
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const auto pid = whole_number<pid_t>(entry.path().filename().string());
+    if (!pid || !has_open(entry.path(), sockets)) continue;
+    Listener out{.pid = *pid};
+    std::ifstream name(entry.path() / "comm");
+    std::getline(name, out.program);
+    return out;
   }
   return {};
 }

@@ -33,8 +33,15 @@ std::vector<TcpAddress> resolve(const std::string& host, int port);
 std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline);
 
 // A socket that listens on the first of `addresses` that can be had; no other address of this host reaches it. Empty
-// where none can, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied".
+// where none can, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied", and the last
+// one in errno.
 Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error);
+// The process that listens at a port of this host, as far as this user may know; pid -1 where nothing is found.
+struct Listener {
+  pid_t pid = -1;
+  std::string program = {};
+};
+Listener find_listener(int port);
 TcpAddress address_of(const Descriptor& socket);       // its own
 TcpAddress peer_address_of(const Descriptor& socket);  // of the other end
 

@@ -1,13 +1,11 @@
-/// \file
-/// TcpStore: the store of ranks that reach each other over TCP. One of them, usually rank 0, holds the table.
-///
-/// The server listens on the address of `host` alone. Before anything else client and server prove to each other that
-/// they have the job's token, and every message after that carries a number and a MAC: others, earlier recordings and
-/// altered bytes are refused. What is stored is not encrypted. Any number of threads may use one store.
+// TcpStore: the store of ranks that reach each other over TCP. One of them, usually rank 0, holds the table.
+//
+// The server listens on the address of `host` alone. Connections are TLS 1.3 with the job's token as pre-shared key: only
+// processes that have the token, and mean this store of this job, can connect; what they send can neither be read nor changed on
+// its way. Any number of threads may use one store.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,10 +15,11 @@
 namespace lockstep::parallel {
 
 struct TcpStoreOptions {
-  bool is_server = false;    ///< holds the table as well; it ends with this store
-  std::string token = {};    ///< of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
-  bool authenticate = true;  ///< false: anybody who reaches the port may join
-  std::string job = {};      ///< run id, restart count and world size, say: jobs that differ here never mix
+  bool is_server = false;    // holds the table as well; it ends with this store
+  std::string token = {};    // of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
+  bool authenticate = true;  // false: plain TCP; every process that reaches the port may join, with a warning
+  std::string job = {};      // run id, restart count and world size, say: jobs that differ here never mix
+  std::string name = {};     // of this store among the job's stores, which never mix either
   std::chrono::milliseconds timeout =
       std::chrono::seconds(60);  ///< of looking up `host`, of connecting, of calls that wait
 };
@@ -28,29 +27,20 @@ struct TcpStoreOptions {
 /// A store at a port of one host, as the head of this file says.
 class TcpStore final : public Store {
  public:
-  using Store::get;
-  using Store::wait;
-  /// With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
-  /// Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
-  /// answers is not of this job, CommTimeout where nobody answers.
+  // With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
+  // Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
+  // answers is not of this job, CommTimeout where nobody answers.
   TcpStore(const std::string& host, int port, const TcpStoreOptions& options = {});
   ~TcpStore() override;
 
   int port() const;  ///< of the server
 
-  void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
-  bool delete_key(const std::string& key) override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
-  friend struct TcpMeeting;
-  struct State;
-  explicit TcpStore(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  std::shared_ptr<Store> client_;
+  int port_ = 0;
 };
 
 }  // namespace lockstep::parallel

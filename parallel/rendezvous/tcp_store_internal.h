@@ -5,48 +5,39 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
-#include "lockstep/parallel/rendezvous/store_server_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_handshake_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_store.h"
 
 namespace lockstep::parallel {
 
-// The identity that `options` and the environment give. Throws InvalidArgument without a token to authenticate with.
-TcpIdentity identity_of(const TcpStoreOptions& options);
+// What a side needs to be let in: the key of one store of one job.
+struct TcpCredentials {
+  std::string token_source = {};  // for messages: "the variable LOCKSTEP_JOB_TOKEN"; empty without authentication
+  std::string job = {};
+  JobId id = {};
+  std::shared_ptr<const TlsContext> tls = nullptr;  // null without authentication
+};
+
+// Throws InvalidArgument where `options` authenticate and neither they nor the environment have a token.
+void check_token(const TcpStoreOptions& options);
+// For the store at this port. Throws as check_token does.
+TcpCredentials make_credentials(const TcpStoreOptions& options, int port);
 
 // The server over TCP. `listener` as from listen_tcp. Throws CommError where thread or descriptors cannot be had.
-std::unique_ptr<StoreServer> serve_tcp(Descriptor listener, TcpIdentity identity);
+std::unique_ptr<StoreServer> serve_tcp(Descriptor listener, const TcpCredentials& credentials);
 
-// Connects once and shakes hands. kNobody, kGone, kSilent and kOtherJob come with a detail.
-Greeting greet_tcp(const TcpAddress& address, const TcpIdentity& identity, Deadline deadline);
-// Tries all addresses in turn, each for the time `each`: the first kYes, or else what looked most like a store.
-// `reached` is the address that it comes from.
-Greeting greet_any(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity,
-                   std::chrono::milliseconds each, TcpAddress& reached);
-// Goes on until the server is there. `asked`, "host:port", is for messages. Throws CommError where it is of another job,
-// CommTimeout where there is none.
-Greeting reach_tcp(const std::vector<TcpAddress>& addresses, const TcpIdentity& identity,
-                   std::chrono::milliseconds timeout, const std::string& asked, TcpAddress& reached);
-// What a user reads after a greeting other than kYes from `where`: "127.0.0.1:29500".
-std::string describe_tcp(const Greeting& greeting, const std::string& where, const TcpIdentity& identity);
+// Connects once and shakes hands. kNobody, kClosed, kSilent and kOtherJob come with a detail.
+ConnectResult connect_tcp_store(const TcpAddress& address, const TcpCredentials& credentials, Deadline deadline);
+// Tries all addresses in turn, each for the time `each`: the first kConnected, or else the outcome that says most. `reached`
+// is the address that it comes from.
+ConnectResult connect_any(const std::vector<TcpAddress>& addresses, const TcpCredentials& credentials,
+                          std::chrono::milliseconds each, TcpAddress& reached);
+// The message after a result other than kConnected from `where`: "127.0.0.1:29500".
+std::string describe_tcp(const ConnectResult& result, const std::string& where, const TcpCredentials& credentials);
 
-struct TcpStore::State {
-  TcpAddress address;  // of the server
-  TcpIdentity identity;
-  std::unique_ptr<StoreServer> server;  // where this store has it
-  std::unique_ptr<StoreClient> client;
-
-  void connect(Greeting greeting);  // sets the client
-};
-
-// What a rendezvous needs of a TcpStore and users do not.
-struct TcpMeeting {
-  // `greeting` with kYes from `address`.
-  static std::shared_ptr<TcpStore> make(const TcpAddress& address, TcpIdentity identity, Greeting greeting,
-                                        std::unique_ptr<StoreServer> server = nullptr);
-};
+// The store of a client; `result` with kConnected from `address`.
+std::shared_ptr<StoreClient> make_tcp_store(const TcpAddress& address, const TcpCredentials& credentials,
+                                            ConnectResult result);
 
 }  // namespace lockstep::parallel

@@ -115,7 +115,7 @@ Transmission receive_some(const Descriptor& socket, std::string& into, std::size
   return Transmission::kDone;
 }
 
-Transmission send_some(const Descriptor& socket, const std::string& data, std::size_t& offset) {
+Transmission send_some(const Descriptor& socket, std::string_view data, std::size_t& offset) {
   while (offset < data.size()) {
     const ssize_t count = uninterrupted(
         [&] { return ::send(socket.get(), data.data() + offset, data.size() - offset, MSG_NOSIGNAL | MSG_DONTWAIT); });

@@ -1,16 +1,19 @@
-// Any bytes at any pace, before a TCP store's handshake, within it and after it: nobody gets in without the token, no frame
-// opens but those that were sealed, little is kept, and errors have short texts. The first byte chooses what is tried.
+// Any bytes at any pace, before and within a TCP store's handshake, and after it: nobody is authenticated without the token,
+// little is kept, and errors have short texts. The first byte chooses what is tried.
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_frames_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_handshake_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/tls_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
@@ -29,45 +32,58 @@ void attempt(Work work) {
     work();
   } catch (const ls::IoError& error) {
     expect(std::string_view(error.what()).size() <= 400);
+  } catch (const ls::InvalidArgument& error) {
+    expect(std::string_view(error.what()).size() <= 400);
   } catch (const ls::CommError& error) {
     expect(std::string_view(error.what()).size() <= 400);
   }
 }
 
-// Hands the bytes over as the server's loop does: pieces, each as long as its first byte says, and no more than wanted.
-void shake_hands(par::Handshake& handshake, std::string_view bytes, bool may_succeed) {
-  std::string in;
+const par::TlsContext& context() {
+  static const auto made =
+      par::TlsContext::make(par::derive_psk("0123456789abcdef", {.job = "job", .store = "fuzzed", .port = 29500}));
+  return *made;
+}
+
+// Sends the bytes to one side of a connection in pieces, each as long as its first byte says.
+void shake_hands(par::TlsRole role, std::string_view bytes) {
+  int pair[2];
+  expect(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+  const auto stream = context().stream(par::Descriptor(pair[0]), role);
+  const par::Descriptor peer(pair[1]);
+  std::string received;
+  std::size_t sent = 0;
+  if (role == par::TlsRole::kClient) expect(stream->send("hello", sent) == par::Transmission::kWouldBlock);
   while (!bytes.empty()) {
-    const std::size_t wanted = handshake.wanted(in.size());
-    expect(wanted > 0 && in.size() + wanted <= par::kMaxHelloBytes);
-    const std::size_t size =
-        std::min({wanted, static_cast<std::size_t>(static_cast<unsigned char>(bytes[0])) + 1, bytes.size()});
-    in += bytes.substr(0, size);
+    const std::size_t size = std::min(static_cast<std::size_t>(static_cast<unsigned char>(bytes[0])) + 1, bytes.size());
+    std::size_t offset = 0;
+    if (par::send_some(peer, bytes.substr(0, size), offset) == par::Transmission::kClosed) break;
     bytes.remove_prefix(size);
-    const par::Handshake::Step step = handshake.take(in);
-    expect(step.reply.size() <= par::kMaxHelloBytes);
-    if (step.state == par::Handshake::State::kMore) continue;
-    return expect(may_succeed && step.state == par::Handshake::State::kKnown);
+    const par::Transmission transfer = stream->receive(received, par::kMaxHelloBytes);
+    expect(transfer != par::Transmission::kDone && received.empty());
+    if (transfer == par::Transmission::kClosed) break;
   }
 }
 
-const par::TcpIdentity kAuthenticated{"0123456789abcdef", "the fuzzer", "job"};
-const par::TcpIdentity kPlain{{}, {}, "job"};
-
-void open_forged(std::string_view bytes) {
-  std::optional<par::FrameGuard> guard(std::in_place, par::Digest{}, par::Digest{});
-  expect(!par::first_opened(guard, bytes, par::kMaxFrame));
+// What a peer with the token may write.
+void read_request(std::string_view content) {
+  par::StoreMessage message = par::read_message(content);
+  const std::size_t fields = message.fields.size();
+  expect(fields <= par::kMaxWaitKeys + 1);
+  const par::StoreRequest request = par::to_request(message.code, std::move(message.fields));
+  expect(request.keys.size() + request.values.size() == fields);
+  par::check_store_request(request);
+  expect(!par::describe(request).empty());
+  par::StoreTable table;
+  table.execute(request);
 }
 
-// What somebody with the token may write, sealed and opened again.
-void read_sealed(std::string_view content) {
-  par::FrameGuard sender(par::Digest{1}, par::Digest{2});
-  std::optional<par::FrameGuard> receiver(std::in_place, par::Digest{2}, par::Digest{1});
-  std::string bytes = par::frame(par::StoreOp::kSet, {std::string(content)});
-  sender.seal(bytes);
-  const auto opened = par::first_opened(receiver, bytes, par::kMaxFrame);
-  expect(opened && par::read_message(*opened).fields.at(0) == content);
-  expect(par::read_message(content).fields.size() <= par::kMaxWaitKeys + 1);
+void read_frames(std::string_view bytes) {
+  while (const auto content = par::first_frame(bytes, par::kMaxFrame)) {
+    attempt([&] { par::read_hello(*content); });
+    attempt([&] { par::read_message(*content); });
+    bytes.remove_prefix(par::kFrameHeader + content->size());
+  }
 }
 
 }  // namespace
@@ -75,22 +91,16 @@ void read_sealed(std::string_view content) {
 void fuzz_input(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  par::TcpServerHandshake server(kAuthenticated), plain_server(kPlain);
-  par::TcpClientHandshake client(kAuthenticated), plain_client(kPlain);
   attempt([&] {
-    switch (data[0] % 6) {
+    switch (data[0] % 4) {
       case 0:
-        return shake_hands(server, bytes, false);
+        return shake_hands(par::TlsRole::kServer, bytes);
       case 1:
-        return shake_hands(client, bytes, false);
+        return shake_hands(par::TlsRole::kClient, bytes);
       case 2:
-        return shake_hands(plain_server, bytes, true);
-      case 3:
-        return shake_hands(plain_client, bytes, true);
-      case 4:
-        return open_forged(bytes);
+        return read_request(bytes);
       default:
-        return read_sealed(bytes);
+        return read_frames(bytes);
     }
   });
 }

@@ -1,9 +1,10 @@
-// A stranger who attacks a job's store while an honest client uses it:
+// A peer without the token that attacks a job's store while an honest client uses it:
 //   network_intruder host port connections pid
 // Connections of eight kinds in random order (LOCKSTEP_CHAOS_SEED); of those that stay, 200 are kept open. Every 20th is
 // followed by an honest operation on the store and every 500th by a new honest client, all of which must be served, the client
-// sooner than strangers lose their places by themselves. `pid` is the server's: its descriptors and memory must stay bounded.
+// sooner than unauthenticated peers lose their places by themselves. `pid` is the server's: its descriptors and memory must stay bounded.
 #include <dirent.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
@@ -29,9 +31,9 @@ using std::chrono::seconds;
 namespace {
 
 constexpr std::size_t kKeptOpen = 200;
-constexpr int kDescriptorsOfClients = 16;  // beside strangers
+constexpr int kDescriptorsOfClients = 16;  // besides those of unauthenticated peers
 constexpr long kMostGrowth = 16 << 10;     // KiB
-constexpr std::chrono::seconds kSoonerThanStrangers = par::kHandshakeDeadline - seconds(2);
+constexpr std::chrono::seconds kSoonerThanOthers = par::kHandshakeDeadline - seconds(2);
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
@@ -87,7 +89,7 @@ class Intruder {
     }
     // Of the slow ones each says a byte more of a good hello.
     for (Slow& slow : slow_) {
-      if (slow.said + 1 < par::kTcpHelloBytes) try_to_say(slow.socket, session_.substr(slow.said++, 1));
+      if (slow.said + 1 < client_hello_.size()) try_to_say(slow.socket, session_.substr(slow.said++, 1));
     }
     if (slow_.size() > kKeptOpen / 4) slow_.pop_front();
   }
@@ -120,60 +122,64 @@ class Intruder {
     return bytes;
   }
 
-  // A whole session of an honest client: hello, proof and a request that would change the store.
+  // A whole session of an honest client, whose bytes pass through here: a handshake and a hello, and a request that would change
+  // the store, which is recorded and never sent by the honest one.
   void record_session() {
-    const par::TcpIdentity identity = par::identity_of(honest_);
-    par::TcpClientHandshake handshake(identity);
+    const par::TcpCredentials credentials = par::make_credentials(honest_, address_.port());
     par::Deadline deadline(seconds(30));
-    std::string error, in;
-    const par::Descriptor socket = par::connect_tcp(address_, deadline, error);
-    require(bool(socket), error);
-    const auto talk = [&](const std::string& bytes, std::size_t count) {
-      session_ += bytes;
-      require(par::send_all(socket, bytes, deadline) == par::Outcome::kAnswered, "the honest session failed");
-      while (in.size() < count) {
-        require(par::read_some(socket, in, count - in.size(), deadline) == par::Outcome::kAnswered,
-                "the honest session failed");
-      }
-      return handshake.take(in);
-    };
-    const par::Handshake::Step hello = talk(handshake.start(), par::kTcpHelloBytes);
-    par::Handshake::Step proof = talk(hello.reply, par::kDigestBytes);
-    std::string request = par::frame(par::StoreOp::kAdd, {"intruder/probe", "1000000"});
-    proof.guard->seal(request);
-    session_ += request;  // recorded, and never sent by the honest one
+    std::string error;
+    const par::Descriptor server = par::connect_tcp(address_, deadline, error);
+    require(bool(server), error);
+    int pair[2];
+    require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "no socket pair");
+    const par::Descriptor own(pair[0]);
+    const auto client = credentials.tls->stream(par::Descriptor(pair[1]), par::TlsRole::kClient);
+    const std::string hello = par::frame(par::StoreHello{.job = credentials.id});
+    std::size_t sent = 0;
+    while (client->send(hello, sent) == par::Transmission::kWouldBlock) {
+      const std::string piece = take(own);
+      if (session_.empty()) client_hello_ = piece;
+      session_ += piece;
+      try_to_say(server, piece);
+      require(par::wait_for(server, POLLIN, deadline), "the honest session failed");
+      try_to_say(own, take(server));
+    }
+    sent = 0;
+    client->send(par::frame({.op = par::StoreOp::kAdd, .keys = {"intruder/probe"}, .values = {"1000000"}}), sent);
+    session_ += take(own);
+  }
+  static std::string take(const par::Descriptor& socket) {
+    std::string bytes;
+    par::receive_some(socket, bytes, 64 << 10);
+    return bytes;
   }
 
-  // The server's answer to a good hello. Whoever comes is heard before others have lost their places by themselves.
-  static std::string hear_hello(const par::Descriptor& socket, const std::string& hello) {
-    par::Deadline deadline(kSoonerThanStrangers);
-    std::string heard;
-    try_to_say(socket, hello);
-    while (heard.size() < par::kTcpHelloBytes)
-      require(par::read_some(socket, heard, par::kTcpHelloBytes - heard.size(), deadline) == par::Outcome::kAnswered,
-              "a newcomer is not heard");
-    return heard;
+  // A newcomer is answered before others have lost their places by themselves.
+  static void hear_answer(const par::Descriptor& socket, const std::string& client_hello) {
+    par::Deadline deadline(kSoonerThanOthers);
+    try_to_say(socket, client_hello);
+    require(par::wait_for(socket, POLLIN, deadline) && !take(socket).empty(), "a newcomer is not answered");
   }
 
   void replay(par::Descriptor socket) {
-    hear_hello(socket, session_.substr(0, par::kTcpHelloBytes));
-    say(std::move(socket), session_.substr(par::kTcpHelloBytes));
+    hear_answer(socket, client_hello_);
+    say(std::move(socket), session_.substr(client_hello_.size()));
   }
 
   void prove_with_another_token(par::Descriptor socket) {
     par::TcpStoreOptions other = honest_;
     other.token = "another0another0another0another0";
-    const par::TcpIdentity identity = par::identity_of(other);
-    par::TcpClientHandshake handshake(identity);
-    std::string heard = hear_hello(socket, handshake.start());
-    try_to_say(socket, handshake.take(heard).reply);
-    keep(std::move(socket));
+    par::Deadline deadline(kSoonerThanOthers);
+    const par::TcpCredentials credentials = par::make_credentials(other, address_.port());
+    auto stream = credentials.tls->stream(std::move(socket), par::TlsRole::kClient);
+    const par::ConnectResult result = par::say_hello(std::move(stream), credentials.id, deadline);
+    require(result.outcome == par::ConnectOutcome::kOtherJob, "another token is not refused");
   }
 
   par::TcpAddress address_;
   par::TcpStoreOptions honest_;
   std::mt19937 random_;
-  std::string session_;
+  std::string session_, client_hello_;
   std::deque<par::Descriptor> open_;
   std::deque<Slow> slow_;
 };
@@ -181,7 +187,7 @@ class Intruder {
 void attack(const std::string& host, int port, int connections, const std::string& server, unsigned seed) {
   const par::TcpStoreOptions options{.job = par::place_from_environment({}).job_text, .timeout = seconds(30)};
   par::TcpStoreOptions hasty = options;
-  hasty.timeout = kSoonerThanStrangers;
+  hasty.timeout = kSoonerThanOthers;
   par::TcpStore client(host, port, options);
   std::vector<double> latencies;
   const auto use_store = [&](par::TcpStore& store) {

@@ -27,28 +27,27 @@ class Board final : public ls::parallel::Store {
   };
   using Hook = std::function<void(const std::string& call, std::string& value)>;  // "set shm/address"
   Board(Entry* entries, Hook on_call) : entries_(entries), on_call_(std::move(on_call)) {}
-  using Store::get;
-  using Store::wait;
-  void set(const std::string& key, const std::string& given) override {
-    std::string value = given;
+  std::string request(const ls::parallel::StoreRequest& request, std::chrono::milliseconds) override {
+    using ls::parallel::StoreOp;
+    if (request.op == StoreOp::kSet) set_entry(request.keys.at(0), request.values.at(0));
+    if (request.op == StoreOp::kGet) return entry_of(request.keys.at(0));
+    return {};
+  }
+
+ private:
+  void set_entry(const std::string& key, std::string value) {
     on_call_("set " + key, value);
     Entry& entry = entries_[place(key)];
     value.copy(entry.text, sizeof(entry.text));
     entry.length = static_cast<int>(value.size());
   }
-  std::string get(const std::string& key, std::chrono::milliseconds) override {
+  std::string entry_of(const std::string& key) {
     std::string none;
     on_call_("get " + key, none);
     const Entry& entry = entries_[place(key)];
     while (entry.length == 0) sched_yield();
     return {entry.text, static_cast<std::size_t>(entry.length.load())};
   }
-  std::int64_t add(const std::string&, std::int64_t) override { throw ls::CommError("not on a board"); }
-  std::string compare_set(const std::string&, const std::string&, const std::string&) override { return {}; }
-  void wait(const std::vector<std::string>&, std::chrono::milliseconds) override {}
-  bool delete_key(const std::string&) override { return false; }
-
- private:
   static std::size_t place(const std::string& key) {
     return key == "shm/address" ? 0 : 1 + static_cast<std::size_t>(key.back() - '0');
   }

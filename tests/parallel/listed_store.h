@@ -9,32 +9,17 @@
 // Another store, and which keys were put into it through this one.
 class ListedStore final : public ls::parallel::Store {
  public:
-  using Store::get;
-  using Store::wait;
   explicit ListedStore(std::shared_ptr<ls::parallel::Store> store) : store_(std::move(store)) {}
 
-  void set(const std::string& key, const std::string& value) override {
-    note(key, true);
-    store_->set(key, value);
-  }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    return store_->get(key, timeout);
-  }
-  std::int64_t add(const std::string& key, std::int64_t amount) override {
-    note(key, true);
-    return store_->add(key, amount);
-  }
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
-    const std::string value = store_->compare_set(key, expected, desired);
-    if (value == desired && !value.empty()) note(key, true);  // an empty one may be that of a key that is not there
-    return value;
-  }
-  void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
-    store_->wait(keys, timeout);
-  }
-  bool delete_key(const std::string& key) override {
-    note(key, false);
-    return store_->delete_key(key);
+  std::string request(const ls::parallel::StoreRequest& request, std::chrono::milliseconds timeout) override {
+    using ls::parallel::StoreOp;
+    std::string result = store_->request(request, timeout);
+    if (request.op == StoreOp::kSet || request.op == StoreOp::kAdd) note(request.keys.at(0), true);
+    if (request.op == StoreOp::kDelete) note(request.keys.at(0), false);
+    // An empty result may be that of a key that does not exist.
+    if (request.op == StoreOp::kCompareSet && result == request.values.at(1) && !result.empty())
+      note(request.keys.at(0), true);
+    return result;
   }
   std::set<std::string> keys() {
     const std::lock_guard lock(mutex_);

@@ -91,16 +91,9 @@ TEST_CASE("rank 0 stays until the others have received a failure, but does not w
 // A store whose holder has died.
 class EndedStore final : public par::Store {
  public:
-  using Store::get;
-  using Store::wait;
-  void set(const std::string& key, const std::string& value) override { store().set(key, value); }
-  std::string get(const std::string& key, milliseconds timeout) override { return store().get(key, timeout); }
-  std::int64_t add(const std::string& key, std::int64_t amount) override { return store().add(key, amount); }
-  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired) override {
-    return store().compare_set(key, expected, desired);
+  std::string request(const par::StoreRequest& request, milliseconds timeout) override {
+    return store().request(request, timeout);
   }
-  void wait(const std::vector<std::string>& keys, milliseconds timeout) override { store().wait(keys, timeout); }
-  bool delete_key(const std::string& key) override { return store().delete_key(key); }
   std::atomic<bool> is_gone{false};
   std::atomic<int> calls{0};
 

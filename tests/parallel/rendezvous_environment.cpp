@@ -67,11 +67,16 @@ TEST_CASE("where ranks are on several hosts, rank 0's address comes from MASTER_
     CHECK_FALSE(several.is_one_host);
     CHECK(several.host == "node7");
     CHECK(several.port == 29500);
-    CHECK_FALSE(several.is_port_taken);
+    CHECK(several.port_name == "MASTER_PORT 29500 of node7");
     four.push_back({"LOCAL_WORLD_SIZE", "2"});
   }
   four.push_back({"TORCHELASTIC_USE_AGENT_STORE", "True"});
-  CHECK(place(four).is_port_taken);
+  CHECK(place(four).port == 29501);
+  CHECK(place(four).port_name ==
+        "LOCKSTEP_PORT 29501, by default MASTER_PORT + 1 (torchrun's agent has MASTER_PORT 29500) of node7");
+  four.push_back({"LOCKSTEP_PORT", "4000"});
+  CHECK(place(four).port == 4000);
+  CHECK(place(four).port_name == "LOCKSTEP_PORT 4000 (torchrun's agent has MASTER_PORT 29500) of node7");
   four.push_back({"LOCAL_WORLD_SIZE", "4"});
   CHECK(place(four).is_one_host);
 
@@ -109,9 +114,10 @@ TEST_CASE("what identifies a job of several hosts") {
   const auto with = [&](const char* name, const std::string& value, const std::string& group = "") {
     Variables out = base;
     out.push_back({name, value});
-    return place(out, {.group_name = group}).job_text;
+    const par::Place given = place(out, {.group_name = group});
+    return given.job_text + " store " + given.store_name;
   };
-  const std::string first = place(base).job_text;
+  const std::string first = place(base).job_text + " store ";
   CHECK(with("RANK", "3") == first);
   CHECK(with("TORCHELASTIC_RESTART_COUNT", "0") == first);
   CHECK(with("TORCHELASTIC_RESTART_COUNT", "1") != first);

@@ -38,6 +38,7 @@ inline void clear_environment() {
                            "SLURM_NODELIST",
                            "SLURM_JOB_NODELIST",
                            "TORCHELASTIC_USE_AGENT_STORE",
+                           "LOCKSTEP_PORT",
                            "SLURM_JOB_NUM_NODES"})
     unsetenv(name);
 }
@@ -71,19 +72,19 @@ inline void set_srun(const std::string& job, int rank, int size) {
   set_variable("SLURM_STEP_ID", "0");
 }
 
-// Waits, as a client beside the ranks, until `rank` has entered the roll call at `port`.
+// Waits, as a client beside the ranks, until `rank` has entered the rendezvous at `port`.
 inline void wait_until_entered(const std::string& port, int rank, int size) {
   namespace par = lockstep::parallel;
   set_torchrun(port, rank, size);
   const par::Place place = par::place_from_environment({});
   const par::UnixStoreOptions options{.socket = place.socket, .address = place.address, .job = place.job};
   for (;;) {
-    par::Greeting greeting = par::greet(options, par::Deadline(std::chrono::seconds(10)));
-    if (greeting.welcome != par::Welcome::kYes) {
+    par::ConnectResult result = par::connect_unix(options, par::Deadline(std::chrono::seconds(10)));
+    if (result.outcome != par::ConnectOutcome::kConnected) {
       usleep(1000);
       continue;
     }
-    par::UnixStore(options, std::move(greeting)).get("rendezvous/rank/" + std::to_string(rank));
+    par::make_unix_store(options, std::move(result))->get("rendezvous/rank/" + std::to_string(rank));
     return;
   }
 }

@@ -54,27 +54,55 @@ TEST_CASE("ranks of several hosts meet over TCP, with the job's token") {
   });
 }
 
-TEST_CASE("the launcher's agent may have the port: ranks meet above it") {
+TEST_CASE("torchrun's agent has MASTER_PORT: ranks meet at LOCKSTEP_PORT, by default the port above it") {
   const std::string port = fresh_port();
+  std::string lockstep_port;
+  SUBCASE("by default") {}
+  SUBCASE("as given") { lockstep_port = fresh_port(); }
+  ls::on_warning([](const std::string&) {});
   const par::TcpStore agent("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
   check_processes(2, [&](int rank) {
     set_two_hosts(port, rank, 2);
-    SUBCASE("and says so") { set_variable("TORCHELASTIC_USE_AGENT_STORE", "True"); }
-    SUBCASE("or is somebody else") {}
+    set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
+    if (!lockstep_port.empty()) set_variable("LOCKSTEP_PORT", lockstep_port);
     par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
     check_together(here);
   });
 }
 
-TEST_CASE("several groups, one after another and at once") {
+TEST_CASE("a MASTER_PORT that another process has is an error of rank 0 that names both") {
+  const std::string port = fresh_port();
+  ls::on_warning([](const std::string&) {});
+  const par::TcpStore other("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
+  std::string name = "MASTER_PORT " + port + " of 127.0.0.1";
+  bool is_torchrun = false;
+  SUBCASE("the port that all ranks were given") {}
+  SUBCASE("the port above torchrun's agent") { is_torchrun = true; }
+  const auto results = run_processes(1, [&](int) {
+    set_two_hosts(is_torchrun ? std::to_string(std::stoi(port) - 1) : port, 0, 2);
+    if (is_torchrun) set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
+    par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+  });
+  if (is_torchrun)
+    name = "LOCKSTEP_PORT " + port + ", by default MASTER_PORT + 1 (torchrun's agent has MASTER_PORT " +
+           std::to_string(std::stoi(port) - 1) + ") of 127.0.0.1";
+  CHECK_MESSAGE(contains(results[0].error, "rank 0 cannot listen at " + name), results[0].error);
+  CHECK_MESSAGE(contains(results[0].error, "Address already in use; process " + std::to_string(getpid()) + " ("),
+                results[0].error);
+}
+
+TEST_CASE("several groups, one after another") {
   const std::string port = fresh_port();
   check_processes(2, [&](int rank) {
     set_two_hosts(port, rank, 2);
     for (int round = 0; round < 3; ++round) {
-      par::Rendezvous first = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
-      par::Rendezvous second = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
-      par::Rendezvous other = par::rendezvous({.backend = "gloo", .timeout = seconds(30), .group_name = "other"});
-      for (par::Rendezvous* here : {&first, &second, &other}) check_together(*here);
+      par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+      if (rank == 0 && round == 0) {
+        const std::string text =
+            error_of<ls::InvalidArgument>([] { par::rendezvous({.backend = "gloo", .timeout = seconds(30)}); });
+        CHECK_MESSAGE(contains(text, "this process has a group at 127.0.0.1:"), text);
+      }
+      check_together(here);
     }
   });
 }
@@ -120,7 +148,7 @@ TEST_CASE("who has another token, or counts other ranks, is told so") {
       par::rendezvous({.backend = "gloo", .timeout = seconds(2)});
     });
     CHECK(contains(results[0].error, "rank 1 of 2 did not arrive"));
-    CHECK(contains(results[1].error, "no rank 0 of this job at ports"));
+    CHECK(contains(results[1].error, "no rank 0 of this job at MASTER_PORT"));
     CHECK(contains(results[1].error, "LOCKSTEP_JOB_TOKEN"));
     for (const ExitStatus& result : results) CHECK_FALSE(contains(result.error, "another0"));
   }

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
@@ -21,10 +22,14 @@ TEST_CASE("frames come back as they were, and a part of one is no frame") {
   CHECK(back.job == hello.job);
 
   const std::string binary("\0\xff", 2);
-  const std::string message = par::frame(par::StoreOp::kSet, {"", binary});
+  const std::string message = par::frame({.op = par::StoreOp::kSet, .keys = {""}, .values = {binary}});
   const par::StoreMessage read = par::read_message(*par::first_frame(message, 256));
   CHECK(read.code == static_cast<int>(par::StoreOp::kSet));
   CHECK(read.fields == std::vector<std::string>{"", binary});
+  const par::StoreRequest request = par::to_request(read.code, read.fields);
+  CHECK(request.op == par::StoreOp::kSet);
+  CHECK(request.keys == std::vector<std::string>{""});
+  CHECK(request.values == std::vector<std::string>{binary});
   for (std::size_t size = 0; size < message.size(); ++size) CHECK_FALSE(par::first_frame(message.substr(0, size), 256));
   for (std::size_t size = 0; size + 4 < message.size(); ++size)
     CHECK_THROWS_AS(par::read_message(message.substr(4, size)), ls::IoError);

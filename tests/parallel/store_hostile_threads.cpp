@@ -83,6 +83,10 @@ class Stranger {
 
 std::string u32(std::uint32_t value) { return {reinterpret_cast<const char*>(&value), 4}; }
 
+std::string frame(par::StoreOp op, const std::vector<std::string>& fields) {
+  return par::frame(static_cast<std::uint8_t>(op), fields);
+}
+
 // A server with an honest client, whose calls still work when the test ends.
 struct Honest {
   Honest() { client->set("k", "v"); }
@@ -91,8 +95,8 @@ struct Honest {
     CHECK(client_of(options)->get("k") == "v");
   }
   par::UnixStoreOptions options = fresh_store();
-  std::unique_ptr<par::UnixStoreServer> server = serve(options);
-  std::shared_ptr<par::UnixStore> client = client_of(options);
+  std::unique_ptr<par::StoreServer> server = serve(options);
+  std::shared_ptr<par::StoreClient> client = client_of(options);
 };
 
 int open_descriptors() {
@@ -157,14 +161,15 @@ TEST_CASE("a known client that breaks the protocol loses its connection and hear
       {body("\x05" + u32(0xffffffff)), "fields, at most"},
       {body("\x02" + u32(0) + "rest"), "4 bytes too many"},
       {par::frame(200, {}), "no operation 200"},
-      {par::frame(StoreOp::kSet, {"only a key"}), "has 1 fields, not 2"},
-      {par::frame(StoreOp::kGet, {}), "has 0 fields, not 1"},
-      {par::frame(StoreOp::kGet, {"a", "b"}), "has 2 fields, not 1"},
-      {par::frame(StoreOp::kAdd, {"n", "x"}), "the amount \"x\" is not a number"},
-      {par::frame(StoreOp::kCompareSet, {"a", "b"}), "has 2 fields, not 3"},
-      {par::frame(StoreOp::kDelete, {}), "has 0 fields, not 1"},
-      {par::frame(StoreOp::kWill, {}), "a will without its value"},
-      {par::frame(StoreOp::kSet, {"a", "b"}) + "x", "1 bytes follow a frame"},
+      {frame(StoreOp::kSet, {"only a key"}), "set: a request of 1 fields, expected 2 to 2"},
+      {frame(StoreOp::kGet, {}), "get: a request of 0 fields, expected 1 to 1"},
+      {frame(StoreOp::kGet, {"a", "b"}), "get: a request of 2 fields, expected 1 to 1"},
+      {frame(StoreOp::kCompareSet, {"a", "b"}), "compare_set: a request of 2 fields, expected 3 to 3"},
+      {frame(StoreOp::kDelete, {}), "delete_key: a request of 0 fields, expected 1 to 1"},
+      {frame(StoreOp::kCheck, {}), "check: a request of 0 fields, expected 1 to "},
+      {frame(StoreOp::kCheck, std::vector<std::string>(par::kMaxWaitKeys + 1, "k")), "check: a request of 4097 fields"},
+      {frame(StoreOp::kLastWill, {}), "leave a last will for: a request of 0 fields, expected 1 to "},
+      {frame(StoreOp::kSet, {"a", "b"}) + "x", "more bytes follow a frame"},
   };
   for (const Case& wrong : cases) {
     INFO(wrong.part);
@@ -184,27 +189,32 @@ TEST_CASE("what a known client may not ask is refused, and its connection stays"
   Stranger stranger(honest.options.socket);
   stranger.introduce(honest.options);
   const auto code_for = [&](par::StoreOp op, const std::vector<std::string>& fields) {
-    stranger.say(par::frame(op, fields));
+    stranger.say(frame(op, fields));
     return static_cast<par::StoreStatus>(stranger.answer().code);
   };
   CHECK(code_for(par::StoreOp::kSet, {std::string(par::kMaxStoreKey + 1, 'k'), ""}) == par::StoreStatus::kInvalid);
   CHECK(code_for(par::StoreOp::kSet, {"k2", std::string(par::kMaxStoreValue + 1, 'v')}) == par::StoreStatus::kInvalid);
   CHECK(code_for(par::StoreOp::kAdd, {"k", "1"}) == par::StoreStatus::kInvalid);
+  CHECK(code_for(par::StoreOp::kAdd, {"n", "x"}) == par::StoreStatus::kInvalid);
+  CHECK(code_for(par::StoreOp::kCheck, std::vector<std::string>(par::kMaxWaitKeys, "k")) == par::StoreStatus::kDone);
   CHECK(code_for(par::StoreOp::kDelete, {"k2"}) == par::StoreStatus::kDone);
 }
 
 TEST_CASE("the store's memory is bounded") {
   par::StoreTable table;
+  const auto set = [&](const std::string& key, const std::string& given) {
+    table.execute({.op = par::StoreOp::kSet, .keys = {key}, .values = {given}});
+  };
   const std::string value(par::kMaxStoreValue, 'v');
   const std::size_t fit = par::kMaxStoreBytes / (value.size() + 8);
   CHECK_THROWS_WITH_AS(
       [&] {
-        for (std::size_t i = 0; i <= fit; ++i) table.set(std::to_string(10000000 + i), value);
+        for (std::size_t i = 0; i <= fit; ++i) set(std::to_string(10000000 + i), value);
       }(),
       doctest::Contains("no room for "), ls::InvalidArgument);
-  table.set("10000000", value);  // in place of the old one
-  CHECK(table.delete_key("10000000"));
-  table.set("10000000", value);
+  set("10000000", value);  // in place of the old one
+  CHECK(table.execute({.op = par::StoreOp::kDelete, .keys = {"10000000"}}) == "1");
+  set("10000000", value);
   // A key takes memory, too, however small it and its value are.
   const std::size_t left = par::kMaxStoreBytes - fit * (value.size() + 8 + par::kStoreEntryBytes);
   CHECK(table.has_room("k", value.substr(0, left - 1 - par::kStoreEntryBytes)));
@@ -237,7 +247,7 @@ TEST_CASE("half-closed and vanished clients are forgotten") {
     half.half_close();
     CHECK(half.is_closed());
     parked.introduce(honest.options);
-    parked.say(par::frame(par::StoreOp::kGet, {"later"}));
+    parked.say(frame(par::StoreOp::kGet, {"later"}));
     parked.half_close();  // TCP does not tell this from leaving, so neither do we
     CHECK(parked.is_closed());
     cut.introduce(honest.options);
@@ -291,9 +301,9 @@ TEST_CASE("out of descriptors the server tells newcomers why it refuses them, an
     CHECK(stranger.is_closed());
     CHECK(honest.client->get("k") == "v");
   }
-  const par::Greeting greeting = par::greet(honest.options, par::Deadline(seconds(10)));
-  CHECK(greeting.welcome == par::Welcome::kExhausted);
-  CHECK(greeting.detail.find("ulimit -n") != std::string::npos);
+  const par::ConnectResult result = par::connect_unix(honest.options, par::Deadline(seconds(10)));
+  CHECK(result.outcome == par::ConnectOutcome::kExhausted);
+  CHECK(result.detail.find("ulimit -n") != std::string::npos);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 

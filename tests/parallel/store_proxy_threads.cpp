@@ -61,7 +61,7 @@ void check_store(const ProxyPlan& plan) {
 
   std::shared_ptr<par::TcpStore> client;
   for (int tries = 0; !client && tries < 20; ++tries)
-    succeeds(plan, [&] { client = std::make_shared<par::TcpStore>("127.0.0.1", proxy.port(), options); });
+    succeeds(plan, [&] { client = std::make_shared<par::TcpStore>("127.0.0.2", proxy.port(), options); });
   REQUIRE(client);
 
   const std::string large(300, 'x');
@@ -107,8 +107,8 @@ void check_rendezvous(const ProxyPlan& plan) {
                            .size = 2,
                            .address = "the test",
                            .is_one_host = false,
-                           .host = "127.0.0.1",
-                           .port = rank == 0 ? port : proxy.port(),
+                           .host = rank == 0 ? "127.0.0.1" : "127.0.0.2",
+                           .port = port,
                            .job_text = "job",
                            .token = kToken};
     has_met[rank] = succeeds(plan, [&] {

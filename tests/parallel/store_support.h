@@ -19,12 +19,12 @@ inline par::UnixStoreOptions fresh_store() {
   return {.socket = name, .address = "test:1", .job = {1, 2}};
 }
 
-inline std::unique_ptr<par::UnixStoreServer> serve(const par::UnixStoreOptions& options) {
-  return std::make_unique<par::UnixStoreServer>(par::listen_abstract(options.socket), options.job);
+inline std::unique_ptr<par::StoreServer> serve(const par::UnixStoreOptions& options) {
+  return par::serve_unix(par::listen_abstract(options.socket), options.job);
 }
 
-inline std::shared_ptr<par::UnixStore> client_of(const par::UnixStoreOptions& options) {
-  return std::make_shared<par::UnixStore>(options, par::greet(options, par::Deadline(std::chrono::seconds(10))));
+inline std::shared_ptr<par::StoreClient> client_of(const par::UnixStoreOptions& options) {
+  return par::make_unix_store(options, par::connect_unix(options, par::Deadline(std::chrono::seconds(10))));
 }
 
 // In the folder that the test runs in, and not there yet.

@@ -1,95 +1,19 @@
 // What anybody on the network can do to a TCP store and its clients, while honest clients go on.
 #include <doctest/doctest.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <random>
-#include <string>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/store_table_internal.h"
 #include "lockstep/tensor/warning.h"
-#include "tests/parallel/store_support.h"
+#include "tests/parallel/tcp_store_peers.h"
 
 namespace ls = lockstep;
-using par::Outcome;
-using std::chrono::milliseconds;
+using par::ConnectOutcome;
 using std::chrono::seconds;
 
 namespace {
-
-// A peer that says what it likes.
-class Stranger {
- public:
-  explicit Stranger(int port) {
-    std::string error;
-    par::Deadline deadline(seconds(30));
-    socket_ = par::connect_tcp(par::resolve("127.0.0.1", port).at(0), deadline, error);
-    REQUIRE_MESSAGE(socket_, error);
-  }
-  void say(const std::string& bytes) {
-    par::Deadline deadline(seconds(30));
-    REQUIRE(par::send_all(socket_, bytes, deadline) == Outcome::kAnswered);
-  }
-  // `count` bytes, or fewer where the server closes.
-  std::string hear(std::size_t count) {
-    std::string bytes;
-    par::Deadline deadline(seconds(30));
-    Outcome outcome = Outcome::kAnswered;
-    while (bytes.size() < count && outcome == Outcome::kAnswered)
-      outcome = par::read_some(socket_, bytes, count - bytes.size(), deadline);
-    REQUIRE(outcome != Outcome::kTimeout);
-    return bytes;
-  }
-  bool is_closed() { return hear(1).empty(); }
-  void finish() { REQUIRE(::shutdown(socket_.get(), SHUT_WR) == 0); }
-
- protected:
-  par::Descriptor socket_;
-};
-
-// One that has the token, and keeps what was said.
-class Insider : public Stranger {
- public:
-  explicit Insider(int port, par::TcpIdentity identity = par::identity_of(tcp_options(false)))
-      : Stranger(port), identity_(std::move(identity)) {
-    par::TcpClientHandshake handshake(identity_);
-    tell(hello = handshake.start());
-    server_hello = hear(par::kTcpHelloBytes);
-    std::string in = server_hello;
-    tell(proof = handshake.take(in).reply);
-    in = server_proof = hear(par::kDigestBytes);
-    if (in.empty()) return;  // refused
-    guard_ = std::move(handshake.take(in).guard);
-  }
-  bool is_known() const { return guard_.has_value(); }
-  std::string seal(par::StoreOp op, const std::vector<std::string>& fields) {
-    std::string bytes = par::frame(op, fields);
-    guard_->seal(bytes);
-    return bytes;
-  }
-  // A whole frame, as it came.
-  std::string hear_frame() {
-    std::string bytes = hear(par::kFrameHeader);
-    if (bytes.size() < par::kFrameHeader) return bytes;
-    const auto low = static_cast<unsigned char>(bytes[0]), high = static_cast<unsigned char>(bytes[1]);
-    return bytes += hear(static_cast<std::size_t>(low + 256 * high));
-  }
-  par::StoreMessage answer() { return par::read_message(guard_->open(hear_frame())); }
-  void tell(const std::string& bytes) {
-    if (!bytes.empty()) say(bytes);
-  }
-
-  std::string hello, server_hello, proof, server_proof;
-
- private:
-  par::TcpIdentity identity_;
-  std::optional<par::FrameGuard> guard_;
-};
 
 // A store with one value, and a client from before the trouble. Afterwards both must be right, and so must a new client.
 struct Honest {
@@ -104,266 +28,351 @@ struct Honest {
   }
 };
 
+const par::StoreRequest kAddOne{.op = par::StoreOp::kAdd, .keys = {"n"}, .values = {"1"}};
+
 std::string flip(std::string bytes, std::size_t bit) {
   bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
   return bytes;
 }
 
-// A server that answers whatever it hears as `reply` says.
-class FakeMaster {
- public:
-  using Reply = std::function<std::string(const std::string& heard)>;
-  explicit FakeMaster(Reply reply) {
-    std::string error;
-    par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
-    address = par::address_of(listener);
-    server_ = std::make_unique<par::StoreServer>(std::move(listener), std::make_unique<Gate>(std::move(reply)));
-  }
-  par::Greeting greet() const {
-    return par::greet_tcp(address, par::identity_of(tcp_options(false)), par::Deadline(seconds(30)));
-  }
-  par::TcpAddress address;
+// The first piece of a client's bytes: its ClientHello.
+std::string client_hello(int port) {
+  Relayed client(port, credentials_for(port));
+  std::string hello;
+  client.change_up = [&](std::string& piece, std::size_t before) {
+    if (before == 0) hello = piece;
+  };
+  REQUIRE(client.say_hello());
+  return hello;
+}
 
- private:
-  struct Talk final : par::Handshake {
-    explicit Talk(Reply reply) : reply(std::move(reply)) {}
-    std::size_t wanted(std::size_t) const override { return par::kMaxHelloBytes; }
-    Step take(std::string& in) override { return {State::kMore, reply(std::exchange(in, {}))}; }
-    Reply reply;
-  };
-  struct Gate final : par::StoreGate {
-    explicit Gate(Reply reply) : reply(std::move(reply)) {}
-    std::unique_ptr<par::Handshake> greet(const par::Descriptor&) override { return std::make_unique<Talk>(reply); }
-    Reply reply;
-  };
-  std::unique_ptr<par::StoreServer> server_;
-};
+std::string bytes_of(std::initializer_list<int> bytes) {
+  std::string out;
+  for (const int byte : bytes) out += static_cast<char>(byte);
+  return out;
+}
+
+std::string hex(std::string_view bytes) {
+  std::string out;
+  for (const char byte : bytes) {
+    out += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
+    out += "0123456789abcdef"[byte & 15];
+  }
+  return out;
+}
 
 }  // namespace
 
-TEST_CASE("what is no hello is closed at its first wrong byte, without an answer") {
-  Honest honest;
-  const std::string hello = Insider(honest.port).hello;
-  for (std::size_t i = 0; i < par::kTcpPrefixBytes; ++i) {
-    Stranger stranger(honest.port);
-    stranger.say(flip(hello, 8 * i).substr(0, i + 1));
-    CHECK(stranger.is_closed());
+TEST_CASE("identity and key are those of RFC 9258, and differ in every part of what a connection is for") {
+  const par::TlsBinding binding{.job = "run 1/0/2", .store = "other", .port = 29500};
+  const par::PreSharedKey psk = par::derive_psk(kToken, binding);
+  // By a program of its own: hashlib and hmac of Python 3.11.
+  CHECK(hex(psk.identity) ==
+        "00106c6f636b737465702073746f72652031002002334759403da1a5b95ddf082a86b5f77434050e6ef773bfb4eb035238a8e76b"
+        "03040001");
+  CHECK(hex(par::view(psk.key)) == "c114aa738e814bf3866d7df72ffe454f6748b327a0cbf836f9dabbfd3da2f0cd");
+  par::TlsBinding job = binding, store = binding, port = binding, role = binding, moved = binding;
+  job.job = "run 1/1/2";
+  store.store = "another";
+  port.port = 29501;
+  role.role = par::TlsRole::kServer;
+  moved.job += "other";
+  moved.store = "";
+  for (const par::TlsBinding& changed : {job, store, port, role, moved}) {
+    const par::PreSharedKey other = par::derive_psk(kToken, changed);
+    CHECK(other.identity != psk.identity);
+    CHECK(other.key != psk.key);
   }
-  for (const char* text : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "lockstep\x02", "\n"}) {
-    Stranger stranger(honest.port);
-    stranger.say(text);
-    CHECK(stranger.is_closed());
+  const par::PreSharedKey other_token = par::derive_psk("0123456789abcdef0123456789abcdee", binding);
+  CHECK(other_token.identity == psk.identity);  // which is sent in the clear, and tells nothing of the token
+  CHECK(other_token.key != psk.key);
+}
+
+TEST_CASE("a handshake and its hello leave room below the limit of bytes") {
+  Honest honest;
+  Relayed client(honest.port, credentials_for(honest.port));
+  REQUIRE(client.say_hello());
+  MESSAGE("handshake with hello: ", client.up.size(), " bytes up, ", client.down.size(), " bytes down");
+  CHECK(client.up.size() <= par::kMaxHandshakeBytes * 4 / 5);
+  CHECK(client.down.size() <= par::kMaxHandshakeBytes * 4 / 5);
+}
+
+TEST_CASE("what is no ClientHello is closed at its first wrong byte, without an answer") {
+  Honest honest;
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\n"), std::string("SSH-2.0-x\r\n"), bytes_of({21}),
+        bytes_of({22, 2}), bytes_of({22, 3, 4}), bytes_of({22, 3, 1, 64}), bytes_of({22, 3, 1, 2, 255}),
+        bytes_of({22, 3, 1, 0, 0}), bytes_of({22, 3, 1, 0, 200, 2}), bytes_of({22, 3, 1, 0, 200, 1, 1}),
+        bytes_of({22, 3, 1, 0, 200, 1, 0, 0, 197}), client_hello(honest.port) + "x",
+        par::frame(par::StoreHello{}) /* of a client that does not authenticate */}) {
+    RawPeer peer(honest.port);
+    peer.say(bytes);
+    CHECK(peer.hear_all().empty());
   }
   honest.check();
 }
 
-TEST_CASE("random bytes do no harm") {
+TEST_CASE("a ClientHello with one flipped bit, any of them, is refused with the one alert or none") {
   Honest honest;
+  const std::string hello = client_hello(honest.port);
+  for (std::size_t bit = 0; bit < 8 * hello.size(); bit += 3) {
+    CAPTURE(bit);
+    RawPeer peer(honest.port);
+    peer.say(flip(hello, bit));
+    peer.finish();  // a length that grew makes the server wait for more
+    const std::string answer = peer.hear_all();
+    CHECK((answer.empty() || answer == kRefusal));
+  }
+  honest.check();
+}
+
+TEST_CASE("random bytes do no harm, before the handshake and within it") {
+  Honest honest;
+  const std::string hello = client_hello(honest.port);
   std::mt19937 random(7);
-  for (int trial = 0; trial < 100; ++trial) {
-    Stranger stranger(honest.port);
+  for (int trial = 0; trial < 200; ++trial) {
+    RawPeer peer(honest.port);
     std::string bytes(random() % 400 + 1, '\0');
     std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<char>(random()); });
-    stranger.say(bytes);
-    if (trial % 2) CHECK(stranger.is_closed());
+    if (trial % 4 == 0) bytes = hello.substr(0, 9) + bytes;  // looks right from outside
+    if (trial % 4 == 1) bytes = hello + bytes;
+    peer.say(bytes);
+    peer.finish();
+    if (trial % 2) CHECK(peer.hear_all().size() < 1000);
   }
   honest.check();
 }
 
 TEST_CASE("a handshake that breaks off anywhere does no harm") {
   Honest honest;
-  const std::size_t whole = par::kTcpHelloBytes + par::kDigestBytes;
-  for (std::size_t size = 0; size < whole; ++size) {
-    const par::TcpIdentity identity = par::identity_of(tcp_options(false));
-    par::TcpClientHandshake handshake(identity);
-    Stranger stranger(honest.port);
-    const std::string hello = handshake.start();
-    stranger.say(hello.substr(0, std::min(size, hello.size())));
-    if (size > hello.size()) {
-      std::string in = stranger.hear(par::kTcpHelloBytes);
-      stranger.say(handshake.take(in).reply.substr(0, size - hello.size()));
-    }
-    stranger.finish();
-    CHECK(stranger.hear(1000).size() == (size == hello.size() ? par::kTcpHelloBytes : 0));
+  const std::string hello = client_hello(honest.port);
+  for (std::size_t size = 0; size <= hello.size(); ++size) {
+    RawPeer peer(honest.port);
+    peer.say(hello.substr(0, size));
+    peer.finish();
+    CHECK(peer.hear_all().empty() == (size < hello.size()));
   }
   honest.check();
 }
 
-TEST_CASE("another token, job, mode or a changed hello is refused") {
+TEST_CASE("more bytes than a handshake has are refused, in one record or in many, before and after an answer") {
   Honest honest;
-  const auto refused = [&](const par::TcpStoreOptions& options) {
-    const par::Greeting greeting = par::greet_tcp(par::resolve("127.0.0.1", honest.port).at(0),
-                                                  par::identity_of(options), par::Deadline(seconds(30)));
-    return greeting.welcome;
-  };
-  par::TcpStoreOptions options = tcp_options(false);
-  CHECK(refused(options) == par::Welcome::kYes);
-  options.token[31] = 'e';
-  CHECK(refused(options) == par::Welcome::kOtherJob);
-  options = tcp_options(false);
-  options.job = "run 1/1/2";
-  CHECK(refused(options) == par::Welcome::kOtherJob);
-  options = tcp_options(false);
-  options.authenticate = false;
-  CHECK(refused(options) == par::Welcome::kGone);
-
-  // Bits of nonce and proof that change on their way.
-  const par::TcpIdentity identity = par::identity_of(tcp_options(false));
-  for (std::size_t bit = 0; bit < 8 * 2 * par::kDigestBytes; bit += 5) {
-    const bool is_nonce = bit < 8 * par::kDigestBytes;
-    par::TcpClientHandshake handshake(identity);
-    Stranger stranger(honest.port);
-    stranger.say(is_nonce ? flip(handshake.start(), 8 * par::kTcpPrefixBytes + bit) : handshake.start());
-    std::string in = stranger.hear(par::kTcpHelloBytes);
-    const std::string proof = handshake.take(in).reply;
-    stranger.say(is_nonce ? proof : flip(proof, bit - 8 * par::kDigestBytes));
-    CHECK(stranger.is_closed());
-  }
+  const std::string hello = client_hello(honest.port);
+  RawPeer large(honest.port);
+  large.say(bytes_of({22, 3, 1, 2, 0}) + std::string(600, 'x'));
+  CHECK(large.hear_all().empty());
+  RawPeer many(honest.port);  // a recorded ClientHello, and then records of nothing but length
+  many.say(hello);
+  CHECK_FALSE(many.hear(5).empty());
+  for (int i = 0; i < 40; ++i) many.say(bytes_of({23, 3, 3, 0, 20}) + std::string(20, 'x'));
+  many.hear_all();
+  CHECK(many.is_closed());
   honest.check();
 }
 
-TEST_CASE("stores without authentication keep jobs apart") {
+TEST_CASE("another token, job, store, port, role or mode is refused") {
+  Honest honest;
+  CHECK(outcome_at(honest.port, credentials_for(honest.port)) == ConnectOutcome::kConnected);
+  par::TcpStoreOptions token = tcp_options(false), job = token, store = token, plain = token;
+  token.token[31] = 'e';
+  job.job = "run 1/1/2";
+  store.name = "another";
+  plain.authenticate = false;
+  for (const par::TcpStoreOptions& options : {token, job, store})
+    CHECK(outcome_at(honest.port, credentials_for(honest.port, options)) == ConnectOutcome::kOtherJob);
+  CHECK(outcome_at(honest.port, credentials_for(honest.port + 1)) == ConnectOutcome::kOtherJob);
+  CHECK(outcome_at(honest.port, credentials_for(honest.port, plain)) == ConnectOutcome::kClosed);
+  par::TcpCredentials role = credentials_for(honest.port);
+  role.tls = par::TlsContext::make(
+      par::derive_psk(kToken, {.job = "run 1/0/2", .store = "", .port = honest.port, .role = par::TlsRole::kServer}));
+  CHECK(outcome_at(honest.port, role) == ConnectOutcome::kOtherJob);
+  honest.check();
+}
+
+TEST_CASE("stores without authentication keep jobs apart, and refuse clients that authenticate") {
+  ls::on_warning([](const std::string&) {});
   const par::TcpStoreOptions options{.is_server = true, .authenticate = false, .job = "a"};
   par::TcpStore server("127.0.0.1", 0, options);
-  const auto welcome = [&](const par::TcpStoreOptions& other) {
-    return par::greet_tcp(par::resolve("127.0.0.1", server.port()).at(0), par::identity_of(other),
-                          par::Deadline(seconds(30)))
-        .welcome;
+  const auto outcome = [&](const par::TcpStoreOptions& other) {
+    return outcome_at(server.port(), credentials_for(server.port(), other));
   };
-  CHECK(welcome(options) == par::Welcome::kYes);
-  CHECK(welcome({.authenticate = false, .job = "b"}) == par::Welcome::kGone);
-  CHECK(welcome(tcp_options(false)) == par::Welcome::kGone);
+  CHECK(outcome(options) == ConnectOutcome::kConnected);
+  CHECK(outcome({.authenticate = false, .job = "b"}) == ConnectOutcome::kOtherJob);
+  CHECK(outcome({.authenticate = false, .job = "a", .name = "b"}) == ConnectOutcome::kOtherJob);
+  CHECK(outcome(tcp_options(false)) == ConnectOutcome::kClosed);
+  ls::on_warning({});
 }
 
 TEST_CASE("a recorded session is refused when it is played again") {
   Honest honest;
-  Insider insider(honest.port);
-  const std::string request = insider.seal(par::StoreOp::kAdd, {"m", "1"});
-  insider.say(request);
-  CHECK(insider.answer().fields.at(0) == "1");
+  Relayed client(honest.port, credentials_for(honest.port));
+  REQUIRE(client.say_hello());
+  const std::size_t before = client.up.size();
+  REQUIRE_FALSE(client.ask({.op = par::StoreOp::kAdd, .keys = {"m"}, .values = {"1"}}).empty());
+  const std::string record = client.up.substr(before), hello = client_hello(honest.port);
 
-  Stranger replay(honest.port);
-  replay.say(insider.hello);
-  CHECK(replay.hear(par::kTcpHelloBytes) != insider.server_hello);
-  replay.say(insider.proof + request);
-  CHECK(replay.is_closed());
-  // The same frame once more in its own session, too.
-  insider.say(request);
-  CHECK(insider.is_closed());
-  // And one left out.
-  Insider hasty(honest.port);
-  hasty.seal(par::StoreOp::kAdd, {"m", "1"});
-  hasty.say(hasty.seal(par::StoreOp::kAdd, {"m", "1"}));
-  CHECK(hasty.is_closed());
+  RawPeer all(honest.port);  // at once
+  all.say(client.up);
+  all.hear_all();
+  RawPeer replay(honest.port);  // or as the client did
+  replay.say(client.up.substr(0, hello.size()));
+  CHECK_FALSE(replay.hear(5).empty());
+  replay.say(client.up.substr(hello.size()));
+  replay.hear_all();
+  // The same record once more in its own session, too.
+  client.inject(record);
+  CHECK(client.is_closed());
   CHECK(honest.client->add("m", 0) == 1);
   honest.check();
 }
 
-TEST_CASE("what the server said is refused when it comes back") {
+TEST_CASE("what the server has sent is refused when it comes back") {
   Honest honest;
-  Insider insider(honest.port);
-  insider.say(insider.seal(par::StoreOp::kAdd, {"m", "1"}));
-  const std::string answer = insider.hear_frame();
-  insider.say(answer);
-  CHECK(insider.is_closed());
-  Stranger mirror(honest.port);
-  mirror.say(insider.server_hello);
-  CHECK(mirror.is_closed());
-  Stranger second(honest.port);
-  second.say(insider.hello);
-  second.hear(par::kTcpHelloBytes);
-  second.say(insider.server_proof);
+  Relayed client(honest.port, credentials_for(honest.port));
+  REQUIRE(client.say_hello());
+  const std::size_t before = client.down.size();
+  REQUIRE_FALSE(client.ask({.op = par::StoreOp::kCheck, .keys = {"k"}}).empty());
+  client.inject(client.down.substr(before));
+  CHECK(client.is_closed());
+  RawPeer mirror(honest.port);
+  mirror.say(client.down);
+  CHECK(mirror.hear_all().empty());
+  RawPeer second(honest.port);
+  second.say(client_hello(honest.port));
+  second.say(second.hear(5));
+  second.finish();
+  second.hear_all();
   CHECK(second.is_closed());
   honest.check();
 }
 
-TEST_CASE("a frame with one flipped bit, any of them, ends its connection and changes nothing") {
+TEST_CASE("a connection that is relayed to another store of the job is refused") {
   Honest honest;
-  const std::size_t size = Insider(honest.port).seal(par::StoreOp::kAdd, {"n", "1"}).size();
-  for (std::size_t bit = 0; bit < 8 * size; ++bit) {
-    Insider insider(honest.port);
-    insider.say(flip(insider.seal(par::StoreOp::kAdd, {"n", "1"}), bit));
-    insider.finish();  // a length that grew makes the server wait for more
-    // Only a length past the limit is answered, with an error.
-    const std::string reply = insider.hear_frame();
-    if (bit >= 32) CHECK(reply.empty());
+  par::TcpStoreOptions options = tcp_options(true);
+  const auto other_port = std::make_shared<par::TcpStore>("127.0.0.1", 0, options);
+  options.name = "of another group";
+  const auto other_name = std::make_shared<par::TcpStore>("127.0.0.2", honest.port, options);
+  const par::TcpCredentials meant = credentials_for(honest.port);
+  CHECK(Relayed(honest.port, meant).say_hello());
+  for (auto [port, host] : {std::pair(other_port->port(), "127.0.0.1"), std::pair(honest.port, "127.0.0.2")}) {
+    Relayed client(port, meant, host);
+    CHECK_FALSE(client.say_hello());
+    CHECK(client.down == kRefusal);
   }
   honest.check();
 }
 
-TEST_CASE("a client notices a flipped bit as well") {
-  const par::Digest a = par::random_digest(), b = par::random_digest();
-  std::optional<par::FrameGuard> sender(std::in_place, a, b), fresh(std::in_place, b, a);
-  std::string bytes = par::frame(par::StoreStatus::kDone, {"1"});
-  sender->seal(bytes);
-  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-    bool is_opened = false;
-    try {
-      is_opened = par::first_opened(fresh, flip(bytes, bit), 1000).has_value();
-    } catch (const ls::CommError&) {
-    } catch (const ls::IoError&) {  // a length past the limit
-    }
-    CHECK_FALSE(is_opened);
+TEST_CASE("a flipped bit of a request, any of them, ends its connection and changes nothing") {
+  Honest honest;
+  const par::TcpCredentials credentials = credentials_for(honest.port);
+  const std::size_t size = [&] {
+    Relayed client(honest.port, credentials);
+    REQUIRE(client.say_hello());
+    const std::size_t before = client.up.size();
+    client.ask({.op = par::StoreOp::kAdd, .keys = {"n"}, .values = {"0"}});
+    return client.up.size() - before;
+  }();
+  for (std::size_t bit = 0; bit < 8 * size; bit += 3) {
+    CAPTURE(bit);
+    Relayed client(honest.port, credentials);
+    REQUIRE(client.say_hello());
+    const std::size_t start = client.up.size();
+    client.change_up = [&](std::string& piece, std::size_t before) {
+      if (before == start) piece = flip(piece, bit);
+    };
+    client.send(par::frame(kAddOne));
+    client.finish();  // a length that grew makes the server wait for more
+    CHECK(client.is_closed());
   }
-  for (std::size_t cut = 0; cut < bytes.size(); ++cut)
-    CHECK_FALSE(par::first_opened(fresh, bytes.substr(0, cut), 1000));
-  CHECK_THROWS_AS(par::first_opened(fresh, par::frame(par::StoreStatus::kDone), 1000), par::FrameGuard::Forged);
-  CHECK(par::read_message(*par::first_opened(fresh, bytes, 1000)).fields.at(0) == "1");
-  CHECK_THROWS_AS(par::first_opened(fresh, bytes, 1000), par::FrameGuard::Forged);  // once
+  honest.check();
+}
+
+TEST_CASE("a client notices a flipped bit of an answer, any of them") {
+  Honest honest;
+  const par::TcpCredentials credentials = credentials_for(honest.port);
+  for (std::size_t bit = 0; bit < 8 * 30; bit += 5) {
+    if (bit / 8 == 3 || bit / 8 == 4) continue;  // a length, which makes it wait
+    CAPTURE(bit);
+    Relayed client(honest.port, credentials);
+    REQUIRE(client.say_hello());
+    const std::size_t start = client.down.size();
+    client.change_down = [&](std::string& piece, std::size_t before) {
+      if (before == start) piece = flip(piece, bit);
+    };
+    CHECK(client.ask({.op = par::StoreOp::kCheck, .keys = {"k"}}).empty());
+    CHECK(client.error.find("TLS record: ") == 0);
+  }
+  honest.check();
 }
 
 TEST_CASE("a master without the token is not believed") {
   Honest honest;
-  const Insider insider(honest.port);
-  const auto welcome = [](FakeMaster::Reply reply) { return FakeMaster(std::move(reply)).greet().welcome; };
-  CHECK(welcome([](const std::string& heard) { return heard; }) == par::Welcome::kOtherJob);  // a mirror
-  CHECK(welcome([](const std::string&) { return "SSH-2.0-OpenSSH_9.2\r\n"; }) == par::Welcome::kOtherJob);
+  Relayed recorded(honest.port, credentials_for(honest.port));
+  REQUIRE(recorded.say_hello());
+  const auto outcome = [](FakeMaster::Reply reply) {
+    FakeMaster master(std::move(reply));
+    return outcome_at(master.port, credentials_for(master.port));
+  };
+  CHECK(outcome([](const std::string& heard, int) { return heard; }) == ConnectOutcome::kOtherJob);  // a mirror
+  CHECK(outcome([](const std::string&, int) { return "SSH-2.0-OpenSSH_9.2\r\n"; }) == ConnectOutcome::kOtherJob);
+  CHECK(outcome([](const std::string&, int) { return kRefusal; }) == ConnectOutcome::kOtherJob);
   // One that recorded a session of the true master.
-  CHECK(welcome([&](const std::string& heard) {
-          return heard.size() == par::kTcpHelloBytes ? insider.server_hello : insider.server_proof;
-        }) == par::Welcome::kOtherJob);
-  // One that hands on the client's own proof.
-  CHECK(welcome([&](const std::string& heard) {
-          return heard.size() == par::kTcpHelloBytes ? insider.server_hello : heard;
-        }) == par::Welcome::kOtherJob);
+  CHECK(outcome([&](const std::string&, int number) { return number == 0 ? recorded.down : std::string("x"); }) ==
+        ConnectOutcome::kOtherJob);
+  // One that has the token of another job, or holds another store: see the relayed connections.
   honest.check();
 }
 
-TEST_CASE("a client with the token that claims too much, or writes nonsense, hears why and loses its connection") {
+TEST_CASE("a client with the token that claims too much, or writes nonsense, is told why and loses its connection") {
   Honest honest;
-  Insider large(honest.port);
-  large.say(std::string("\xff\xff\xff\x7f", 4));
-  const par::StoreMessage refusal = large.answer();
-  CHECK(refusal.code == static_cast<int>(par::StoreStatus::kMalformed));
-  CHECK_MESSAGE(refusal.fields.at(0).find("at most") != std::string::npos, refusal.fields.at(0));
-  CHECK(large.is_closed());
-  Insider odd(honest.port);
-  odd.say(odd.seal(static_cast<par::StoreOp>(99), {}));
-  CHECK(odd.answer().fields.at(0).find("no operation 99") != std::string::npos);
-  CHECK(odd.is_closed());
+  const auto answer_to = [&](const std::string& bytes) {
+    Relayed client(honest.port, credentials_for(honest.port));
+    REQUIRE(client.say_hello());
+    REQUIRE(client.send(bytes));
+    const std::string answer = client.receive_frame();
+    CHECK(client.is_closed());
+    REQUIRE(answer.size() > par::kFrameHeader);
+    return par::read_message(answer.substr(par::kFrameHeader));
+  };
+  const par::StoreMessage large = answer_to(bytes_of({255, 255, 255, 127}));
+  CHECK(large.code == static_cast<int>(par::StoreStatus::kMalformed));
+  CHECK_MESSAGE(large.fields.at(0).find("at most") != std::string::npos, large.fields.at(0));
+  CHECK(answer_to(par::frame(99, {})).fields.at(0).find("no operation 99") != std::string::npos);
   honest.check();
 }
 
 TEST_CASE("two hundred silent connections and a slow one keep nobody out, and are closed in time") {
   Honest honest;
-  std::vector<Stranger> silent;
-  for (int i = 0; i < 200; ++i) silent.emplace_back(honest.port);
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<RawPeer>(honest.port));
   honest.check();
-  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i].is_closed());
+  for (std::size_t i = 0; i < 200 - par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
 
   // A byte now and then does not win time.
-  Stranger slow(honest.port);
-  const std::string hello = Insider(honest.port).hello;
+  RawPeer slow(honest.port);
+  const std::string hello = client_hello(honest.port);
   for (const char byte : hello.substr(0, hello.size() - 1)) {
     slow.say(std::string(1, byte));
     CHECK(honest.client->get("k") == "v");
   }
   CHECK(slow.is_closed());
-  for (Stranger& stranger : silent) CHECK(stranger.is_closed());
+  for (const auto& peer : silent) CHECK(peer->is_closed());
   honest.check();
 }
 
-TEST_CASE("strangers make one warning, which has no secrets, and a handler that throws does no harm") {
+TEST_CASE("a peer that has shown the token in its ClientHello keeps its place while others are silent") {
+  Honest honest;
+  Relayed client(honest.port, credentials_for(honest.port));
+  REQUIRE(client.send(""));  // the handshake alone; the hello is to come
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (std::size_t i = 0; i < 3 * par::kMaxUnauthenticated; ++i)
+    silent.push_back(std::make_unique<RawPeer>(honest.port));
+  honest.check();
+  CHECK(client.say_hello());
+  for (std::size_t i = 0; i < par::kMaxUnauthenticated; ++i) CHECK(silent[i]->is_closed());
+}
+
+TEST_CASE("rejected connections make one warning, which has no secrets, and a handler that throws does no harm") {
   std::vector<std::string> warnings;
   ls::on_warning([&](const std::string& message) {
     warnings.push_back(message);
@@ -372,14 +381,14 @@ TEST_CASE("strangers make one warning, which has no secrets, and a handler that 
   {
     Honest honest;
     for (int i = 0; i < 10; ++i) {
-      Stranger stranger(honest.port);
-      stranger.say("?");
-      CHECK(stranger.is_closed());
+      RawPeer peer(honest.port);
+      peer.say("?");
+      CHECK(peer.is_closed());
     }
     honest.check();
   }
   ls::on_warning({});
   REQUIRE(warnings.size() == 1);
-  CHECK(warnings[0].find("turned a connection from 127.0.0.1:") != std::string::npos);
+  CHECK(warnings[0].find("rejected a connection from 127.0.0.1:") != std::string::npos);
   CHECK(warnings[0].find(kToken) == std::string::npos);
 }

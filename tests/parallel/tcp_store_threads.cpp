@@ -165,15 +165,15 @@ TEST_CASE("a TcpStore can be made of its steps") {
   par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE(listener);
   const par::TcpAddress address = par::address_of(listener);
-  const par::TcpIdentity identity = par::identity_of(tcp_options(true));
-  auto server = par::serve_tcp(std::move(listener), identity);
+  const par::TcpCredentials credentials = par::make_credentials(tcp_options(true), address.port());
+  const auto server = par::serve_tcp(std::move(listener), credentials);
   par::TcpAddress reached;
-  par::Greeting greeting = par::greet_any({address}, identity, seconds(30), reached);
-  REQUIRE(greeting.welcome == par::Welcome::kYes);
-  const auto store = par::TcpMeeting::make(reached, identity, std::move(greeting), std::move(server));
+  par::ConnectResult result = par::connect_any({address}, credentials, seconds(30), reached);
+  REQUIRE(result.outcome == par::ConnectOutcome::kConnected);
+  const auto store = par::make_tcp_store(reached, credentials, std::move(result));
   store->set("k", "v");
   CHECK(store->get("k") == "v");
-  CHECK(store->port() == address.port());
+  CHECK(reached.port() == address.port());
 }
 
 TEST_CASE("the end of a TCP server ends a wait at once, and names the question and the address") {
@@ -207,30 +207,32 @@ namespace {
 
 // A client by hand: of a server of its own, with the end of its first connection in the test's hand.
 struct HeldClient {
-  HeldClient() : identity(par::identity_of(tcp_options(true))), address(serve(server)) {}
+  HeldClient() : address(serve(server)) {}
 
   // Connects; when the first connection ends, `connect` is to make the next.
   std::unique_ptr<par::StoreClient> make(par::StoreClient::Connect connect) {
-    par::Greeting greeting = greet(address);
-    REQUIRE(greeting.welcome == par::Welcome::kYes);
-    first = par::Descriptor(::dup(greeting.link.socket.get()));
-    return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(greeting.link),
+    par::ConnectResult result = connect_to(address);
+    REQUIRE(result.outcome == par::ConnectOutcome::kConnected);
+    first = par::Descriptor(::dup(result.connection.stream->socket().get()));
+    return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(result.connection),
                                               std::move(connect));
   }
-  par::Greeting greet(const par::TcpAddress& where) {
-    return par::greet_tcp(where, identity, par::Deadline(seconds(30)));
+  static par::TcpCredentials credentials(const par::TcpAddress& where) {
+    return par::make_credentials(tcp_options(true), where.port());
+  }
+  static par::ConnectResult connect_to(const par::TcpAddress& where) {
+    return par::connect_tcp_store(where, credentials(where), par::Deadline(seconds(30)));
   }
   par::TcpAddress serve(std::unique_ptr<par::StoreServer>& as) {
     std::string error;
     par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
     REQUIRE(listener);
     par::TcpAddress out = par::address_of(listener);
-    as = par::serve_tcp(std::move(listener), identity);
+    as = par::serve_tcp(std::move(listener), credentials(out));
     return out;
   }
   void cut() { REQUIRE(::shutdown(first.get(), SHUT_RDWR) == 0); }
 
-  par::TcpIdentity identity;
   std::unique_ptr<par::StoreServer> server, next_server;
   par::TcpAddress address;
   par::Descriptor first;
@@ -243,12 +245,12 @@ TEST_CASE("a client whose idle connection ended connects anew") {
   int connected = 0;
   const auto client = held.make([&](par::Deadline) {
     ++connected;
-    return held.greet(held.address);
+    return held.connect_to(held.address);
   });
-  CHECK(client->add("k", 1, seconds(30)) == 1);
+  CHECK(client->add("k", 1) == 1);
   CHECK(connected == 0);
   held.cut();
-  CHECK(client->add("k", 1, seconds(30)) == 2);
+  CHECK(client->add("k", 1) == 2);
   CHECK(connected == 1);
 }
 
@@ -257,9 +259,10 @@ TEST_CASE("a server that does not answer a new connection within the caller's ti
   std::string error;
   const par::Descriptor mute = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
   REQUIRE(mute);
-  const auto client =
-      held.make([&](par::Deadline deadline) { return par::greet_tcp(par::address_of(mute), held.identity, deadline); });
-  client->set("k", "v", seconds(30));
+  const auto client = held.make([&](par::Deadline deadline) {
+    return par::connect_tcp_store(par::address_of(mute), held.credentials(par::address_of(mute)), deadline);
+  });
+  client->set("k", "v");
   held.cut();
   CHECK_THROWS_WITH_AS(client->get("k", milliseconds(20)),
                        doctest::Contains("store: get \"k\": no answer within 20 ms"), ls::CommTimeout);
@@ -268,16 +271,15 @@ TEST_CASE("a server that does not answer a new connection within the caller's ti
 TEST_CASE("a client whose connection ended does not take another store for its own") {
   HeldClient held;
   const par::TcpAddress other = held.serve(held.next_server);
-  const auto client = held.make([&](par::Deadline) { return held.greet(other); });
-  client->set("k", "v", seconds(30));
+  const auto client = held.make([&](par::Deadline) { return held.connect_to(other); });
+  client->set("k", "v");
   held.cut();
-  CHECK_THROWS_WITH_AS(client->set("k", "w", seconds(30)), doctest::Contains("another store has its place"),
-                       ls::CommError);
+  CHECK_THROWS_WITH_AS(client->set("k", "w"), doctest::Contains("another store has its place"), ls::CommError);
 }
 
 TEST_CASE("a client that has asked nothing yet does not connect anew: it could not tell the stores apart") {
   HeldClient held;
-  const auto client = held.make([&](par::Deadline) { return held.greet(held.address); });
+  const auto client = held.make([&](par::Deadline) { return held.connect_to(held.address); });
   held.cut();
-  CHECK_THROWS_WITH_AS(client->set("k", "v", seconds(30)), doctest::Contains("has left or died"), ls::CommError);
+  CHECK_THROWS_WITH_AS(client->set("k", "v"), doctest::Contains("has left or died"), ls::CommError);
 }

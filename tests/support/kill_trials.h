@@ -26,7 +26,6 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <random>
 #include <regex>
@@ -44,7 +43,7 @@ inline const char* name(JobPhase phase) {
 }
 
 struct KillTrial {
-  std::string backend = "shm", method = "env";  // env, tcp or file: the store of the rendezvous
+  std::string backend = "shm", method = "env";  // env, tcp, or hosts: TLS, as ranks of several hosts
   int size = 3, victim = 0;
   int point = 0;                      // the victim ends before this call; 0: at a random moment
   JobPhase phase = JobPhase::kStart;  // the random moment: the phase of the victim, ...
@@ -100,14 +99,19 @@ inline std::set<int> blamed_ranks(std::string text) {
   return blamed;
 }
 
-inline std::string store_path() { return (std::filesystem::current_path() / "kill_trial.store").string(); }
-
 inline ls::parallel::InitOptions options_of(const KillTrial& trial, int rank, const std::string& group, int port) {
   ls::parallel::InitOptions options{
       .backend = trial.backend, .timeout = trial.timeout, .world_size = trial.size, .rank = rank, .group_name = group};
   options.authenticate = false;
   if (trial.method == "tcp") options.init_method = "tcp://127.0.0.1:" + std::to_string(port);
-  if (trial.method == "file") options.init_method = "file://" + store_path();
+  if (trial.method == "hosts") {
+    const std::string port_text = std::to_string(port);
+    for (const auto& [variable, value] :
+         {std::pair("MASTER_ADDR", "127.0.0.1"), std::pair("MASTER_PORT", port_text.c_str()), std::pair("RANK", "0"),
+          std::pair("LOCAL_WORLD_SIZE", "1"), std::pair("LOCKSTEP_JOB_TOKEN", "0123456789abcdef0123456789abcdef")})
+      setenv(variable, value, 1);
+    options.authenticate = true;
+  }
   return options;
 }
 
@@ -253,7 +257,6 @@ inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
   for (int rank = 0; rank < trial.size && !is_void; ++rank) {
     if (rank != trial.victim) judge(trial, board, rank, hung[static_cast<std::size_t>(rank)], tally);
   }
-  if (trial.method == "file") std::filesystem::remove(store_path());
   board.~TrialBoard();
   munmap(memory, sizeof(TrialBoard));
 }

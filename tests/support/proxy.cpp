@@ -142,7 +142,7 @@ struct Proxy::Loop {
 
 Proxy::Proxy(int server_port, const ProxyPlan& plan) {
   std::string error;
-  par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
+  par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.2", server_port), error);
   REQUIRE_MESSAGE(listener, error);
   port_ = par::address_of(listener).port();
   loop_.reset(new Loop{std::move(listener), server_port, plan, has_harmed_, std::mt19937(plan.seed), 0, {}});

@@ -1,9 +1,9 @@
 // gloo: ranks on any hosts, over TCP. Its pairs move the bytes, by unbound buffers alone; the collectives are ours
 // (message_group.h), as gloo's own cannot tell that ranks disagree and take more messages for small tensors.
 //
-// Ranks learn each other's addresses from the store, and on each connection both ends prove by a MAC that they know a
-// secret from there: whoever connects to a rank's port by chance, or by guess, is not taken for a peer. That checks
-// identity and protects nothing: bytes travel in the clear, and unsigned. A message that is larger than what was asked
+// Ranks read each other's addresses from the store, and on each connection both ends prove by a MAC that they know a
+// secret from there: a process that connects to a rank's port by chance, or by guess, is not taken for a peer. The store of
+// several hosts sends the secret inside TLS. All this checks identity and protects nothing: tensors are sent in the clear. A message that is larger than what was asked
 // for makes gloo end the process.
 #include <gloo/common/error.h>
 #include <gloo/context.h>

@@ -1,0 +1,374 @@
+#include "lockstep/parallel/rendezvous/tls_internal.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+
+namespace {
+
+// --- libssl -------------------------------------------------------------------------------------------------------------
+
+// Its functions, and those of libcrypto that belong to them, by their own names.
+#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                   \
+  X(SSL_CTX_new)                                                                                                    \
+  X(SSL_CTX_free)                                                                                                   \
+  X(TLS_method)                                                                                                     \
+  X(SSL_CTX_ctrl) X(SSL_CTX_set_options) X(SSL_CTX_clear_options) X(SSL_CTX_set_ciphersuites)                       \
+      X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_max_early_data) X(SSL_set_verify)                                    \
+          X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)   \
+              X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_accept_state) X(SSL_set_connect_state) \
+                  X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error) X(SSL_ctrl) X(SSL_version)          \
+                      X(SSL_CIPHER_find) X(SSL_SESSION_new) X(SSL_SESSION_free) X(SSL_SESSION_set1_master_key)      \
+                          X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version) X(SSL_session_reused)
+#define LOCKSTEP_BIO_FUNCTIONS(X) \
+  X(BIO_new)                      \
+  X(BIO_s_mem) X(BIO_free) X(BIO_read) X(BIO_write) X(ERR_clear_error) X(ERR_get_error) X(ERR_reason_error_string)
+
+struct Ssl {
+#define LOCKSTEP_MEMBER(name) decltype(&::name) name##_;
+  LOCKSTEP_SSL_FUNCTIONS(LOCKSTEP_MEMBER)
+  LOCKSTEP_BIO_FUNCTIONS(LOCKSTEP_MEMBER)
+#undef LOCKSTEP_MEMBER
+};
+
+Ssl open_ssl() {
+  Ssl out{};
+  void* library = open_openssl("libssl");
+#define LOCKSTEP_FIND(name) find_in(library, #name, out.name##_);
+  LOCKSTEP_SSL_FUNCTIONS(LOCKSTEP_FIND)
+  library = open_openssl("libcrypto");
+  LOCKSTEP_BIO_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+  return out;
+}
+
+const Ssl& ssl() {
+  static const Ssl opened = open_ssl();
+  return opened;
+}
+
+void require(bool succeeded, const char* what) {
+  if (!succeeded) throw CommError(fmt::format("store: libssl cannot {} (no memory, or its configuration)", what));
+}
+
+// --- identity and key ---------------------------------------------------------------------------------------------------
+
+void put_big(std::string& out, std::uint64_t value, int bytes) {
+  for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+// TLS's opaque vector: a length of so many bytes, and the content.
+void put_opaque(std::string& out, std::string_view content, int length_bytes) {
+  put_big(out, content.size(), length_bytes);
+  out += content;
+}
+
+constexpr std::uint64_t kTls13 = 0x0304, kHkdfSha256 = 0x0001;
+constexpr std::size_t kRecordHeader = 5, kMaxPiece = 16 << 10;  // of TLS records
+
+}  // namespace
+
+// RFC 9258, sections 4.1 and 4.2. The context is a hash, so that an identity has the same short length for every job.
+PreSharedKey derive_psk(std::string_view token, const TlsBinding& binding) {
+  std::string context;
+  put_opaque(context, binding.job, 4);
+  put_opaque(context, binding.store, 4);
+  put_big(context, static_cast<std::uint64_t>(binding.port), 2);
+  context += static_cast<char>(binding.role);
+
+  PreSharedKey out;
+  put_opaque(out.identity, "lockstep store 1", 2);
+  put_opaque(out.identity, view(sha256(context)), 2);
+  put_big(out.identity, kTls13, 2);
+  put_big(out.identity, kHkdfSha256, 2);
+
+  std::string label;  // HKDF-Expand-Label (RFC 8446, section 7.1) of one block
+  put_big(label, kDigestBytes, 2);
+  put_opaque(label, "tls13 derived psk", 1);
+  put_opaque(label, view(sha256(out.identity)), 1);
+  Digest extracted = Mac(std::string(kDigestBytes, '\0'))({token});
+  out.key = Mac(view(extracted))({label, "\x01"});
+  wipe(extracted);
+  return out;
+}
+
+// --- one connection -----------------------------------------------------------------------------------------------------
+
+class TlsStream final : public Stream {
+ public:
+  TlsStream(std::shared_ptr<const TlsContext> context, Descriptor socket, TlsRole role)
+      : Stream(std::move(socket)), context_(std::move(context)), role_(role) {
+    if (role_ == TlsRole::kClient) start();
+  }
+  ~TlsStream() override { ssl().SSL_free_(ssl_); }
+
+  Transmission receive(std::string& into, std::size_t most) override;
+  Transmission send(std::string_view data, std::size_t& offset) override;
+  short events(short wanted) const override {
+    const auto when_known = static_cast<short>(is_known_ ? wanted : POLLIN);
+    return static_cast<short>(when_known | (unsent_.empty() ? 0 : POLLOUT));
+  }
+  bool has_proof() const override { return is_known_ || has_answered_; }
+
+  static int use_session(SSL* handle, const EVP_MD*, const unsigned char** identity, std::size_t* size,
+                         SSL_SESSION** session);
+  static int find_session(SSL* handle, const unsigned char* identity, std::size_t size, SSL_SESSION** session);
+
+ private:
+  void start();
+  bool shake_hands();
+  bool take_client_hello();
+  void check_client_hello() const;
+  Transmission pull();
+  Transmission push();
+  void decrypt(std::string& into, std::size_t most);
+  [[noreturn]] void fail(const char* what);
+  SSL_SESSION* make_session() const;
+
+  std::shared_ptr<const TlsContext> context_;
+  TlsRole role_;
+  SSL* ssl_ = nullptr;
+  BIO *in_ = nullptr, *out_ = nullptr;  // ssl_ owns them
+  std::string client_hello_;            // the server's: what has arrived of it
+  std::string unsent_;                  // encrypted
+  std::size_t budget_ = kMaxHandshakeBytes;
+  bool is_known_ = false;      // the handshake is over
+  bool has_answered_ = false;  // the server's: it has accepted the ClientHello, whose binder proves the token
+  bool is_closed_ = false;
+};
+
+void TlsStream::start() {
+  const Ssl& s = ssl();
+  ssl_ = s.SSL_new_(context_->context_);
+  in_ = s.BIO_new_(s.BIO_s_mem_());
+  out_ = s.BIO_new_(s.BIO_s_mem_());
+  if (!ssl_ || !in_ || !out_) {
+    s.BIO_free_(in_);
+    s.BIO_free_(out_);
+  }
+  require(ssl_ && in_ && out_, "make a connection");
+  s.SSL_set_bio_(ssl_, in_, out_);
+  require(s.SSL_set_ex_data_(ssl_, 0, this) == 1, "make a connection");
+  if (role_ == TlsRole::kServer) return s.SSL_set_accept_state_(ssl_);
+  s.SSL_set_connect_state_(ssl_);
+  s.SSL_set_verify_(ssl_, SSL_VERIFY_PEER, nullptr);  // a server with a certificate is not trusted
+}
+
+SSL_SESSION* TlsStream::make_session() const {
+  const Ssl& s = ssl();
+  constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
+  const Digest& key = context_->psk_.key;
+  SSL_SESSION* const session = s.SSL_SESSION_new_();
+  const SSL_CIPHER* const cipher = s.SSL_CIPHER_find_(ssl_, kAes128GcmSha256);
+  if (session && cipher &&
+      s.SSL_SESSION_set1_master_key_(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
+      s.SSL_SESSION_set_cipher_(session, cipher) == 1 &&
+      s.SSL_SESSION_set_protocol_version_(session, TLS1_3_VERSION) == 1)
+    return session;
+  s.SSL_SESSION_free_(session);
+  return nullptr;
+}
+
+int TlsStream::use_session(SSL* handle, const EVP_MD*, const unsigned char** identity, std::size_t* size,
+                           SSL_SESSION** session) {
+  const auto* const self = static_cast<const TlsStream*>(ssl().SSL_get_ex_data_(handle, 0));
+  const std::string& own = self->context_->psk_.identity;
+  *identity = reinterpret_cast<const unsigned char*>(own.data());
+  *size = own.size();
+  *session = self->make_session();
+  return *session != nullptr;
+}
+
+int TlsStream::find_session(SSL* handle, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
+  const auto* const self = static_cast<const TlsStream*>(ssl().SSL_get_ex_data_(handle, 0));
+  *session = nullptr;
+  if (std::string_view(reinterpret_cast<const char*>(identity), size) != self->context_->psk_.identity) return 0;
+  *session = self->make_session();
+  return *session != nullptr;
+}
+
+// Moves bytes from the socket to OpenSSL: before the handshake is over, no more than the budget.
+Transmission TlsStream::pull() {
+  std::string bytes;
+  const std::size_t most = is_known_ ? kMaxPiece : budget_;
+  if (most == 0) throw TlsError(fmt::format("TLS: more than {} bytes of a handshake", kMaxHandshakeBytes), false);
+  const Transmission transfer = Stream::receive(bytes, most);
+  if (transfer == Transmission::kClosed) is_closed_ = true;
+  if (transfer != Transmission::kDone) return transfer;
+  if (!is_known_) budget_ -= bytes.size();
+  const int size = static_cast<int>(bytes.size());
+  if (!ssl_) {
+    client_hello_ += bytes;
+  } else {
+    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "keep what has arrived");
+  }
+  return transfer;
+}
+
+// Moves bytes from OpenSSL to the socket.
+Transmission TlsStream::push() {
+  char buffer[kMaxPiece];
+  for (;;) {
+    std::size_t sent = 0;
+    const Transmission transfer = Stream::send(unsent_, sent);
+    unsent_.erase(0, sent);
+    if (transfer == Transmission::kClosed) is_closed_ = true;
+    if (transfer != Transmission::kDone) return transfer;
+    const int count = ssl_ ? ssl().BIO_read_(out_, buffer, sizeof(buffer)) : 0;
+    if (count <= 0) return Transmission::kDone;
+    unsent_.assign(buffer, static_cast<std::size_t>(count));
+  }
+}
+
+// Throws at the first byte that does not belong to a record with one whole ClientHello of a length that is accepted.
+void TlsStream::check_client_hello() const {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(client_hello_[i]); };
+  const std::size_t have = client_hello_.size();
+  const std::size_t record = have > 4 ? 256u * byte(3) + byte(4) : 4;
+  const bool is_hello = (have < 1 || byte(0) == 22) && (have < 2 || byte(1) == 3) && (have < 3 || byte(2) <= 3) &&
+                        (have < 4 || byte(3) <= kMaxHandshakeBytes / 256) && record >= 4 &&
+                        kRecordHeader + record <= kMaxHandshakeBytes && have <= kRecordHeader + record &&
+                        (have < 6 || byte(5) == 1) && (have < 7 || byte(6) == 0) &&
+                        (have < 9 || 256u * byte(7) + byte(8) == record - 4);
+  if (!is_hello) throw TlsError("TLS: not the ClientHello of a Lockstep store's client", false);
+}
+
+// False: not all of it is there.
+bool TlsStream::take_client_hello() {
+  check_client_hello();
+  if (client_hello_.size() < kRecordHeader) return false;
+  const std::size_t record =
+      256u * static_cast<unsigned char>(client_hello_[3]) + static_cast<unsigned char>(client_hello_[4]);
+  if (client_hello_.size() < kRecordHeader + record) return false;
+  start();
+  const int size = static_cast<int>(client_hello_.size());
+  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "keep what has arrived");
+  client_hello_ = {};
+  return true;
+}
+
+// True once the handshake is over; false where the peer has to send more, or has closed.
+bool TlsStream::shake_hands() {
+  const Ssl& s = ssl();
+  while (!is_known_) {
+    if (ssl_ || take_client_hello()) {
+      s.ERR_clear_error_();
+      const int result = s.SSL_do_handshake_(ssl_);
+      if (result != 1 && s.SSL_get_error_(ssl_, result) != SSL_ERROR_WANT_READ) fail("handshake");
+      has_answered_ = role_ == TlsRole::kServer;
+      is_known_ = result == 1;
+      if (is_known_ && (s.SSL_session_reused_(ssl_) != 1 || s.SSL_version_(ssl_) != TLS1_3_VERSION))
+        throw TlsError("TLS: the peer does not use the pre-shared key", false);
+      if (push() == Transmission::kClosed) return false;
+    }
+    if (!is_known_ && pull() != Transmission::kDone) return false;
+  }
+  return true;
+}
+
+// An unauthenticated client receives an alert, and the same one whatever is wrong: which job there is, say, is not told.
+void TlsStream::fail(const char* what) {
+  constexpr char kHandshakeFailure[] = {21, 3, 3, 0, 2, 2, SSL3_AD_HANDSHAKE_FAILURE};
+  const Ssl& s = ssl();
+  const unsigned long code = s.ERR_get_error_();
+  const char* const text = code == 0 ? nullptr : s.ERR_reason_error_string_(code);
+  s.ERR_clear_error_();
+  if (role_ == TlsRole::kServer && !has_answered_) {
+    std::size_t sent = 0;  // a new socket's buffer has room
+    static_cast<void>(Stream::send({kHandshakeFailure, sizeof(kHandshakeFailure)}, sent));
+  }
+  is_closed_ = true;
+  throw TlsError(fmt::format("TLS {}: {}", what, text ? text : "the connection ended"),
+                 ERR_GET_REASON(code) == SSL_AD_REASON_OFFSET + SSL3_AD_HANDSHAKE_FAILURE);
+}
+
+void TlsStream::decrypt(std::string& into, std::size_t most) {
+  const Ssl& s = ssl();
+  char buffer[kMaxPiece];
+  while (most > 0 && !is_closed_) {
+    s.ERR_clear_error_();
+    const int count = s.SSL_read_(ssl_, buffer, static_cast<int>(std::min(most, sizeof(buffer))));
+    if (count <= 0) {
+      const int error = s.SSL_get_error_(ssl_, count);
+      if (error == SSL_ERROR_WANT_READ) return;
+      if (error != SSL_ERROR_ZERO_RETURN) fail("record");
+      is_closed_ = true;
+      return;
+    }
+    into.append(buffer, static_cast<std::size_t>(count));
+    most -= static_cast<std::size_t>(count);
+  }
+}
+
+Transmission TlsStream::receive(std::string& into, std::size_t most) {
+  const std::size_t before = into.size();
+  if (!is_closed_ && shake_hands()) {
+    decrypt(into, most);
+    if (into.size() == before && !is_closed_ && pull() == Transmission::kDone) decrypt(into, most);
+    if (!is_closed_) push();  // the answer to a change of keys
+  }
+  if (into.size() > before) return Transmission::kDone;
+  return is_closed_ ? Transmission::kClosed : Transmission::kWouldBlock;
+}
+
+Transmission TlsStream::send(std::string_view data, std::size_t& offset) {
+  const Ssl& s = ssl();
+  if (is_closed_ || !shake_hands()) return is_closed_ ? Transmission::kClosed : Transmission::kWouldBlock;
+  for (;;) {
+    const Transmission transfer = push();
+    if (transfer != Transmission::kDone || offset == data.size()) return transfer;
+    s.ERR_clear_error_();
+    const int count =
+        s.SSL_write_(ssl_, data.data() + offset, static_cast<int>(std::min(data.size() - offset, kMaxPiece)));
+    if (count <= 0) fail("record");  // memory takes all
+    offset += static_cast<std::size_t>(count);
+  }
+}
+
+// --- the context --------------------------------------------------------------------------------------------------------
+
+TlsContext::TlsContext(PreSharedKey psk) : psk_(std::move(psk)) {}
+
+std::shared_ptr<const TlsContext> TlsContext::make(PreSharedKey psk) {
+  const std::shared_ptr<TlsContext> out(new TlsContext(std::move(psk)));
+  const Ssl& s = ssl();
+  SSL_CTX* const context = out->context_ = s.SSL_CTX_new_(s.TLS_method_());
+  require(context, "make a context");
+  char groups[] = "X25519:P-256";  // one key share is sent, of 32 bytes
+  require(s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
+              s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
+              s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1 &&
+              s.SSL_CTX_set_ciphersuites_(context, "TLS_AES_128_GCM_SHA256") == 1 &&
+              s.SSL_CTX_set_num_tickets_(context, 0) == 1 && s.SSL_CTX_set_max_early_data_(context, 0) == 1,
+          "do TLS 1.3 with AES-128-GCM and X25519");
+  s.SSL_CTX_set_options_(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  s.SSL_CTX_clear_options_(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
+  s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
+  s.SSL_CTX_ctrl_(context, SSL_CTRL_MODE,
+                  SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
+                  nullptr);
+  s.SSL_CTX_set_psk_use_session_callback_(context, TlsStream::use_session);
+  s.SSL_CTX_set_psk_find_session_callback_(context, TlsStream::find_session);
+  return out;
+}
+
+TlsContext::~TlsContext() {
+  wipe(psk_.key);
+  ssl().SSL_CTX_free_(context_);
+}
+
+std::unique_ptr<Stream> TlsContext::stream(Descriptor socket, TlsRole role) const {
+  return std::make_unique<TlsStream>(shared_from_this(), std::move(socket), role);
+}
+
+}  // namespace lockstep::parallel
