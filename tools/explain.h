@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/simulate/simulate.h"
 
 // --- all_reduce -----------------------------------------------------------------------------------------------------------

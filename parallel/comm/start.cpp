@@ -62,7 +62,7 @@ bool same_place(const Tensor& a, const Tensor& b) {
 
 // Gives the call its tensors, contiguous. An output that is strided becomes a copy, in which elements that the operation
 // leaves alone keep their values.
-void pack(Call& call, const Tensor& in, const Tensor& out) {
+void pack_tensors(Call& call, const Tensor& in, const Tensor& out) {
   if (in.defined()) call.in = raw::contiguous(in);
   if (out.defined()) {
     if (out.is_contiguous())
@@ -108,7 +108,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   if (out.defined()) raw::require_writable(kind, out);
   call.number = next_number(call);
   call.rank = rank();
-  pack(call, in, out);
+  pack_tensors(call, in, out);
   if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
   call.detail = detail_of(call);
   const Launch launched = record(call);

@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "lockstep/parallel/simulate/simulate.h"
 #include "tests/parallel/trace.h"
 #include "tests/support/groups.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Universal Ctags, as editors run it, finds every function that the library exports, with its scope. Which functions there
-# are is known from the symbols of the object files.
+# Universal Ctags, as editors run it, finds every function that the library exports, with its scope: the definition, or the
+# declaration of what a macro or `= default` defines. Which functions there are is known from the symbols of the object files.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 
@@ -11,11 +11,11 @@ pointwise=$(sed -nE 's/^POINTWISE[A-Z_]*\(([a-z_0-9]+),.*/\1/p' "$SOURCE/tensor/
 grep "\.o$" "$OBJECTS" | xargs -d "\n" nm --defined-only | awk '$2 == "T" {print $3}' | c++filt -p |
   sed -nE "s/\[abi:cxx11\]//g; s/^lockstep::cpu::(native|v[234])::/$kernels::/; /^lockstep::/ p" |
   grep -vE "^$kernels::($pointwise)(_[a-z]+)?$" | sort -u >defined
-(cd "$SOURCE" && ctags -R --languages=C++ --langmap=C++:+.h --extras=+q -f - tensor autograd nn optim data parallel) |
+(cd "$SOURCE" && ctags -R --languages=C++ --langmap=C++:+.h --c++-kinds=+p --extras=+q -f - tensor autograd nn optim data parallel) |
   cut -f 1 | sed 's/operator /operator/' | sort -u >found
 
 count=$(wc -l <defined)
 [ "$count" -gt 1000 ] || { echo "only $count functions: are $OBJECTS the library's objects?"; exit 1; }
 missed=$(comm -23 defined found)
-[ -z "$missed" ] || { printf 'ctags finds no definition of:\n%s\n' "$missed"; exit 1; }
+[ -z "$missed" ] || { printf 'ctags does not find:\n%s\n' "$missed"; exit 1; }
 echo "$count functions, all of them found"
