@@ -1,21 +1,275 @@
 #include "lockstep/parallel/rendezvous/file_store.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <thread>
 #include <utility>
 
+#include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
+#include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/store_file_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
+
+namespace {
+
+constexpr std::uint64_t kFileMagic = 0x65726f74736b636c;  // "lckstore"
+constexpr std::uint32_t kFileVersion = 3;
+constexpr std::size_t kHeaderBytes = 28;
+constexpr std::size_t kChecksumBytes = 8;
+constexpr std::chrono::microseconds kShortestPause{100}, kLongestPause{5000};
+
+// The bytes whose locks count: the first one's for reading and writing, the second one's for being a user.
+constexpr off_t kAccessByte = 0, kUserByte = 1;
+
+// How many users have joined the run, and how many have left it; no key of a user begins like these.
+constexpr std::string_view kJoinedKey("\0joined", 7), kLeftKey("\0left", 5);
+
+int set_lock(const Descriptor& file, off_t byte, short type) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = byte;
+  range.l_len = 1;
+  return uninterrupted([&] { return ::fcntl(file.get(), F_OFD_SETLK, &range); });
+}
+
+ByteReader reader_of(std::string_view bytes, const std::string& path) {
+  return ByteReader(std::as_bytes(std::span(bytes.data(), bytes.size())), path);
+}
+
+}  // namespace
+
+// --- the file -----------------------------------------------------------------------------------------------------------
+
+StoreFile::StoreFile(std::string path) : path_(std::move(path)) {
+  const auto fail = [&](const std::string& why) { throw IoError(fmt::format("FileStore: {}: {}", path_, why)); };
+  file_ = Descriptor(uninterrupted(
+      [&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600); }));
+  if (!file_) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : reason(errno));
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) fail(reason(errno));
+  if (!S_ISREG(status.st_mode)) fail("it is no regular file");
+  if (status.st_uid != ::geteuid()) fail(fmt::format("it belongs to user {}, not to {}", status.st_uid, ::geteuid()));
+  if ((status.st_mode & 07777) != 0600)
+    fail(
+        fmt::format("its mode is {:04o}, not 0600: others may have written to it\nRemove "
+                    "it, or give another path",
+                    status.st_mode & 07777));
+  if (status.st_nlink > 1) fail("it has a second name (hard link)\nRemove it, or give another path");
+}
+
+void StoreFile::lock(Deadline deadline) {
+  std::chrono::microseconds pause = kShortestPause;
+  while (set_lock(file_, kAccessByte, F_WRLCK) != 0) {
+    if (errno != EAGAIN && errno != EACCES)
+      throw IoError(fmt::format("FileStore: {}: cannot lock it: {}", path_, reason(errno)));
+    static_cast<void>(deadline.slice());  // moves the deadline where this process was stopped
+    if (deadline.passed())
+      throw CommTimeout(fmt::format("FileStore: {}: another process keeps it locked: is it stopped?", path_));
+    std::this_thread::sleep_for(pause);  // a lock that wakes its waiters has no deadline
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+void StoreFile::unlock() {
+  static_cast<void>(set_lock(file_, kAccessByte, F_UNLCK));  // closing the file would do so as well
+}
+
+bool StoreFile::is_current() const {
+  struct stat here {
+  }, there{};
+  return ::fstat(file_.get(), &here) == 0 && ::lstat(path_.c_str(), &there) == 0 && here.st_ino == there.st_ino &&
+         here.st_dev == there.st_dev;
+}
+
+std::uint64_t StoreFile::size() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw IoError(fmt::format("FileStore: {}: {}", path_, reason(errno)));
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  LOCKSTEP_CHECK_IO(bytes <= kMaxStoreFile, "FileStore: {}: it has {} bytes, at most {} are allowed", path_, bytes,
+                    kMaxStoreFile);
+  return bytes;
+}
+
+std::string StoreFile::read_from(std::uint64_t offset, std::uint64_t most) const {
+  const std::uint64_t whole = size();
+  if (whole < offset) fail_broken(whole, fmt::format("it had {} bytes before", offset));
+  std::string bytes(std::min(whole - offset, most), '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = uninterrupted([&] {
+      return ::pread(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    });
+    if (count < 0) throw IoError(fmt::format("FileStore: {}: {}", path_, reason(errno)));
+    if (count == 0) fail_broken(offset + done, "it became shorter");
+    done += static_cast<std::size_t>(count);
+  }
+  return bytes;
+}
+
+// Writes all of it or nothing: where the disk is full, the beginning is cut off again.
+void StoreFile::append(const std::string& bytes) {
+  const std::uint64_t most = std::min(kMaxStoreFile, file_size_limit()), wanted = end_ + bytes.size();
+  if (wanted > most) {
+    forget();  // the table has a change that the file will not have
+    throw IoError(fmt::format("FileStore: {}: it would have {} bytes, at most {} are allowed{}", path_, wanted, most,
+                              most < kMaxStoreFile ? "\nRaise the limit of this process with ulimit -f" : ""));
+  }
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = uninterrupted([&] {
+      return ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(end_ + done));
+    });
+    if (count <= 0) {
+      const int error = errno;
+      const bool is_cut = ::ftruncate(file_.get(), static_cast<off_t>(end_)) == 0;
+      forget();
+      throw IoError(
+          fmt::format("FileStore: {}: cannot write: {}{}", path_, reason(error), is_cut ? "" : "; it is broken now"));
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  end_ += bytes.size();
+}
+
+void StoreFile::fail_broken(std::uint64_t offset, const std::string& why) const {
+  throw IoError(
+      fmt::format("FileStore: {}: byte {}: {}\nIt is no file of a FileStore, or a broken "
+                  "one: remove it",
+                  path_, offset, why));
+}
+
+// --- runs and users -----------------------------------------------------------------------------------------------------
+
+bool StoreFile::is_only_user() { return set_lock(file_, kUserByte, F_WRLCK) == 0; }
+
+void StoreFile::join() {
+  if (size() > 0) {
+    read_header();
+    catch_up();
+    if (is_only_user() && ::ftruncate(file_.get(), 0) != 0)
+      throw IoError(fmt::format("FileStore: {}: cannot begin a new run: {}", path_, reason(errno)));
+  }
+  if (set_lock(file_, kUserByte, F_RDLCK) != 0)
+    throw IoError(fmt::format("FileStore: {}: cannot lock it: {}", path_, reason(errno)));
+  if (size() == 0) begin();
+  count(kJoinedKey);
+}
+
+void StoreFile::leave(int world_size) {
+  const std::int64_t left = count(kLeftKey);
+  const std::string* const text = table_.find(std::string(kJoinedKey));
+  const std::int64_t joined = text ? whole_number<std::int64_t>(*text).value_or(0) : 0;
+  if (joined >= world_size) {
+    if (left >= joined || is_only_user()) static_cast<void>(::unlink(path_.c_str()));
+    return;
+  }
+  // A descriptor that stays open keeps the run from being over before its other users have come.
+  static_cast<void>(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
+}
+
+// One more under the key.
+std::int64_t StoreFile::count(std::string_view key) {
+  const auto sum = execute({.op = StoreOp::kAdd, .keys = {std::string(key)}, .values = {"1"}});
+  return whole_number<std::int64_t>(sum.value_or("")).value_or(0);
+}
+
+void StoreFile::begin() {
+  forget();
+  const Digest random = random_digest();
+  std::memcpy(&nonce_, random.data(), sizeof(nonce_));
+  std::string header;
+  put_little(header, kFileMagic);
+  put_little(header, kFileVersion);
+  put_little(header, nonce_);
+  put_little(header, static_cast<std::uint64_t>(XXH3_64bits(header.data(), header.size())));
+  append(header);
+}
+
+void StoreFile::read_header() {
+  const std::string header = read_from(0, kHeaderBytes);
+  ByteReader reader = reader_of(header, "FileStore: " + path_);
+  if (reader.little<std::uint64_t>("magic number") != kFileMagic)
+    fail_broken(0, "another beginning than a FileStore's");
+  const auto version = reader.little<std::uint32_t>("version");
+  if (version != kFileVersion) fail_broken(8, fmt::format("version {}, expected {}", version, kFileVersion));
+  nonce_ = reader.little<std::uint64_t>("number of the run");
+  const std::uint64_t expected = XXH3_64bits(header.data(), header.size() - kChecksumBytes);
+  if (reader.little<std::uint64_t>("checksum") != expected) fail_broken(0, "the header's checksum is wrong");
+  end_ = kHeaderBytes;
+}
+
+void StoreFile::forget() {
+  end_ = 0;
+  table_ = {};
+}
+
+// --- records ------------------------------------------------------------------------------------------------------------
+
+void StoreFile::catch_up() {
+  if (end_ == 0) read_header();  // after a failure
+  const std::string bytes = read_from(end_, kMaxStoreFile);
+  std::string why;
+  try {
+    for (std::string_view rest = bytes; !rest.empty(); rest = rest.substr(take_record(rest))) {
+    }
+  } catch (const IoError& error) {
+    why = error.what();
+  } catch (const InvalidArgument& error) {  // past a limit
+    why = error.what();
+  }
+  if (!why.empty()) fail_broken(end_, why);
+}
+
+// Returns the size of the first record in `rest`, which has been applied. Throws IoError or InvalidArgument.
+std::size_t StoreFile::take_record(std::string_view rest) {
+  const auto content = first_frame(rest, kMaxFrame);
+  const std::size_t size = content ? kFrameHeader + content->size() : 0;
+  LOCKSTEP_CHECK_IO(content && rest.size() - size >= kChecksumBytes, "a record that is not all there");
+  ByteReader checksum = reader_of(rest.substr(size, kChecksumBytes), "record");
+  LOCKSTEP_CHECK_IO(checksum.little<std::uint64_t>("checksum") == XXH3_64bits_withSeed(rest.data(), size, nonce_),
+                    "a record with a wrong checksum");
+  StoreMessage message = read_message(*content);
+  const StoreRequest request = to_request(message.code, std::move(message.fields));
+  check_store_request(request);
+  LOCKSTEP_CHECK_IO(changes_table(request.op), "a record of operation {}", message.code);
+  static_cast<void>(table_.execute(request));
+  end_ += size + kChecksumBytes;
+  return size + kChecksumBytes;
+}
+
+std::string StoreFile::record_of(const StoreRequest& request) const {
+  std::string bytes = frame(request);
+  put_little(bytes, static_cast<std::uint64_t>(XXH3_64bits_withSeed(bytes.data(), bytes.size(), nonce_)));
+  return bytes;
+}
+
+// A request reaches the table first, which may refuse it.
+std::optional<std::string> StoreFile::execute(const StoreRequest& request) {
+  catch_up();
+  const std::uint64_t before = table_.changes();
+  auto result = table_.execute(request);
+  if (table_.changes() != before) append(record_of(request));
+  return result;
+}
+
+// --- the store ----------------------------------------------------------------------------------------------------------
 
 namespace {
 

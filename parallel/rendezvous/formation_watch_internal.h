@@ -10,11 +10,13 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/store.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/callback.h"
 
 namespace lockstep::parallel {
@@ -82,6 +84,32 @@ class FormationAlarm {
   std::condition_variable stop_;
   bool stopping_ = false;
   std::thread thread_;
+};
+
+// A store for keys that ranks need only while they make a group: another store, and the keys that were set through this one, so that they can be deleted together.
+class ScratchStore final : public Store {
+ public:
+  explicit ScratchStore(std::shared_ptr<Store> store) : store_(std::move(store)) { set_timeout(store_->timeout()); }
+
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override {
+    if (changes_table(request.op)) {
+      const std::lock_guard lock(mutex_);
+      keys_.insert(request.keys.begin(), request.keys.end());
+    }
+    return store_->request(request, timeout);
+  }
+
+  // Deletes this rank's keys. Every rank calls it, when no rank needs any of them.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& key : keys_) store_->delete_key(key);
+    keys_.clear();
+  }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::mutex mutex_;
+  std::set<std::string> keys_;
 };
 
 }  // namespace lockstep::parallel

@@ -6,9 +6,9 @@
 
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/meeting_place_internal.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 

@@ -1,16 +1,26 @@
+// What init_method and environment say about this process: its rank, and where the ranks meet.
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <optional>
+#include <string_view>
+#include <vector>
 
+#include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
 namespace lockstep::parallel {
+
+// --- env:// -----------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -184,6 +194,167 @@ void set_socket(Place& place, const RendezvousOptions& options, const std::strin
   const std::string name = place.address + "\n" + options.group_name;
   place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
   place.job = hash_job(job);
+}
+
+// --- other URLs -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+int to_number(const RendezvousOptions& options, const char* what, const std::string& text, int low, int high) {
+  return parse_number(fmt::format("init_process_group: init_method {}: {}", in_quotes(options.init_method), what), text,
+                      low, high);
+}
+
+// "rank=0&world_size=2".
+void read_query(const RendezvousOptions& options, const std::string& query, Url& url) {
+  for (std::size_t begin = 0; begin < query.size();) {
+    const std::size_t end = std::min(query.find('&', begin), query.size());
+    const std::string part = query.substr(begin, end - begin);
+    const std::size_t equal = std::min(part.find('='), part.size());
+    const std::string name = part.substr(0, equal), value = part.substr(std::min(equal + 1, part.size()));
+    LOCKSTEP_CHECK(name == "rank" || name == "world_size",
+                   "init_process_group: init_method {}: unknown {}; expected rank=... and world_size=...",
+                   in_quotes(options.init_method), in_quotes(name));
+    int& number = name == "rank" ? url.rank : url.world_size;
+    if (number < 0) number = to_number(options, name.c_str(), value, 0, kMaxRanks);
+    begin = end + 1;
+  }
+}
+
+void read_host(const RendezvousOptions& options, const std::string& text, Url& url) {
+  const std::size_t colon = text.rfind(':');
+  LOCKSTEP_CHECK(colon != std::string::npos && colon > 0 && text.find(']', colon) == std::string::npos,
+                 "init_process_group: init_method {}: expected tcp://host:port", in_quotes(options.init_method));
+  url.host = text.substr(0, colon);
+  if (url.host.starts_with('[') && url.host.ends_with(']')) url.host = url.host.substr(1, url.host.size() - 2);
+  url.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
+}
+
+}  // namespace
+
+Url read_url(const RendezvousOptions& options) {
+  const std::string& text = options.init_method;
+  const std::size_t colon = text.find("://");
+  Url url{.scheme = text.substr(0, colon), .rank = options.rank, .world_size = options.world_size};
+  const bool is_known = url.scheme == "env" || url.scheme == "tcp" || url.scheme == "file" || url.scheme == "mpi";
+  LOCKSTEP_CHECK(colon != std::string::npos && is_known,
+                 "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
+                 in_quotes(text));
+  const std::string rest = text.substr(colon + 3);
+  const std::size_t query = std::min(rest.find('?'), rest.size());
+  const std::string place = rest.substr(0, query);
+  read_query(options, rest.substr(std::min(query + 1, rest.size())), url);
+  if (url.scheme == "tcp") read_host(options, place, url);
+  if (url.scheme == "file") {
+    LOCKSTEP_CHECK(place.starts_with('/'), "init_process_group: init_method {}: expected file:///path, an absolute one",
+                   in_quotes(text));
+    url.path = place;
+  }
+  if (url.scheme == "env" || url.scheme == "mpi")
+    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow {}://", in_quotes(text),
+                   url.scheme);
+  return url;
+}
+
+Place place_from_url(const RendezvousOptions& options, const Url& url) {
+  LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
+                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the port)",
+                 in_quotes(options.init_method));
+  check_place(url.rank, url.world_size);
+  Place place{.rank = url.rank, .size = url.world_size};
+  place.is_one_host = is_loopback(url.host);
+  place.host = url.host;
+  place.port = url.port;
+  place.port_name = fmt::format("port {} of {}", url.port, url.host);
+  place.authenticate = options.authenticate;
+  place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : url.host, url.port);
+  place.store_name = options.group_name;
+  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
+  return place;
+}
+
+std::string first_host(const std::string& list) {
+  const std::size_t end = std::min(list.find_first_of(",["), list.size());
+  std::string host = list.substr(0, end);
+  if (end < list.size() && list[end] == '[') host += list.substr(end + 1, list.find_first_of(",-]", end + 1) - end - 1);
+  return host;
+}
+
+// --- mpi:// ------------------------------------------------------------------------------------------------------------
+
+// init_method "mpi://": MPI says who this process is. The backend mpi needs nothing else; the others get a store, whose
+// address, job and token rank 0 draws and MPI passes to all.
+
+namespace {
+
+// What a rank tells the others: rank 0 all of it, the other ranks their backend.
+struct Shared {
+  char backend[16] = {};
+  char token[2 * kTokenBytes + 1] = {};
+  char job[17] = {};
+  char host[64] = {};
+  int port = 0;
+};
+
+template <std::size_t N>
+void put(char (&to)[N], const std::string& from) {
+  std::memcpy(to, from.data(), std::min(from.size(), N - 1));
+}
+
+Shared draw() {
+  Shared out;
+  const std::string token = random_hex(kTokenBytes), job = random_hex(8), host = address_on_network();
+  put(out.token, token);
+  put(out.job, job);
+  put(out.host, host);
+  std::string error;
+  const Descriptor free = listen_tcp(resolve(host, 0), error);
+  if (!free) throw CommError(fmt::format("init_process_group: rank 0 has no free port at {}: {}", host, error));
+  out.port = address_of(free).port();
+  return out;
+}
+
+// Without this the ranks of the backend mpi, which need no store, would wait for the others until the
+// time-out.
+void check_same_backend(const std::vector<Shared>& all) {
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (std::string_view(all[rank].backend) != all[0].backend)
+      throw CommError(
+          fmt::format("init_process_group: ranks disagree about the backend: rank 0 has {}, rank {} has {}\n"
+                      "Give all ranks the same .backend",
+                      in_quotes(all[0].backend), rank, in_quotes(all[rank].backend)));
+  }
+}
+
+}  // namespace
+
+Place place_from_mpi(const RendezvousOptions& options) {
+  const BackendModule& mpi = backend_module("mpi");
+  Place place;
+  mpi.place(&place.rank, &place.size);
+  LOCKSTEP_CHECK(
+      (options.rank < 0 || options.rank == place.rank) && (options.world_size < 0 || options.world_size == place.size),
+      "init_process_group: .rank is {} and .world_size is {}, but MPI says rank {} of {}\n"
+      "Leave them out with mpi://, and start the program with mpirun -np",
+      options.rank, options.world_size, place.rank, place.size);
+  if (place.size == 1) return place;
+  Shared own = place.rank == 0 && options.backend != "mpi" ? draw() : Shared();
+  put(own.backend, options.backend);
+  std::vector<Shared> all(static_cast<std::size_t>(place.size));
+  mpi.gather(&own, all.data(), sizeof(own));
+  check_same_backend(all);
+  if (options.backend == "mpi") return place;
+  const Shared& shared = all[0];
+  place.is_one_host = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMaxRanks).value_or(place.size) == place.size;
+  place.host = shared.host;
+  place.port = shared.port;
+  place.port_name = fmt::format("port {} of {}, which was free when MPI's rank 0 chose it", shared.port, shared.host);
+  place.token = shared.token;
+  place.authenticate = options.authenticate;
+  place.job_text = fmt::format("MPI job {}", shared.job);
+  place.address = place.is_one_host ? place.job_text : fmt::format("{}:{}", place.host, place.port);
+  set_socket(place, options, place.token);
+  return place;
 }
 
 }  // namespace lockstep::parallel

@@ -5,7 +5,7 @@
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 

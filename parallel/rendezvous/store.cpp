@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/check_internal.h"

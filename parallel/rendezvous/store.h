@@ -25,7 +25,7 @@ class LastWill {
 };
 
 /// The operations of a store; their numbers are part of the protocol between client and server. The calls of Store say what
-/// each operation does. One more operation is a line here, a call of Store, and a line and a case in store_table.cpp.
+/// each operation does. One more operation is a line here, a call of Store, and a line and a case in store_protocol.cpp.
 enum class StoreOp : std::uint8_t {
   kSet = 1,
   kGet,

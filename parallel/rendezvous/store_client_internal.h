@@ -13,7 +13,7 @@
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
-#include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/parallel/rendezvous/store_server_internal.h"
 
 namespace lockstep::parallel {

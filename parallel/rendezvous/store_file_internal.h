@@ -12,7 +12,7 @@
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 
 namespace lockstep::parallel {
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/parallel/rendezvous/tls_internal.h"
 
 namespace lockstep::parallel {

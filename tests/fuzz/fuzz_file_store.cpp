@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/store_file_internal.h"
-#include "lockstep/parallel/rendezvous/store_frames_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

@@ -11,8 +11,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/store_frames_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/parallel/rendezvous/tls_internal.h"
 #include "tests/fuzz/watched_input.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 
 namespace par = lockstep::parallel;
 using std::chrono::hours;

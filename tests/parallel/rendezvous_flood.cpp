@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/rendezvous.h"
-#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/store_connect_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"

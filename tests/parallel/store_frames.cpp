@@ -7,8 +7,7 @@
 #include <string>
 
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/parallel/rendezvous/store_frames_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 
 namespace ls = lockstep;
 namespace par = lockstep::parallel;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ranks.h"

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "lockstep/parallel/rendezvous/meeting_place_internal.h"
+#include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ports.h"

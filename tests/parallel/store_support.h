@@ -7,8 +7,8 @@
 #include <string>
 
 #include "lockstep/parallel/rendezvous/file_store.h"
+#include "lockstep/parallel/rendezvous/store_connect_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_store.h"
-#include "lockstep/parallel/rendezvous/unix_store_internal.h"
 
 namespace par = lockstep::parallel;
 

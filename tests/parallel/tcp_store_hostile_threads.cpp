@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/store_table_internal.h"
+#include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/tcp_store_peers.h"
 

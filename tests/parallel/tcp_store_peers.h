@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/store_connect_internal.h"
 #include "tests/parallel/store_support.h"
 
 inline par::TcpCredentials credentials_for(int port, const par::TcpStoreOptions& options = tcp_options(false)) {

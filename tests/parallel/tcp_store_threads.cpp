@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/store_connect_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ports.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 
 namespace par = lockstep::parallel;
 using Clock = std::chrono::steady_clock;

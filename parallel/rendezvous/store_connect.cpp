@@ -1,4 +1,4 @@
-#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/store_connect_internal.h"
 
 #include <xxhash.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store_internal.h"
+#include "lockstep/parallel/rendezvous/tcp_store.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
@@ -16,9 +16,35 @@
 
 namespace lockstep::parallel {
 
-namespace {
-
 using std::chrono::milliseconds;
+
+// --- Unix sockets ------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<StoreServer> serve_unix(Descriptor listener, const JobId& job) {
+  return std::make_unique<StoreServer>(std::move(listener), StoreServerOptions{.job = job, .is_one_host = true});
+}
+
+ConnectResult connect_unix(const UnixStoreOptions& options, Deadline deadline) {
+  Descriptor socket = connect_abstract(options.socket);
+  if (!socket) {
+    if (errno != ECONNREFUSED && errno != EAGAIN)
+      throw CommError(fmt::format("store: {}: cannot connect: {}", options.address, reason(errno)));
+    return {.outcome = errno == EAGAIN ? ConnectOutcome::kBusy : ConnectOutcome::kNobody};
+  }
+  const Peer server = peer_of(socket);
+  ConnectResult out{.outcome = ConnectOutcome::kOtherUser};
+  if (is_trusted(server)) out = say_hello(std::make_unique<Stream>(std::move(socket)), options.job, deadline);
+  out.server = server;
+  return out;
+}
+
+std::shared_ptr<StoreClient> make_unix_store(const UnixStoreOptions& options, ConnectResult result) {
+  return std::make_shared<StoreClient>(options.address, fmt::format("rank 0 (process {})", result.server.pid),
+                                       std::move(result.connection),
+                                       [options](Deadline deadline) { return connect_unix(options, deadline); });
+}
+
+namespace {
 
 constexpr const char* kTokenVariable = "LOCKSTEP_JOB_TOKEN";
 constexpr std::size_t kShortToken = 16;
@@ -124,7 +150,7 @@ std::shared_ptr<StoreClient> make_tcp_store(const TcpAddress& address, const Tcp
       [address, credentials](Deadline deadline) { return connect_tcp_store(address, credentials, deadline); });
 }
 
-// --- the store ----------------------------------------------------------------------------------------------------------
+// --- TcpStore ----------------------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -1,15 +1,34 @@
-// The steps that TcpStore consists of, for a rendezvous, which has a say in what happens between them.
+// How the processes of a job serve a store and connect to it: over an abstract Unix socket on one host, where both ends compare
+// the other's user, which the kernel tells, and over TCP with TLS between hosts.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_socket_internal.h"
 #include "lockstep/parallel/rendezvous/tcp_store.h"
 
 namespace lockstep::parallel {
+
+// --- Unix sockets -----------------------------------------------------------------------------------------------------
+
+struct UnixStoreOptions {
+  std::string socket;   // its abstract name
+  std::string address;  // for messages: "127.0.0.1:29500"
+  JobId job;
+};
+
+// The server over a Unix socket. `listener` as from listen_abstract. Throws CommError where thread or descriptors cannot
+// be had.
+std::unique_ptr<StoreServer> serve_unix(Descriptor listener, const JobId& job);
+// Connects once.
+ConnectResult connect_unix(const UnixStoreOptions& options, Deadline deadline);
+// The store of a client; `result` with kConnected.
+std::shared_ptr<StoreClient> make_unix_store(const UnixStoreOptions& options, ConnectResult result);
+
+// --- TCP --------------------------------------------------------------------------------------------------------------
 
 // What a side needs to be let in: the key of one store of one job.
 struct TcpCredentials {

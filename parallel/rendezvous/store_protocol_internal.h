@@ -1,0 +1,123 @@
+// What a store can be asked, within which limits, and what happens then: requests, the table that executes them, and the frames
+// in which clients and servers of Unix and TCP stores exchange them. InProcessStore, StoreServer and FileStore hold a table each;
+// it neither waits nor locks.
+//
+// A frame is a length (u32, little-endian) and as many bytes: a hello, or a message: a code (u8) and fields (u32 count; each a
+// u32 length and its bytes). A request has its operation as code and its keys and values as fields, a reply its status and the
+// result.
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/parallel/rendezvous/store.h"
+
+namespace lockstep::parallel {
+
+// --- frames -----------------------------------------------------------------------------------------------------------
+
+enum class StoreStatus : std::uint8_t {
+  kDone = 1,      // the result, if there is one
+  kWelcome,       // after a hello
+  kOtherVersion,  // after a hello; the server's version
+  kOtherJob,      // after a hello
+  kExhausted,     // instead of an answer to a hello; what the server's process has run out of
+  kInvalid,       // the text of an InvalidArgument
+  kMalformed,     // what was wrong with the frame; the connection ends
+};
+
+struct StoreMessage {
+  std::uint8_t code = 0;
+  std::vector<std::string> fields;
+};
+
+// Identifies a run, so that two of them never mix: a hash of its token or id.
+struct JobId {
+  std::uint64_t low = 0, high = 0;
+  bool operator==(const JobId&) const = default;
+};
+
+// The first frame of a client.
+struct StoreHello {
+  static constexpr std::uint64_t kMagic = 0x6c6f636b73746570;  // "lockstep"
+  static constexpr std::uint32_t kVersion = 3;
+  std::uint32_t version = kVersion;
+  JobId job;
+};
+
+// Appends a number, little-endian.
+void put_little(std::string& out, std::unsigned_integral auto value) {
+  for (std::size_t i = 0; i < sizeof(value); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+// Whole frames. Reading throws IoError that names the field.
+std::string frame(const StoreHello& hello);
+std::string frame(std::uint8_t code, const std::vector<std::string>& fields);
+std::string frame(const StoreRequest& request);
+inline std::string frame(StoreStatus status, const std::vector<std::string>& fields = {}) {
+  return frame(static_cast<std::uint8_t>(status), fields);
+}
+StoreHello read_hello(std::string_view content);
+StoreMessage read_message(std::string_view content);
+
+// The content of the first frame in `bytes`, once all of it is there; it may claim at most `most` bytes (else IoError).
+std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t most);
+inline constexpr std::size_t kFrameHeader = 4;
+
+// --- requests and the table -------------------------------------------------------------------------------------------
+
+// The whole of `text` as a number; nothing where it is none, or too large.
+template <std::integral T>
+std::optional<T> whole_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool changes_table(StoreOp op);
+bool waits_for_keys(StoreOp op);
+// Throws InvalidArgument past the limits of a store, or where keys or values are missing.
+void check_store_request(const StoreRequest& request);
+// For messages: `add to "n"`, `wait for "a" and 2 others`.
+std::string describe(const StoreRequest& request);
+
+// A request as the fields of a message: its keys, then its values. Reading throws IoError for an unknown operation, or a number
+// of fields that does not fit.
+std::vector<std::string> to_fields(const StoreRequest& request);
+StoreRequest to_request(std::uint8_t op, std::vector<std::string> fields);
+
+class StoreTable {
+ public:
+  // Carries out a request that check_store_request accepts. Nothing where it has to wait: a key does not exist. Throws
+  // InvalidArgument where there is no room, or where a number is to be added to a value that is none.
+  std::optional<std::string> execute(const StoreRequest& request);
+  // Carries out a last-will entry: sets those of `keys` that do not exist, as far as there is room, and returns them.
+  std::vector<std::string> set_missing(const std::vector<std::string>& keys, const std::string& value);
+
+  bool has_room(const std::string& key, const std::string& value) const;
+  std::uint64_t changes() const { return changes_; }      // how often the table has changed
+  const std::string* find(const std::string& key) const;  // null where it does not exist
+  // The first of `keys` that does not exist; null where all do.
+  const std::string* first_missing(const std::vector<std::string>& keys) const;
+
+ private:
+  void set(const std::string& key, const std::string& value);
+  std::string add(const std::string& key, const std::string& amount);
+  std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
+  bool delete_key(const std::string& key);
+  std::size_t bytes_with(const std::string& key, const std::string& value) const;
+
+  std::map<std::string, std::string> values_;
+  std::size_t bytes_ = 0;
+  std::uint64_t changes_ = 0;
+};
+
+}  // namespace lockstep::parallel
