@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/parallel/replicated/forward_pass_internal.h"
-#include "lockstep/parallel/replicated/gradient_sums_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
+#include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
+#include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/parallel/replicated/buckets/distributed_step_internal.h"
+#include "lockstep/parallel/replicated/buckets/launch_queue_internal.h"
 #include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/distributed_step_internal.h"
-#include "lockstep/parallel/replicated/launch_queue_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 
 namespace lockstep::parallel {

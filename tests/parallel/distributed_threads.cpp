@@ -1,5 +1,5 @@
 // DistributedDataParallel's invariants, with ranks as threads.
-#include "lockstep/parallel/replicated/bucket_plan_internal.h"
+#include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
 #include "tests/support/groups.h"
 
 namespace {

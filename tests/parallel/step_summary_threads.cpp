@@ -1,5 +1,5 @@
 // The summary of a step as it arrives: the sum over all ranks, multiplied by 1 / n with the gradients.
-#include "lockstep/parallel/replicated/step_summary_internal.h"
+#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "tests/support/testing.h"
 

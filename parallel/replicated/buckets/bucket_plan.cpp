@@ -1,7 +1,7 @@
-#include "lockstep/parallel/replicated/bucket_plan_internal.h"
+#include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
 
+#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/parallel/replicated/step_summary_internal.h"
 
 namespace lockstep::parallel {
 namespace {

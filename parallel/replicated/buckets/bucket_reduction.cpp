@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/bucket_reduction_internal.h"
+#include "lockstep/parallel/replicated/buckets/bucket_reduction_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
 

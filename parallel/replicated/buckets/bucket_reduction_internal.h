@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/parallel/replicated/bucket_plan_internal.h"
+#include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
 #include "lockstep/parallel/replicated/comm_hooks.h"
 
 namespace lockstep::parallel {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/distributed_step_internal.h"
+#include "lockstep/parallel/replicated/buckets/distributed_step_internal.h"
 
 #include "lockstep/tensor/ops_internal.h"
 

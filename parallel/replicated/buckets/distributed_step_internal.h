@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
-#include "lockstep/parallel/replicated/gradient_buckets_internal.h"
+#include "lockstep/parallel/replicated/buckets/gradient_buckets_internal.h"
 #include "lockstep/parallel/replicated/gradient_sets_internal.h"
 
 namespace lockstep::parallel {

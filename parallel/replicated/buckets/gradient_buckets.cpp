@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/gradient_buckets_internal.h"
+#include "lockstep/parallel/replicated/buckets/gradient_buckets_internal.h"
 
 #include <algorithm>
 #include <span>

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "lockstep/autograd/history_internal.h"
-#include "lockstep/parallel/replicated/bucket_reduction_internal.h"
+#include "lockstep/parallel/replicated/buckets/bucket_reduction_internal.h"
+#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/parallel/replicated/step_summary_internal.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {

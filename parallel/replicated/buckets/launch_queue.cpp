@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/launch_queue_internal.h"
+#include "lockstep/parallel/replicated/buckets/launch_queue_internal.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/step_summary_internal.h"
+#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 
 #include <cmath>
 

@@ -1,9 +1,9 @@
-#include "lockstep/parallel/replicated/forward_pass_internal.h"
+#include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 
 #include <algorithm>
 
 #include "lockstep/autograd/engine_internal.h"
-#include "lockstep/parallel/replicated/gradient_sums_internal.h"
+#include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/gradient_sums_internal.h"
+#include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/replica_workers_internal.h"
+#include "lockstep/parallel/replicated/replicas/replica_workers_internal.h"
 
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"

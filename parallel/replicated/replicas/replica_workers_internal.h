@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/parallel/replicated/replica_worker_internal.h"
+#include "lockstep/parallel/replicated/replicas/replica_worker_internal.h"
 #include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/device.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/replicated/replicas_internal.h"
+#include "lockstep/parallel/replicated/replicas/replicas_internal.h"
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/tensor/check_internal.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/nn/module.h"
-#include "lockstep/parallel/replicated/replica_workers_internal.h"
+#include "lockstep/parallel/replicated/replicas/replica_workers_internal.h"
 
 namespace lockstep::parallel {
 
