@@ -22,7 +22,12 @@ stop() {
   rm -rf "$cluster"
 }
 trap stop EXIT
+chmod 711 "$cluster"  # others may connect to sockets in it
 mkdir "$cluster/state" "$cluster/spool"
+version=$(slurmd -V | grep -oE '[0-9.]+$')
+if printf '%s\n' 23.11 "$version" | sort -CV; then  # from then on slurmd wants cgroups, unless told
+  echo CgroupPlugin=disabled >"$cluster/cgroup.conf"
+fi
 host=$(hostname -s)
 port=$((20000 + $$ % 20000))
 export SLURM_CONF=$cluster/slurm.conf
@@ -65,6 +70,7 @@ is_idle() { sinfo -h -o %t 2>/dev/null | grep -q idle; }
 end=$((SECONDS + 60))
 until is_idle; do
   [ "$SECONDS" -lt "$end" ] || fail "the cluster did not start within 60 s"
+  for pid in "${daemons[@]}"; do kill -0 "$pid" 2>/dev/null || fail "a daemon of the cluster has ended"; done
   sleep 0.05
 done
 
