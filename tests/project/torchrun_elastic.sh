@@ -5,7 +5,7 @@
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 program=$1
-steps=(--shards 4 --lr 0.01 --save-every 10 --epochs "$EPOCHS")
+steps=(--micro-batches 4 --lr 0.01 --save-every 10 --epochs "$EPOCHS")
 LOCKSTEP_JOB_TOKEN=$("$BUILD/tools/lockstep-run" --new-token)
 export LOCKSTEP_JOB_TOKEN
 port=$((20000 + $$ % 20000))
@@ -37,7 +37,7 @@ until_true() {  # what command...
 }
 in_training() { [ "$(epochs_written)" -ge 30 ]; }
 
-"$program" --mode shards --quiet "${steps[@]}" --out whole >whole.txt 2>&1 || { cat whole.txt; exit 1; }
+"$program" --mode accumulate --quiet "${steps[@]}" --out whole >whole.txt 2>&1 || { cat whole.txt; exit 1; }
 start 0
 start 1
 until_true "30 epochs of four ranks" in_training
