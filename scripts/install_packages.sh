@@ -11,7 +11,7 @@ optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
-    iproute2 nmap doxygen universal-ctags)
+    iproute2 nmap doxygen universal-ctags slurm-wlm munge)
 elif [ "${1:-}" = docs ]; then
   needed=(doxygen)
 elif [ "${1:-}" = format ]; then
