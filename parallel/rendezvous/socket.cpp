@@ -49,7 +49,10 @@ Address abstract_address(const std::string& name) {
   return out;
 }
 
-Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+Descriptor open_socket(SocketKind kind) {
+  const int type = kind == SocketKind::kStream ? SOCK_STREAM | SOCK_NONBLOCK : SOCK_SEQPACKET;
+  return Descriptor(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+}
 
 // Closing the socket must not hide why.
 Descriptor failed(Descriptor socket) {
@@ -89,10 +92,10 @@ Peer peer_of(const Descriptor& socket) {
 
 bool is_trusted(const Peer& peer) { return peer.uid == ::geteuid() || peer.uid == 0; }
 
-Descriptor listen_abstract(const std::string& name) {
+Descriptor listen_abstract(const std::string& name, SocketKind kind) {
   constexpr int kBacklog = 128;
   const Address address = abstract_address(name);
-  Descriptor socket = open_socket();
+  Descriptor socket = open_socket(kind);
   if (!socket) return {};
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
       ::listen(socket.get(), kBacklog) != 0)
@@ -100,9 +103,9 @@ Descriptor listen_abstract(const std::string& name) {
   return socket;
 }
 
-Descriptor connect_abstract(const std::string& name) {
+Descriptor connect_abstract(const std::string& name, SocketKind kind) {
   const Address address = abstract_address(name);
-  Descriptor socket = open_socket();
+  Descriptor socket = open_socket(kind);
   if (!socket) return {};
   const int result = uninterrupted(
       [&] { return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size); });
