@@ -74,7 +74,7 @@ void check_end_while_making(bool reaped) {
     };
     const auto store = std::make_shared<Board>(entries, on_call);
     const std::string error = error_of<ls::CommError>([&] {
-      ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
+      ls::parallel::make_shm({.timeout = std::chrono::seconds(20)}, {.rank = rank, .size = 3, .store = store});
     });
     CHECK_MESSAGE(contains(error, "rank 1 (process "), error);
     CHECK_MESSAGE(contains(error, "ended while the group was being made"), error);
@@ -135,7 +135,7 @@ void check_out_of_descriptors(int poor, const std::function<void(int rank, const
     };
     const auto store = std::make_shared<Board>(entries, on_call);
     const std::string error = error_of<ls::Error>([&] {
-      ls::parallel::make_shm({.rank = rank, .size = 3, .store = store, .timeout = std::chrono::seconds(20)});
+      ls::parallel::make_shm({.timeout = std::chrono::seconds(20)}, {.rank = rank, .size = 3, .store = store});
     });
     end.wait();
     check(rank, error);
