@@ -103,11 +103,9 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
     const milliseconds pause = next_pause;
     next_pause = std::min(std::max(options.back_off, 2 * pause), kLongestPause);
     if (on_restart) on_restart(result, pause);
-    const int signal = pause_unless_stopped(options.stop_fd, pause);
-    if (signal == 0) continue;
-    result.was_asked_to_stop = true;
-    result.stop_signal = signal;
-    return result;
+    result.stop_signal = pause_unless_stopped(options.stop_fd, pause);
+    result.was_asked_to_stop = result.stop_signal != 0;
+    if (result.was_asked_to_stop) return result;
   }
 }
 
