@@ -16,12 +16,11 @@ inline constexpr std::size_t kMaxStoreBytes = 512 << 20;  // all keys and values
 inline constexpr std::size_t kStoreEntryBytes = 128;      // ... for each key what the table needs besides
 inline constexpr std::size_t kMaxWaitKeys = 4096;         // in one call
 inline constexpr std::uint64_t kMaxStoreFile =
-    2 * std::uint64_t{kMaxStoreBytes};                 // of a FileStore, overwritten values included
-inline constexpr std::size_t kMaxFileUsers = 1 << 16;  // FileStores that are open on one file
+    2 * std::uint64_t{kMaxStoreBytes};  // of a FileStore, overwritten values included
 
 // Of connections to a store.
 inline constexpr std::size_t kMaxHelloBytes = 64;       // of the first frame, which is 28 bytes long
-inline constexpr std::size_t kMaxHandshakeBytes = 512;  // of a TLS handshake before it is over, in each direction
+inline constexpr std::size_t kMaxHandshakeBytes = 768;  // of a TLS handshake before it is over, in each direction
 inline constexpr std::size_t kMaxUnauthenticated =
     64;                                          // peers at once whose first frame has not come; then one is dropped
 inline constexpr std::size_t kMaxAccepted = 64;  // connections between two looks at those that are there
@@ -38,10 +37,6 @@ inline constexpr std::chrono::seconds kLongestLookUp{60};
 inline constexpr std::chrono::seconds kStaleRun{1};
 
 inline constexpr int kMaxRanks = 4096;
-inline constexpr int kMaxNodes = 1024;
-inline constexpr std::uint64_t kMaxHostFile = 1 << 20;
-inline constexpr std::uint64_t kMaxProgramFile = std::uint64_t{4} << 30;  // that the pre-flight hashes
-inline constexpr std::size_t kMaxAssignment = 4 << 20;                    // of a launcher on a host, from the first one
 inline constexpr std::size_t kTokenBytes = 32;                            // of a new job token
 
 // Of what the launcher reads from its workers.

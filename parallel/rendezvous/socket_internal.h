@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/tensor/error.h"
 
 namespace lockstep::parallel {
