@@ -37,7 +37,7 @@ inline constexpr std::chrono::seconds kLongestLookUp{60};
 inline constexpr std::chrono::seconds kStaleRun{1};
 
 inline constexpr int kMaxRanks = 4096;
-inline constexpr std::size_t kTokenBytes = 32;                            // of a new job token
+inline constexpr std::size_t kTokenBytes = 32;  // of a new job token
 
 // Of what the launcher reads from its workers.
 inline constexpr std::size_t kMaxErrorFile = 512 << 10;  // as JSON in memory 80 times that, if it is all brackets

@@ -85,8 +85,8 @@ TEST_CASE("stacking names the first example that differs") {
   CHECK(
       contains(error_of([&] { stack_rows(rows); }), "example 0 of the batch is (2) f32 cpu, example 2 is (3) f32 cpu"));
   const std::vector<ls::Tensor> types{ls::ones({2}), ls::ones({2}).to(ls::kFloat64)};
-  CHECK(contains(error_of([&] { stack_rows(types); }), "number 1 is (2) f64 cpu"));
-  CHECK(contains(error_of([] { stack_rows({}); }), "without examples"));
+  CHECK(contains(error_of([&] { stack_rows(types); }), "example 1 is (2) f64 cpu"));
+  CHECK(contains(error_of([] { stack_rows({}); }), "has no examples"));
 }
 
 TEST_CASE("a member that no example has stays undefined, and one that only some have is an error") {

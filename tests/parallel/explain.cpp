@@ -127,9 +127,9 @@ TEST_CASE("scaling: invalid arguments and files are errors that say what is expe
   std::ofstream("bad.json") << R"({"forward_us": -1})";
   CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is -1"));
   std::ofstream("bad.json") << "[1, 2";
-  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is not there"));
+  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is missing"));
   std::ofstream("bad.json") << std::string(200'000, '[');
-  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is not there"));
+  CHECK(contains(explain("scaling --profile bad.json").output, "bad.json: \"forward_us\" is missing"));
   std::ofstream("bad.json") << std::string(300'000, ' ');
   CHECK(contains(explain("scaling --profile bad.json").output, "300000 bytes; at most 262144 are read"));
   std::ofstream("bad.json") << R"({"forward_us": 1e308})";
