@@ -77,13 +77,13 @@ class Backend {
   virtual void release_staging() {}
   // Starts an operation. Never called in a group of one rank.
   virtual std::shared_ptr<Work> start(Call call) = 0;
-  // Adds the bytes that this rank sends for `call`. By default by the closed forms that docs/parallel.md derives: every
-  // reduction has an owner for each element, and range r of the elements belongs to rank r.
+  // Adds the bytes that this rank sends for `call`. By default by the closed forms that docs/parallel.md derives:
+  // every reduction has an owner for each element, and range r of the elements belongs to rank r.
   virtual void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const;
 };
 
-// Makes a backend from the user's options and the result of the rendezvous. Meanwhile waits on the store end when a rank
-// ends; other waits ask the watch of the rendezvous, which is null without a store.
+// Makes a backend from the user's options and the result of the rendezvous. Meanwhile waits on the store end when a
+// rank ends; other waits ask the watch of the rendezvous, which is null without a store.
 std::unique_ptr<Backend> make_local(const InitOptions& options, const Rendezvous& place);
 std::unique_ptr<Backend> make_shm(const InitOptions& options, const Rendezvous& place);
 

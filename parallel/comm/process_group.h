@@ -1,17 +1,17 @@
 /// \file
 /// ProcessGroup: ranks that exchange tensors.
 ///
-/// Every rank calls the same collectives in the same order. A call starts the operation and returns a Work; its tensors
-/// must not be touched before `wait`. Tensors may be strided. If ranks disagree about an operation, or a rank dies or does
-/// not arrive in time, all other ranks throw a CommError that names it. After an error the group stays failed, and a new
-/// one can be made. Nothing here ends the process or prints.
+/// Every rank calls the same collectives in the same order. A call starts the operation and returns a Work; its
+/// tensors must not be touched before `wait`. Tensors may be strided. If ranks disagree about an operation, or a rank
+/// dies or does not arrive in time, all other ranks throw a CommError that names it. After an error the group stays
+/// failed, and a new one can be made. Nothing here ends the process or prints.
 ///
-/// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns after the copy back.
-/// The copies are counted as traffic between rank r and its GPU, which has the number -1 - r in the counters.
+/// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns after the copy
+/// back. The copies are counted as traffic between rank r and its GPU, which has the number -1 - r in the counters.
 ///
-/// Tensors in a group's own communication memory (`empty`) are exchanged without copies. A group may be used by one thread
-/// of its rank at a time. With several groups, start operations in the same order on all ranks: a limited number may be in
-/// flight before the next start waits for the other ranks.
+/// Tensors in a group's own communication memory (`empty`) are exchanged without copies. A group may be used by one
+/// thread of its rank at a time. With several groups, start operations in the same order on all ranks: a limited
+/// number may be in flight before the next start waits for the other ranks.
 #pragma once
 
 #include <chrono>
@@ -38,12 +38,12 @@ struct Call;
 /// How a collective combines the ranks' values: sum, mean, minimum, maximum, product.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax, kProduct };
 
-/// The order in which the ranks' values are added. kCanonical: pairs of neighbours, then pairs of pairs, with the same bits
-/// on every backend. kNative: the backend's own order (shm and local use the canonical order). The other two are for
-/// teaching: they make floating-point sums of three or more ranks differ in their last digits. kArrival adds in the order
-/// in which the ranks started the operation: all ranks get the same result, but it differs between runs. kOwnFirst: each
-/// rank adds all values itself, its own first, then the others by rank: results are the same in every run, but differ
-/// between ranks.
+/// The order in which the ranks' values are added. kCanonical: pairs of neighbours, then pairs of pairs, with the same
+/// bits on every backend. kNative: the backend's own order (shm and local use the canonical order). The other two are
+/// for teaching: they make floating-point sums of three or more ranks differ in their last digits. kArrival adds in
+/// the order in which the ranks started the operation: all ranks get the same result, but it differs between runs.
+/// kOwnFirst: each rank adds all values itself, its own first, then the others by rank: results are the same in every
+/// run, but differ between ranks.
 enum class Reduction : std::uint8_t { kNative, kCanonical, kArrival, kOwnFirst };
 
 /// A started operation. It may be dropped: the group keeps what the operation needs and finishes it.
@@ -53,8 +53,8 @@ class Work {
   /// Returns when the operation is complete on this rank. Throws CommError or CommTimeout, on each call.
   virtual void wait() = 0;
   virtual bool is_completed() = 0;  ///< true if `wait` would return immediately
-  /// True if the operation is known to be complete; false if it is not, or if this cannot be told. Unlike is_completed,
-  /// which may do part of the operation, this function changes nothing.
+  /// True if the operation is known to be complete; false if it is not, or if this cannot be told. Unlike
+  /// is_completed, which may do part of the operation, this function changes nothing.
   virtual bool is_known_complete() { return false; }
 };
 
@@ -73,7 +73,7 @@ struct InitOptions {
   std::string group_name = {};                                   ///< prefix of the group's keys in the store
   std::optional<Device> device = std::nullopt;                   ///< this rank's GPU, for nccl; else cuda:LOCAL_RANK
   Reduction reduction = Reduction::kNative;                      ///< the order of additions
-  bool authenticate = true;                                      ///< for stores of several hosts: require the job's token
+  bool authenticate = true;                                      ///< with the job's token, if hosts are several
   BackendOptions backend_options = {};                           ///< NcclOptions or SimOptions, for that backend
 };
 
@@ -119,7 +119,7 @@ class ProcessGroup {
   std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root);
   /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements.
   std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum);
-  /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank() of `out`.
+  /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank().
   std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options = {});
   /// Sends `tensor` to rank `to`, which calls recv with the same tag, shape and dtype.
   std::shared_ptr<Work> send(const Tensor& tensor, int to, int tag = 0);
@@ -130,8 +130,8 @@ class ProcessGroup {
   /// Splits the group: ranks with the same `color` form a new one, ordered by (key, rank). Null for a negative color.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
 
-  /// Returns a duplicate group of the same ranks (MPI_Comm_dup), whose operations may be started in any order relative to
-  /// this group's. Its traffic is recorded in this group's counters. All ranks must call this.
+  /// Returns a duplicate group of the same ranks (MPI_Comm_dup), whose operations may be started in any order relative
+  /// to this group's. Its traffic is recorded in this group's counters. All ranks must call this.
   std::shared_ptr<ProcessGroup> duplicate();
   /// Not for users: the object that another module attaches to a group and its duplicates; null at first.
   std::shared_ptr<GroupAttachment>& attachment() { return *attachment_; }

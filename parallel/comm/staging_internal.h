@@ -13,7 +13,7 @@ class Staging {
  public:
   // Allocates memory on `device` that mirrors `there`, communication memory in which its elements are exchanged.
   Ref<Storage> mirror(Ref<Storage> there, Device device);
-  // Returns the staging tensor on `device` for `tensor`, which is contiguous. Nothing is copied. Host memory is pinned.
+  // Returns the staging tensor on `device` for a contiguous `tensor`. Nothing is copied. Host memory is pinned.
   Tensor place_for(const Tensor& tensor, Device device);
   // Frees the memory kept for later operations.
   void release() { blocks_.clear(); }
