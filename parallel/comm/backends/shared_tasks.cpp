@@ -1,8 +1,8 @@
 // What each kind of operation does with the ranks' blocks: where its data lies, and how the work is cut into tasks.
 //
 // A rank's region holds, by kind: the piece (broadcast, reductions to all or one); one piece for every rank (gathers,
-// scatter, reduce_scatter); or those twice, in and out (all_to_all). Rank r's share of the tasks is range r of the piece,
-// or what lands at part r.
+// scatter, reduce_scatter); or those twice, in and out (all_to_all). Rank r's share of the tasks is range r of the
+// piece, or what lands at part r.
 #include <algorithm>
 #include <cstring>
 
@@ -50,8 +50,8 @@ std::byte* user_element(const Operation& op, const Tensor& tensor, std::int64_t 
   return static_cast<std::byte*>(tensor.raw_data()) + (p * op.call->count + op.first) * item(op);
 }
 
-// combine_range with kOwnFirst: each target's sum begins with its own value. Results replace what other sums are still made of,
-// so they come into memory of their own first.
+// combine_range with kOwnFirst: each target's sum begins with its own value. Results replace what other sums are still
+// made of, so they come into memory of their own first.
 void combine_own_first(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
   const auto bytes = static_cast<std::size_t>((range.end - range.begin) * item(op));
   std::vector<std::byte> sums(static_cast<std::size_t>(targets.end - targets.begin) * bytes);

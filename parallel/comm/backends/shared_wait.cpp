@@ -75,8 +75,8 @@ bool SharedGroup::advance_to(Operation& op) {
   return advance(op);
 }
 
-// Helps with whatever is in flight and older than operation `end`: a rank that was woken for one operation may be waiting
-// for another. Oldest first.
+// Helps with whatever is in flight and older than operation `end`: a rank that was woken for one operation may be
+// waiting for another. Oldest first.
 void SharedGroup::advance_before(std::uint64_t end) {
   for (std::uint64_t s = end < kSlots ? 0 : end - kSlots; s < end; ++s) {
     const std::shared_ptr<Operation> op = in_flight_[s % kSlots];
@@ -93,7 +93,8 @@ bool SharedGroup::advance(Operation& op) {
     op.agreed = true;
   }
   if (op.path == Operation::Path::kInline) {
-    // inline_done says that all copies up to there have been read. Who has arrived here has arrived at older ones, too.
+    // inline_done says that all copies up to there have been read. Who has arrived here has arrived at older ones,
+    // too.
     if (op.inline_number != inline_finished_) advance_before(op.sequence);
     ++inline_finished_;
     const void* const inputs[2] = {control_.inline_data(0, op.inline_number),
@@ -154,8 +155,8 @@ void SharedGroup::work(Operation& op) {
   if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
 }
 
-// By the tickets that the ranks have drawn. Only with a task in hand: until it is done, nobody goes on to the slot's next
-// operation and another ticket.
+// By the tickets that the ranks have drawn. Only with a task in hand: until it is done, nobody goes on to the slot's
+// next operation and another ticket.
 void SharedGroup::take_order(Operation& op) {
   std::vector<int> order(static_cast<std::size_t>(size_), -1);
   for (int r = 0; r < size_; ++r) {
@@ -239,8 +240,9 @@ void SharedGroup::say_waits_for(int rank) {
   own.looks.fetch_add(1, std::memory_order_release);
 }
 
-// When the time is over: those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the
-// end of the chain of waiting. A rank that waits looks around again and again, one that is stopped or works does not.
+// When the time is over: those of the `late` ranks that do not wait for others themselves; where all of them do, the
+// rank at the end of the chain of waiting. A rank that waits looks around again and again, one that is stopped or
+// works does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
   std::vector<std::uint32_t> looks;
   const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
@@ -272,8 +274,8 @@ Departure SharedGroup::departure(int rank) const {
 
 bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone || !memory_->lost(rank).empty(); }
 
-// For a rank that is needed. Another one may have been the first: a rank that fails says why before it leaves or ends, and one that
-// left may have done so because of a rank that has ended without leaving.
+// For a rank that is needed. Another one may have been the first: a rank that fails says why before it leaves or ends,
+// and one that left may have done so because of a rank that has ended without leaving.
 void SharedGroup::fail_if_gone(const Call& call, int rank) {
   if (!gone(rank)) return;
   fail_if_poisoned(call);  // what it said before

@@ -94,8 +94,8 @@ bool receive_message(int socket, Message* message, Descriptor* fd) {
   return got == sizeof(*message) && message->magic == kShmMagic;
 }
 
-// Reserves the memory behind [from, to), so that touching it later cannot fail. In pieces: a signal that interrupts one
-// of them makes it start again. Returns 0 or an errno.
+// Reserves the memory behind [from, to), so that touching it later cannot fail. In pieces: a signal that interrupts
+// one of them makes it start again. Returns 0 or an errno.
 int reserve(int fd, std::size_t from, std::size_t to) {
   constexpr std::size_t kPiece = 32 << 20;
   while (from < to) {
