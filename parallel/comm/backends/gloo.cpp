@@ -200,7 +200,7 @@ class GlooTransport final : public Transport {
     gloo::transport::tcp::attr address(place.address.empty() ? "127.0.0.1" : place.address.c_str());
     auto device = gloo::transport::tcp::CreateDevice(address);
     auto second_device =
-        gloo::transport::tcp::CreateDevice(address);  // has its own thread, so results are sent while parts are received
+        gloo::transport::tcp::CreateDevice(address);  // a second thread: sends results while parts are received
     Digest secret = shared_secret(place);
     Mac mac(view(secret));
     wipe(secret);

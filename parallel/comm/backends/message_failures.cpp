@@ -149,7 +149,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   return failure;
 }
 
-// --- questions between waiting ranks --------------------------------------------------------------------------------------
+// --- questions between waiting ranks --------------------------------------------------------------------------------
 
 void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
   while (!own_signs_.empty()) {
@@ -240,7 +240,7 @@ bool MessageGroup::hear_from_any(const MessageWork& work, Failure* failure) {
   return false;
 }
 
-// --- failure reports ------------------------------------------------------------------------------------------------------
+// --- failure reports ------------------------------------------------------------------------------------------------
 
 bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
   const auto r = static_cast<std::size_t>(peer);

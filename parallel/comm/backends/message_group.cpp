@@ -89,7 +89,7 @@ Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device 
   return Storage::allocate(bytes, device);
 }
 
-// --- starting -------------------------------------------------------------------------------------------------------------
+// --- starting -------------------------------------------------------------------------------------------------------
 
 MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
   if (call.kind == Kind::kSend) return transfers_[static_cast<std::size_t>(call.root)];
@@ -116,11 +116,11 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
   Lane& lane = lane_of(work->call);
   lane.queue.push_back(work);
   if (failure_) end_lanes();
-  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // gloo completes sends itself
+  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // gloo sends by itself
   return work;
 }
 
-// --- driving --------------------------------------------------------------------------------------------------------------
+// --- driving --------------------------------------------------------------------------------------------------------
 
 MessageGroup::Mailbox& MessageGroup::mailbox_of(const MessageWork& work, int peer) {
   return (work.call.kind == Kind::kRecv ? transfer_heads_ : heads_)[static_cast<std::size_t>(peer)];
@@ -132,7 +132,7 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
   try {
     last.parcel = transport_->receive(box.peer, box.channel, last.memory.data(), last.memory.size());
   } catch (const PeerLost&) {
-    last.parcel = nullptr;  // the peer has left in order; a later listen() on the slot throws
+    last.parcel = nullptr;  // the peer has left; a later listen() to the slot throws
   }
 }
 

@@ -54,7 +54,7 @@ void combine_into(const Call& call, std::span<const void* const> inputs, void* o
 
 }  // namespace
 
-// --- headers, with the data of small operations -----------------------------------------------------------------------------
+// --- headers, with the data of small operations ---------------------------------------------------------------------
 
 bool MessageGroup::is_small(const Call& call) const { return bytes_of(call) <= small_bytes_; }
 
@@ -223,7 +223,7 @@ void MessageGroup::begin_exchange(MessageWork& work) {
   keep_own_part(call);
 }
 
-// --- large reductions ---------------------------------------------------------------------------------------------------
+// --- large reductions -----------------------------------------------------------------------------------------------
 
 // Returns the elements of `in` that a rank receives from all ranks and combines.
 MessageGroup::Range MessageGroup::owned(const Call& call, int rank) const {

@@ -54,7 +54,7 @@ class NcclWork final : public GroupWork<NcclGroup> {
   Event done;
 };
 
-// --- NCCL's types and operators -----------------------------------------------------------------------------------------------
+// --- NCCL's types and operators -------------------------------------------------------------------------------------
 
 ncclDataType_t type_of(const Call& call) {
   switch (call.dtype) {
@@ -217,7 +217,7 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int 
   }
 }
 
-// --- the group ------------------------------------------------------------------------------------------------------------
+// --- the group ------------------------------------------------------------------------------------------------------
 
 class NcclGroup final : public Backend {
  public:
@@ -278,7 +278,7 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
   capture::forbid(call.describe().c_str(), communicator_->device());
   while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
   if (communicator_->watch().has_failed()) GroupFailure(communicator_->watch().failure()).check_usable(call);
-  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // all ranks share the numbers of collectives
+  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // numbers of messages differ
   const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
   const auto work = std::make_shared<NcclWork>(this, std::move(call));
   check(cudaEventRecord(computed_.get(), compute), "cudaEventRecord");
@@ -346,7 +346,7 @@ void NcclGroup::wait(NcclWork& work) {
   }
 }
 
-// --- construction -----------------------------------------------------------------------------------------------------------
+// --- construction ---------------------------------------------------------------------------------------------------
 
 Device device_for(const InitOptions& options, const Rendezvous& place) {
   if (options.device) {
@@ -376,7 +376,7 @@ void pretend_to_be_a_host() {
 std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous& place) {
   LOCKSTEP_CHECK(place.store, "init_process_group: the backend nccl needs a store; use env://");
   LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
-                 "init_process_group: nccl has its own order of additions, expected Reduction::kNative; use it, or another backend");
+                 "init_process_group: nccl does not add in canonical order; use Reduction::kNative, or another backend");
   const Device device = device_for(options, place);
   compute_stream(device);  // throws if the GPU does not exist, before identities are exchanged
   const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));

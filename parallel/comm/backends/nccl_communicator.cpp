@@ -72,7 +72,7 @@ Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::
   compute_stream(device);
   watch_ = std::make_unique<PeerWatch>(
       PeerWatchOptions{.rank = place.rank, .size = place.size, .store = place.store}, [this] {
-        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL restores the current device, which must not be GPU 0 on all ranks
+        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL restores this device, else GPU 0
         abort();
       });
   try {
@@ -151,7 +151,7 @@ void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadl
     }
     if (deadline.passed())
       throw CommTimeout(
-          fmt::format("nccl: {}: not all ranks connected within {} ms: {}", what, timeout_.count(), watch_->progress()));
+          fmt::format("nccl: {}: ranks did not connect within {} ms: {}", what, timeout_.count(), watch_->progress()));
     std::this_thread::sleep_for(kBetweenLooks);  // NCCL can only be polled
   }
 }
