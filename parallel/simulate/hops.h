@@ -6,8 +6,8 @@
 ///
 /// With n ranks and P bytes a rank (c elements; element i belongs to rank r where c r / n <= i < c (r+1) / n):
 ///     algorithm         steps                           sent by a rank
-///     direct            2                               2 (n-1) / n P: each owner adds all ranks' values and sends the sum
-///     ring              2 (n-1)                         2 (n-1) / n P: sums travel around the ring, adding one rank at each step
+///     direct            2                               2 (n-1) / n P: each owner adds all values, and sends the sum
+///     ring              2 (n-1)                         2 (n-1) / n P: sums go around, adding a rank at each step
 ///     tree              2 ceil(log2 n)                  P up and P for each child; rank 0 ceil(log2 n) P
 ///     halving_doubling  2 log2 n                        2 (n-1) / n P: half as much at each step, then twice as much
 /// halving_doubling, if n is not a power of two and p is the next smaller one: n - p ranks first send all their

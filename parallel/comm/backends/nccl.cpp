@@ -376,7 +376,7 @@ void pretend_to_be_a_host() {
 std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous& place) {
   LOCKSTEP_CHECK(place.store, "init_process_group: the backend nccl needs a store; use env://");
   LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
-                 "init_process_group: nccl does not add in canonical order; use Reduction::kNative, or another backend");
+                 "init_process_group: nccl does not add in canonical order; use Reduction::kNative or another backend");
   const Device device = device_for(options, place);
   compute_stream(device);  // throws if the GPU does not exist, before identities are exchanged
   const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));

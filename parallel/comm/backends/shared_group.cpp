@@ -16,7 +16,7 @@ constexpr int kSpins = 2000;  // about 20 us: a running peer arrives within them
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// The part of the fingerprint, which must be equal on all ranks, that is neither count nor place nor detail.
+// Packs kind, dtype, op, order and root for the fingerprint, which must be equal on all ranks.
 std::uint64_t fingerprint(const Call& call) {
   return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
          static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
