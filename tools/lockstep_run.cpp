@@ -76,13 +76,14 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "--master-addr and --master-port in one option");
   add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
   add.flag("standalone", arguments.standalone, "one host; overrides the options above");
-  add.flag("new-token", arguments.new_token, "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
+  add.flag("new-token", arguments.new_token,
+           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
   add.option("max-restarts", arguments.max_restarts, "N",
              "restart all ranks at most N times when one has failed; one host")
       ->check(CLI::NonNegativeNumber);
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
-  add.option("log-dir", arguments.log_dir, "FOLDER", "folder of the files of --redirects and --tee, and of failed ranks' errors");
+  add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
              "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
   add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", "-t,");

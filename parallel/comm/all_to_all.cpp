@@ -54,7 +54,7 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const T
     for (const std::int64_t each : splits) rows += each;
     LOCKSTEP_CHECK(tensor.dim() > 0 && std::cmp_equal(splits.size(), size()) && rows == tensor.size(0) &&
                        std::ranges::all_of(splits, [](std::int64_t each) { return each >= 0; }),
-                   "all_to_all: {} has {} numbers that add up to {}; expected {} for the rows of {}", role,
+                   "all_to_all: {} has {} numbers with sum {}; expected {} numbers whose sum is the rows of {}", role,
                    splits.size(), rows, size(), lockstep::describe(tensor));
   };
   const auto even = [&](const Tensor& t) {

@@ -143,7 +143,7 @@ std::string PeerWatch::progress() {
           fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
-    return fmt::format("the store does not say how far the others are: {}", error.what());
+    return fmt::format("the progress of the other ranks is unknown: {}", error.what());
   }
   return text + " collectives";
 }
@@ -202,7 +202,7 @@ void PeerWatch::look_at_next() {
   if (has_ended(value_of(key_of("process", next_))))
     return fail(fmt::format("rank {} is gone: its process has ended", next_));
   if (now - heard_at_ > options_.silence)
-    fail(fmt::format("rank {} is gone: nothing was heard of it for {} ms", next_, options_.silence.count()));
+    fail(fmt::format("rank {} is gone: it sent no heartbeat for {} ms", next_, options_.silence.count()));
 }
 
 }  // namespace lockstep::parallel

@@ -132,8 +132,7 @@ void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   const int chunks = participants_ >> (level + 1);  // in one half
   for (int v = 0; v < participants_; ++v) {
     const int partner = v ^ (1 << level);
-    const int first =
-        chunk_of(adds ? partner : v, levels_) / chunks * chunks;  // first chunk of the receiver's part
+    const int first = chunk_of(adds ? partner : v, levels_) / chunks * chunks;  // first chunk of the receiver's part
     add(hops, rank_of(v), rank_of(partner), bound(first, participants_), bound(first + chunks, participants_), adds);
   }
 }
@@ -157,7 +156,7 @@ std::int64_t HopPlan::sent_by(int rank) const {
       const int v = rank < 2 * extra ? rank / 2 : rank - extra;
       std::int64_t sent = rank < 2 * extra ? count_ : 0;
       sent += count_ - own(chunk_of(v, levels_), participants_);  // all but the chunk it keeps
-      for (int k = 0; k < levels_; ++k) {  // in reverse order, twice as much at each level
+      for (int k = 0; k < levels_; ++k) {                         // in reverse order, twice as much at each level
         const int chunks = participants_ >> (k + 1), first = chunk_of(v, levels_) / chunks * chunks;
         sent += bound(first + chunks, participants_) - bound(first, participants_);
       }

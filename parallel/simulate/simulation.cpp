@@ -58,7 +58,7 @@ Link find_link(const std::string& name_or_file) {
 
 void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step)> hops, double item_bytes,
               std::vector<double>& times) {
-  std::vector<double> sends, receives(times.size(), 0), next;  // times until which ports are busy, by the sender's clock
+  std::vector<double> sends, receives(times.size(), 0), next;  // ends of the ports' use
   for (int step = 0; step < steps; ++step) {
     next = sends = times;
     for (const Hop& hop : hops(step)) {

@@ -28,7 +28,7 @@ namespace {
 constexpr int kSpins = 5000;
 constexpr std::chrono::microseconds kBetweenLooks{50};
 constexpr std::uint64_t kLooksBetweenQuestions = 64;  // for asynchronous errors of NCCL, which takes a lock
-constexpr int kSharedGpuPatience = 10;  // factor of the timeout for ranks that share a GPU
+constexpr int kSharedGpuPatience = 10;                // factor of the timeout for ranks that share a GPU
 
 class Event {
  public:

@@ -163,8 +163,8 @@ void SharedGroup::take_order(Operation& op) {
     const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
     if (place >= order.size() || order[place] >= 0)
       fail(Poison::kDisagreed, r,
-           fmt::format("{}: ranks disagree: rank {} reports arrival number {} of {}", op.call->describe(), r,
-                       place, size_));
+           fmt::format("{}: ranks disagree: rank {} reports arrival number {} of {}", op.call->describe(), r, place,
+                       size_));
     order[place] = r;
   }
   op.order = std::move(order);
