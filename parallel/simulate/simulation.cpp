@@ -11,7 +11,7 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kLargestFile = 64 * 1024;
-constexpr double kLongest = 3600, kSlowest = 1, kFastest = 1e18;  // limits of links in files: seconds, bytes per second
+constexpr double kLongest = 3600, kSlowest = 1, kFastest = 1e18;  // limits of links in files: seconds, bytes/second
 
 void check_link(const Link& link) {
   LOCKSTEP_CHECK(

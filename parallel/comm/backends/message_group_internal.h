@@ -180,7 +180,7 @@ class MessageGroup final : public Backend {
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
-  std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at the same time
+  std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
   std::vector<Head> news_;                       // failure reports by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
   // The rank that each rank waits for. Ranks ask each other after a timeout. Also guarded by news_mutex_.
