@@ -70,32 +70,33 @@ void declare(CLI::App& app, Arguments& arguments) {
   add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
   add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
   add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
-  add.option("master-addr", arguments.master, "HOST", "of several hosts: the address of host 0");
-  add.option("master-port", arguments.master_port, "PORT", "a port there, on which rank 0 listens")
+  add.option("master-addr", arguments.master, "HOST", "address of host 0, if there are several");
+  add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
       ->check(CLI::Range(1, 65535));
-  add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "the same in one word");
+  add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "--master-addr and --master-port in one option");
   add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
-  add.flag("standalone", arguments.standalone, "one host, whatever the options above say");
-  add.flag("new-token", arguments.new_token, "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and end");
+  add.flag("standalone", arguments.standalone, "one host; overrides the options above");
+  add.flag("new-token", arguments.new_token,
+           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
   add.option("max-restarts", arguments.max_restarts, "N",
              "restart all ranks at most N times when one has failed; one host")
       ->check(CLI::NonNegativeNumber);
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
-  add.option("log-dir", arguments.log_dir, "FOLDER", "where --redirects and --tee write, and errors of failed ranks");
+  add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
-             "into files: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
-  add.option("tee", arguments.tee, "STREAMS", "the same, into files and here", "-t,");
-  add.flag("no-prefix", arguments.no_prefix, "write what ranks write without \"[rank] \" before each line");
-  // What torchrun has, so that its command lines work.
-  add.flag("no-python", arguments.flag_ignored, "accepted: every program is run directly");
-  add.option("monitor-interval", arguments.ignored, "SECONDS", "accepted: failures are noticed at once");
+             "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
+  add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", "-t,");
+  add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
+  // Options of torchrun, so that its command lines work.
+  add.flag("no-python", arguments.flag_ignored, "ignored: every program is run directly");
+  add.option("monitor-interval", arguments.ignored, "SECONDS", "ignored: failures are detected immediately");
   for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
-    add.option(name, arguments.ignored, "X", "accepted, changes nothing");
-  app.prefix_command();  // the first thing that is no option, and all behind it, is the program's
+    add.option(name, arguments.ignored, "X", "ignored");
+  app.prefix_command();  // the first argument that is no option, and all after it, belong to the program
   app.footer(
-      "Options end at the program's name; PET_<NAME> variables stand for them, too. Each rank gets RANK, WORLD_SIZE,\n"
-      "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the others that torchrun sets, LOCKSTEP_JOB_TOKEN, and\n"
+      "Options end at the program's name. PET_<NAME> variables also set them. Each rank gets RANK, WORLD_SIZE,\n"
+      "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables, LOCKSTEP_JOB_TOKEN, and\n"
       "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped. SIGINT\n"
       "(Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one kills them.\n"
       "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first, 128 + signal\n"
@@ -240,7 +241,7 @@ int run_as_told(const CLI::App& app, const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Starts the ranks of a job and sees to it that they end together:\n"
+      "Starts the ranks of a job and makes sure that they end together:\n"
       "  lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]",
       "lockstep-run");
   Arguments arguments;

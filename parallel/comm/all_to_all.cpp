@@ -9,7 +9,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Between `tensor`, whose parts have `splits` rows, and `parts`, where each has `longest`.
+// Copies between `tensor`, whose parts have `splits` rows, and `parts`, in which each part has `longest` rows.
 void move_parts(const Tensor& parts, const Tensor& tensor, const std::vector<std::int64_t>& splits,
                 std::int64_t longest, bool packing) {
   std::int64_t row = 0;
@@ -23,8 +23,8 @@ void move_parts(const Tensor& parts, const Tensor& tensor, const std::vector<std
 
 }  // namespace
 
-// Shows all ranks who sends how many rows to whom, and who expects how many; all of them throw where that differs.
-// Returns the longest part.
+// Exchanges the splits of all ranks and returns the number of rows of the longest part. All ranks throw CommError if
+// the rows sent and expected differ.
 std::int64_t ProcessGroup::check_all_splits(const std::vector<std::int64_t>& in_splits,
                                             const std::vector<std::int64_t>& out_splits) {
   const auto n = static_cast<std::size_t>(size());
@@ -46,7 +46,7 @@ std::int64_t ProcessGroup::check_all_splits(const std::vector<std::int64_t>& in_
   return longest;
 }
 
-// Backends that take parts of one size get them padded to the largest, which the ranks find out first.
+// For backends that need parts of equal size, pads all parts to the longest, which the ranks exchange first.
 std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const Tensor& in,
                                                       const AllToAllOptions& options) {
   const auto check_splits = [&](const char* role, const std::vector<std::int64_t>& splits, const Tensor& tensor) {
@@ -54,7 +54,7 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_uneven(const Tensor& out, const T
     for (const std::int64_t each : splits) rows += each;
     LOCKSTEP_CHECK(tensor.dim() > 0 && std::cmp_equal(splits.size(), size()) && rows == tensor.size(0) &&
                        std::ranges::all_of(splits, [](std::int64_t each) { return each >= 0; }),
-                   "all_to_all: {} has {} numbers that add up to {}; expected {} for the rows of {}", role,
+                   "all_to_all: {} has {} numbers with sum {}; expected {} numbers whose sum is the rows of {}", role,
                    splits.size(), rows, size(), lockstep::describe(tensor));
   };
   const auto even = [&](const Tensor& t) {

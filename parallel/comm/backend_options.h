@@ -18,8 +18,8 @@ class BackendOptions {
   BackendOptions(Options options)
       : backend_(Options::kBackend), options_(std::make_shared<const Options>(std::move(options))) {}
 
-  std::string_view backend() const { return backend_; }  ///< the backend they are for; empty: none were given
-  /// The options given, or the defaults where they are not of this type.
+  std::string_view backend() const { return backend_; }  ///< name of the backend; empty if no options were given
+  /// Returns the options given, or the defaults if those are of another type.
   template <class Options>
   Options get() const {
     return backend_ == Options::kBackend ? *static_cast<const Options*>(options_.get()) : Options();
@@ -32,7 +32,7 @@ class BackendOptions {
 
 /// Options of the backend nccl.
 struct NcclOptions {
-  static constexpr std::string_view kBackend = "nccl";  ///< whose options these are
+  static constexpr std::string_view kBackend = "nccl";  ///< name of the backend
   /// Several ranks may share a GPU. For tests: it is slow, and operations have ten times the timeout.
   bool allow_shared_gpu = false;
 };

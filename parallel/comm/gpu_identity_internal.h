@@ -15,7 +15,7 @@ struct GpuIdentity {
   bool is_same_gpu(const GpuIdentity& other) const { return host == other.host && uuid == other.uuid; }
 };
 
-// Returns this machine's value of `host`.
+// Returns this host's value of GpuIdentity::host.
 std::string machine_mark();
 // Exchanges identities over the store and returns those of all ranks. Throws CommTimeout if one is missing.
 std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const GpuIdentity& own);

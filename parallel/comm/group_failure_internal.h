@@ -1,4 +1,4 @@
-// Why a group, or one of its operations, has failed: the state and the texts that all backends share.
+// The failure of a group or of one of its operations: state and texts that all backends share.
 #pragma once
 
 #include <chrono>
@@ -16,14 +16,14 @@ class GroupFailure {
   explicit GroupFailure(std::string text, bool late = false) : text_(std::move(text)), late_(late) {}
 
   explicit operator bool() const { return !text_.empty(); }
-  // The same, with the operation in front of the text.
+  // Returns the same failure with the operation in front of the text.
   GroupFailure with_context(const Call& call) const { return GroupFailure(call.describe() + ": " + text_, late_); }
   // Throws the failure: a CommError, or a CommTimeout where a rank was late.
   [[noreturn]] void raise() const;
   void check() const {
     if (*this) raise();
   }
-  // For a group that is to start `call`: throws that it has failed before.
+  // Called before `call` is started: throws CommError if the group has failed before.
   void check_usable(const Call& call) const;
 
  private:
@@ -33,7 +33,7 @@ class GroupFailure {
 
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);
-// Appends "rank 1 has not arrived" to a list of such.
+// Appends an entry such as "rank 1 has not arrived" to a list.
 void append_rank(std::string& list, int rank, const char* what);
 
 // An operation that its group completes or fails. `Group` has a member wait(operation).
@@ -46,7 +46,7 @@ class GroupWork : public Work {
     failure = std::move(why);
     group = nullptr;
   }
-  // Its group ends before it is complete.
+  // Fails the operation because its group is destroyed before the operation is complete.
   void fail_without_group(const Call& call) { fail(GroupFailure(call.describe() + ": its group is gone")); }
 
   Group* group;  // null once the operation is complete, has failed, or the group is gone

@@ -28,7 +28,7 @@ std::string process_space() {
   return machine_mark() + " " + std::string(space, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
-// Whether the process that left this mark is another one of this host, and has ended.
+// True if the mark names another process of this host, and that process has ended.
 bool has_ended(const std::string& mark) {
   const std::size_t end = mark.find('/');
   pid_t process = 0;
@@ -47,7 +47,8 @@ bool has_ended(const std::string& mark) {
 
 }  // namespace
 
-// The last sign of a rank: "17 4", which are signs so far and collectives started, and "left" behind it at its end.
+// The last heartbeat of a rank: "17 4" are the numbers of heartbeats and of started collectives; "left" is appended at
+// the rank's end.
 struct PeerWatch::Sign {
   std::string text;
   bool has_left() const { return text.ends_with(kLeftInOrder); }
@@ -79,7 +80,7 @@ PeerWatch::~PeerWatch() {
     if (has_failed() && options_.rank == 0) wait_for_hearers();
     options_.store->set(key_of("sign", options_.rank),
                         fmt::format("{} {} {}", beats_, collectives_.load(), kLeftInOrder));
-  } catch (const Error&) {  // the store is gone, and with it who would ask
+  } catch (const Error&) {  // the store has ended, so no rank reads the heartbeat
   }
 }
 
@@ -112,7 +113,7 @@ void PeerWatch::take(const std::string& why) {
   on_failure_();
   try {
     options_.store->set(key_of("heard", options_.rank), "1");
-  } catch (const Error&) {  // nobody waits for that any more
+  } catch (const Error&) {  // no rank waits for the key any more
   }
 }
 
@@ -120,12 +121,12 @@ void PeerWatch::fail(const std::string& why) {
   std::string first = why;
   try {
     first = options_.store->compare_set(kFailure, "", why);
-  } catch (const Error&) {  // then each rank has its own text
+  } catch (const Error&) {  // without the store each rank has its own text
   }
   take(first);
 }
 
-// The value of the key; empty where it does not exist.
+// Returns the value of the key, or "" if it does not exist.
 std::string PeerWatch::value_of(const std::string& key) {
   return options_.store->check({key}) ? options_.store->get(key) : "";
 }
@@ -142,7 +143,7 @@ std::string PeerWatch::progress() {
           fmt::format("{}rank {} has started {}{}", r == 0 ? "" : ", ", r, count, sign.has_left() ? " and left" : "");
     }
   } catch (const Error& error) {
-    return fmt::format("the store does not say how far the others are: {}", error.what());
+    return fmt::format("the progress of the other ranks is unknown: {}", error.what());
   }
   return text + " collectives";
 }
@@ -157,7 +158,7 @@ void PeerWatch::run() {
   while (!stopping_ && failure_.empty()) {
     lock.unlock();
     const auto now = std::chrono::steady_clock::now();
-    // This process was stopped: the others have had no chance to be heard.
+    // This process was suspended meanwhile, so the age of the other rank's heartbeat means nothing.
     if (now - looked > options_.beat + std::chrono::seconds(2)) heard_at_ = now;
     looked = now;
     try {
@@ -172,7 +173,7 @@ void PeerWatch::run() {
   }
 }
 
-// Rank 0 may have left, and the store with it: that is no failure yet.
+// Rank 0 may have left in order and ended the store, which is not a failure yet.
 void PeerWatch::miss_store(const std::string& why) {
   const std::string holder = [&] {
     const std::lock_guard lock(mutex_);
@@ -201,7 +202,7 @@ void PeerWatch::look_at_next() {
   if (has_ended(value_of(key_of("process", next_))))
     return fail(fmt::format("rank {} is gone: its process has ended", next_));
   if (now - heard_at_ > options_.silence)
-    fail(fmt::format("rank {} is gone: nothing was heard of it for {} ms", next_, options_.silence.count()));
+    fail(fmt::format("rank {} is gone: it sent no heartbeat for {} ms", next_, options_.silence.count()));
 }
 
 }  // namespace lockstep::parallel

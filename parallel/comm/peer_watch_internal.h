@@ -1,5 +1,5 @@
-// A thread that tells the other ranks by the store that this one lives, and notices that one of them does not. For backends
-// whose library cannot tell (NCCL). Not installed.
+// A thread that writes heartbeats to the store and checks those of another rank, for backends whose library does not
+// detect dead ranks (NCCL). Not installed.
 #pragma once
 
 #include <atomic>
@@ -20,33 +20,33 @@ struct PeerWatchOptions {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store = nullptr;
-  std::chrono::milliseconds beat = std::chrono::seconds(1);      // from one sign of life to the next
-  std::chrono::milliseconds silence = std::chrono::seconds(15);  // after which a rank counts as lost
+  std::chrono::milliseconds beat = std::chrono::seconds(1);      // from one heartbeat to the next
+  std::chrono::milliseconds silence = std::chrono::seconds(15);  // without a heartbeat, until a rank counts as lost
 };
 
 class PeerWatch {
  public:
-  // `on_failure` is called once, by the thread or by who calls fail(), when the group has failed.
+  // `on_failure` is called once, by the watch's thread or by the caller of fail(), when the group has failed.
   PeerWatch(PeerWatchOptions options, Callback<void()> on_failure);
-  // Says that this rank leaves. After a failure rank 0, which often holds the store, stays for two beats at most until all
-  // others have heard of it.
+  // Records in the store that this rank leaves. After a failure rank 0, which often serves the store, waits up to two
+  // beats until all other ranks have read the failure.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // Why the group has failed, the same text on all ranks; empty while it has not.
+  // Reason of the group's failure, the same text on all ranks; empty if it has not failed.
   std::string failure() const;
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
-  // Once rank 0 is there: from then on its end is noticed also where the store ends with it.
+  // Called once rank 0 has started: from then on the end of rank 0 is detected even if the store ends with it.
   void remember_holder();
-  // Whether the store has not answered for two beats, and rank 0, who held it, has ended. That is no failure where it left in
-  // order; what is not complete by then will not be.
+  // True if the store has not answered for two beats and rank 0, which served it, has ended. This is not a failure if
+  // rank 0 left in order, but incomplete operations will not complete any more.
   bool is_orphaned() const { return orphaned_.load(std::memory_order_acquire); }
-  // Makes `why` the failure of all ranks, unless they have one.
+  // Makes `why` the failure of all ranks unless the group has failed before.
   void fail(const std::string& why);
-  // How far this rank is; the others show it when they have waited too long.
+  // Sets this rank's number of started collectives, which the other ranks report in timeouts.
   void set_collectives(std::uint64_t count) { collectives_.store(count, std::memory_order_relaxed); }
-  // "rank 1 has started 4 collectives, rank 2 7 and left"; as far as the store says.
+  // Describes all ranks as the store knows them: "rank 1 has started 4 collectives, rank 2 7 and left".
   std::string progress();
 
  private:
@@ -64,18 +64,18 @@ class PeerWatch {
   Callback<void()> on_failure_;
   std::atomic<std::uint64_t> collectives_{0};
   std::uint64_t beats_ = 0;
-  int beats_missed_ = 0;  // in which the store did not answer, one after another
-  int next_;              // the rank that this one looks after: the next that has not left
-  std::string heard_;     // its last sign ...
+  int beats_missed_ = 0;  // consecutive beats in which the store did not answer
+  int next_;              // the rank that this one checks: the next that has not left
+  std::string heard_;     // last heartbeat of `next_`, and when it was read
   std::chrono::steady_clock::time_point heard_at_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards stopping_, failure_ and holder_
   std::condition_variable stop_;
   bool stopping_ = false;
   std::string failure_;
-  std::string holder_;  // the mark of rank 0's process
+  std::string holder_;  // identifies the process of rank 0
   std::atomic<bool> failed_{false}, orphaned_{false};
-  std::thread thread_;  // last: it uses all the rest
+  std::thread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace lockstep::parallel

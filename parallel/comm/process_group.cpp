@@ -1,4 +1,4 @@
-// The public side of process groups: making one, and checking what its operations are given.
+// The public functions of process groups: construction, and checks of the arguments of operations.
 #include "lockstep/parallel/comm/process_group.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// The backends that are part of the library. All others are modules.
+// The backends built into the library. All others are modules.
 struct BuiltIn {
   std::string_view name;
   decltype(make_local)* make;
@@ -64,14 +64,14 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   }
   try {
     if (backend_) meet(scratch.get());
-  } catch (const Error& error) {  // the ranks of the backend have agreed on the reason
+  } catch (const Error& error) {  // the backend's ranks have agreed on the reason
     if (watch) watch->pass_on(error);
     throw;
   }
   if (watch) watch->finish();
 }
 
-// Returns the store that the backend has used, to be cleared; null where the backend keeps it, or without a store.
+// Returns the store that the backend has used, to be cleared; null if the backend keeps it, or without a store.
 std::shared_ptr<ScratchStore> ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
   const BuiltIn* const built_in = find_built_in(name);
@@ -105,7 +105,7 @@ void ProcessGroup::meet(ScratchStore* scratch) {
     try {
       scratch->clear();
     } catch (const CommError&) {
-      // The rank that holds the store is gone: the next barrier names the culprit.
+      // The rank that serves the store has ended: the next barrier names the culprit.
     }
   }
   barrier();  // no rank leaves, and its store with it, before all ranks have a backend
@@ -116,7 +116,7 @@ ProcessGroup::~ProcessGroup() {
   try {
     for (const auto& work : unfinished_) work->wait();
   } catch (const Error&) {
-    // Nobody waited for it, so nobody wants to know.
+    // The user did not wait for the operation, so its error is ignored.
   }
 }
 

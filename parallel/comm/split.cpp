@@ -1,4 +1,4 @@
-// Groups of some of a group's ranks.
+// Groups of a subset of a group's ranks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace lockstep::parallel {
 
-// Before the ranks count on each other. Null without a store; throws CommError where the store is gone.
+// Makes the watch before any rank waits for another. Null without a store; throws CommError if the store has ended.
 std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
   if (!place_.store || size() == 1) return nullptr;
   const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
@@ -33,7 +33,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   std::exception_ptr without_store;
   try {
     watch = watch_split(number);
-  } catch (const CommError&) {  // the ranks may be able to tell why
+  } catch (const CommError&) {  // the all_gather below may name the reason
     without_store = std::current_exception();
   }
   try {
@@ -48,7 +48,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
     return nullptr;
   }
   const std::span<const std::int64_t> choices = all.span<std::int64_t>();
-  std::vector<std::pair<std::int64_t, int>> members;  // (key, rank here)
+  std::vector<std::pair<std::int64_t, int>> members;  // (key, rank in this group)
   for (int r = 0; r < size(); ++r) {
     if (choices[static_cast<std::size_t>(2 * r)] == color)
       members.emplace_back(choices[static_cast<std::size_t>(2 * r + 1)], r);

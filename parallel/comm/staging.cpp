@@ -12,9 +12,9 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t kPinnedPage = 4096;  // no two pieces on one page: each is pinned by itself
+constexpr std::size_t kPinnedPage = 4096;  // each block is pinned alone, so no two share a page
 
-// Keeps host memory pinned, as far as that can be.
+// Pins host memory during its lifetime, if possible.
 class Pin {
  public:
   Pin(void* data, std::size_t bytes, Device gpu)
@@ -37,14 +37,14 @@ struct HostBlock {
     pin = std::make_unique<Pin>(data.get(), bytes, gpu);
   }
   std::unique_ptr<void, void (*)(void*)> data;
-  std::unique_ptr<Pin> pin;  // goes first
+  std::unique_ptr<Pin> pin;  // destroyed first
 };
 
 }  // namespace
 
 struct Staging::Pair {
   Ref<Storage> here, there;
-  std::unique_ptr<Pin> pin;  // goes first
+  std::unique_ptr<Pin> pin;  // destroyed first
 };
 
 Ref<Storage> Staging::mirror(Ref<Storage> there, Device device) {
@@ -76,7 +76,7 @@ Tensor Staging::place_for(const Tensor& tensor, Device device) {
 
 Ref<Storage> Staging::block(std::size_t bytes, Device gpu) {
   const std::size_t step =
-      std::max(std::bit_ceil(bytes) / 8, kPinnedPage);  // so that a block serves tensors of some sizes
+      std::max(std::bit_ceil(bytes) / 8, kPinnedPage);  // so that a block fits tensors of similar sizes
   const std::size_t size = std::max((bytes + step - 1) / step, std::size_t{1}) * step;
   for (const Ref<Storage>& each : blocks_) {
     if (each->bytes() == size && each->use_count() == 1) return each;
@@ -85,7 +85,7 @@ Ref<Storage> Staging::block(std::size_t bytes, Device gpu) {
   return blocks_.emplace_back(Storage::wrap(made->data.get(), size, Device(), made));
 }
 
-// Where the backend works on another device: what is read goes there first, and what was written comes back at the end.
+// Starts an operation on another device: copies its input there first, and its result back at the end.
 std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device on) {
   const auto copy = [traffic = traffic_, rank = rank(), phase = phase_](const Tensor& from, const Tensor& to) {
     raw::copy(from, to);

@@ -1,4 +1,4 @@
-// An operation on its way from the user's tensors to the backend: the steps that are the same for all backends.
+// Starting an operation: the steps from the user's tensors to the backend, which are the same for all backends.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace lockstep::parallel {
 
-// What the trace of an operation says, where a trace runs.
+// The trace event of an operation, if a trace is running.
 struct ProcessGroup::Launch {
   TraceTime time;
   TraceLabels labels;
@@ -43,7 +43,7 @@ class Then final : public Work {
   Callback<void()> finish_;
 };
 
-// A group of one: every operation is a copy, or a reduction of one value.
+// Runs an operation in a group of one rank, as a copy or as a reduction of one value.
 void run_alone(const Call& call) {
   if (call.count == 0 || call.kind == Kind::kBarrier) return;
   const void* const in = call.in.raw_data();
@@ -54,14 +54,14 @@ void run_alone(const Call& call) {
                call.out.device());
 }
 
-// True where both are the same elements in the same order.
+// True if both tensors have the same elements in memory, in the same order.
 bool same_place(const Tensor& a, const Tensor& b) {
   return a.defined() && a.raw_data() == b.raw_data() && a.shape() == b.shape() && a.strides() == b.strides() &&
          a.dtype() == b.dtype();
 }
 
-// Gives the call its tensors, contiguous. An output that is strided becomes a copy, in which elements that the operation
-// leaves alone keep their values.
+// Sets the call's tensors, made contiguous. A strided output is replaced by a copy, so that elements that the
+// operation does not write keep their values.
 void pack_tensors(Call& call, const Tensor& in, const Tensor& out) {
   if (in.defined()) call.in = raw::contiguous(in);
   if (out.defined()) {
@@ -74,8 +74,8 @@ void pack_tensors(Call& call, const Tensor& in, const Tensor& out) {
   if (call.in.defined()) call.dtype = call.in.dtype();
 }
 
-// What ranks must agree on besides kind, dtype and count, as a number: the shape of a tensor that is the same on all ranks,
-// and the scale. (FNV-1a)
+// Hashes what must be equal on all ranks besides kind, dtype and count: the scale, and the shape for operations whose
+// tensors have one shape on all ranks (FNV-1a).
 std::uint64_t detail_of(const Call& call) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
@@ -96,13 +96,13 @@ std::shared_ptr<Work> then(std::shared_ptr<Work> work, Callback<void()> finish) 
   return std::make_shared<Then>(std::move(work), std::move(finish));
 }
 
-// All ranks take part in a collective, and two ranks in a message: each of them has the same number on its ranks.
+// Numbers collectives per group and messages per pair of ranks, so that an operation has one number on all its ranks.
 std::uint64_t ProcessGroup::next_number(const Call& call) {
   if (!call.is_message()) return calls_++;
   return messages_[static_cast<std::size_t>(call.kind == Kind::kSend ? call.root : size() + call.root)]++;
 }
 
-// Starts an operation. `call` has everything but the tensors.
+// Starts an operation. `call` is complete except for the tensors.
 std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
   const char* const kind = name(call.kind);
   if (out.defined()) raw::require_writable(kind, out);
@@ -121,7 +121,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }
 
-// Counts what the call sends.
+// Records the traffic of the call.
 ProcessGroup::Launch ProcessGroup::record(const Call& call) {
   const TraceTime now = TraceTime::now();
   const std::int64_t before = now ? traffic_->bytes() : 0;
@@ -135,7 +135,7 @@ ProcessGroup::Launch ProcessGroup::record(const Call& call) {
            .group = trace_group_}};
 }
 
-// Starts the operation on the device where the backend works.
+// Starts the operation on the device on which the backend runs it.
 std::shared_ptr<Work> ProcessGroup::launch(Call call) {
   if (!backend_) {
     run_alone(call);
@@ -147,7 +147,7 @@ std::shared_ptr<Work> ProcessGroup::launch(Call call) {
   return on == any.device() ? backend_->start(std::move(call)) : start_staged(std::move(call), on);
 }
 
-// Remembers a Work that has something left to do, so that it is done though it may be dropped.
+// Keeps an unfinished Work, so that it finishes even if the user drops it.
 std::shared_ptr<Work> ProcessGroup::keep(std::shared_ptr<Work> work) {
   std::erase_if(unfinished_, [](const std::shared_ptr<Work>& each) { return each->is_completed(); });
   unfinished_.push_back(work);

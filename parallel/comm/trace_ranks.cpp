@@ -85,7 +85,7 @@ std::int64_t shifted(std::int64_t time, std::int64_t offset) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(time) + static_cast<std::uint64_t>(offset));
 }
 
-// Reads an event that another rank has written. Only the kind can be invalid.
+// Reads an event written by another rank. Only the kind can be invalid.
 TraceEvent unpack(Row row, const Clock& clock, int rank) {
   if (row[0] < 0 || row[0] >= kTraceKindCount)
     throw CommError(fmt::format("gather_traces: rank {} sent an event of kind {}, expected 0 to {}", rank, row[0],

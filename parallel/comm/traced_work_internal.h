@@ -1,4 +1,4 @@
-// An operation of a group that writes itself into the trace. Not installed.
+// A Work that records its operation in the trace. Not installed.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace lockstep::parallel {
 
 class TracedWork final : public Work {
  public:
-  // `name` has to live as long as the process.
+  // `name` must stay valid until the process ends.
   TracedWork(std::shared_ptr<Work> work, const char* name, TraceTime launched, const TraceLabels& labels)
       : work_(std::move(work)), name_(name), launched_(launched), labels_(labels) {}
 
@@ -38,7 +38,7 @@ class TracedWork final : public Work {
 
   std::shared_ptr<Work> work_;
   const char* name_;
-  TraceTime launched_;  // until it is complete
+  TraceTime launched_;  // empty once the operation is complete
   TraceLabels labels_;
 };
 

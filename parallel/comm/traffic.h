@@ -10,7 +10,7 @@
 
 namespace lockstep::parallel {
 
-/// The phases of a data-parallel step, by which transfers are counted.
+/// The phases of a data-parallel step. Transfers are counted by phase.
 enum class Phase : std::uint8_t { kOther, kInputs, kParameters, kOutputs, kLossGradient, kGradients, kBuffers };
 inline constexpr int kPhaseCount = 7;  ///< number of phases
 const char* name(Phase phase);         ///< for example "inputs"
@@ -32,7 +32,7 @@ class TrafficStats {
   void add(int from, int to, Phase phase, std::int64_t bytes);  ///< counts a transfer
   /// All links with traffic, ordered by (from, to, phase).
   const std::vector<LinkTraffic>& links() const { return links_; }
-  /// The same since the last begin_step, which DataParallel and DistributedDataParallel call in every step.
+  /// Links with traffic since the last begin_step, which DataParallel and DistributedDataParallel call in every step.
   const std::vector<LinkTraffic>& step_links() const { return step_links_; }
   std::int64_t steps() const { return steps_; }  ///< number of begin_step calls
   void begin_step();                             ///< empties step_links()

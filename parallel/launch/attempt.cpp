@@ -38,7 +38,7 @@ void write_log(const Descriptor& file, const std::string& text) {
 
 // One output stream of a rank.
 struct OutputStream {
-  Descriptor open();  // the end that the rank writes to
+  Descriptor open();  // returns the end of the pipe to which the rank writes
   std::vector<std::string> read(bool has_ended);
 
   Descriptor pipe = {};
@@ -56,8 +56,8 @@ Descriptor OutputStream::open() {
   return other;
 }
 
-// The lines that are complete, without their ends; a line longer than kMaxOutputLine comes in pieces. After the rank's end
-// also the rest, without waiting for the end of the stream: a process that the rank has started may hold it open.
+// Returns the complete lines, without their ends; a line longer than kMaxOutputLine is split. After the rank's end
+// also returns the rest, without waiting for the end of the stream, which a process started by the rank may keep open.
 std::vector<std::string> OutputStream::read(bool has_ended) {
   char buffer[16 << 10];
   ssize_t size = 0;
@@ -80,7 +80,7 @@ std::vector<std::string> OutputStream::read(bool has_ended) {
 
 // --- start and end ------------------------------------------------------------------------------------------------------
 
-constexpr std::chrono::seconds kUnkillable{5};  // what the system gets to end a killed process
+constexpr std::chrono::seconds kUnkillable{5};  // time for the system to end a killed process
 
 struct Rank {
   Process process = {};
@@ -130,7 +130,7 @@ void Attempt::start(int local_rank, int number, const JobIdentity& job, const st
   rank.exit.pid = rank.process.pid;
 }
 
-// The end of a pipe that the rank writes to; empty if the rank has the launcher's own stream.
+// Returns the end of a pipe to which the rank writes; empty if the rank uses the launcher's own stream.
 Descriptor Attempt::open_stream(Rank& rank, int local_rank, bool is_stderr) const {
   OutputStream& stream = rank.streams[is_stderr];
   if (!rank.log_folder.empty()) {
@@ -220,8 +220,8 @@ void Attempt::handle_ends(const std::vector<Rank*>& ended) {
   stop(SIGTERM, options_.grace);
 }
 
-// The first request is passed on, and the ranks end in their own time: they may have something to save. The second request
-// kills the ranks that still run.
+// The first request is passed on, and the ranks have unlimited time to end, for example to save data. The second
+// request kills the ranks that are still running.
 void Attempt::handle_stop_request() {
   const int signal = read_stop_request(stop_fd_);
   if (signal == 0 || result_.was_killed) return;

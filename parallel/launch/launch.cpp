@@ -1,4 +1,4 @@
-// A job: its options, its identity, what its ranks are told, its attempts, and requests to stop it.
+// A job: its options, identity, environment of the ranks, attempts, and requests to stop it.
 #include "lockstep/parallel/launch/launch.h"
 
 #include <poll.h>
@@ -55,7 +55,7 @@ int pause_unless_stopped(int stop_fd, milliseconds pause) {
   return 0;
 }
 
-// The ranks of a job on one host meet at an address that follows from the port, so no other job may have it.
+// The rendezvous address of a job on one host is derived from the port, so no other job may use the port.
 void claim_port(JobIdentity& job) {
   for (int tries = 0; tries < 100 && !job.claim; ++tries) {
     const auto number = std::strtoul(random_hex(2).c_str(), nullptr, 16);

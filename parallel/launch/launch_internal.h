@@ -1,4 +1,4 @@
-// Parts of the launcher: what a rank is told, its process, its error file, and one attempt of all ranks.
+// Parts of the launcher: a rank's environment, process and error file, and one attempt of all ranks.
 #pragma once
 
 #include <sys/types.h>
@@ -11,20 +11,21 @@
 
 namespace lockstep::parallel {
 
-// What all ranks of a job share.
+// The values that all ranks of a job share.
 struct JobIdentity {
   std::string address = "127.0.0.1";  // MASTER_ADDR
-  std::string port = {};              // MASTER_PORT: on one host a name only, nobody listens there
+  std::string port = {};              // MASTER_PORT: on one host only a name, without a listening socket
   std::string id = {};                // TORCHELASTIC_RUN_ID
   std::string token = {};             // LOCKSTEP_JOB_TOKEN
   Descriptor claim = {};              // keeps the port from other launchers on this host
 };
-// "NAME=value" for one rank: this process's environment, torchrun's variables over it, and `options.environment` over both.
+// "NAME=value" for one rank: this process's environment, torchrun's variables over it, and `options.environment` over
+// both.
 std::vector<std::string> environment_of(int local_rank, int attempt, const LaunchOptions& options,
                                         const JobIdentity& job, const std::string& error_file);
 
-// A process that kills the ranks' process groups when the launcher ends, however it ends. (The parent-death signal reaches
-// only the ranks themselves, not what they have started.)
+// A process that kills the ranks' process groups when the launcher ends, however it ends. (The parent-death signal
+// reaches only the ranks themselves, not what they have started.)
 class Watchdog {
  public:
   Watchdog();
@@ -63,17 +64,17 @@ class ErrorFile {
  private:
   Descriptor file_;
 };
-// The message in an error file's JSON, in torchrun's form; empty for any other text.
+// Returns the message in an error file's JSON, in torchrun's form; empty for any other text.
 std::string message_in(const std::string& json);
 std::string error_json(const std::string& message);
 
 // Writes all of it. On failure errno says why.
 bool write_all(const Descriptor& file, const std::string& text);
 
-// The signal that LaunchOptions::stop_fd requests, or 0 for none. At the end of the stream `stop_fd` becomes -1.
+// Returns the signal requested through LaunchOptions::stop_fd, or 0. At the end of the stream sets `stop_fd` to -1.
 int read_stop_request(int& stop_fd);
 
-// All ranks of this host from their start to the end of the last one. `log_folder` is empty if nothing is logged.
+// Runs all ranks of this host until the last one has ended. `log_folder` is empty if nothing is logged.
 LaunchResult run_attempt(int number, const LaunchOptions& options, const JobIdentity& job,
                          const std::string& log_folder, const OutputCallback& on_line);
 

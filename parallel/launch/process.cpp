@@ -1,5 +1,6 @@
-// A rank's process, and the watchdog. Between fork and exec, and in the watchdog, only async-signal-safe calls are allowed:
-// another thread may have held any lock, malloc's too, when the process was copied. All memory is allocated before.
+// A rank's process, and the watchdog. Between fork and exec, and in the watchdog, only async-signal-safe calls are
+// allowed: another thread may have held any lock, malloc's too, when the process was copied. All memory is allocated
+// before.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -33,7 +34,7 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-// Reads groups to watch until the other end is closed: by the launcher's end, as ranks close it when they exec.
+// Reads groups to watch until the launcher ends, which closes the other end of the socket (ranks close it on exec).
 [[noreturn]] void watch(int socket) {
   static_assert(sizeof(pid_t) * kMaxRanks <= 64 << 10, "must fit on the stack");
   pid_t groups[kMaxRanks];
@@ -61,7 +62,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 // The path of a program for execve: searched in PATH if it has no slash.
 std::string find_program(const std::string& program) {
-  if (program.find('/') != std::string::npos) return program;  // execve says what is wrong with it
+  if (program.find('/') != std::string::npos) return program;  // execve reports errors
   const char* path = std::getenv("PATH");
   std::istringstream folders(path ? path : "/usr/local/bin:/usr/bin:/bin");
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -71,8 +72,8 @@ std::string find_program(const std::string& program) {
   throw IoError(fmt::format("launch: no program \"{}\" in PATH\nOne in this folder is \"./{}\"", program, program));
 }
 
-// A duplicate above the standard descriptors, which the child overwrites: in a process that has closed its own, a new
-// descriptor may be one of them. Empty if `from` is.
+// Returns a duplicate above the standard descriptors, which the child overwrites: in a process that has closed them, a
+// new descriptor may be one of them. Empty if `from` is.
 Descriptor above_standard(const Descriptor& from) {
   Descriptor out(::fcntl(from.get(), F_DUPFD_CLOEXEC, 3));
   LOCKSTEP_CHECK_IO(out || !from, "launch: cannot duplicate a descriptor for a rank: {}", reason(errno));

@@ -1,4 +1,4 @@
-// How ranks and jobs ended, in words, and the error files by which ranks tell.
+// Texts about the ends of ranks and jobs, and the error files that ranks write.
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -18,7 +18,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-// For a terminal: no control characters but line ends and tabs, and a limited length.
+// Makes text safe for a terminal: no control characters except line ends and tabs, and a limited length.
 std::string printable(std::string text) {
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -84,7 +84,7 @@ ErrorFile::ErrorFile() : file_(::memfd_create("lockstep-error", MFD_CLOEXEC)) {
   LOCKSTEP_CHECK_IO(bool(file_), "launch: cannot make a memory file for a rank's error: {}", reason(errno));
 }
 
-// Leads to this process's descriptor, so that what a rank starts can write the file, too.
+// The path names this process's descriptor, so that processes started by a rank can write the file, too.
 std::string ErrorFile::path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get()); }
 
 std::string ErrorFile::read() const {

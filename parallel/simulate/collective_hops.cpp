@@ -26,7 +26,7 @@ CollectiveHops::CollectiveHops(Kind kind, int ranks, std::int64_t count, int roo
   }
 }
 
-// Between ranks 2^level apart, counted from the root.
+// Adds messages between ranks that are 2^level apart, counted from the root.
 void CollectiveHops::add_tree(std::vector<Hop>& hops, int level, bool up) const {
   const int distance = 1 << level;
   for (int parent = 0; parent + distance < ranks_; parent += 2 * distance) {
@@ -57,7 +57,7 @@ std::vector<Hop> CollectiveHops::step(int number) const {
         hops.push_back({.from = gathers ? other : root_, .to = gathers ? root_ : other, .end = count_});
       }
       break;
-    default:  // all to all, first to the next rank: no two to the same one at a time
+    default:  // all to all, beginning with the next rank, so that ranks send to different ranks
       for (int k = 1; k < ranks_; ++k) {
         for (int from = 0; from < ranks_; ++from)
           hops.push_back({.from = from, .to = (from + k) % ranks_, .end = count_});

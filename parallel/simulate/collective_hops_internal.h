@@ -1,5 +1,5 @@
-// The messages of collectives other than all_reduce on a simulated network, by the usual algorithms: trees for broadcast,
-// reduce and barrier; rings for all_gather and reduce_scatter; all others directly.
+// The messages of collectives other than all_reduce on a simulated network, by the usual algorithms: trees for
+// broadcast, reduce and barrier; rings for all_gather and reduce_scatter; direct messages for all others.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace lockstep::parallel {
 
 class CollectiveHops {
  public:
-  // `count` elements of one rank's part.
+  // `count` is the number of elements of one rank's part.
   CollectiveHops(Kind kind, int ranks, std::int64_t count, int root);
   int steps() const { return steps_; }
   std::vector<Hop> step(int number) const;

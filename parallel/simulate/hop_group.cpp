@@ -23,7 +23,7 @@ std::byte* bytes_at(const Call& call, std::int64_t element) {
   return static_cast<std::byte*>(call.out.raw_data()) + static_cast<std::size_t>(element) * item_size(call.dtype);
 }
 
-// A view of elements [begin, end) of what the call reduces.
+// Returns a view of elements [begin, end) of the reduced tensor.
 Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
   return raw::slice(raw::reshape(call.out, {call.count}), 0, begin, end, 1);
 }
@@ -51,15 +51,15 @@ HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
 }
 
 HopGroup::~HopGroup() {
-  try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
+  try {  // dropped operations are finished, unless there is an exception: then peers may never arrive
     while (!queue_.empty() && !failure_ && std::uncaught_exceptions() == 0) run_front(/*waits=*/true);
   } catch (const Error&) {
-    // Nobody waits for it.
+    // The user did not wait for the operation, so its error is ignored.
   }
   for (const auto& work : queue_) work->fail_without_group(work->call);
 }
 
-// An all_reduce sends the messages of its plan; of the direct one the sum is a closed form.
+// An all_reduce sends the messages of its plan. For kDirect the closed form of Backend gives the same total.
 void HopGroup::record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const {
   if (call.kind != Kind::kAllReduce || options_.algorithm == Algorithm::kDirect)
     return Backend::record_traffic(call, phase, traffic);
@@ -77,7 +77,7 @@ void HopGroup::record_traffic(const Call& call, Phase phase, TrafficStats& traff
 std::shared_ptr<Work> HopGroup::start(Call call) {
   failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
-  // Starting may wait for peers, which may wait for this rank's part of what was started before.
+  // Starting may wait for peers, which may wait for this rank's part of earlier operations.
   while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
   failure_.check_usable(call);
   auto work = std::make_shared<HopWork>(this, std::move(call));
@@ -94,7 +94,7 @@ std::shared_ptr<Work> HopGroup::start(Call call) {
   return work;
 }
 
-// On a simulated network what the sender's clock shows goes first.
+// On a simulated network the time of the sender's clock is sent first.
 std::shared_ptr<Work> HopGroup::start_transfer(Call call) {
   if (!options_.simulation) return plain_->start(std::move(call));
   const bool sends = call.kind == Kind::kSend;
@@ -157,7 +157,7 @@ bool HopGroup::wait_or_poll(Work& work, bool waits) {
   return true;
 }
 
-// As far as it goes; to the end where it waits. Returns whether it is complete.
+// Advances a collective as far as possible, with `waits` to its end. Returns whether it is complete.
 bool HopGroup::advance(HopWork& work, bool waits) {
   if (!work.agreed) {
     if (!wait_or_poll(*work.under_way_heads, waits)) return false;
@@ -178,7 +178,7 @@ bool HopGroup::advance(HopWork& work, bool waits) {
   return true;
 }
 
-// Works on the oldest collective. Returns whether it is over, well or not.
+// Works on the oldest collective. Returns whether it has completed or failed.
 bool HopGroup::run_front(bool waits) {
   const std::shared_ptr<HopWork> work = queue_.front();
   try {
@@ -226,8 +226,8 @@ void HopGroup::compare_heads(HopWork& work) {
     if (std::memcmp(&peer, &own, offsetof(Head, seconds)) == 0) continue;
     if (peer.algorithm != own.algorithm || peer.simulated != own.simulated)
       throw CommError(
-          fmt::format("ranks disagree: rank {} has SimOptions with {}, rank {} with {}; give all ranks the "
-                      "same",
+          fmt::format("ranks disagree: rank {} has SimOptions with {}, rank {} with {}; pass the same on "
+                      "all ranks",
                       rank(), options_text(own), r, options_text(peer)));
     throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
                                 text(own) == text(peer) ? ", of another shape, scale or number" : ""));
@@ -235,7 +235,7 @@ void HopGroup::compare_heads(HopWork& work) {
   if (options_.simulation) settle_time(work, std::move(launched));
 }
 
-// All ranks compute the same from the same clocks.
+// Computes the simulated time of completion. All ranks get the same result from the same clocks.
 void HopGroup::settle_time(HopWork& work, std::vector<double> launched) {
   for (std::size_t r = 0; r < launched.size(); ++r) launched[r] = std::max(launched[r], network_free_[r]);
   const Call& call = work.call;
@@ -297,7 +297,7 @@ void HopGroup::finish_step(HopWork& work) {
               {.bytes = work.step_sends, .from = rank(), .id = work.step});
 }
 
-// All that comes in one step to be added is for the same elements. In the order of ranks, this one's own among them.
+// Adds the messages of one step, which are all for the same elements, to this rank's own, in the order of ranks.
 void HopGroup::add_arrived(const HopWork& work) {
   const Call& call = work.call;
   const Hop& first = work.arriving[0].hop;
@@ -310,7 +310,7 @@ void HopGroup::add_arrived(const HopWork& work) {
     inputs.push_back(data.raw_data());
   }
   if (!is_own_in) inputs.push_back(own);
-  const bool is_last = work.step + 1 == work.plan.reduce_steps();  // then the sums are complete
+  const bool is_last = work.step + 1 == work.plan.reduce_steps();  // the sums are complete after this step
   raw::combine({.inputs = {inputs.begin(), inputs.size()},
                 .outputs = {&own, 1},
                 .dtype = call.dtype,

@@ -1,9 +1,9 @@
-// The backend sim, whose collectives can be watched.
+// The backend sim, whose collectives can be observed.
 //
-// Underneath are two groups of the engine of local, one for messages between the ranks' threads, one for everything that is
-// not made of messages. A collective begins with a head from each rank to all, which says what it is about to do and what
-// its clock shows; then an all_reduce takes the steps of its plan, and each rank works out the same simulated times.
-// Collectives are done in the order in which they were started, as far as somebody waits for them.
+// It uses two groups of the engine of local: one for messages between the ranks' threads, one for all other
+// operations. A collective begins with a header from each rank to all, which contains the call and the rank's clock.
+// Then an all_reduce executes the steps of its plan, and each rank computes the same simulated times. Collectives run
+// in the order in which they were started, while a rank waits.
 #pragma once
 
 #include <deque>
@@ -33,16 +33,16 @@ class HopWork final : public GroupWork<HopGroup> {
     Tensor data;
   };
   const Call call;
-  Tensor heads;  // (ranks, bytes of a head)
+  Tensor heads;  // (ranks, bytes of a header)
   std::shared_ptr<Work> under_way_heads, plain;
   bool agreed = false;
   HopPlan plan{Algorithm::kDirect, 1, 0};
-  int step = -1;                // that is under way ...
-  TraceTime step_began;         // ... since then, in a trace
-  std::int64_t step_sends = 0;  // ... and so many bytes of this rank
+  int step = -1;                // the current step of the plan
+  TraceTime step_began;         // start of the step, if traced
+  std::int64_t step_sends = 0;  // bytes that this rank sends in the step
   std::vector<std::shared_ptr<Work>> messages;
   std::vector<Arriving> arriving;
-  double done_at = 0;  // by the simulated clock
+  double done_at = 0;  // time of completion on the simulated clock
 };
 
 class HopGroup final : public Backend {
@@ -78,8 +78,8 @@ class HopGroup final : public Backend {
   SimOptions options_;
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;
-  std::vector<double> network_free_;  // until when each rank's earlier collectives take
-  GroupFailure failure_;              // what made the group unusable
+  std::vector<double> network_free_;  // time at which each rank's earlier collectives are complete
+  GroupFailure failure_;              // why the group is unusable
 };
 
 }  // namespace lockstep::parallel

@@ -10,7 +10,7 @@ namespace {
 
 int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 
-// The chunk that participant v ends up with: it halves what it has by its bits, the lowest first.
+// Returns the chunk that participant v keeps: each bit of v, the lowest first, selects a half of its elements.
 int chunk_of(int v, int levels) {
   int chunk = 0;
   for (int k = 0; k < levels; ++k) chunk |= (v >> k & 1) << (levels - 1 - k);
@@ -82,7 +82,7 @@ std::vector<Hop> HopPlan::step(int number) const {
   return hops;
 }
 
-// Each rank sends to the next one first, then to the one after that: so no two send to the same rank at a time.
+// Each rank sends to the next rank first, then to the one after that, so that no two send to the same rank together.
 void HopPlan::add_direct(std::vector<Hop>& hops, bool adds) const {
   for (int k = 1; k < ranks_; ++k) {
     for (int from = 0; from < ranks_; ++from) {
@@ -92,7 +92,8 @@ void HopPlan::add_direct(std::vector<Hop>& hops, bool adds) const {
   }
 }
 
-// The sum of chunk r starts at rank r + 1 and goes around, to be complete at rank r; then the sums go around.
+// The sum of chunk r starts at rank r + 1 and is passed around the ring until rank r completes it; then the sums are
+// passed around.
 void HopPlan::add_ring(std::vector<Hop>& hops, int number) const {
   const bool adds = number < ranks_ - 1;
   const int turn = adds ? number + 1 : number - (ranks_ - 1);
@@ -112,14 +113,15 @@ void HopPlan::add_tree(std::vector<Hop>& hops, int number) const {
   }
 }
 
-// Before the halvings rank 2 i + 1 gives all it has to rank 2 i, and takes no part; at the end it gets the sums.
+// Before the halvings rank 2 i + 1 sends all its elements to rank 2 i, and is idle until it receives the sums at the
+// end.
 void HopPlan::add_fold(std::vector<Hop>& hops, bool adds) const {
   for (int i = 0; i < ranks_ - participants_; ++i)
     add(hops, adds ? 2 * i + 1 : 2 * i, adds ? 2 * i : 2 * i + 1, 0, count_, adds);
 }
 
-// At level k partners are 2^k participants apart and have the same part of the elements; each keeps one half of it, and
-// gives the other. The levels in reverse hand the sums back.
+// At level k partners are 2^k participants apart and have the same part of the elements. Each keeps one half and sends
+// the other. The levels in reverse order distribute the sums.
 void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   const int extra = ranks_ - participants_;
   const bool adds = number < steps_ / 2;
@@ -127,11 +129,10 @@ void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   if (extra > 0 && from_end == 0) return add_fold(hops, adds);
   const int level = from_end - (extra > 0 ? 1 : 0);
   const auto rank_of = [&](int v) { return v < extra ? 2 * v : v + extra; };
-  const int chunks = participants_ >> (level + 1);  // that one half consists of
+  const int chunks = participants_ >> (level + 1);  // in one half
   for (int v = 0; v < participants_; ++v) {
     const int partner = v ^ (1 << level);
-    const int first =
-        chunk_of(adds ? partner : v, levels_) / chunks * chunks;  // of the part that the receiver is to have
+    const int first = chunk_of(adds ? partner : v, levels_) / chunks * chunks;  // first chunk of the receiver's part
     add(hops, rank_of(v), rank_of(partner), bound(first, participants_), bound(first + chunks, participants_), adds);
   }
 }
@@ -142,7 +143,7 @@ std::int64_t HopPlan::sent_by(int rank) const {
   switch (algorithm_) {
     case Algorithm::kDirect:
       return count_ - own(rank, ranks_) + (ranks_ - 1) * own(rank, ranks_);
-    case Algorithm::kRing:  // each chunk's sum but its own, then each sum but the next rank's
+    case Algorithm::kRing:  // all partial sums but its own chunk's, then all sums but the next rank's
       return 2 * count_ - own(rank, ranks_) - own((rank + 1) % ranks_, ranks_);
     case Algorithm::kTree: {
       std::int64_t children = 0;
@@ -154,8 +155,8 @@ std::int64_t HopPlan::sent_by(int rank) const {
       if (rank < 2 * extra && rank % 2 == 1) return count_;
       const int v = rank < 2 * extra ? rank / 2 : rank - extra;
       std::int64_t sent = rank < 2 * extra ? count_ : 0;
-      sent += count_ - own(chunk_of(v, levels_), participants_);  // all but what it keeps
-      for (int k = 0; k < levels_; ++k) {  // on the way back what it has, twice as much each time
+      sent += count_ - own(chunk_of(v, levels_), participants_);  // all but the chunk it keeps
+      for (int k = 0; k < levels_; ++k) {                         // in reverse order, twice as much at each level
         const int chunks = participants_ >> (k + 1), first = chunk_of(v, levels_) / chunks * chunks;
         sent += bound(first + chunks, participants_) - bound(first, participants_);
       }

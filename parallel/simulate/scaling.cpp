@@ -10,7 +10,7 @@ namespace {
 
 double latest(const std::vector<double>& times) { return *std::ranges::max_element(times); }
 
-// Between device 0 and each other one, `bytes` each way they go. Hops count bytes as elements.
+// Simulates messages of `bytes` between device 0 and each other device, with one byte per element.
 void exchange_with_first(const Link& link, double bytes, bool to_first, std::vector<double>& times) {
   const int n = static_cast<int>(times.size());
   const auto hops = [&](int) {
@@ -39,7 +39,7 @@ double predict_dp(const StepProfile& profile, const ScalingOptions& options, int
 double predict_ddp(const StepProfile& profile, const ScalingOptions& options, int ranks) {
   const double share = options.fixed_batch ? 1.0 / ranks : 1;
   const double end = share * (profile.forward + profile.backward());
-  double ready = share * profile.forward, free = options.overlap ? 0 : end;  // of the network
+  double ready = share * profile.forward, free = options.overlap ? 0 : end;  // time at which the network is free
   for (const StepProfile::Bucket& bucket : profile.buckets) {
     ready += share * bucket.backward;
     std::vector<double> times(static_cast<std::size_t>(ranks), 0);
@@ -59,7 +59,7 @@ void check(const StepProfile& profile, int ranks) {
                   is_time(profile.output_bytes);
   for (const auto& bucket : profile.buckets) is_right = is_right && is_time(bucket.bytes) && is_time(bucket.backward);
   LOCKSTEP_CHECK(is_right && profile.parameter_bytes() + profile.input_bytes + profile.output_bytes < 1e15,
-                 "scaling: the profile has times or bytes below 0 or beyond any; expected none of them");
+                 "scaling: the profile has times or bytes that are negative or too large; expected none of them");
 }
 
 }  // namespace

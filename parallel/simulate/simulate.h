@@ -1,12 +1,13 @@
 /// \file
-/// The backend sim: ranks are threads of one process, and collectives go message by message, by the algorithm that is
-/// chosen. An observer may watch the messages; on a simulated network each rank has a clock, which shows what they take.
+/// The backend sim: ranks are threads of one process, and all_reduce sends the messages of the chosen algorithm. An
+/// observer can inspect the messages. On a simulated network each rank has a clock, which shows the predicted time.
 ///
 ///     auto simulation = std::make_shared<parallel::Simulation>(parallel::find_link("10GbE"));  // one for each rank
 ///     auto group = parallel::init_process_group(
 ///         {.backend = "sim", ..., .backend_options = parallel::SimOptions{.simulation = simulation}});
 ///
-/// What this header declares is in liblockstep_sim (CMake: lockstep::simulate), which the library opens for the backend.
+/// The functions declared here are in liblockstep_sim (CMake: lockstep::simulate), which the library loads for the
+/// backend.
 #pragma once
 
 #include <memory>
@@ -18,13 +19,13 @@
 
 namespace lockstep::parallel {
 
-/// Options of the backend sim. All ranks give the same algorithm, and either all of them give a simulation or none does.
+/// Options of the backend sim. All ranks pass the same algorithm, and either all or none pass a simulation.
 struct SimOptions {
-  static constexpr std::string_view kBackend = "sim";  ///< whose options these are
-  /// How all_reduce moves its data. Algorithms other than kDirect add in orders of their own.
+  static constexpr std::string_view kBackend = "sim";  ///< name of the backend
+  /// Algorithm of all_reduce. Only kDirect adds in canonical order.
   Algorithm algorithm = Algorithm::kDirect;
-  std::shared_ptr<HopObserver> observer = nullptr;   ///< watches the messages of all_reduce; null: nobody
-  std::shared_ptr<Simulation> simulation = nullptr;  ///< this rank's link and clock; null: time is not simulated
+  std::shared_ptr<HopObserver> observer = nullptr;   ///< observes the messages of all_reduce; may be null
+  std::shared_ptr<Simulation> simulation = nullptr;  ///< this rank's link and clock; null: none
 };
 
 }  // namespace lockstep::parallel

@@ -11,7 +11,7 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kLargestFile = 64 * 1024;
-constexpr double kLongest = 3600, kSlowest = 1, kFastest = 1e18;  // of links in files: seconds, bytes a second
+constexpr double kLongest = 3600, kSlowest = 1, kFastest = 1e18;  // limits of links in files: seconds, bytes/second
 
 void check_link(const Link& link) {
   LOCKSTEP_CHECK(
@@ -51,14 +51,14 @@ Link find_link(const std::string& name_or_file) {
     names += (names.empty() ? "" : ", ") + preset.name;
   }
   LOCKSTEP_CHECK(name_or_file.find_first_of("/.") != std::string::npos,
-                 "simulation: there is no link \"{}\"; there are {}, and files of your own (./link.json)",
+                 "simulation: there is no link \"{}\"; expected one of {}, or a JSON file (./link.json)",
                  name_or_file.substr(0, 80), names);
   return parse_link(read_file(name_or_file, kLargestFile), name_or_file);
 }
 
 void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step)> hops, double item_bytes,
               std::vector<double>& times) {
-  std::vector<double> sends, receives(times.size(), 0), next;  // until when ports are busy, by the sender's clock
+  std::vector<double> sends, receives(times.size(), 0), next;  // ends of the ports' use
   for (int step = 0; step < steps; ++step) {
     next = sends = times;
     for (const Hop& hop : hops(step)) {

@@ -1,9 +1,9 @@
 /// \file
 /// A simulated network: how long messages take, and a clock for each rank.
 ///
-/// A message of m bytes takes latency + m / bandwidth. Each rank has one port in each direction: what it sends goes out one
-/// after another, and so does what it receives (so n - 1 devices that send to device 0 share its port). Clocks say what the
-/// model predicts; nothing waits, and no real time enters.
+/// A message of m bytes takes latency + m / bandwidth. Each rank has one port in each direction: it sends one message
+/// at a time, and receives one at a time (so n - 1 devices that send to device 0 share its port). Clocks show the
+/// model's prediction; nothing waits, and real time has no effect.
 #pragma once
 
 #include <cstddef>
@@ -30,32 +30,34 @@ struct NamedLink {
   std::string name;  ///< "10GbE"
   Link link;         ///< its two numbers
 };
-/// NVLink, PCIe4, 100GbE and 10GbE: the nominal rates of NVLink 4 (18 links), PCIe 4.0 x16 and Ethernet in one direction, and
-/// latencies as messages between two processes have them over each. For real hardware measure your own.
+/// NVLink, PCIe4, 100GbE and 10GbE: the nominal rates of NVLink 4 (18 links), PCIe 4.0 x16 and Ethernet in one
+/// direction, and typical latencies of messages between two processes. For real hardware measure your own.
 std::vector<NamedLink> link_presets();
-/// A preset by its name, or a JSON file {"latency_us": 12, "gigabytes_per_second": 1.1}, if there is a '/' or a '.' in it.
-/// Throws InvalidArgument for another name, IoError for a file that cannot be read or has other or senseless values.
+/// Returns a preset by name, or reads a JSON file {"latency_us": 12, "gigabytes_per_second": 1.1} if the argument
+/// contains '/' or '.'. Throws InvalidArgument for an unknown name, IoError for a file that cannot be read or is
+/// invalid.
 Link find_link(const std::string& name_or_file);
-/// The same from such a file's text; `name` stands for the file in messages.
+/// Parses the text of such a file; error messages name it `name`.
 Link parse_link(std::span<const std::byte> text, const std::string& name);
 
-/// The time of `steps` steps of messages, element by element of `item_bytes`. `times` says when each rank can begin, and
-/// afterwards when it is done. A rank begins a step when it has sent and received all of the one before.
+/// Simulates `steps` steps of messages whose elements have `item_bytes` bytes. `times` holds the time at which each
+/// rank can begin, and on return the time at which it is done. A rank begins a step after all its messages of the
+/// previous step.
 void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step)> hops, double item_bytes,
               std::vector<double>& times);
 
-/// One rank's side of the backend sim: its link, and its clock in seconds. Not to be shared by ranks; splits and duplicates of a
-/// group keep it. Collectives of one group follow one another on the network; those of different groups do not get in each
-/// other's way.
+/// One rank's simulation: its link, and its clock in seconds. Each rank needs its own; splits and duplicates of a
+/// group share it. Collectives of one group use the network one after another; those of different groups do not delay
+/// each other.
 class Simulation {
  public:
   /// Throws InvalidArgument for a latency below 0 or a bandwidth that is not above 0.
   explicit Simulation(const Link& link);
-  const Link& link() const { return link_; }   ///< what it was made with
+  const Link& link() const { return link_; }   ///< the simulated link
   double seconds() const { return seconds_; }  ///< the clock
-  /// This rank computes for so long; collectives that were started go on meanwhile. Throws InvalidArgument below 0.
+  /// Advances the clock by a computation, during which started collectives continue. Throws InvalidArgument below 0.
   void compute(double seconds);
-  /// A wait ends: the clock is at least there.
+  /// Advances the clock to `seconds` if it is earlier, as at the end of a wait.
   void wait_until(double seconds) { seconds_ = seconds_ < seconds ? seconds : seconds_; }
 
  private:

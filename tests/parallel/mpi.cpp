@@ -138,7 +138,7 @@ TEST_CASE("mpi: ranks that disagree get an error that names both calls" * doctes
   });
   CHECK_MESSAGE(contains(error, "disagree"), error);
   const bool is_told = contains(error, "all_reduce of 6 f32") && contains(error, "another shape");
-  CHECK_MESSAGE((is_told || contains(error, "another rank says")), error);
+  CHECK_MESSAGE((is_told || contains(error, "another rank reports")), error);
   CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
   until_all_know->barrier();
 }

@@ -59,7 +59,7 @@ TEST_CASE("a rank that sends no heartbeat is lost, for all others") {
   const auto store = std::make_shared<par::InProcessStore>();
   store->set("watch/sign/1", "3 8");  // its last heartbeat
   Watched a(0, 3, store, milliseconds(50)), c(2, 3, store, std::chrono::hours(1));
-  for (Watched* each : {&a, &c}) CHECK(contains(each->failure(), "rank 1 is gone: nothing was heard of it for 50 ms"));
+  for (Watched* each : {&a, &c}) CHECK(contains(each->failure(), "rank 1 is gone: it sent no heartbeat for 50 ms"));
 }
 
 TEST_CASE("a rank that leaves in order is not lost, and the rank that it watched is watched by another") {

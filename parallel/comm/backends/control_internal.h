@@ -1,8 +1,8 @@
-// The control block of a shared-memory group: what ranks tell each other about the operations in flight.
+// The control block of a shared-memory group: the state of the operations in flight, shared by all ranks.
 //
-// Everything here is written by peers and trusted for nothing but progress: numbers are compared with what the local
-// geometry says, never used as positions. Counters only grow, so a slot is used again without being reset: each side
-// knows from its own history where a counter stands before an operation, and where it will stand after it.
+// Peers write this memory, so its values are trusted for progress only: numbers are compared with the local geometry
+// and never used as positions. Counters only grow, so a slot is reused without a reset: each rank knows from its own
+// history a counter's value before and after an operation.
 #pragma once
 
 #include <atomic>
@@ -22,16 +22,16 @@ inline constexpr int kMaxLocalRanks = 256;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct alignas(64) ControlHeader {
-  std::atomic<std::uint32_t> events;                // what sleepers sleep on
-  alignas(64) std::atomic<std::uint32_t> sleepers;  // nobody wakes anybody while it is 0
+  std::atomic<std::uint32_t> events;                // the futex on which ranks sleep
+  alignas(64) std::atomic<std::uint32_t> sleepers;  // number of sleeping ranks; none is woken if 0
   alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: Poison and culprit + 1
 };
 
 struct alignas(64) RankState {
-  std::atomic<std::uint64_t> busy;         // 1 + the operation it works on right now, or 0
-  std::atomic<std::uint64_t> inline_done;  // small operations it has finished: their copies may be overwritten
-  std::atomic<std::uint32_t> left;         // whether it has destroyed its group: Departure
-  // While it waits for other ranks: one of them + 1, and a count that grows with every look at it.
+  std::atomic<std::uint64_t> busy;         // 1 + the operation whose task the rank runs, or 0
+  std::atomic<std::uint64_t> inline_done;  // small operations the rank has finished: their copies may be overwritten
+  std::atomic<std::uint32_t> left;         // whether the rank has destroyed its group: Departure
+  // While the rank waits for others: 1 + one of them, and a count of its liveness checks.
   std::atomic<std::uint32_t> waits_for, looks;
 };
 
@@ -41,8 +41,8 @@ enum class Departure : std::uint32_t { kNone, kInOrder, kByError };
 // One rank's arrival at the operation of one slot.
 struct alignas(64) Arrival {
   std::atomic<std::uint64_t> sequence;                    // 1 + the operation's number, written last
-  std::atomic<std::uint64_t> what, count, place, detail;  // the fingerprint: must be the same on all ranks
-  std::atomic<std::uint64_t> ticket;                      // of Reduction::kArrival: drawn on arrival
+  std::atomic<std::uint64_t> what, count, place, detail;  // the fingerprint, which must be equal on all ranks
+  std::atomic<std::uint64_t> ticket;                      // for Reduction::kArrival: order of arrival
 };
 
 struct alignas(64) Counter {
@@ -55,7 +55,7 @@ struct Mailbox {
   alignas(64) std::atomic<std::uint64_t> read;
 };
 
-// Where things stand, for `size` ranks.
+// The layout of the control block for `size` ranks.
 class Control {
  public:
   Control(std::byte* base, int size) : base_(base), size_(static_cast<std::size_t>(size)) {}
@@ -65,13 +65,13 @@ class Control {
   Arrival& arrival(std::size_t slot, int r) const {
     return at<Arrival>(arrivals() + (slot * size_ + index(r)) * sizeof(Arrival));
   }
-  // Tasks of one rank's share that somebody has claimed.
+  // Number of claimed tasks of one rank's share.
   Counter& claimed(std::size_t slot, int r) const {
     return at<Counter>(claims() + (slot * size_ + index(r)) * sizeof(Counter));
   }
-  // Tasks that are done, of all shares.
+  // Number of completed tasks of all shares.
   Counter& done(std::size_t slot) const { return at<Counter>(dones() + slot * sizeof(Counter)); }
-  // Tickets that were drawn, so far.
+  // Number of tickets drawn so far.
   Counter& tickets(std::size_t slot) const { return at<Counter>(draws() + slot * sizeof(Counter)); }
   std::byte* inline_data(int r, std::uint64_t number) const {
     return base_ + inlines() + (index(r) * kInlineSlots + number % kInlineSlots) * kInlineBytes;

@@ -1,10 +1,11 @@
-// gloo: ranks on any hosts, over TCP. Its pairs move the bytes, by unbound buffers alone; the collectives are ours
-// (message_group.h), as gloo's own cannot tell that ranks disagree and take more messages for small tensors.
+// gloo: ranks on any hosts, over TCP. gloo's pairs move the bytes, through unbound buffers only. The collectives are
+// those of MessageGroup, because gloo's own cannot detect that ranks disagree and need more messages for small
+// tensors.
 //
-// Ranks read each other's addresses from the store, and on each connection both ends prove by a MAC that they know a
-// secret from there: a process that connects to a rank's port by chance, or by guess, is not taken for a peer. The store of
-// several hosts sends the secret inside TLS. All this checks identity and protects nothing: tensors are sent in the clear. A message that is larger than what was asked
-// for makes gloo end the process.
+// Ranks read each other's addresses from the store. On each connection both ends prove by a MAC that they know a
+// secret from the store, so a process that finds a rank's port is not accepted as a peer. A store of several hosts
+// sends the secret inside TLS. The proof authenticates peers only: tensors are sent unencrypted. A message larger than
+// its receive makes gloo end the process.
 #include <gloo/common/error.h>
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
@@ -29,8 +30,8 @@ namespace {
 
 constexpr int kNonceChannel = kChannels, kProofChannel = kChannels + 1, kWatchChannel = kChannels + 2;
 
-// gloo writes to sockets that peers may have closed. While this lives, that is an error code in this thread, not the
-// signal that ends the process.
+// gloo writes to sockets that peers may have closed. During the lifetime of this object such a write returns an error
+// code in this thread instead of ending the process by SIGPIPE.
 class WithoutBrokenPipe {
  public:
   WithoutBrokenPipe() {
@@ -53,7 +54,7 @@ class WithoutBrokenPipe {
   bool was_pending_ = false;
 };
 
-// One time-out for all that making a group takes.
+// One timeout for all steps of making a group.
 class TimeLeft {
  public:
   explicit TimeLeft(std::chrono::milliseconds timeout) : end_(Deadline::Clock::now() + timeout) {}
@@ -66,7 +67,7 @@ class TimeLeft {
   Deadline::Clock::time_point end_;
 };
 
-// Connections with all other ranks. As a gloo::rendezvous::Context, but that `abort` ends the waits for them, too.
+// Connections with all other ranks. Like gloo::rendezvous::Context, but `abort` also ends waits for connections.
 class Mesh final : public gloo::Context {
  public:
   Mesh(int rank, int size, const std::shared_ptr<gloo::transport::Device>& device, const TimeLeft& left)
@@ -82,7 +83,7 @@ class Mesh final : public gloo::Context {
     }
   }
 
-  // Ranks learn each other's addresses from `store`: each has one for every other rank, all of one length.
+  // Exchanges addresses through `store`: each rank has one for every other rank, all of one length.
   void connect(Store& store, const TimeLeft& left) {
     store.set(std::to_string(rank), addresses_);
     for (int peer = 0; peer < size; ++peer) {
@@ -101,19 +102,19 @@ class Mesh final : public gloo::Context {
     }
   }
 
-  // A wait that runs out closes every connection of a context and ends all waits for them.
+  // Starts a wait that times out, because a timeout closes every connection of a context and ends all waits for them.
   void abort() {
     char none = 0;
     const WithoutBrokenPipe guard;
     try {
       createUnboundBuffer(&none, sizeof(none))->waitRecv(nullptr, std::chrono::milliseconds(1));
     } catch (const gloo::Exception&) {
-      // As it should be.
+      // The timeout is intended.
     }
   }
 
  private:
-  std::string addresses_;  // of this rank: where each other rank connects with it
+  std::string addresses_;  // addresses at which each other rank connects to this one
 };
 
 constexpr std::chrono::hours kForever{24 * 365};
@@ -124,7 +125,7 @@ class GlooParcel final : public Parcel {
       : Parcel(peer), buffer_(std::move(buffer)), sending_(sending) {}
   gloo::transport::UnboundBuffer& buffer() { return *buffer_; }
 
-  // Waits until it is done or `abort` was called, before or meanwhile.
+  // Returns when the request is complete (true) or `abort` was called, before or meanwhile.
   bool finish() {
     if (!done_) done_ = sending_ ? buffer_->waitSend(nullptr, kForever) : buffer_->waitRecv(nullptr, kForever);
     return done_;
@@ -136,7 +137,7 @@ class GlooParcel final : public Parcel {
   bool sending_, done_ = false;
 };
 
-// Ends waits after a slice. A wait that is aborted loses nothing; one that runs out closes all connections.
+// Aborts waits after a slice. An aborted wait can be repeated, but a wait that times out closes all connections.
 class Alarm {
  public:
   Alarm() : thread_([this] { run(); }) {}
@@ -185,7 +186,7 @@ class Alarm {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Wait> waits_;
-  Deadline::Clock::time_point next_;  // when the thread wakes up by itself
+  Deadline::Clock::time_point next_;  // when the thread wakes up without a notification
   bool stopping_ = false;
   std::thread thread_;
 };
@@ -195,11 +196,11 @@ constexpr const char* kClosed = "its connection is closed";
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank) {
-    const WithoutBrokenPipe guard;  // gloo's thread inherits it
+    const WithoutBrokenPipe guard;  // gloo's thread inherits the signal mask
     gloo::transport::tcp::attr address(place.address.empty() ? "127.0.0.1" : place.address.c_str());
     auto device = gloo::transport::tcp::CreateDevice(address);
     auto second_device =
-        gloo::transport::tcp::CreateDevice(address);  // a thread of its own: results pass while parts come
+        gloo::transport::tcp::CreateDevice(address);  // a second thread: sends results while parts are received
     Digest secret = shared_secret(place);
     Mac mac(view(secret));
     wipe(secret);
@@ -254,7 +255,7 @@ class GlooTransport final : public Transport {
     return done;
   }
 
-  // A receive of what never comes tells, when it is waited for, of nothing but the connection's end.
+  // Nothing is ever sent to the receive `watch`, so a wait for it fails only if the connection has ended.
   bool is_closed(int peer) override {
     GlooParcel& watch = *watches_[static_cast<std::size_t>(peer)];
     const std::lock_guard lock(watches_mutex_);
@@ -295,7 +296,7 @@ class GlooTransport final : public Transport {
     return channel == Channel::kResults ? *results_ : *data_;
   }
 
-  // The secret that rank 0 drew for this group: the key of the hellos.
+  // Returns the random secret that rank 0 has drawn for this group, the MAC key of the handshake.
   Digest shared_secret(const Rendezvous& place) const {
     Digest secret;
     if (rank_ == 0) {
@@ -309,8 +310,8 @@ class GlooTransport final : public Transport {
     return secret;
   }
 
-  // Every rank asks every other to prove that it knows the secret: over a fresh nonce, both ranks and the mesh, so that a
-  // proof cannot be shown again elsewhere.
+  // Every rank asks every other to prove that it knows the secret: by a MAC over a fresh nonce, both ranks and the
+  // mesh, so that a proof cannot be replayed elsewhere.
   void greet(gloo::Context& mesh, Mac& mac, const Rendezvous& place, const TimeLeft& left) {
     const auto own_nonces = exchange(mesh, kNonceChannel, place, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
@@ -324,11 +325,11 @@ class GlooTransport final : public Transport {
     for (int peer = 0; peer < place.size; ++peer) {
       const auto r = static_cast<std::size_t>(peer);
       if (peer != rank_ && !same_secret(view(proofs.received[r]), view(proof(peer, rank_, own_nonces.sent[r]))))
-        throw CommError(fmt::format("init_process_group: gloo: a stranger answered for rank {}", peer));
+        throw CommError(fmt::format("init_process_group: gloo: an unauthenticated peer answered for rank {}", peer));
     }
   }
 
-  // A digest for every peer, and one from each.
+  // The digests sent to each peer and received from each.
   struct Digests {
     std::vector<Digest> sent, received;
   };
@@ -354,7 +355,7 @@ class GlooTransport final : public Transport {
     return digests;
   }
 
-  // gloo forgets a send whose connection ends meanwhile, so this looks around.
+  // gloo does not complete a send whose connection ends meanwhile, so this checks the watch and the deadline.
   void finish_proof(GlooParcel& parcel, const TimeLeft& left, FormationWatch* watch) {
     const auto fail = [&](const std::string& why) {
       return fmt::format("init_process_group: gloo: rank {} does not prove who it is: {}", parcel.peer(), why);
@@ -372,7 +373,8 @@ class GlooTransport final : public Transport {
 
   int rank_;
   std::vector<int> others_;  // all ranks but this one
-  // gloo does not send and receive on a connection at the same time, so results have connections apart from what is summed.
+  // gloo does not send and receive on one connection at the same time, so results and operands have separate
+  // connections.
   std::shared_ptr<Mesh> data_, results_, news_;
   Alarm alarm_;
   char never_ = 0;

@@ -1,4 +1,4 @@
-// local: ranks are threads of one process. For tests and for teaching: the same engine as shm, on plain memory.
+// local: ranks are threads of one process, for tests and for teaching. It uses the engine of shm on private memory.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,18 +25,18 @@ std::shared_ptr<Segment> map_segment(std::size_t block_bytes, std::size_t blocks
                                    std::shared_ptr<void>(base, [bytes](void* p) { munmap(p, bytes); }));
 }
 
-// What the threads of one group share.
+// The state that the threads of one group share.
 struct LocalGroup {
   struct Offer {
     std::shared_ptr<Segment> segment;
-    int takers;  // ranks that have yet to take it
+    int takers;  // number of ranks that have not taken the segment yet
   };
   std::shared_ptr<Segment> control, arena;
   std::mutex mutex;
-  std::map<std::uint64_t, Offer> offers;  // by the number of the allocation
+  std::map<std::uint64_t, Offer> offers;  // key: number of the allocation
 };
 
-// The groups of this process that are alive, by the name that rank 0 leaves in the store.
+// The live groups of this process, by the name that rank 0 puts in the store.
 class Registry {
  public:
   std::string add(const std::shared_ptr<LocalGroup>& group) {
@@ -46,7 +46,7 @@ class Registry {
     groups_[name] = group;
     return name;
   }
-  // Null where there is no such group, or not any more.
+  // Returns null if the group does not exist (any more).
   std::shared_ptr<LocalGroup> find(const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto found = groups_.find(name);
@@ -78,12 +78,12 @@ class LocalMemory final : public SharedMemory {
     return segment;
   }
   std::shared_ptr<Segment> arena() override { return group_->arena; }
-  void reserve_arena(std::size_t, std::size_t) override {}  // the memory of a process comes as it is touched
+  void reserve_arena(std::size_t, std::size_t) override {}  // the kernel allocates pages on first use
   void release_arena(std::size_t bytes) override {
     if (bytes > 0) madvise(group_->arena->block(rank_), bytes, MADV_DONTNEED);  // best effort
   }
   int cores() override { return usable_cores(); }
-  std::string lost(int) override { return {}; }  // a thread that is gone has left the group before
+  std::string lost(int) override { return {}; }  // a thread that ends has left the group before
 
  private:
   std::shared_ptr<LocalGroup> group_;
@@ -91,7 +91,7 @@ class LocalMemory final : public SharedMemory {
   std::uint64_t allocations_ = 0;
 };
 
-// Rank 0 makes the group, and the others find it.
+// Rank 0 makes the group, and the others look it up.
 std::shared_ptr<LocalGroup> join(const Rendezvous& place) {
   Store& store = *place.store;
   if (place.rank == 0) {

@@ -1,4 +1,4 @@
-// How a MessageGroup notices that a rank is lost or late, says so to the others, and ends.
+// Detection of lost and late ranks by a MessageGroup, failure reports to other ranks, and the group's end.
 #include <algorithm>
 
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
@@ -7,9 +7,9 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::seconds kNewsPatience{1};        // a rank that fails tells why before it hangs up
-constexpr std::chrono::milliseconds kUntilSilent{500};  // a rank that waits looks around, and answers, many times in it
-constexpr std::chrono::milliseconds kUntilSent{200};    // the news of a failure
+constexpr std::chrono::seconds kNewsPatience{1};        // a failing rank reports the reason before it disconnects
+constexpr std::chrono::milliseconds kUntilSilent{500};  // a waiting rank answers questions much more often
+constexpr std::chrono::milliseconds kUntilSent{200};    // for sending a failure report
 constexpr std::chrono::milliseconds kBetweenAnswers{1};
 constexpr std::uint8_t kQuestion = 1, kAnswer = 2;
 
@@ -17,8 +17,8 @@ bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poiso
 
 }  // namespace
 
-// Whether an operation cannot be complete without more from or to `peer`; what is here already, but has not been looked
-// at, is not missed.
+// True if an operation still needs a message from or to `peer`. Messages that have been received but not processed do
+// not count.
 bool MessageGroup::is_needed(const MessageWork& work, int peer) {
   const auto is_missed = [&](const auto& parcel) {
     return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
@@ -34,7 +34,8 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
                      [&](const auto& step) { return std::ranges::any_of(step.needs, is_missed); });
 }
 
-// After a slice of waiting for one rank: have others failed meanwhile, whom this one waits for later, or who tell so?
+// Liveness check after a slice of waiting for one rank. Throws PeerLost if another rank that is needed later is lost
+// or has reported a failure, or if the deadline has passed.
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
   lane_of(work.call).waits_for.store(waited_for, std::memory_order_relaxed);
   answer_questions();
@@ -49,7 +50,7 @@ void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline&
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
 }
 
-// Where the transport does not block: is there still hope for the front of a lane that nobody else works on?
+// Liveness check for the front of a queue that no other thread works on, if the transport does not block.
 void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline) {
   const std::shared_ptr<MessageWork> front = lane.queue.front();
   lane.is_driven = true;
@@ -60,9 +61,9 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const bool told = hear_of_failure(*front, peer, nullptr, &failure);
-      const bool is_missed = is_needed(*front, peer);  // afterwards: what it sent before is here then
+      const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
       if (is_missed && needed == kNobody) needed = peer;
-      if (!told || (has_left(failure.reason) && !is_missed)) continue;  // it has done its part
+      if (!told || (has_left(failure.reason) && !is_missed)) continue;  // the rank has done its part
       fail(failure);
       break;
     }
@@ -78,7 +79,7 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
   if (failure_) end_lanes();
 }
 
-// Makes the group unusable; the operations end when their lanes are looked at next.
+// Makes the group unusable; its operations end when their queues are processed next.
 void MessageGroup::fail(const Failure& failure) {
   {
     const std::lock_guard lock(mutex_);
@@ -99,7 +100,8 @@ MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerL
   return failure;
 }
 
-// A rank that an error made leave: the end of a third one may have been the error, in another group, and shows here, too.
+// Explains a rank that left because of an error. If the error was the end of a third rank, seen in another group, that
+// rank's connection closes here, too.
 MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, const Failure& departure) {
   for (Deadline patience(kUntilSilent); transport_->blocks() && !patience.passed();) {
     for (int peer = 0; peer < size_; ++peer) {
@@ -115,7 +117,7 @@ MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, c
   return departure;
 }
 
-// When the time is over. Another rank may have found out before, and told.
+// Explains a timeout. Another rank may have reported the failure before.
 MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int waited_for) {
   const bool transfer = work.call.is_message();
   std::vector<int> late;
@@ -125,7 +127,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
       const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
       if (slot.parcel && transport_->finish(*slot.parcel, nullptr)) continue;
     } catch (const PeerLost&) {
-      // A message that had not arrived before the time was up never will.
+      // The connection has ended, so the message will not arrive.
     }
     late.push_back(peer);
   }
@@ -147,14 +149,14 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   return failure;
 }
 
-// --- who waits for whom ---------------------------------------------------------------------------------------------------
+// --- questions between waiting ranks --------------------------------------------------------------------------------
 
 void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
   while (!own_signs_.empty()) {
     try {
       if (!transport_->finish(*own_signs_.front().parcel, nullptr)) break;
     } catch (const PeerLost&) {
-      // It needs no answer any more.
+      // The rank has ended and needs no answer.
     }
     own_signs_.pop_front();
   }
@@ -169,7 +171,7 @@ void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
   }
 }
 
-// While this rank waits, whichever of its threads does.
+// Called by any thread of this rank while it waits.
 void MessageGroup::answer_questions() {
   const std::lock_guard lock(news_mutex_);
   try {
@@ -189,11 +191,11 @@ void MessageGroup::answer_questions() {
       send_sign(kAnswer, got.root, waits_for);
     }
   } catch (const PeerLost&) {
-    // The library has ended.
+    // The transport has ended.
   }
 }
 
-// Asks these ranks for whom they wait. Returns those that have not answered after a while: they are stopped, or do not wait.
+// Asks ranks which rank they wait for. Returns those that do not answer in time: they are suspended, or do not wait.
 std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
   {
     const std::lock_guard lock(news_mutex_);
@@ -212,7 +214,7 @@ std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
   return silent;
 }
 
-// Returns the `late` ranks that do not wait for others themselves, or, where all do, the rank at the end of the chain.
+// Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at the end of the chain.
 std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
   std::vector<int> silent = unanswered(late);
   int last = late.front();
@@ -227,7 +229,7 @@ std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
   return silent.empty() ? late : silent;
 }
 
-// The news of a failure, from whichever rank has some.
+// Receives a failure report from any rank that has sent one.
 bool MessageGroup::hear_from_any(const MessageWork& work, Failure* failure) {
   for (int peer = 0; peer < size_; ++peer) {
     Failure heard;
@@ -238,7 +240,7 @@ bool MessageGroup::hear_from_any(const MessageWork& work, Failure* failure) {
   return false;
 }
 
-// --- news -----------------------------------------------------------------------------------------------------------------
+// --- failure reports ------------------------------------------------------------------------------------------------
 
 bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
   const auto r = static_cast<std::size_t>(peer);
@@ -264,23 +266,23 @@ void MessageGroup::tell_others(Poison reason, int culprit) {
     try {
       own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
     } catch (const PeerLost&) {
-      // It is the one, or knows by itself.
+      // The rank is the culprit, or detects the failure itself.
     }
   }
   if (reason == Poison::kLeft) return;
-  // This process may end at once, and what it has not sent by then with it.
+  // This process may end immediately, which would discard unsent reports.
   Deadline patience(kUntilSent);
   for (const auto& parcel : own_news_) {
     try {
       while (!transport_->finish(*parcel, &patience) && !transport_->is_closed(parcel->peer()) && !patience.passed()) {
       }
     } catch (const PeerLost&) {
-      // Likewise.
+      // The rank is the culprit, or detects the failure itself.
     }
   }
 }
 
-// After a failure, with the lock held: all operations are over but those that somebody still works on.
+// Ends all operations after a failure, except those that a thread still works on. The lock must be held.
 void MessageGroup::end_lanes() {
   const auto end_lane = [&](Lane& lane) {
     if (lane.is_driven) return;

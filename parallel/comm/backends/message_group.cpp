@@ -9,10 +9,10 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t kHeadsAhead = 4;                 // receives posted before anybody asks
-constexpr std::size_t kHeadedBytes = 16 * 1024;        // of data behind a head ...
-constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // ... and of all ranks together
-constexpr int kPollsBetweenClocks = 16;                // while waiting: is it time to look around?
+constexpr std::size_t kHeadsAhead = 4;                 // receives posted in advance
+constexpr std::size_t kHeadedBytes = 16 * 1024;        // maximum of data after a header
+constexpr std::size_t kHeadedBytesOfAll = 128 * 1024;  // maximum of data after the headers of all ranks
+constexpr int kPollsBetweenClocks = 16;                // polls between two looks at the clock
 constexpr std::chrono::milliseconds kBetweenChecks{1};
 
 }  // namespace
@@ -55,9 +55,9 @@ MessageGroup::MessageGroup(std::string name, const InitOptions& options, const R
 
 MessageGroup::~MessageGroup() {
   std::unique_lock lock(mutex_);
-  if (std::uncaught_exceptions() == 0) {  // else peers may never arrive
+  if (std::uncaught_exceptions() == 0) {  // during an exception peers may never arrive
     std::vector<std::shared_ptr<MessageWork>> dropped(collectives_.queue.begin(), collectives_.queue.end());
-    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)  // sends; nobody waits for what is received
+    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)  // sends only: dropped receives need not finish
       dropped.insert(dropped.end(), transfers_[r].queue.begin(), transfers_[r].queue.end());
     lock.unlock();
     for (const auto& work : dropped) {
@@ -66,7 +66,7 @@ MessageGroup::~MessageGroup() {
     lock.lock();
   }
   const bool leaves = !failure_;
-  if (leaves) failure_ = GroupFailure("its group is gone");  // what fails from now on is no news
+  if (leaves) failure_ = GroupFailure("its group is gone");  // later failures are not reported
   stopping_ = true;
   lock.unlock();
   if (leaves) {
@@ -89,7 +89,7 @@ Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device 
   return Storage::allocate(bytes, device);
 }
 
-// --- starting -------------------------------------------------------------------------------------------------------------
+// --- starting -------------------------------------------------------------------------------------------------------
 
 MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
   if (call.kind == Kind::kSend) return transfers_[static_cast<std::size_t>(call.root)];
@@ -110,17 +110,17 @@ std::shared_ptr<Work> MessageGroup::start(Call call) {
     else if (work->call.kind != Kind::kRecv)
       send_heads(*work);
   } catch (const PeerLost& lost) {
-    fail(explain(*work, lost));  // its wait throws
+    fail(explain(*work, lost));  // wait() of the operation throws
   }
   const std::lock_guard lock(mutex_);
   Lane& lane = lane_of(work->call);
   lane.queue.push_back(work);
   if (failure_) end_lanes();
-  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // a send is with gloo
+  if (transport_->blocks() && !quick && work->call.kind != Kind::kSend) ask_thread(lane);  // gloo sends by itself
   return work;
 }
 
-// --- driving --------------------------------------------------------------------------------------------------------------
+// --- driving --------------------------------------------------------------------------------------------------------
 
 MessageGroup::Mailbox& MessageGroup::mailbox_of(const MessageWork& work, int peer) {
   return (work.call.kind == Kind::kRecv ? transfer_heads_ : heads_)[static_cast<std::size_t>(peer)];
@@ -132,15 +132,16 @@ void MessageGroup::post_slot(Mailbox& box, Mailbox::Slot slot) {
   try {
     last.parcel = transport_->receive(box.peer, box.channel, last.memory.data(), last.memory.size());
   } catch (const PeerLost&) {
-    last.parcel = nullptr;  // it has left after all that was to be done; whoever listens here will hear so
+    last.parcel = nullptr;  // the peer has left; a later listen() to the slot throws
   }
 }
 
-// Whether a parcel is done; with a deadline, where the transport blocks, not before.
+// Returns whether a request is complete. With a deadline, on a transport that blocks, returns only when it is
+// complete.
 bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* deadline) {
   while (!transport_->finish(parcel, deadline)) {
     if (!deadline) return false;
-    if (transport_->is_closed(parcel.peer())) {  // gloo forgets a send whose connection ends meanwhile
+    if (transport_->is_closed(parcel.peer())) {  // gloo never completes a send whose connection ends
       if (transport_->finish(parcel, nullptr)) return true;
       throw PeerLost{parcel.peer(), "its connection is closed", false};
     }
@@ -149,7 +150,7 @@ bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* dea
   return true;
 }
 
-// The heads of this operation from all that send one; false where one is not there yet.
+// Receives and checks the headers of all ranks that send one; false if one has not arrived yet.
 bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
   const Call& call = work.call;
   for (; call.kind != Kind::kSend && work.heard < size_; ++work.heard) {
@@ -164,7 +165,7 @@ bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
   return true;
 }
 
-// The front slots have been read: they take the heads of later operations.
+// Posts the front slots, which have been read, again for the headers of later operations.
 void MessageGroup::recycle_heads(MessageWork& work) {
   for (int peer = 0; peer < size_; ++peer) {
     if (work.call.kind == Kind::kSend || peer == rank_ || (work.call.kind == Kind::kRecv && peer != work.call.root))
@@ -176,7 +177,8 @@ void MessageGroup::recycle_heads(MessageWork& work) {
   }
 }
 
-// As far as it goes: to the end with a deadline where the transport blocks. Returns whether it is complete.
+// Advances an operation as far as possible: to its end with a deadline on a transport that blocks. Returns whether it
+// is complete.
 bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
   const auto finish_all = [&](Parcels& parcels) {
     for (; !parcels.empty(); parcels.pop_back()) {
@@ -198,7 +200,7 @@ bool MessageGroup::advance(MessageWork& work, Deadline* deadline) {
   return finish_all(work.last);
 }
 
-// Works on the front of a lane that nobody else works on. Returns whether that is over, well or not.
+// Works on the front of a queue that no other thread works on. Returns whether that operation has completed or failed.
 bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline) {
   const std::shared_ptr<MessageWork> work = lane.queue.front();
   lane.is_driven = true;
@@ -245,7 +247,7 @@ void MessageGroup::run_thread(Lane& lane) {
   }
 }
 
-// Where the transport does not block: as far as everything goes.
+// Advances all queues as far as possible, if the transport does not block.
 void MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
   const auto poll_lane = [&](Lane& lane) {
     while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) continue;

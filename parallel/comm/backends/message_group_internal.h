@@ -1,12 +1,14 @@
-// The engine of the backends whose ranks exchange messages, gloo and mpi: all collectives made of sends and receives.
+// The engine of the message-passing backends gloo and mpi: all collectives are built from sends and receives.
 //
-// Every operation begins with a head from each rank to each other: what it is about to do, so that ranks which disagree
-// find out before any data moves. Small operations carry their data behind the head and are complete with it. In larger
-// reductions each element has an owner, which receives that element of all ranks, combines in canonical order and, where
-// all need the result, sends it to them: 2 (n-1) / n of the bytes per rank, and the same bits as on shm.
+// Every operation begins with a header from each rank to each other, which describes the call, so that a disagreement
+// is found before any data is sent. Small operations append their data to the header and need no other message. In
+// larger reductions each element has an owner, which receives that element from all ranks, combines them in canonical
+// order and, if all ranks need the result, sends it to them: 2 (n-1) / n of the bytes per rank, and the same bits as
+// on shm.
 //
-// Heads go out when an operation is started. What remains is done by whoever waits; where waiting blocks (gloo), larger
-// operations have a thread, so that they proceed while the caller computes and no receive waits behind another.
+// Headers are sent when an operation is started. Waiting threads do the rest. If waiting blocks (gloo), larger
+// operations have their own thread, so that they proceed while the caller computes and no receive waits behind
+// another.
 #pragma once
 
 #include <atomic>
@@ -28,7 +30,7 @@ namespace lockstep::parallel {
 class MessageGroup;
 using Parcels = std::vector<std::unique_ptr<Parcel>>;
 
-// What goes before the data of an operation, or instead of an operation: the news of a failure.
+// The header of an operation's data. A failure is also reported as a header.
 struct Head {
   static constexpr std::uint32_t kMagic = 0x6c6b7374;
   std::uint32_t magic = kMagic;
@@ -36,15 +38,15 @@ struct Head {
   std::int32_t root = 0, tag = 0;
   std::int64_t count = 0;
   std::uint64_t number = 0, detail = 0;
-  std::byte padding[24] = {};  // data behind it starts on 64 bytes
+  std::byte padding[24] = {};  // aligns the data that follows to 64 bytes
 };
 static_assert(sizeof(Head) == 64);
 
 class MessageWork final : public Work {
  public:
   struct Step {
-    Parcels needs;               // when these are done ...
-    std::function<void()> then;  // ... this may be
+    Parcels needs;               // requests to complete first
+    std::function<void()> then;  // called after them
   };
 
   MessageWork(MessageGroup* group, Call call) : group(group), call(std::move(call)) {}
@@ -54,12 +56,12 @@ class MessageWork final : public Work {
 
   MessageGroup* const group;
   const Call call;
-  int heard = 0;       // the ranks before this one have said what they do
-  bool begun = false;  // all have
+  int heard = 0;       // headers of the ranks below this one have been received
+  bool begun = false;  // all headers have been received
   std::vector<Step> steps;
   std::size_t next_step = 0;
-  Parcels last;                     // must be done when all steps are
-  std::vector<std::byte> outgoing;  // heads, with the data of small operations
+  Parcels last;                     // requests to complete after all steps
+  std::vector<std::byte> outgoing;  // headers, with the data of small operations
   GroupFailure failure;
   std::atomic<bool> over = false;  // complete or failed; `group` may be gone then
 };
@@ -80,17 +82,17 @@ class MessageGroup final : public Backend {
   friend class MessageWork;
 
   static constexpr int kNobody = -1, kNoAnswer = -2;
-  // Operations that are done one after another: all collectives; all transfers with one peer in one direction.
+  // A queue of operations that run one after another: all collectives; all transfers with one peer in one direction.
   struct Lane {
     std::deque<std::shared_ptr<MessageWork>> queue;
-    bool is_driven = false;  // somebody works on the front
-    // Where the transport blocks, made when first wanted: works on the lane until that is empty.
+    bool is_driven = false;  // a thread works on the front
+    // Only if the transport blocks, started on first use: works until the queue is empty.
     std::thread thread;
     std::condition_variable thread_wanted;
     bool wants_thread = false;
-    std::atomic<int> waits_for{kNobody};  // a rank, while somebody waits for it
+    std::atomic<int> waits_for{kNobody};  // the rank that a thread waits for
   };
-  // Receives that were posted for the next heads from one peer.
+  // Receives posted for the next headers from one peer.
   struct Mailbox {
     struct Slot {
       std::vector<std::byte> memory;
@@ -106,12 +108,12 @@ class MessageGroup final : public Backend {
 
   // --- what an operation sends and receives (message_plan.cpp) ---
   bool is_small(const Call& call) const;
-  std::byte* data_for(const Call& call, int peer) const;    // null: nothing
-  std::byte* place_from(const Call& call, int peer) const;  // null: nothing
+  std::byte* data_for(const Call& call, int peer) const;    // null if nothing is sent
+  std::byte* place_from(const Call& call, int peer) const;  // null if nothing is received
   void keep_own_part(const Call& call) const;
   void send_heads(MessageWork& work);
   void send_transfer(MessageWork& work);
-  void begin(MessageWork& work);  // once all heads agree
+  void begin(MessageWork& work);  // once all headers agree
   void finish_small(MessageWork& work);
   void begin_exchange(MessageWork& work);
   void begin_reduction(MessageWork& work);
@@ -166,30 +168,30 @@ class MessageGroup final : public Backend {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool canonical_;
-  std::size_t small_bytes_;  // of data behind a head
+  std::size_t small_bytes_;  // maximum of data after a header
   std::unique_ptr<Transport> transport_;
 
-  std::mutex mutex_;  // of what follows up to stopping_; the front of a lane belongs to who drives it
+  std::mutex mutex_;  // guards the members up to stopping_; the front of a queue belongs to the thread that drives it
   std::condition_variable changed_;
   Lane collectives_;
   std::vector<Lane> transfers_;  // by peer: sends, then receives
-  GroupFailure failure_;         // what made the group unusable
+  GroupFailure failure_;         // why the group is unusable
   bool stopping_ = false;
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
-  std::vector<std::byte> staging_;               // of reductions: pieces of the others' data
-  std::mutex news_mutex_;                        // of the receives of news: several lanes may fail at once
-  std::vector<Head> news_;                       // of failures, by peer; the last one is this rank's own
+  std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
+  std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
+  std::vector<Head> news_;                       // failure reports by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
-  // The rank that each rank waits for; ranks ask each other when their time is over. Also under news_mutex_.
+  // The rank that each rank waits for. Ranks ask each other after a timeout. Also guarded by news_mutex_.
   struct Sign {
     Head head;
     std::unique_ptr<Parcel> parcel;
   };
-  Head question_;  // the next one from any rank, or an answer
+  Head question_;  // the next question or answer from any rank
   std::unique_ptr<Parcel> question_parcel_;
   std::deque<Sign> own_signs_;
-  std::vector<int> answers_;  // by peer: for whom it waits, or kNoAnswer
+  std::vector<int> answers_;  // by peer: the rank it waits for, or kNoAnswer
 };
 
 }  // namespace lockstep::parallel

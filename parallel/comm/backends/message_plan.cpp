@@ -1,4 +1,4 @@
-// What each kind of operation of a MessageGroup sends and receives.
+// The messages that each kind of operation of a MessageGroup sends and receives.
 #include <algorithm>
 #include <cstring>
 
@@ -9,10 +9,10 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t kPieceBytes = 1 << 20;    // of a reduction: what is received while the one before is added
-constexpr std::int64_t kPiecesAhead = 16;       // at most, whose receives are posted, so that senders need not wait ...
-constexpr std::size_t kStagedBytes = 64 << 20;  // ... in about this much memory for all peers
-constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below what MPI counts
+constexpr std::size_t kPieceBytes = 1 << 20;    // of a reduction: received while the previous piece is added
+constexpr std::int64_t kPiecesAhead = 16;       // maximum of receives posted in advance, so that senders need not wait
+constexpr std::size_t kStagedBytes = 64 << 20;  // approximate memory of those receives for all peers
+constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below the int limit of MPI's counts
 
 std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }
 std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
@@ -23,7 +23,7 @@ bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
 
-// Every peer gets other data.
+// True if a rank sends different data to each peer.
 bool sends_parts(Kind kind) {
   return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
 }
@@ -37,7 +37,7 @@ Head head_of(const Call& call) {
             .count = call.count,
             .number = call.number,
             .detail = call.detail};
-  if (call.is_message()) {  // their shapes may differ
+  if (call.is_message()) {  // the tensors' shapes may differ
     head.kind = static_cast<std::uint8_t>(Kind::kSend);
     head.root = 0;
     head.number = head.detail = 0;
@@ -54,11 +54,11 @@ void combine_into(const Call& call, std::span<const void* const> inputs, void* o
 
 }  // namespace
 
-// --- heads, with the data of small operations -----------------------------------------------------------------------------
+// --- headers, with the data of small operations ---------------------------------------------------------------------
 
 bool MessageGroup::is_small(const Call& call) const { return bytes_of(call) <= small_bytes_; }
 
-// What `peer` gets of this rank, where operations are one exchange.
+// Returns the data that this rank sends to `peer` in an operation that is a single exchange.
 std::byte* MessageGroup::data_for(const Call& call, int peer) const {
   switch (call.kind) {
     case Kind::kAllReduce:
@@ -82,7 +82,7 @@ std::byte* MessageGroup::data_for(const Call& call, int peer) const {
   }
 }
 
-// Where what comes from `peer` belongs; reductions combine it instead.
+// Returns the destination of data from `peer`; null for reductions, which combine it.
 std::byte* MessageGroup::place_from(const Call& call, int peer) const {
   switch (call.kind) {
     case Kind::kBroadcast:
@@ -159,7 +159,7 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
                                                          : ", of another shape or scale"));
 }
 
-// --- all heads are there and agree ----------------------------------------------------------------------------------------
+// --- after all headers agree ----------------------------------------------------------------------------------------
 
 void MessageGroup::begin(MessageWork& work) {
   const Call& call = work.call;
@@ -178,7 +178,7 @@ void MessageGroup::begin(MessageWork& work) {
   is_reduction(call.kind) ? begin_reduction(work) : begin_exchange(work);
 }
 
-// The data came behind the heads, which are still in the mailboxes.
+// Completes a small operation, whose data follows the headers in the slots.
 void MessageGroup::finish_small(MessageWork& work) {
   const Call& call = work.call;
   const auto data_of = [&](int peer) { return mailbox_of(work, peer).slots.front().memory.data() + sizeof(Head); };
@@ -223,9 +223,9 @@ void MessageGroup::begin_exchange(MessageWork& work) {
   keep_own_part(call);
 }
 
-// --- large reductions ---------------------------------------------------------------------------------------------------
+// --- large reductions -----------------------------------------------------------------------------------------------
 
-// The elements of `in` that a rank receives from all and combines.
+// Returns the elements of `in` that a rank receives from all ranks and combines.
 MessageGroup::Range MessageGroup::owned(const Call& call, int rank) const {
   if (call.kind == Kind::kReduceScatter) return {rank * call.count, (rank + 1) * call.count};
   if (call.kind == Kind::kReduce) return {0, rank == call.root ? call.count : 0};
@@ -234,7 +234,8 @@ MessageGroup::Range MessageGroup::owned(const Call& call, int rank) const {
   return {std::min(call.count, lines * rank / size_ * line), std::min(call.count, lines * (rank + 1) / size_ * line)};
 }
 
-// With many ranks smaller ones: there is room for some of everybody's.
+// Returns the elements of a piece. With many ranks pieces are smaller, so that the staging memory holds several per
+// rank.
 std::int64_t MessageGroup::piece_elements(std::size_t item) const {
   const std::size_t bytes =
       std::max<std::size_t>(kPieceBytes / static_cast<std::size_t>(std::max(1, size_ / 4)), 65536);
@@ -271,7 +272,7 @@ void MessageGroup::begin_reduction(MessageWork& work) {
   }
 }
 
-// All others' data of a piece of this rank's elements.
+// Posts receives for all other ranks' data of a piece of this rank's elements.
 void MessageGroup::receive_piece(Parcels& parcels, const Call& call, std::int64_t piece) {
   const std::size_t item = item_size(call.dtype);
   const Range own = owned(call, rank_);

@@ -1,10 +1,10 @@
-// mpi: ranks that mpirun started. Collectives are made of MPI's sends and receives (message_group.h), but for large
-// broadcasts, gathers to all and exchanges among all with Reduction::kNative, which are MPI's own.
+// mpi: ranks that were started by mpirun. Collectives consist of MPI's sends and receives (MessageGroup), except large
+// broadcast, all_gather and all_to_all with Reduction::kNative, which use MPI's own collectives.
 //
-// MPI is initialised once a process, on first use, unless the program has done so; then it is the program's to finalize.
-// All calls test: none blocks, so that waiting ends by the deadline. If MPI was initialised with less than
-// MPI_THREAD_MULTIPLE, one thread may use groups.
-#define OMPI_SKIP_MPICXX 1  // the C++ bindings that MPI has given up
+// MPI is initialised once per process, on first use, unless the program has initialised it; then the program finalizes
+// it. All calls test and none blocks, so that waiting ends by the deadline. If MPI was initialised with less than
+// MPI_THREAD_MULTIPLE, only one thread may use groups.
+#define OMPI_SKIP_MPICXX 1  // the removed C++ bindings of MPI
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
@@ -27,14 +27,14 @@ void check(int code, const char* what) {
   throw CommError(fmt::format("mpi: {}: {}", what, std::string(text, static_cast<std::size_t>(length))));
 }
 
-// A group's communicator after its end. MPI gives its number to a new one, which then gets what is still under way here:
-// so it is freed when every peer has said goodbye, after which nothing comes.
+// The communicator of a destroyed group. MPI reuses the number of a freed communicator, and messages in flight would
+// reach the new one, so it is freed after the goodbye of every peer, which is the peer's last message.
 struct Retired {
   MPI_Comm comm;
-  std::vector<MPI_Request> goodbyes;  // sent and expected
+  std::vector<MPI_Request> goodbyes;  // sends and receives
 };
 
-// What this process did about MPI, for its end.
+// The use of MPI by this process, for its end.
 struct Use {
   std::mutex mutex;
   std::vector<Retired> retired;
@@ -46,7 +46,7 @@ Use& use() {
   return instance;
 }
 
-// The program may have done so, or be at its end, where a group can outlive MPI.
+// The program may have finalized MPI, or is at its end, where a group can outlive MPI.
 bool is_finalized() {
   int finalized = 1;
   return MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0;
@@ -160,14 +160,14 @@ class MpiTransport final : public Transport {
     lost_if(MPI_Test(&static_cast<MpiParcel&>(parcel).request, &done, MPI_STATUS_IGNORE), parcel.peer());
     return done != 0;
   }
-  bool is_closed(int) override { return false; }  // mpirun ends the job
+  bool is_closed(int) override { return false; }  // mpirun ends the job if a rank dies
   bool blocks() const override { return false; }
 
-  // What every rank gets from others is MPI's to spread; sums are not: MPI_Iallreduce of OpenMPI 4.1 takes 2 to 4 times as
-  // long as the group's own, which keeps up with MPI_Allreduce, and that can only block.
+  // MPI's collectives are used for data that every rank receives, but not for sums: MPI_Iallreduce of OpenMPI 4.1
+  // takes 2 to 4 times as long as the group's own, which is as fast as the blocking MPI_Allreduce.
   std::unique_ptr<Parcel> start_native(const Call& call) override {
     const std::int64_t bytes = call.count * static_cast<std::int64_t>(item_size(call.dtype));
-    if (bytes > 1 << 30) return nullptr;  // more than MPI counts
+    if (bytes > 1 << 30) return nullptr;  // near the int limit of MPI's counts
     auto parcel = std::make_unique<MpiParcel>(-1, false);
     const auto count = static_cast<int>(bytes);
     void* const in = call.in.defined() ? call.in.raw_data() : nullptr;
@@ -187,7 +187,7 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // Messages are left to MPI; after a failure the communicator is never freed.
+  // MPI completes pending messages. After a failure the communicator is never freed.
   void hang_up(bool failed) override {
     failed_ = failed;
     if (!failed) return;

@@ -1,8 +1,8 @@
-// nccl: ranks with a GPU each. NCCL's kernels run on a stream of their own, after what the device was asked to compute
-// before; `wait` returns when they are done, so that whatever is started next comes later on any stream.
+// nccl: each rank has a GPU. NCCL's kernels run on a separate stream, after the kernels launched before on the compute
+// stream. `wait` returns when they are done, so kernels launched afterwards on any stream run later.
 //
-// NCCL cannot tell that ranks disagree about an operation: they wait for each other, up to the group's timeout, whose error
-// says how far each rank is. It adds in an order of its own, so canonical sums are refused.
+// NCCL cannot detect that ranks disagree about an operation: the ranks wait for each other until the group's timeout,
+// whose error shows the progress of each rank. NCCL's order of additions is its own, so canonical sums are refused.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,13 +27,13 @@ namespace {
 
 constexpr int kSpins = 5000;
 constexpr std::chrono::microseconds kBetweenLooks{50};
-constexpr std::uint64_t kLooksBetweenQuestions = 64;  // to NCCL, which takes a lock to answer
-constexpr int kSharedGpuPatience = 10;  // ranks on one GPU take turns: everything gets so many times the time
+constexpr std::uint64_t kLooksBetweenQuestions = 64;  // for asynchronous errors of NCCL, which takes a lock
+constexpr int kSharedGpuPatience = 10;                // factor of the timeout for ranks that share a GPU
 
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }  // what waits for it goes on to
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }  // pending waits for the event still complete
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   cudaEvent_t get() const { return event_; }
@@ -50,11 +50,11 @@ class NcclWork final : public GroupWork<NcclGroup> {
   void wait() override;
   bool is_completed() override;
 
-  Call call;  // keeps the tensors until it is over
+  Call call;  // keeps the tensors until the operation is over
   Event done;
 };
 
-// --- what NCCL calls things -----------------------------------------------------------------------------------------------
+// --- NCCL's types and operators -------------------------------------------------------------------------------------
 
 ncclDataType_t type_of(const Call& call) {
   switch (call.dtype) {
@@ -75,7 +75,7 @@ ncclDataType_t type_of(const Call& call) {
   }
 }
 
-// A number in a floating-point type, as NCCL reads it: in that of the tensor.
+// A scalar in the tensor's floating-point type, as NCCL reads it.
 union Factor {
   Factor(double value, DType dtype) {
     if (dtype == kFloat64)
@@ -93,7 +93,7 @@ union Factor {
   BFloat16 bf16;
 };
 
-// Of a reduction; one with a factor of its own lives as long as this.
+// The operator of a reduction. An operator with a factor is created here and destroyed by the destructor.
 class Operator {
  public:
   Operator(const Call& call, ncclComm_t comm) : comm_(comm) {
@@ -109,7 +109,7 @@ class Operator {
     }
   }
   ~Operator() {
-    if (made_) static_cast<void>(ncclRedOpDestroy(op_, comm_));  // NCCL keeps what it has begun
+    if (made_) static_cast<void>(ncclRedOpDestroy(op_, comm_));  // started operations still complete
   }
   Operator(const Operator&) = delete;
   Operator& operator=(const Operator&) = delete;
@@ -123,7 +123,7 @@ class Operator {
   bool made_ = false;
 };
 
-// Sends and receives that make progress together. What NCCL says first that is not success is told at the end.
+// Sends and receives in one NCCL group. The first status that is not success is returned at the end.
 class Exchange {
  public:
   Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream), status_(ncclGroupStart()) {}
@@ -150,7 +150,7 @@ const std::byte* bytes_at(const Tensor& t, std::size_t offset = 0) {
 }
 std::byte* place_at(const Tensor& t, std::size_t offset = 0) { return static_cast<std::byte*>(t.raw_data()) + offset; }
 
-// Parts of one tensor to or from each rank, the other side being one part.
+// Sends or receives parts of one tensor to or from each rank; the peer has one part.
 ncclResult_t exchange(const Call& call, ncclComm_t comm, cudaStream_t stream, int rank, int size) {
   const std::size_t item = item_size(call.dtype), part = static_cast<std::size_t>(call.count) * item;
   Exchange parts(comm, stream);
@@ -217,7 +217,7 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int 
   }
 }
 
-// --- the group ------------------------------------------------------------------------------------------------------------
+// --- the group ------------------------------------------------------------------------------------------------------
 
 class NcclGroup final : public Backend {
  public:
@@ -266,7 +266,7 @@ NcclGroup::~NcclGroup() {
     try {
       if (work->group && std::uncaught_exceptions() == 0) wait(*work);
     } catch (const Error&) {
-      // The operation keeps the error; nobody waits for it.
+      // The operation keeps the error; the user did not wait for it.
     }
     if (!work->group) continue;
     communicator_->abort();  // peers may never arrive
@@ -278,7 +278,7 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
   capture::forbid(call.describe().c_str(), communicator_->device());
   while (!in_flight_.empty() && (!in_flight_.front()->group || poll(*in_flight_.front()))) in_flight_.pop_front();
   if (communicator_->watch().has_failed()) GroupFailure(communicator_->watch().failure()).check_usable(call);
-  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // what ranks have in common
+  if (!call.is_message()) communicator_->watch().set_collectives(call.number + 1);  // numbers of messages differ
   const cudaStream_t compute = compute_stream(communicator_->device()), own = communicator_->stream();
   const auto work = std::make_shared<NcclWork>(this, std::move(call));
   check(cudaEventRecord(computed_.get(), compute), "cudaEventRecord");
@@ -297,10 +297,10 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
   return work;
 }
 
-// Whether it is over, well or not.
+// Returns whether the operation has completed or failed.
 bool NcclGroup::look(NcclWork& work) {
   const cudaError_t status = cudaEventQuery(work.done.get());
-  const bool failed = communicator_->watch().has_failed();  // then NCCL's kernels have been ended, which is no success
+  const bool failed = communicator_->watch().has_failed();  // an aborted kernel also ends, without success
   if (status == cudaSuccess && !failed) {
     work.group = nullptr;
     return true;
@@ -342,11 +342,11 @@ void NcclGroup::wait(NcclWork& work) {
                   fmt::format("not complete after {} ms on rank {}: {}", timeout_.count(), rank_,
                               communicator_->watch().progress()),
                   true);
-    std::this_thread::sleep_for(kBetweenLooks);  // a stream that never ends cannot be waited for with a limit
+    std::this_thread::sleep_for(kBetweenLooks);  // CUDA has no wait with a timeout
   }
 }
 
-// --- making one -----------------------------------------------------------------------------------------------------------
+// --- construction ---------------------------------------------------------------------------------------------------
 
 Device device_for(const InitOptions& options, const Rendezvous& place) {
   if (options.device) {
@@ -367,7 +367,7 @@ GpuIdentity identity_of(Device device) {
   return {machine_mark(), uuid, device.to_string()};
 }
 
-// NCCL refuses two ranks on one GPU of one host, so each process says that it is a host.
+// NCCL refuses two ranks on one GPU of one host, so each process reports a host name of its own.
 void pretend_to_be_a_host() {
   if (setenv("NCCL_HOSTID", fmt::format("lockstep-{}", getpid()).c_str(), 0) != 0)
     throw CommError("init_process_group: nccl: NCCL_HOSTID cannot be set");
@@ -376,9 +376,9 @@ void pretend_to_be_a_host() {
 std::unique_ptr<Backend> make_nccl(const InitOptions& options, const Rendezvous& place) {
   LOCKSTEP_CHECK(place.store, "init_process_group: the backend nccl needs a store; use env://");
   LOCKSTEP_CHECK(options.reduction == Reduction::kNative,
-                 "init_process_group: nccl adds in an order of its own; take Reduction::kNative, or another backend");
+                 "init_process_group: nccl does not add in canonical order; use Reduction::kNative or another backend");
   const Device device = device_for(options, place);
-  compute_stream(device);  // throws where there is no such GPU, before anything is shared
+  compute_stream(device);  // throws if the GPU does not exist, before identities are exchanged
   const std::vector<GpuIdentity> all = exchange_gpus(*place.store, place.rank, place.size, identity_of(device));
   const bool shares = check_shared_gpu(all, options.backend_options.get<NcclOptions>().allow_shared_gpu);
   if (shares) pretend_to_be_a_host();

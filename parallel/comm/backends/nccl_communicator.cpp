@@ -11,9 +11,9 @@ namespace lockstep::parallel::nccl {
 namespace {
 
 constexpr std::chrono::microseconds kBetweenLooks{50};
-constexpr std::chrono::seconds kFarewell{5};  // for NCCL to end in order
+constexpr std::chrono::seconds kFarewell{5};  // for an orderly ncclCommFinalize
 
-// Rank 0 draws it, and the others find it in the store.
+// Returns the id that rank 0 has made, which the other ranks read from the store.
 ncclUniqueId meet(const Rendezvous& place) {
   ncclUniqueId id;
   if (place.rank == 0) {
@@ -27,7 +27,8 @@ ncclUniqueId meet(const Rendezvous& place) {
   return id;
 }
 
-// Communication memory: its registration ends before it, and both before the communicator, if that lives.
+// Communication memory. It is deregistered before it is freed, and both before the communicator ends, if that is
+// alive.
 struct Memory {
   std::weak_ptr<Communicator> communicator;
   Device device;
@@ -35,7 +36,7 @@ struct Memory {
   void* handle = nullptr;
   ~Memory() {
     if (!data) return;
-    // After a failure, or at the end of the process, there is nobody to tell; the memory goes also without a communicator.
+    // Errors after a failure, or at the end of the process, are ignored. Memory is freed even without a communicator.
     try {
       check(cudaStreamSynchronize(compute_stream(device)), "cudaStreamSynchronize");
       if (const auto owner = communicator.lock(); owner && handle)
@@ -51,7 +52,7 @@ struct Memory {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) [[likely]]
     return;
-  static_cast<void>(cudaGetLastError());  // an error that is not sticky is not told twice
+  static_cast<void>(cudaGetLastError());  // clears the error, unless it is sticky
   throw DeviceError(fmt::format("nccl: {}: {} ({})", call, cudaGetErrorString(status), cudaGetErrorName(status)));
 }
 
@@ -62,7 +63,7 @@ void check(ncclResult_t status, const char* call) {
 
 cudaStream_t compute_stream(Device device) {
   const auto stream = static_cast<cudaStream_t>(accelerator(device).compute_stream(device.index()));
-  check(cudaSetDevice(device.index()), "cudaSetDevice");  // this module has a runtime of its own
+  check(cudaSetDevice(device.index()), "cudaSetDevice");  // this module has its own CUDA runtime
   return stream;
 }
 
@@ -71,7 +72,7 @@ Communicator::Communicator(const Rendezvous& place, Device device, std::chrono::
   compute_stream(device);
   watch_ = std::make_unique<PeerWatch>(
       PeerWatchOptions{.rank = place.rank, .size = place.size, .store = place.store}, [this] {
-        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL puts back the one it found: not GPU 0 of all ranks
+        static_cast<void>(cudaSetDevice(device_.index()));  // NCCL restores this device, else GPU 0
         abort();
       });
   try {
@@ -105,7 +106,7 @@ Communicator::~Communicator() {
   if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
 }
 
-// In order, as far as the others still do.
+// Ends the communicator in order, if the other ranks still do.
 void Communicator::finalize() {
   Deadline deadline(kFarewell);
   ncclResult_t status;
@@ -135,7 +136,7 @@ void Communicator::run(const char* what, FunctionRef<ncclResult_t(ncclComm_t com
   settle(what, status, deadline);
 }
 
-// A communicator that does not block says "in progress", and is asked until it says something else.
+// Polls a non-blocking communicator until it no longer reports "in progress".
 void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadline) {
   if (status != ncclSuccess && status != ncclInProgress)
     throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(nullptr)));
@@ -150,8 +151,8 @@ void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadl
     }
     if (deadline.passed())
       throw CommTimeout(
-          fmt::format("nccl: {}: not all ranks came within {} ms: {}", what, timeout_.count(), watch_->progress()));
-    std::this_thread::sleep_for(kBetweenLooks);  // NCCL is asked; it has nothing to wait for
+          fmt::format("nccl: {}: ranks did not connect within {} ms: {}", what, timeout_.count(), watch_->progress()));
+    std::this_thread::sleep_for(kBetweenLooks);  // NCCL can only be polled
   }
 }
 
@@ -174,7 +175,7 @@ Ref<Storage> Communicator::allocate(const std::shared_ptr<Communicator>& communi
   memory->communicator = communicator;
   communicator->run("ncclCommRegister", [&](ncclComm_t comm) {
     const ncclResult_t status = ncclCommRegister(comm, memory->data, size, &memory->handle);
-    return status == ncclInvalidUsage ? ncclSuccess : status;  // this NCCL, or this machine, registers nothing
+    return status == ncclInvalidUsage ? ncclSuccess : status;  // this NCCL, or this machine, cannot register memory
   });
   return Storage::wrap(memory->data, bytes, communicator->device(), memory);
 }

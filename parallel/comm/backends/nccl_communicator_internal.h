@@ -1,4 +1,4 @@
-// A NCCL communicator that never blocks for longer than its deadline. Every call's status is checked. Not installed.
+// An NCCL communicator that never blocks past its deadline. Every call's status is checked. Not installed.
 #pragma once
 
 #include <nccl.h>
@@ -13,16 +13,16 @@
 
 namespace lockstep::parallel::nccl {
 
-// Throw DeviceError, CommError with the library's own text unless `status` is success.
+// Throw DeviceError or CommError with the library's own text unless `status` is success.
 void check(cudaError_t status, const char* call);
 void check(ncclResult_t status, const char* call);
 
-// Makes the device this thread's, and returns the stream of its kernels.
+// Sets the calling thread's device, and returns the stream of its kernels.
 cudaStream_t compute_stream(Device device);
 
 class Communicator {
  public:
-  // All ranks of the group. Throws CommTimeout where some do not come.
+  // Connects all ranks of the group. Throws CommTimeout if a rank is missing.
   Communicator(const Rendezvous& place, Device device, std::chrono::milliseconds timeout);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -30,12 +30,12 @@ class Communicator {
 
   // Calls `body`, which starts something on the communicator, and returns when NCCL has started it. Throws CommError.
   void run(const char* what, FunctionRef<ncclResult_t(ncclComm_t comm)> body);
-  // What went wrong behind our back; empty where nothing did.
+  // Returns the text of an asynchronous error of NCCL; empty if there is none.
   std::string async_error();
-  // Ends the kernels that wait for other ranks. By any thread.
+  // Ends the kernels that wait for other ranks. May be called by any thread.
   void abort() noexcept;
 
-  // Memory that NCCL knows (registered, where it can be), given back with the last owner.
+  // Allocates with ncclMemAlloc and registers the memory if possible. The last owner frees it.
   static Ref<Storage> allocate(const std::shared_ptr<Communicator>& communicator, std::size_t bytes);
 
   PeerWatch& watch() { return *watch_; }
@@ -48,7 +48,7 @@ class Communicator {
 
   Device device_;
   std::chrono::milliseconds timeout_;
-  std::mutex mutex_;  // of the communicator: an abort may come at any time
+  std::mutex mutex_;  // guards comm_, which any thread may abort
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<PeerWatch> watch_;

@@ -12,9 +12,9 @@ std::string poison_text(Poison reason, int culprit, const std::string& lost) {
     case Poison::kLeftByError:
       return fmt::format("rank {} has left the group", culprit);
     case Poison::kLate:
-      return fmt::format("rank {} did not arrive in time, another rank says", culprit);
+      return fmt::format("rank {} did not arrive in time, as another rank reports", culprit);
     case Poison::kDisagreed:
-      return fmt::format("ranks disagree: rank {} called another operation, another rank says", culprit);
+      return fmt::format("ranks disagree: rank {} called another operation, as another rank reports", culprit);
     default:
       return fmt::format("the group has failed because of rank {}", culprit);
   }

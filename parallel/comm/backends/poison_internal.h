@@ -1,4 +1,4 @@
-// Why a group has failed, and how that and what ranks disagree about is put into words.
+// Reasons of a group's failure, and the texts of failures and of calls that disagree.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace lockstep::parallel {
 
-// Why a group failed, as one rank tells the others.
+// The reason of a failure, as one rank reports it to the others.
 enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError };
 
-// "rank 2 has left the group"; `lost` says what became of a lost rank, if that is known. Any number may come as a reason.
+// For example "rank 2 has left the group". `lost` says what happened to a lost rank, or is empty. `reason` may be any
+// number.
 std::string poison_text(Poison reason, int culprit, const std::string& lost);
 
-// What a peer says it does. It may say anything: values outside the enumerations are possible.
+// The signature of a peer's call. Peers may send anything, so values outside the enumerations are possible.
 struct Announcement {
   std::uint64_t kind = 0, dtype = 0, op = 0, root = 0, count = 0;
   Reduction order = Reduction::kCanonical;

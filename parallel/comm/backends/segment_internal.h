@@ -1,6 +1,6 @@
-// Memory that all ranks of one host see: a block of the same size for every rank, one after another.
+// Memory shared by all ranks of one host: one block for each rank, all of one size, in the order of ranks.
 //
-// Addresses come from the local geometry (block size, rank, offset) alone; nothing that is read from a segment is ever
+// Addresses are computed from the local geometry (block size, rank, offset) alone; no value read from a segment is
 // used as an address, an index or a length.
 #pragma once
 
@@ -22,25 +22,25 @@ struct Segment {
 
   std::byte* base;
   std::size_t block_bytes;
-  std::shared_ptr<void> owner;  // unmaps or frees
+  std::shared_ptr<void> owner;  // unmaps or frees the memory
 };
 
-// How the ranks of one host get segments, and see that one of them is gone. Implemented by local and shm.
+// Allocates segments for the ranks of one host, and detects lost ranks. Implemented by local and shm.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
-  // A new segment, zeroed. All ranks call it at the same time, with the same size. Throws DeviceError where there is
-  // not enough memory, on all ranks.
+  // Returns a new segment, zeroed. All ranks call it together, with the same size. Throws DeviceError on all ranks if
+  // there is not enough memory.
   virtual std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline& deadline) = 0;
-  // Address space of kArenaBytes a rank, made together with the group; of its own block a rank reserves what it needs.
+  // Address space of kArenaBytes per rank, made with the group. Each rank reserves memory in its own block as needed.
   virtual std::shared_ptr<Segment> arena() = 0;
-  // Throws DeviceError where there is not enough memory.
+  // Reserves bytes [from, to) of this rank's block. Throws DeviceError if there is not enough memory.
   virtual void reserve_arena(std::size_t from, std::size_t to) = 0;
-  // Gives that of its own block back.
+  // Releases the first `bytes` of this rank's block.
   virtual void release_arena(std::size_t bytes) = 0;
-  // Cores that the ranks may run on, all of them together: each may be bound to one of its own.
+  // Number of cores on which at least one rank may run (each rank may be bound to a core of its own).
   virtual int cores() = 0;
-  // Why `rank` cannot arrive any more ("its process 123 ended"); empty where it may.
+  // Why `rank` cannot arrive any more ("its process 123 has ended"); empty if it still may.
   virtual std::string lost(int rank) = 0;
 };
 

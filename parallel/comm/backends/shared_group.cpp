@@ -12,18 +12,18 @@ namespace {
 
 constexpr std::size_t kArenaStep = 256 * 1024;  // memory is reserved in steps of this
 constexpr std::uint64_t kStagedPlace = ~std::uint64_t{0};
-constexpr int kSpins = 2000;  // about 20 us: a peer that is running arrives within that, one that is not may take long
+constexpr int kSpins = 2000;  // about 20 us: a running peer arrives within them, a descheduled one may take long
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// The fingerprint: what all ranks must agree on, beside count and place.
+// Packs kind, dtype, op, order and root for the fingerprint, which must be equal on all ranks.
 std::uint64_t fingerprint(const Call& call) {
   return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
          static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
          static_cast<std::uint64_t>(call.root) << 32;
 }
 
-// Several pieces as one Work.
+// One Work for several pieces of a call.
 class Pieces final : public Work {
  public:
   explicit Pieces(std::vector<std::shared_ptr<Operation>> pieces) : pieces_(std::move(pieces)) {}
@@ -47,7 +47,7 @@ SharedGroup::SharedGroup(std::string name, const InitOptions& options, const Ren
                          std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control)
     : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
       memory_(std::move(memory)),
-      // A rank that spins takes the core that the one it waits for needs, where there are more ranks than cores.
+      // With more ranks than cores a spinning rank would occupy the core that the awaited rank needs.
       spins_(place.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
       control_(control_segment_->base, place.size) {
   arena_ = memory_->arena();
@@ -57,10 +57,10 @@ SharedGroup::SharedGroup(std::string name, const InitOptions& options, const Ren
 SharedGroup::~SharedGroup() {
   for (auto& op : in_flight_) {
     if (!op) continue;
-    try {  // what was dropped is finished, unless an error is under way: then peers may never arrive
+    try {  // dropped operations are finished, unless there is an exception: then peers may never arrive
       if (!failure_ && std::uncaught_exceptions() == 0) wait(*op);
     } catch (const Error&) {
-      // The operation keeps the error; nobody waits for it.
+      // The operation keeps the error; the user did not wait for it.
     }
     if (op && op->group) op->fail_without_group(*op->call);
   }
@@ -70,7 +70,7 @@ SharedGroup::~SharedGroup() {
   try {
     wake(size_);
   } catch (const Error&) {
-    // They look around by themselves within a slice.
+    // Without the wake-up the other ranks check after a slice.
   }
 }
 
@@ -89,7 +89,7 @@ std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t 
   Deadline deadline(timeout_);
   try {
     return memory_->allocate(round_up(bytes, kPage), deadline);
-  } catch (const CommError& error) {  // unlike too little memory, which all ranks are told of
+  } catch (const CommError& error) {  // a lost rank; too little memory is a DeviceError on all ranks
     fail_broken(call, error.what());
   }
 }
@@ -103,7 +103,7 @@ std::shared_ptr<Work> SharedGroup::start(Call call) {
   whole.count = shared->count;
   const std::size_t bytes = region_bytes(whole, size_);
   if (bytes <= kArenaBytes / 2 || find_direct(whole)) return launch(shared, 0, shared->count);
-  // Too much to stage at once. Pieces of half the arena: one is filled while the other is worked on.
+  // Too large to stage in one step. Pieces are half the arena, so that one is filled while the other is processed.
   const std::size_t each = bytes / (static_cast<std::size_t>(shared->count) * item);  // parts in the region
   const auto piece = static_cast<std::int64_t>(kArenaBytes / 2 / (each * item) / 64 * 64);
   LOCKSTEP_CHECK(piece > 0, "{}: {} ranks are too many for staging {} bytes", shared->describe(), size_, bytes);
@@ -123,8 +123,8 @@ std::shared_ptr<Operation> SharedGroup::launch(const std::shared_ptr<const Call>
   return op;
 }
 
-// The path follows from the call and the number of ranks alone, so all ranks choose the same. (That they pass
-// communication memory on all ranks or on none is part of the fingerprint.)
+// Chooses the path from the call and the number of ranks alone, so that all ranks choose the same one. (The
+// fingerprint makes sure that all ranks pass communication memory or none does.)
 void SharedGroup::choose_path(Operation& op) {
   const Call& call = *op.call;
   op.place = kStagedPlace;
@@ -134,7 +134,7 @@ void SharedGroup::choose_path(Operation& op) {
   }
   const bool same_everywhere = call.kind == Kind::kAllReduce || call.kind == Kind::kBroadcast;
   const std::size_t bytes = static_cast<std::size_t>(op.count) * item_size(call.dtype);
-  // In communication memory sharing the work moves half as much, and pays from fewer bytes on.
+  // In communication memory shared work moves half the bytes, so it pays for smaller tensors.
   const bool direct = find_direct(op);
   if (same_everywhere && size_ == 2 && bytes <= (direct ? kInlineBytes / 4 : kInlineBytes)) {
     op.path = Operation::Path::kInline;
@@ -186,10 +186,10 @@ void SharedGroup::release_staging() {
   arena_reserved_ = arena_head_ = 0;
 }
 
-// Takes the next `bytes` of the ring; waits for the operations whose data is there. Which place that is depends on
-// the order of launches alone.
+// Takes the next `bytes` of the ring, after waiting for the operations whose data is there. The offset depends on the
+// order of launches alone.
 void SharedGroup::reserve(Operation& op, std::size_t bytes) {
-  // Small operations go around in a small part of it, so that little memory is touched.
+  // Small operations use a small part of the ring, so that little memory is touched.
   if (arena_head_ + bytes > std::max(arena_reserved_, 2 * bytes)) arena_head_ = 0;
   op.segment = arena_;
   op.offset = arena_head_;
@@ -209,7 +209,7 @@ void SharedGroup::reserve(Operation& op, std::size_t bytes) {
   }
 }
 
-// Copies the data to where both ranks read it; first makes sure that both have read what was there.
+// Copies the data to the inline slot, after both ranks have read the slot's previous data.
 void SharedGroup::put_inline(Operation& op) {
   op.inline_number = next_inline_++;
   const std::uint64_t read = op.inline_number < kInlineSlots ? 0 : op.inline_number - kInlineSlots + 1;
@@ -251,7 +251,7 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   in_flight_[slot] = op;
 
   Arrival& own = control_.arrival(slot, rank_);
-  // First: past whatever the slot was used for before, so that nobody takes what follows for its fingerprint.
+  // Advances the sequence first, so that no rank takes the new fingerprint for that of the slot's previous operation.
   own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
   own.what.store(fingerprint(*op->call), std::memory_order_relaxed);
   own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
@@ -263,7 +263,7 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
     own.ticket.store(control_.tickets(slot).value.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
   }
   own.sequence.store(op->sequence + 1, std::memory_order_seq_cst);
-  // Whoever comes last wakes the others: there is work to do, or nothing more to wait for.
+  // The last rank to arrive wakes the others: they can start the work, or are done.
   if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0 && all_arrived(*op)) wake(size_);
 }
 

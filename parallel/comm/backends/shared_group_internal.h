@@ -1,8 +1,9 @@
-// The engine of the backends whose ranks see the same memory, local (threads) and shm (processes): whoever waits, works.
+// The engine of the shared-memory backends, local (threads) and shm (processes). Waiting ranks do the work.
 //
-// Launching an operation puts this rank's data where all ranks see it (communication memory stays where it is) and
-// arrives. Waiting spins briefly until all ranks have arrived, then claims pieces of the work, the rank's own share
-// first, until none is left; then it sleeps. So once all ranks have launched, one that waits can finish alone.
+// Launching an operation copies this rank's data into shared memory (communication memory needs no copy) and records
+// its arrival. Waiting spins briefly until all ranks have arrived, then claims tasks, those of the rank's own share
+// first, until none is left; then it sleeps. So once all ranks have launched, a single waiting rank can finish the
+// operation.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ namespace lockstep::parallel {
 class SharedGroup;
 class Transfer;
 
-// A piece of a call that is exchanged at once: the elements [first, first + count) of every rank's part.
+// A piece of a call that is exchanged in one step: elements [first, first + count) of every rank's part.
 class Operation final : public GroupWork<SharedGroup> {
  public:
   Operation(SharedGroup* group, std::shared_ptr<const Call> call) : GroupWork(group), call(std::move(call)) {}
@@ -35,19 +36,19 @@ class Operation final : public GroupWork<SharedGroup> {
   Path path = Path::kArrivalsOnly;
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;
-  std::uint64_t inline_number = 0;          // kInline: among the small operations
-  std::shared_ptr<Segment> segment;         // kDirect, kStaged: where every rank's data lies ...
-  std::size_t offset = 0;                   // ... in its block
-  std::uint64_t place = 0;                  // the same, as the fingerprint has it
-  bool single_task = false;                 // too little to share
+  std::uint64_t inline_number = 0;          // kInline: position among the small operations
+  std::shared_ptr<Segment> segment;         // kDirect, kStaged: holds every rank's data
+  std::size_t offset = 0;                   // of the data in each block
+  std::uint64_t place = 0;                  // encodes segment and offset for the fingerprint
+  bool single_task = false;                 // too small to be shared
   std::int64_t chunk = 0;                   // elements of a task
-  std::vector<std::uint64_t> tasks;         // of each rank's share
-  std::vector<std::uint64_t> claimed_from;  // where the slot's counters stood before
-  std::uint64_t done_at = 0;                // where the slot's counter stands when all tasks are done
-  std::uint64_t tickets_from = 0;           // of kArrival: where the slot's tickets stood before ...
-  std::vector<int> order = {};              // ... and the ranks in the order of their arrival, once it is needed
+  std::vector<std::uint64_t> tasks;         // number of tasks in each rank's share
+  std::vector<std::uint64_t> claimed_from;  // the slot's claim counters before the operation
+  std::uint64_t done_at = 0;                // the slot's done counter after all tasks
+  std::uint64_t tickets_from = 0;           // kArrival: the slot's ticket counter before the operation
+  std::vector<int> order = {};              // kArrival: ranks in the order of arrival, once needed
   unsigned polls = 0;                       // calls of is_completed so far
-  bool agreed = false;                      // all ranks have arrived, with the same fingerprint
+  bool agreed = false;                      // all ranks have arrived with the same fingerprint
 };
 
 class SharedGroup final : public Backend {
@@ -121,20 +122,20 @@ class SharedGroup final : public Backend {
   int spins_;
   std::shared_ptr<Segment> control_segment_;
   Control control_;
-  GroupFailure failure_;  // what made the group unusable
+  GroupFailure failure_;  // why the group is unusable
 
-  Deadline::Clock::time_point departed_{};  // when this rank first saw that another one it needs has left by an error
+  Deadline::Clock::time_point departed_{};  // when this rank first saw that a rank it needs has left by an error
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
   std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
-  std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // of each slot's counters, by this rank's history
+  std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // each slot's counters in this rank's history
   std::array<std::uint64_t, kSlots> done_so_far_{}, tickets_so_far_{};
   std::vector<CommunicationMemory> communication_memory_;
-  std::shared_ptr<Segment> arena_;  // where staged data goes: a ring, as large as was needed so far
+  std::shared_ptr<Segment> arena_;  // ring of staged data, as large as needed so far
   std::size_t arena_reserved_ = 0, arena_head_ = 0;
   std::vector<std::shared_ptr<Transfer>> transfers_;
 };
 
-// --- what an operation does with memory (shared_tasks.cpp) ---
+// --- copies and tasks of an operation (shared_tasks.cpp) ---
 std::size_t region_bytes(const Operation& op, int size);  // of each rank, for the whole piece
 void copy_in(const Operation& op, int rank, int size);
 void copy_out(const Operation& op, int rank, int size);

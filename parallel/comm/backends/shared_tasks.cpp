@@ -1,8 +1,8 @@
-// What each kind of operation does with the ranks' blocks: where its data lies, and how the work is cut into tasks.
+// The layout of each kind of operation in the ranks' blocks, and its tasks.
 //
-// A rank's region holds, by kind: the piece (broadcast, reductions to all or one); one piece for every rank (gathers,
-// scatter, reduce_scatter); or those twice, in and out (all_to_all). Rank r's share of the tasks is range r of the piece,
-// or what lands at part r.
+// A rank's region contains the piece (broadcast, all_reduce, reduce), one piece for every rank (all_gather, gather,
+// scatter, reduce_scatter), or one input and one output piece for every rank (all_to_all). Rank r's share of the tasks
+// is range r of the piece, or the tasks that write part r.
 #include <algorithm>
 #include <cstring>
 
@@ -13,9 +13,9 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::int64_t kTaskBytes = 128 * 1024;  // of one task: long against a claim, short against the cache
-constexpr std::int64_t kSingleTask = 32 * 1024;  // up to here one rank does everything ...
-constexpr std::int64_t kSingleTaskOfTwo = 1024;  // ... or of two
+constexpr std::int64_t kTaskBytes = 128 * 1024;  // of one task: much longer than a claim, smaller than the cache
+constexpr std::int64_t kSingleTask = 32 * 1024;  // up to this size one rank does all work
+constexpr std::int64_t kSingleTaskOfTwo = 1024;  // the same for a group of two ranks
 
 struct Range {
   std::int64_t begin, end;
@@ -28,7 +28,7 @@ bool has_parts(Kind kind) {
          kind == Kind::kAllToAll;
 }
 
-// Range r of n of `count` elements, on lines of 64 bytes.
+// Returns range r of n of `count` elements, aligned to cache lines of 64 bytes.
 Range share(const Operation& op, int r, int n) {
   const std::int64_t line = 64 / item(op), lines = (op.count + line - 1) / line;
   return {std::min(op.count, lines * r / n * line), std::min(op.count, lines * (r + 1) / n * line)};
@@ -36,7 +36,7 @@ Range share(const Operation& op, int r, int n) {
 
 std::byte* region(const Operation& op, int r) { return op.segment->block(r) + op.offset; }
 
-// Element k of part p of rank r's region.
+// Returns the address of element k of part p of rank r's region.
 std::byte* element(const Operation& op, int r, std::int64_t p, std::int64_t k) {
   return region(op, r) + (p * op.count + k) * item(op);
 }
@@ -45,13 +45,13 @@ void copy_elements(const Operation& op, void* to, const void* from, std::int64_t
   std::memcpy(to, from, static_cast<std::size_t>(count * item(op)));
 }
 
-// Element k of part p of a user's tensor; its parts are whole, the operation's are pieces of them.
+// Returns the address of the operation's piece of part p of a user's tensor.
 std::byte* user_element(const Operation& op, const Tensor& tensor, std::int64_t p) {
   return static_cast<std::byte*>(tensor.raw_data()) + (p * op.call->count + op.first) * item(op);
 }
 
-// combine_range with kOwnFirst: each target's sum begins with its own value. Results replace what other sums are still made of,
-// so they come into memory of their own first.
+// combine_range with kOwnFirst: each target's sum begins with its own value. Results would overwrite the operands of
+// other sums, so they are first written to temporary memory.
 void combine_own_first(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
   const auto bytes = static_cast<std::size_t>((range.end - range.begin) * item(op));
   std::vector<std::byte> sums(static_cast<std::size_t>(targets.end - targets.begin) * bytes);

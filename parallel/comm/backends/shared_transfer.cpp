@@ -56,7 +56,7 @@ bool Transfer::advance(const Control& control, int rank) {
   const std::uint64_t written = box.written.load(std::memory_order_acquire);
   const std::uint64_t read = box.read.load(std::memory_order_acquire);
   const std::uint64_t filled = written - read;
-  if (filled > ring_bytes) return false;  // not what a sane peer writes: the deadline will tell
+  if (filled > ring_bytes) return false;  // a faulty peer: the deadline reports it
   std::size_t room = sending ? ring_bytes - filled : filled, moved = 0;
   while (room > 0 && !complete() && disagreement_.empty()) {
     const bool in_header = position_ < header_.size();
@@ -92,7 +92,7 @@ std::shared_ptr<Work> SharedGroup::start_transfer(Call call) {
   return transfer;
 }
 
-// Moves bytes for all transfers; of those with the same peer and direction only the oldest may.
+// Moves bytes for the oldest transfer of each peer and direction.
 bool SharedGroup::progress_transfers() {
   std::vector<bool> waits(2 * static_cast<std::size_t>(size_), false);
   bool any = false;
@@ -124,7 +124,7 @@ void SharedGroup::wait(Transfer& transfer) {
   while (transfer.group) {
     {
       Sleeper sleeper(control_.header());
-      advance_before(next_sequence_);  // the peer may be waiting for that first
+      advance_before(next_sequence_);  // the peer may wait for these first
       if (progress_transfers() || !transfer.group) continue;
       sleeper.sleep(deadline.slice());
     }
@@ -132,25 +132,25 @@ void SharedGroup::wait(Transfer& transfer) {
   }
 }
 
-// When the group goes: what was dropped is sent all the same.
+// Finishes dropped sends before the group is destroyed.
 void SharedGroup::finish_transfers() {
   const std::vector<std::shared_ptr<Transfer>> pending = transfers_;
   for (const auto& transfer : pending) {
     try {
       if (transfer->call().kind == Kind::kSend && !failure_ && std::uncaught_exceptions() == 0) wait(*transfer);
     } catch (const Error&) {
-      // Nobody waits for it.
+      // The user did not wait for the transfer, so its error is ignored.
     }
     if (transfer->group) transfer->fail_without_group(transfer->call());
   }
 }
 
-// What look_around is for collectives: is the one peer still there?
+// Liveness check of the peer of a send or recv, as look_around for collectives.
 void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   const int peer = call.root;
   if (gone(peer)) {
     while (progress_transfers()) {
-    }  // what it wrote before it went
+    }  // bytes that the peer wrote before it left
     if (std::ranges::none_of(transfers_, [&](const auto& t) { return &t->call() == &call; })) return;
     fail_if_gone(call, peer);
   }

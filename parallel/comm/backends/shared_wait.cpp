@@ -1,4 +1,4 @@
-// Waiting, which is where the work of a SharedGroup is done, and noticing that it will not be.
+// Waiting, during which a SharedGroup does its work, and the detection of failures.
 #include <algorithm>
 #include <iterator>
 
@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::chrono::milliseconds kUntilSuspect{500};  // a rank that waits looks around many times in it
+constexpr std::chrono::milliseconds kUntilSuspect{500};  // a waiting rank does many liveness checks in this time
 constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
 
 std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
@@ -42,8 +42,7 @@ bool Operation::is_completed() {
 
 bool Operation::is_known_complete() { return !group || group->is_done_by_others(*this); }
 
-// Whether other ranks have done all tasks. On the other paths a part of the work is left for this rank
-// itself.
+// True if other ranks have done all tasks. On paths other than kDirect this rank must always do a part itself.
 bool SharedGroup::is_done_by_others(const Operation& op) const {
   return op.path == Operation::Path::kDirect &&
          control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) >= op.done_at;
@@ -75,8 +74,8 @@ bool SharedGroup::advance_to(Operation& op) {
   return advance(op);
 }
 
-// Helps with whatever is in flight and older than operation `end`: a rank that was woken for one operation may be waiting
-// for another. Oldest first.
+// Advances all operations in flight before `end`, oldest first: a rank that was woken for one operation may wait for
+// another.
 void SharedGroup::advance_before(std::uint64_t end) {
   for (std::uint64_t s = end < kSlots ? 0 : end - kSlots; s < end; ++s) {
     const std::shared_ptr<Operation> op = in_flight_[s % kSlots];
@@ -84,7 +83,7 @@ void SharedGroup::advance_before(std::uint64_t end) {
   }
 }
 
-// One step without blocking. Returns whether the operation is complete.
+// Advances an operation without blocking. Returns whether it is complete.
 bool SharedGroup::advance(Operation& op) {
   if (!op.group) return true;
   if (!op.agreed) {
@@ -93,7 +92,7 @@ bool SharedGroup::advance(Operation& op) {
     op.agreed = true;
   }
   if (op.path == Operation::Path::kInline) {
-    // inline_done says that all copies up to there have been read. Who has arrived here has arrived at older ones, too.
+    // inline_done promises that all earlier copies have been read. All ranks have arrived at older operations, too.
     if (op.inline_number != inline_finished_) advance_before(op.sequence);
     ++inline_finished_;
     const void* const inputs[2] = {control_.inline_data(0, op.inline_number),
@@ -116,7 +115,8 @@ bool SharedGroup::all_arrived(const Operation& op) const {
   return true;
 }
 
-// A rank whose slot is further on has completed this operation, and so agreed.
+// Compares the fingerprints of all ranks. A rank whose slot has a later operation has completed this one, and so
+// agreed.
 void SharedGroup::compare_fingerprints(Operation& op) {
   const std::size_t slot = op.sequence % kSlots;
   const Arrival& own = control_.arrival(slot, rank_);
@@ -128,7 +128,7 @@ void SharedGroup::compare_fingerprints(Operation& op) {
     const bool same_detail = acquired(peer.detail) == relaxed(own.detail);
     if (what == relaxed(own.what) && count == relaxed(own.count) && place == relaxed(own.place) && same_detail)
       continue;
-    if (acquired(peer.sequence) != op.sequence + 1) continue;  // it is further on: this was another operation's
+    if (acquired(peer.sequence) != op.sequence + 1) continue;  // the fingerprint of a later operation
     fail(Poison::kDisagreed, r,
          fmt::format("{}: ranks disagree: rank {} called {}, rank {} {}{}", op.call->describe(), rank_,
                      text_of(relaxed(own.what), relaxed(own.count), relaxed(own.place)), r, text_of(what, count, place),
@@ -154,8 +154,8 @@ void SharedGroup::work(Operation& op) {
   if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
 }
 
-// By the tickets that the ranks have drawn. Only with a task in hand: until it is done, nobody goes on to the slot's next
-// operation and another ticket.
+// Sets the order of arrival from the ranks' tickets. Called only with a claimed task: until the task is done, no rank
+// starts the slot's next operation and draws another ticket.
 void SharedGroup::take_order(Operation& op) {
   std::vector<int> order(static_cast<std::size_t>(size_), -1);
   for (int r = 0; r < size_; ++r) {
@@ -163,8 +163,8 @@ void SharedGroup::take_order(Operation& op) {
     const std::uint64_t place = arrival.ticket.load(std::memory_order_relaxed) - op.tickets_from;
     if (place >= order.size() || order[place] >= 0)
       fail(Poison::kDisagreed, r,
-           fmt::format("{}: ranks disagree: rank {} says that it arrived as number {} of {}", op.call->describe(), r,
-                       place, size_));
+           fmt::format("{}: ranks disagree: rank {} reports arrival number {} of {}", op.call->describe(), r, place,
+                       size_));
     order[place] = r;
   }
   op.order = std::move(order);
@@ -176,7 +176,7 @@ bool SharedGroup::claim(const Operation& op, int owner, std::uint64_t* task) {
   std::atomic<std::uint64_t>& claimed = control_.claimed(op.sequence % kSlots, owner).value;
   std::uint64_t at = claimed.load(std::memory_order_relaxed);
   while (at >= from && at < to) {
-    // Before the claim, so that a rank that dies in between is suspected, not forgotten.
+    // Set before the claim, so that a rank that dies in between counts as busy.
     control_.rank(rank_).busy.store(op.sequence + 1, std::memory_order_relaxed);
     if (claimed.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
       *task = at - from;
@@ -191,7 +191,7 @@ void SharedGroup::finish(Operation& op) {
   op.group = nullptr;
   op.segment = nullptr;
   std::shared_ptr<Operation>& slot = in_flight_[op.sequence % kSlots];
-  if (slot.get() == &op) slot = nullptr;  // last: it may have been the only owner
+  if (slot.get() == &op) slot = nullptr;  // last, because the slot may be the only owner
 }
 
 void SharedGroup::wake(int count) {
@@ -199,7 +199,7 @@ void SharedGroup::wake(int count) {
   futex_wake(control_.header().events, count);
 }
 
-// Called once a slice while waiting: is there still hope? Without a deadline: of somebody who only asks.
+// Liveness check, called once per slice while waiting. Without a deadline it is called by is_completed.
 void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline* deadline) {
   const std::size_t slot = sequence % kSlots;
   const auto has_arrived = [&](int r) {
@@ -209,7 +209,7 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
-    if (gone(r)) {  // look again: it may have done its part before it went
+    if (gone(r)) {  // check again: the rank may have done its part before it left
       if (has_arrived(r) && !is_busy(r)) continue;
       fail_if_gone(call, r);
     }
@@ -220,7 +220,7 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   if (!late.empty()) say_waits_for(late.front());
   if (!deadline->passed()) return;
   const std::vector<int> silent = find_silent(call, late);
-  if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // it came meanwhile
+  if (std::ranges::any_of(late, [&](int r) { return has_arrived(r) && !is_busy(r); })) return;  // arrived meanwhile
   std::string text;
   for (const int r : silent) {
     const bool is_late = std::ranges::find(late, r) != late.end();
@@ -239,8 +239,8 @@ void SharedGroup::say_waits_for(int rank) {
   own.looks.fetch_add(1, std::memory_order_release);
 }
 
-// When the time is over: those of the `late` ranks that do not wait for others themselves; where all of them do, the rank at the
-// end of the chain of waiting. A rank that waits looks around again and again, one that is stopped or works does not.
+// Called after a timeout. Returns the `late` ranks that do not wait for others themselves, or, if all do, the rank at
+// the end of the chain. A waiting rank repeats its liveness check; a suspended or computing rank does not.
 std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<int>& late) {
   std::vector<std::uint32_t> looks;
   const auto looks_of = [&](int r) { return control_.rank(r).looks.load(std::memory_order_acquire); };
@@ -250,7 +250,7 @@ std::vector<int> SharedGroup::find_silent(const Call& call, const std::vector<in
       Sleeper sleeper(control_.header());
       sleeper.sleep(patience.slice());
     }
-    fail_if_poisoned(call);  // another rank has found out
+    fail_if_poisoned(call);  // another rank may have detected the failure
     if (!late.empty()) say_waits_for(late.front());
   }
   const auto is_silent = [&](int r) { return looks_of(r) == looks[static_cast<std::size_t>(r)]; };
@@ -272,11 +272,11 @@ Departure SharedGroup::departure(int rank) const {
 
 bool SharedGroup::gone(int rank) { return departure(rank) != Departure::kNone || !memory_->lost(rank).empty(); }
 
-// For a rank that is needed. Another one may have been the first: a rank that fails says why before it leaves or ends, and one that
-// left may have done so because of a rank that has ended without leaving.
+// Fails if a rank that is needed has left or ended. Another rank may be the cause: a failing rank reports the reason
+// before it leaves or ends, and a rank may have left because another one ended without leaving.
 void SharedGroup::fail_if_gone(const Call& call, int rank) {
   if (!gone(rank)) return;
-  fail_if_poisoned(call);  // what it said before
+  fail_if_poisoned(call);  // the rank's own report
   const Departure how = departure(rank);
   const auto fail_if_ended = [&](int r) {
     const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
@@ -299,7 +299,7 @@ void SharedGroup::fail_if_poisoned(const Call& call) {
     give_up(GroupFailure(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison)));
 }
 
-// After a connection to another rank has broken: a rank has ended, or ends right now (its sockets close first).
+// Explains a broken connection to another rank: a rank has ended, or is ending (its sockets close first).
 void SharedGroup::fail_broken(const Call& call, const std::string& why) {
   for (Deadline patience(kUntilSuspect); !patience.passed();) {
     fail_if_poisoned(call);
@@ -312,7 +312,7 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
   fail(Poison::kLost, 0, fmt::format("{}: {}", call.describe(), why));
 }
 
-// Tells the others, makes the group unusable here, and throws.
+// Reports the failure to all ranks, makes the group unusable here, and throws.
 void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
   std::uint64_t none = 0;
   const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);

@@ -1,7 +1,7 @@
 // shm: ranks are processes of one host that share memory.
 //
-// Segments are memfds: nameless, so nothing can be left behind, sealed against shrinking, and reserved before they are
-// touched. Rank 0 makes them and hands them over on Unix sockets, whose kernel tells who is at the other end.
+// Segments are memfds: they have no names, so none can be left behind, are sealed against shrinking, and are reserved
+// before use. Rank 0 makes them and passes them over Unix sockets, on which the kernel identifies the peer process.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -32,14 +32,14 @@ constexpr std::size_t kLongestName = 64;                 // of rank 0's socket
 
 [[noreturn]] void throw_system(const char* what) { throw CommError(fmt::format("shm: {}: {}", what, reason(errno))); }
 
-// A message between rank 0 and another; with `status` 0 a segment's descriptor comes along.
+// A message between rank 0 and another rank. With `status` 0 it contains a segment's descriptor.
 struct Message {
   std::uint64_t magic = kShmMagic;
   std::int64_t rank = 0;     // of the sender
   std::uint64_t number = 0;  // of the segment
   std::uint64_t bytes = 0;
   std::int64_t status = 0;  // an errno
-  std::uint64_t limit = 0;  // of rank 0's process, where that is the reason
+  std::uint64_t limit = 0;  // the limit of rank 0's process that was reached, if any
 };
 
 void send_message(int socket, const Message& message, int fd) {
@@ -61,7 +61,7 @@ void send_message(int socket, const Message& message, int fd) {
     throw_system("cannot send to a rank");
 }
 
-// Waits until `fd` can be read; false once the deadline has passed. With a `watch`: while the group can still be made.
+// Waits until `fd` is readable; false after the deadline. A `watch` ends the wait if the group can no longer be made.
 bool wait_readable(int fd, Deadline& deadline, FormationWatch* watch) {
   while (!deadline.passed()) {
     pollfd entry{fd, POLLIN, 0};
@@ -73,7 +73,7 @@ bool wait_readable(int fd, Deadline& deadline, FormationWatch* watch) {
   return false;
 }
 
-// Receives one message and the descriptor in it, if any. False: the other side has closed, or sent something else.
+// Receives one message and its descriptor, if any. Returns false if the peer has closed or sent something else.
 bool receive_message(int socket, Message* message, Descriptor* fd) {
   iovec data{message, sizeof(*message)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -94,8 +94,8 @@ bool receive_message(int socket, Message* message, Descriptor* fd) {
   return got == sizeof(*message) && message->magic == kShmMagic;
 }
 
-// Reserves the memory behind [from, to), so that touching it later cannot fail. In pieces: a signal that interrupts one
-// of them makes it start again. Returns 0 or an errno.
+// Reserves the memory of bytes [from, to), so that touching it later cannot fail. Works in pieces, because an
+// interrupted piece starts again. Returns 0 or an errno.
 int reserve(int fd, std::size_t from, std::size_t to) {
   constexpr std::size_t kPiece = 32 << 20;
   while (from < to) {
@@ -108,7 +108,7 @@ int reserve(int fd, std::size_t from, std::size_t to) {
   return 0;
 }
 
-// A new memfd of message.bytes, a size that stays. Says in the message why there is none.
+// Makes a memfd of message.bytes, with a fixed size. On failure the message contains the reason.
 Descriptor create_memory(Message& message, bool reserved) {
   // A size beyond this limit would raise SIGXFSZ.
   if (message.bytes > file_size_limit()) {
@@ -186,7 +186,7 @@ class ProcessMemory final : public SharedMemory {
 
   void release_arena(std::size_t bytes) override {
     const auto own = static_cast<off_t>(static_cast<std::size_t>(rank_) * kArenaBytes);
-    if (bytes > 0)  // best effort: memory that is not given back is merely kept
+    if (bytes > 0)  // best effort: on failure the memory is kept
       fallocate(arena_file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, own, static_cast<off_t>(bytes));
   }
 
@@ -200,7 +200,7 @@ class ProcessMemory final : public SharedMemory {
     return CPU_COUNT(&all);
   }
 
-  // A new memfd, from rank 0 for everybody.
+  // Returns a new memfd, which rank 0 makes and sends to all ranks.
   Descriptor share_memory(std::size_t bytes, bool reserved, Deadline& deadline, FormationWatch* watch) {
     Message message{.rank = rank_, .number = allocations_++, .bytes = bytes};
     Descriptor fd;
@@ -230,7 +230,7 @@ class ProcessMemory final : public SharedMemory {
   }
 
  private:
-  // To everybody, also where one of them is gone; that one is named afterwards.
+  // Sends to all ranks even if one has ended, which is reported afterwards.
   void send_to_all(const Message& message, int fd) {
     std::string failed;
     for (int r = 1; r < size_; ++r) {
@@ -251,8 +251,8 @@ class ProcessMemory final : public SharedMemory {
                                 arena_ ? "memory was being shared" : "the group was being made"));
   }
 
-  // What a broken connection comes from: a rank that has ended, or ends right now (its sockets close first). All ranks
-  // name that one; rank 0, which then gives up, only where it is the one.
+  // Explains a broken connection: a rank has ended, or is ending (its sockets close first). All ranks name that rank.
+  // Rank 0, which then ends the group, is named only if no other rank has ended.
   void throw_if_ended() {
     std::vector<pollfd> entries;
     for (const Descriptor& process : alive_) entries.push_back({process.get(), POLLIN, 0});
@@ -305,7 +305,7 @@ class ProcessMemory final : public SharedMemory {
     peers_[0] = std::move(socket);
   }
 
-  // Rank 0 knows everybody's process from the kernel; the others learn it through the store, and watch them all.
+  // Rank 0 gets all process ids from the kernel and puts them in the store. All ranks open pidfds for all processes.
   void share_processes(Store& store) {
     processes_[static_cast<std::size_t>(rank_)] = getpid();
     if (rank_ == 0) {
@@ -325,7 +325,7 @@ class ProcessMemory final : public SharedMemory {
       if (ended < 0) ended = r;
     }
     if (ended < 0) return;
-    if (ended == 0) throw_if_ended();  // another one may have been the reason
+    if (ended == 0) throw_if_ended();  // another rank may be the cause
     throw_ended(ended);
   }
 
@@ -346,7 +346,7 @@ class ProcessMemory final : public SharedMemory {
   }
 
   int rank_, size_;
-  std::vector<Descriptor> peers_;  // rank 0: to all others; the others: to rank 0
+  std::vector<Descriptor> peers_;  // on rank 0: to all others; on the others: to rank 0
   std::vector<pid_t> processes_;
   std::vector<Descriptor> alive_;  // pidfds
   Descriptor arena_file_;

@@ -10,7 +10,7 @@
 
 namespace lockstep::parallel {
 
-// After a while it lets others run: the rank that is waited for may need this core.
+// After 200 turns yields the core now and then, because the rank that is waited for may need it.
 inline void pause(int turn) {
   if (turn > 200 && turn % 50 == 0) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
@@ -20,14 +20,14 @@ inline void pause(int turn) {
 #endif
 }
 
-// While it lives, whoever changes something counts an event and wakes this rank. What is waited for must be looked at
-// once more before `sleep`: an event since construction makes it return at once.
+// During its lifetime every rank that changes shared state increments `events` and wakes this rank. Check the awaited
+// condition again before `sleep`, which returns immediately if there was an event since construction.
 class Sleeper {
  public:
   explicit Sleeper(ControlHeader& header) : header_(header) {
     header_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     seen_ = header_.events.load(std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // what is looked at next is looked at after that
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // later loads follow this one
   }
   ~Sleeper() { header_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
@@ -39,7 +39,7 @@ class Sleeper {
   std::uint32_t seen_;
 };
 
-// While it lives, this rank may say for whom it waits.
+// During its lifetime this rank may publish which rank it waits for.
 class WaitingSign {
  public:
   explicit WaitingSign(RankState& own) : own_(own) {}

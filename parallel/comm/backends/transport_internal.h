@@ -1,4 +1,4 @@
-// What a MessageGroup asks of the library that moves its bytes: gloo's pairs, MPI's communicators.
+// The interface of the libraries that move the bytes of a MessageGroup: gloo's pairs, MPI's communicators.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace lockstep::parallel {
 // Messages from one rank to another on one channel arrive in the order in which they were sent.
 enum class Channel : int { kHeads, kParts, kResults, kTransferHeads, kTransfers, kFailures, kQuestions };
 inline constexpr int kChannels = 7;
-inline constexpr int kAnyRank = -1;  // from which a message on kQuestions may come; they say so themselves
+inline constexpr int kAnyRank = -1;  // any sender, for messages on kQuestions, which contain the sender's rank
 
-// A send or a receive that was posted. Destroying one that is under way gives it up, for good.
+// A posted send or receive (a request). Destroying an incomplete one cancels it for good.
 class Parcel {
  public:
   explicit Parcel(int peer) : peer_(peer) {}
   virtual ~Parcel() = default;
-  int peer() const { return peer_; }  // -1: of all ranks together
+  int peer() const { return peer_; }  // -1: all ranks
 
  private:
   int peer_;
@@ -36,20 +36,20 @@ struct PeerLost {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Post; the memory must stay until the parcel is done. A receive takes messages of up to `bytes`; larger ones never
-  // come, as the engine compares what both sides are about to do before.
+  // Post a request; the memory must stay valid until the request is complete. A receive accepts messages of up to
+  // `bytes`; no larger ones are sent, as the engine compares the headers of both sides first.
   virtual std::unique_ptr<Parcel> send(int to, Channel channel, const void* data, std::size_t bytes) = 0;
   virtual std::unique_ptr<Parcel> receive(int from, Channel channel, void* data, std::size_t bytes) = 0;
-  // Whether it is done. Waits for that for a slice, where there is a deadline and the transport can only wait.
+  // True if the request is complete. With a deadline, a transport that can only wait waits for one slice of it.
   virtual bool finish(Parcel& parcel, Deadline* deadline) = 0;
-  // Whether the connection has ended, by a failure or not, as far as this can be told.
+  // True if the connection is known to have ended, by a failure or not.
   virtual bool is_closed(int peer) = 0;
 
-  // Whether `finish` blocks, so that somebody must wait while the caller does other things: the group has a thread.
+  // True if `finish` blocks, so that the group needs a thread to make progress while the caller computes.
   virtual bool blocks() const = 0;
-  // The library's own algorithm for a call without sums, started; null where it has none or the group's is as fast.
+  // Starts the library's own algorithm for a call without sums; null if it has none or the group's is as fast.
   virtual std::unique_ptr<Parcel> start_native(const Call& call) = 0;
-  // The end, by a failure or not: whoever waits for this rank, here or there, is let go. Nothing is posted afterwards.
+  // Ends the transport, after a failure or not: waits for this rank end, on all ranks. Nothing is posted afterwards.
   virtual void hang_up(bool failed) = 0;
 };
 
