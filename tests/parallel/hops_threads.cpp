@@ -279,9 +279,13 @@ TEST_CASE("sim: ranks with other options than the others are told") {
     });
     return error;
   };
-  CHECK(contains(error_with({.algorithm = Algorithm::kTree}),
-                 "rank 0 has SimOptions with algorithm ring and no simulation, rank 1 with algorithm tree"));
-  CHECK(contains(error_with({.algorithm = Algorithm::kRing,
-                             .simulation = std::make_shared<par::Simulation>(par::Link{.bandwidth = 1e9})}),
-                 "rank 1 with algorithm ring and a simulation"));
+  const std::string other_algorithm = error_with({.algorithm = Algorithm::kTree});
+  CHECK_MESSAGE(contains(other_algorithm, "rank 0 has SimOptions with algorithm ring and no simulation") !=
+                    contains(other_algorithm, "rank 0 with algorithm ring and no simulation"),
+                other_algorithm);
+  CHECK_MESSAGE(contains(other_algorithm, "algorithm tree and no simulation"), other_algorithm);
+  const std::string simulated = error_with(
+      {.algorithm = Algorithm::kRing, .simulation = std::make_shared<par::Simulation>(par::Link{.bandwidth = 1e9})});
+  CHECK_MESSAGE(contains(simulated, "algorithm ring and no simulation"), simulated);
+  CHECK_MESSAGE(contains(simulated, "algorithm ring and a simulation"), simulated);
 }
