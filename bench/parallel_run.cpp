@@ -210,7 +210,7 @@ class Comparison {
       if (!wanted(goal.name)) continue;
       for (const std::string& peer : {kMpi, kTorch}) {
         if (goal.reference && goal.reference->source.contender == peer) continue;  // printed above
-        if (const auto row = beside({goal.name, goal.unit}, peer)) rows.push_back(*row);
+        if (const auto row = reference_row({goal.name, goal.unit}, peer)) rows.push_back(*row);
       }
     }
     for (const std::string rows_of_batch : {"32", "128", "512"}) {
@@ -316,7 +316,7 @@ class Comparison {
   }
 
   // A row without a goal: our figure and a peer's, if both exist.
-  std::optional<json> beside(const Goal& goal, const std::string& peer) const {
+  std::optional<json> reference_row(const Goal& goal, const std::string& peer) const {
     const auto ours = figures_.median({kOurs, goal.name}), other = figures_.median({peer, goal.name});
     if (!ours || !other) return std::nullopt;
     return line(goal.name, goal.unit, shown(*ours, goal.unit), peer, shown(*other, goal.unit), *other / *ours);

@@ -1,4 +1,4 @@
-// One meeting of the ranks: rank 0 serves a store at the place, all enter a roll call over it.
+// One meeting of the ranks: rank 0 serves a store at the place, all enter a registration over it.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -121,7 +121,7 @@ class Meeting {
   std::unique_ptr<MeetingPlace> meeting_place_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<PrefixStore> call_store_;
-  std::optional<RollCall> call_;
+  std::optional<Registration> call_;
   std::unique_ptr<LastWill> will_;
 };
 
@@ -150,7 +150,7 @@ void Meeting::meet_other_host() {
   const std::string taken = meeting_place_->taken();
   if (!other.store) return patience_.retry(taken.empty() ? other.failure : taken, /*is_foreign=*/true);
   try {
-    other.store->get(kCallPrefix + RollCall::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
+    other.store->get(kCallPrefix + Registration::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
   } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
     return patience_.retry(taken.empty() ? "another rank 0 has the address" : taken);
   }
@@ -197,7 +197,7 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   // may not have heard yet.
   if (!call_->is_taken()) {
     std::vector<std::string> keys = FormationWatch::keys_of(place_.rank);
-    keys.insert(keys.end(), {RollCall::kOutcome, bye_of(place_.rank)});
+    keys.insert(keys.end(), {Registration::kOutcome, bye_of(place_.rank)});
     will_ = call_store_->leave_last_will(keys, call_->will());
   }
   if (!call_->enter()) {

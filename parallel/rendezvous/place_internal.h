@@ -1,4 +1,4 @@
-// The two halves of a rendezvous: what options and environment say, and the roll call over a store.
+// The two halves of a rendezvous: what options and environment say, and the registration over a store.
 #pragma once
 
 #include <chrono>
@@ -65,13 +65,13 @@ inline constexpr char kLost = 'L', kLate = 'T';
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);
 
-// The roll call: every rank enters itself, and all learn together whether all are there or why not.
-class RollCall {
+// The registration: every rank enters itself, and all learn together whether all are there or why not.
+class Registration {
  public:
-  // `store` for this roll call alone; `where` is for messages.
-  RollCall(Store& store, int rank, int size, std::string backend, std::string where);
+  // `store` for this registration alone; `where` is for messages.
+  Registration(Store& store, int rank, int size, std::string backend, std::string where);
 
-  // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` is there twice.
+  // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` was started twice.
   bool is_over();
   // Whether a process has entered as this rank already.
   bool is_taken() { return store_.check({key_of(rank_)}); }

@@ -32,10 +32,10 @@ Rendezvous meet_on_store(const RendezvousOptions& options) {
   for (int number = 0;; ++number) {
     const std::string prefix = fmt::format("group/{}/{}/", options.group_name, number);
     const auto calls = std::make_shared<PrefixStore>(prefix + "rendezvous/", options.store);
-    RollCall call(*calls, options.rank, options.world_size, options.backend, where);
+    Registration call(*calls, options.rank, options.world_size, options.backend, where);
     if (call.is_over() && (call.has_entered() || call.is_of_others())) continue;
     std::vector<std::string> keys = FormationWatch::keys_of(options.rank);
-    keys.push_back(RollCall::kOutcome);
+    keys.push_back(Registration::kOutcome);
     auto will = call.is_taken() ? nullptr : calls->leave_last_will(keys, call.will());
     if (!call.enter()) throw CommError(call.error());
     const auto watch = std::make_shared<FormationWatch>(calls, std::move(will), options.rank, options.world_size, true);
@@ -70,7 +70,7 @@ Rendezvous meet_in_file(const RendezvousOptions& options, const Url& url) {
   return meet_on_store(with_store);
 }
 
-// --- what ranks share beside the store -----------------------------------------------------------------------------------
+// --- checks over the store -----------------------------------------------------------------------------------------------
 
 // The kernel that runs this process, and its network, as containers of one host may have several. Without a
 // file descriptor it would seem to be another host.

@@ -37,7 +37,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 // Ranks can be threads of one process, so the mark tells threads apart.
-RollCall::RollCall(Store& store, int rank, int size, std::string backend, std::string where)
+Registration::Registration(Store& store, int rank, int size, std::string backend, std::string where)
     : store_(store), rank_(rank), size_(size), most_ranks_(size), backend_(std::move(backend)),
       where_(std::move(where)), mark_(process_mark()) {
   const long thread = ::syscall(SYS_gettid);
@@ -45,9 +45,9 @@ RollCall::RollCall(Store& store, int rank, int size, std::string backend, std::s
 }
 
 // The value of the key; empty where it does not exist.
-std::string RollCall::value_of(const std::string& key) { return store_.check({key}) ? store_.get(key) : ""; }
+std::string Registration::value_of(const std::string& key) { return store_.check({key}) ? store_.get(key) : ""; }
 
-bool RollCall::is_over() {
+bool Registration::is_over() {
   outcome_ = value_of(kOutcome);
   if (outcome_.empty()) return false;
   holder_ = value_of(key_of(rank_));
@@ -62,7 +62,7 @@ bool RollCall::is_over() {
 }
 
 // A rank enters where it disagrees, too: all ranks of a store have to count the same rendezvous.
-bool RollCall::enter() {
+bool Registration::enter() {
   const Terms first = decode(store_.compare_set(kTerms, "", encode(own_terms())));
   holder_ = store_.compare_set(key_of(rank_), "", mark_);
   const bool agrees = first.agrees(own_terms());
@@ -74,11 +74,11 @@ bool RollCall::enter() {
 }
 
 // The backend is last: it is the one part that may hold any character.
-std::string RollCall::encode(const Terms& terms) const {
+std::string Registration::encode(const Terms& terms) const {
   return fmt::format("{}\n{}\n{}\n{}", terms.rank, terms.size, terms.mark, terms.backend);
 }
 
-RollCall::Terms RollCall::decode(const std::string& text) const {
+Registration::Terms Registration::decode(const std::string& text) const {
   const std::size_t size = text.find('\n'), mark = text.find('\n', size + 1), backend = text.find('\n', mark + 1);
   Terms out;
   const auto read = [&](std::size_t begin, std::size_t end, int& number) {
@@ -94,7 +94,7 @@ RollCall::Terms RollCall::decode(const std::string& text) const {
   return out;
 }
 
-std::string RollCall::describe_disagreement(const Terms& first) const {
+std::string Registration::describe_disagreement(const Terms& first) const {
   if (first.size != size_)
     return fmt::format(
         "{}: ranks disagree about the number of ranks: rank {} ({}) has {}, rank {} ({}) has {}\n"
@@ -106,25 +106,25 @@ std::string RollCall::describe_disagreement(const Terms& first) const {
       where_, first.rank, first.mark, in_quotes(first.backend), rank_, mark_, in_quotes(backend_));
 }
 
-std::string RollCall::describe_twice() const {
-  return fmt::format("{}: rank {} is there twice: as {}, and as {}\nEvery rank of a job is started once", where_, rank_,
-                     holder_, mark_);
+std::string Registration::describe_twice() const {
+  return fmt::format("{}: rank {} was started twice: as {}, and as {}\nEvery rank of a job is started once", where_,
+                     rank_, holder_, mark_);
 }
 
-bool RollCall::is_by_this_process() const {
+bool Registration::is_by_this_process() const {
   return holder_ == process_mark() || holder_.starts_with(process_mark() + " ");
 }
 
-std::string RollCall::will() const {
+std::string Registration::will() const {
   return kLost + fmt::format("{}: rank {} ({}) ended before the group was made", where_, rank_, process_mark());
 }
 
-void RollCall::arrive() {
+void Registration::arrive() {
   if (store_.add("arrived", 1) == size_) store_.compare_set(kOutcome, "", kAllHere);
 }
 
 // The store ends with rank 0, and so does the list of those who are here. So rank 0 is given the time to tell it first.
-void RollCall::wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown) {
+void Registration::wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown) {
   constexpr std::chrono::milliseconds kForRankZero{500};
   try {
     outcome_ = store_.get(kOutcome, rank_ == 0 ? timeout : timeout + kForRankZero);
@@ -135,7 +135,7 @@ void RollCall::wait_for_all(std::chrono::milliseconds timeout, std::chrono::mill
 }
 
 // Late, unless the outcome came just now.
-std::string RollCall::settle_late(std::chrono::milliseconds shown) {
+std::string Registration::settle_late(std::chrono::milliseconds shown) {
   try {
     return store_.compare_set(kOutcome, "", kLate + describe_missing(shown));
   } catch (const CommError& error) {
@@ -144,7 +144,7 @@ std::string RollCall::settle_late(std::chrono::milliseconds shown) {
   }
 }
 
-std::vector<int> RollCall::entered() {
+std::vector<int> Registration::entered() {
   std::vector<int> here;
   for (int rank = 0; rank < most_ranks_; ++rank) {
     if (store_.check({key_of(rank)})) here.push_back(rank);
@@ -152,7 +152,7 @@ std::vector<int> RollCall::entered() {
   return here;
 }
 
-std::string RollCall::describe_missing(std::chrono::milliseconds shown) {
+std::string Registration::describe_missing(std::chrono::milliseconds shown) {
   const std::vector<int> here = entered();
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
