@@ -154,7 +154,7 @@ NpyHeader parse_header_text(std::string_view text, const std::string& file, std:
     } else if (key == "shape" && !shape) {
       shape = literal.tuple();
     } else {
-      literal.fail(fmt::format("key {} is unknown or there twice", in_quotes(key)));
+      literal.fail(fmt::format("key {} is unknown or duplicated", in_quotes(key)));
     }
     if (literal.accept('}')) break;
     literal.expect(',');

@@ -183,7 +183,7 @@ TEST_CASE("errors of npy files name the fault and its offset") {
                  "shape (3) of 1 bytes each needs 3 bytes, the file has 2"));
   CHECK(contains(npy_error(kThree + "x"), "needs 3 bytes, the file has 4"));
   CHECK(contains(npy_error(npy("{}", "")), "descr, fortran_order or shape is missing"));
-  CHECK(contains(npy_error(npy("{'descr': '<f4', 'descr': '<f4'}", "")), "key \"descr\" is unknown or there twice"));
+  CHECK(contains(npy_error(npy("{'descr': '<f4', 'descr': '<f4'}", "")), "key \"descr\" is unknown or duplicated"));
   CHECK(contains(npy_error(npy("{'surprise': 1}", "")), "key \"surprise\""));
   CHECK(contains(npy_error(npy("['descr']", "")), "expected '{', found \"['descr']\""));
   CHECK(contains(npy_error(npy("{'descr: 1", "")), "a string without an end"));

@@ -146,7 +146,7 @@ TEST_CASE("options come before the environment, and a world of one needs no addr
   });
 }
 
-TEST_CASE("a rank that is there twice is named with both processes, to all ranks") {
+TEST_CASE("a rank that was started twice is named with both processes, to all ranks") {
   const std::string port = fresh_port();
   int twice = 0;
   SUBCASE("rank 0") { twice = 0; }
@@ -160,7 +160,7 @@ TEST_CASE("a rank that is there twice is named with both processes, to all ranks
     set_torchrun(port, process == 2 ? twice : process, 3);
     join();
   });
-  check_all_fail(results, "rank " + std::to_string(twice) + " is there twice: as process ");
+  check_all_fail(results, "rank " + std::to_string(twice) + " was started twice: as process ");
 }
 
 TEST_CASE("a late second rank is refused, and the job goes on") {

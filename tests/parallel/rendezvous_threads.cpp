@@ -36,12 +36,12 @@ TEST_CASE("groups of two names on one store do not meet, whatever the order") {
   });
 }
 
-TEST_CASE("of a rank that is there twice both hear, with all others") {
+TEST_CASE("a rank that was started twice is an error on all ranks") {
   const auto store = std::make_shared<par::InProcessStore>();
   run_threads(3, [&](int thread) {
     const std::string text =
         error_of<ls::CommError>([&] { par::rendezvous({.world_size = 3, .rank = thread % 2, .store = store}); });
-    CHECK_MESSAGE(text.find("rank 0 is there twice: as process ") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("rank 0 was started twice: as process ") != std::string::npos, text);
     CHECK(text.find("thread") != std::string::npos);
   });
 }
