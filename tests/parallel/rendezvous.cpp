@@ -176,7 +176,7 @@ TEST_CASE("a late second rank is refused, and the job goes on") {
            })) {
         INFO(result.to_string());
         CHECK(result.code == 1);
-        CHECK(result.error.find("is there twice: as process ") != std::string::npos);
+        CHECK(result.error.find("was started twice: as process ") != std::string::npos);
       }
       here.store->set("pid", std::to_string(own));
     }
