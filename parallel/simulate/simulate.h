@@ -22,7 +22,7 @@ namespace lockstep::parallel {
 /// Options of the backend sim. All ranks pass the same algorithm, and either all or none pass a simulation.
 struct SimOptions {
   static constexpr std::string_view kBackend = "sim";  ///< name of the backend
-  /// Algorithm of all_reduce. Only kDirect adds in canonical order.
+  /// Algorithm of all_reduce, which fixes the order of additions; kDirect adds in canonical order.
   Algorithm algorithm = Algorithm::kDirect;
   std::shared_ptr<HopObserver> observer = nullptr;   ///< observes the messages of all_reduce; may be null
   std::shared_ptr<Simulation> simulation = nullptr;  ///< this rank's link and clock; null: none

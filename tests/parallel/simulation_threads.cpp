@@ -228,7 +228,7 @@ TEST_CASE("scaling: buckets are reduced during backward, one after another") {
 TEST_CASE("simulation: links are read by name or from a file, and invalid ones are refused with what is expected") {
   CHECK(par::find_link("10GbE").bandwidth == 1.25e9);
   const std::string unknown = error_of<ls::InvalidArgument>([] { par::find_link("10gbe"); });
-  CHECK_MESSAGE(contains(unknown, "there are NVLink, PCIe4, 100GbE, 10GbE"), unknown);
+  CHECK_MESSAGE(contains(unknown, "expected one of NVLink, PCIe4, 100GbE, 10GbE"), unknown);
   const auto with_file = [](const std::string& text) {
     std::ofstream("link.json") << text;
     return par::find_link("link.json");

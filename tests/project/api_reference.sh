@@ -13,8 +13,8 @@ documented namespacelockstep "x (..., in), weight (out, in), bias (out) or undef
 documented namespacelockstep "a + alpha b"                                              # a comment on the same line
 documented namespacelockstep "gradient 0 at 0"
 documented classlockstep_1_1nn_1_1Linear "both from U(-1/sqrt(in), 1/sqrt(in))"
-documented structlockstep_1_1parallel_1_1SimOptions "How all_reduce moves its data"
-documented classlockstep_1_1parallel_1_1ProcessGroup "A timeout names the ranks that are missing"
+documented structlockstep_1_1parallel_1_1SimOptions "Algorithm of all_reduce"
+documented classlockstep_1_1parallel_1_1ProcessGroup "A timeout names the missing ranks"
 documented tensor_8h "Copying a Tensor copies the handle"  # the head of the file
 documented structlockstep_1_1TraceEvent "nanoseconds of the system"
 for module in tensor autograd nn optim data parallel; do
