@@ -360,8 +360,7 @@ std::string FileStore::request(const StoreRequest& request, std::chrono::millise
   Deadline deadline(timeout);
   const auto end = Deadline::Clock::now() + timeout;
   std::optional<FileEvents> events;
-  if (waits_for_keys(request.op))
-    events.emplace(*state_->file);  // before the first attempt, so that no change is missed
+  if (waits_for_keys(request.op)) events.emplace(*state_->file);  // first, so that no change is missed
   for (;;) {
     std::string missing;
     const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());

@@ -390,7 +390,7 @@ TEST_CASE("another program at the address is no store") {
     const par::Descriptor listener = par::listen_abstract(place.socket);
     REQUIRE(listener);
     check_processes(1, [](int) {
-      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not answer") != std::string::npos);
+      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not reply") != std::string::npos);
     });
   });
   CHECK(results[0].ok());
