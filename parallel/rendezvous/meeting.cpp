@@ -247,8 +247,7 @@ std::vector<int> Meeting::all_ranks() const {
   return all;
 }
 
-// After a failed registration: keeps the store until these ranks have received the reason, as their last-will entries
-// show.
+// After a failed registration: keeps the store until these ranks have received the reason and set their goodbye keys.
 void Meeting::let_others_hear(const std::vector<int>& ranks) {
   std::vector<std::string> byes;
   try {

@@ -150,7 +150,7 @@ namespace {
 const sockaddr* pointer(const TcpAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
 
 void set_option(const Descriptor& socket, int level, int name, int value) {
-  // The options improve speed only; failures are ignored.
+  // No option is needed for correct results, so failures are ignored.
   static_cast<void>(::setsockopt(socket.get(), level, name, &value, sizeof(value)));
 }
 

@@ -89,8 +89,7 @@ class StoreServer::Loop {
  private:
   void wake() {
     const std::uint64_t one = 1;
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)) ==
-                      sizeof(one));  // if the counter is full, the thread wakes anyway
+    static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));  // if full, it wakes anyway
   }
   void turn(int timeout);
   int next_timeout() const;
@@ -153,14 +152,13 @@ void StoreServer::Loop::serve(Connection& peer, short events) {
   if (events & POLLOUT) flush(peer);
   if (events & POLLIN) {
     read(peer);
-  } else if (events &
-             (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // TCP does not distinguish a half-closed connection
+  } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // on TCP also half-closed
     peer.dead = true;
   }
   if (!peer.is_known && !peer.dead && peer.hello_until.passed()) reject(peer, "it did not authenticate itself in time");
 }
 
-// Time until the first unauthenticated peer times out, or the pause ends; -1 if there is neither.
+// Milliseconds until the first unauthenticated peer times out, or the pause ends; -1 if there is neither.
 int StoreServer::Loop::next_timeout() const {
   if (pause_) return static_cast<int>(kAcceptPause.count());
   for (const auto& peer : peers_) {

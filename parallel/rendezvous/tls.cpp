@@ -19,23 +19,22 @@ namespace {
 // --- libssl ---------------------------------------------------------------------------------------------------------
 
 // Functions of libssl, and the related ones of libcrypto, by their own names.
-#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                      \
-  X(SSL_CTX_new)                                                                                                       \
-  X(SSL_CTX_free)                                                                                                      \
-  X(TLS_method)                                                                                                        \
-  X(SSL_CTX_ctrl)                                                                                                      \
-  X(SSL_CTX_set_options)                                                                                               \
-  X(SSL_CTX_clear_options)                                                                                             \
-  X(SSL_CTX_set_ciphersuites)                                                                                          \
-  X(SSL_CTX_set_num_tickets)                                                                                           \
-  X(SSL_CTX_set_max_early_data)                                                                                        \
-  X(SSL_set_verify)                                                                                                    \
-  X(SSL_CTX_set_psk_use_session_callback)                                                                              \
-  X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free) X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) \
-      X(SSL_set_accept_state) X(SSL_set_connect_state) X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error)   \
-          X(SSL_ctrl) X(SSL_version) X(SSL_CIPHER_find) X(SSL_SESSION_new) X(SSL_SESSION_free)                         \
-              X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version)             \
-                  X(SSL_session_reused)
+#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                     \
+  X(SSL_CTX_new)                                                                                                      \
+  X(SSL_CTX_free)                                                                                                     \
+  X(TLS_method)                                                                                                       \
+  X(SSL_CTX_ctrl)                                                                                                     \
+  X(SSL_CTX_set_options)                                                                                              \
+  X(SSL_CTX_clear_options)                                                                                            \
+  X(SSL_CTX_set_ciphersuites)                                                                                         \
+  X(SSL_CTX_set_num_tickets)                                                                                          \
+  X(SSL_CTX_set_max_early_data)                                                                                       \
+  X(SSL_set_verify)                                                                                                   \
+  X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)             \
+      X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_accept_state) X(SSL_set_connect_state)           \
+          X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error) X(SSL_ctrl) X(SSL_version) X(SSL_CIPHER_find) \
+              X(SSL_SESSION_new) X(SSL_SESSION_free) X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher)         \
+                  X(SSL_SESSION_set_protocol_version) X(SSL_session_reused)
 #define LOCKSTEP_BIO_FUNCTIONS(X) \
   X(BIO_new)                      \
   X(BIO_s_mem) X(BIO_free) X(BIO_read) X(BIO_write) X(ERR_clear_error) X(ERR_get_error) X(ERR_reason_error_string)
@@ -217,7 +216,7 @@ Transmission TlsStream::pull() {
   if (!ssl_) {
     client_hello_ += bytes;
   } else {
-    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "keep what has arrived");
+    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "store the received bytes");
   }
   return transfer;
 }
@@ -259,7 +258,7 @@ bool TlsStream::take_client_hello() {
   if (client_hello_.size() < kRecordHeader + record) return false;
   start();
   const int size = static_cast<int>(client_hello_.size());
-  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "keep what has arrived");
+  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "store the received bytes");
   client_hello_ = {};
   return true;
 }
