@@ -14,7 +14,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-// Its functions, by their own names.
+// Functions of libcrypto, by their own names.
 struct Crypto {
   decltype(&::EVP_Digest) EVP_Digest;
   decltype(&::EVP_sha256) EVP_sha256;
@@ -58,7 +58,8 @@ const Crypto& crypto() {
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
 void require(bool succeeded) {
-  if (!succeeded) throw CommError("store: libcrypto cannot compute HMAC-SHA256 (no memory, or its configuration)");
+  if (!succeeded)
+    throw CommError("store: libcrypto cannot compute HMAC-SHA256: no memory, or disabled by its configuration");
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ Digest random_digest() {
   std::size_t done = 0;
   while (done < out.size()) {
     const ssize_t count = uninterrupted([&] { return ::getrandom(out.data() + done, out.size() - done, 0); });
-    if (count <= 0) throw CommError(fmt::format("no random numbers from the system: {}", reason(errno)));
+    if (count <= 0) throw CommError(fmt::format("cannot get random numbers from the system: {}", reason(errno)));
     done += static_cast<std::size_t>(count);
   }
   return out;

@@ -1,5 +1,5 @@
-// SHA-256, HMAC-SHA256 and handling of secrets, by OpenSSL's libcrypto. The library is opened on first use: programs whose
-// ranks are on one host do not load its five megabytes.
+// SHA-256, HMAC-SHA256 and secrets, implemented with OpenSSL's libcrypto. The library is opened on first use, so
+// programs whose ranks are on one host do not load its five megabytes.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ inline constexpr std::size_t kDigestBytes = 32;
 using Digest = std::array<char, kDigestBytes>;
 inline std::string_view view(const Digest& digest) { return {digest.data(), digest.size()}; }
 
-// One of OpenSSL's libraries: "libcrypto" or "libssl". It stays open. Throws NotBuilt where it cannot be opened.
+// Opens "libcrypto" or "libssl", which then stays open. Throws NotBuilt if the library cannot be opened.
 void* open_openssl(const char* library);
 [[noreturn]] void raise_missing(const char* function);
 template <class Function>
@@ -30,18 +30,18 @@ void find_in(void* library, const char* name, Function& function) {
   if (!function) raise_missing(name);
 }
 
-// From the system. Throws CommError where it has none.
+// 32 random bytes from the operating system. Throws CommError if the system has none.
 Digest random_digest();
-// So many bytes from the system, at most kDigestBytes, in hexadecimal.
+// Random bytes from the operating system, at most kDigestBytes, as hexadecimal text.
 std::string random_hex(std::size_t bytes);
-// These throw NotBuilt where libcrypto cannot be opened.
+// The functions below throw NotBuilt if libcrypto cannot be opened.
 Digest sha256(std::string_view text);
-// In a time that does not depend on where they differ.
+// Compares in constant time: the time does not depend on where the texts differ.
 bool same_secret(std::string_view a, std::string_view b);
-// Overwrites it, in a way that the compiler keeps.
+// Overwrites the secret. The compiler does not optimize the write away.
 void wipe(Digest& secret);
 
-// HMAC-SHA256 under one key. The context is kept: making one costs more than a MAC.
+// HMAC-SHA256 under one key. The context is kept, as creating one costs more than a MAC.
 class Mac {
  public:
   explicit Mac(std::string_view key);

@@ -1,5 +1,5 @@
-// Deadlines by the steady clock. A process that was stopped (SIGSTOP, a suspended laptop) gets the lost time back: its
-// peers have not had a chance to arrive meanwhile, as far as it can tell.
+// Deadlines by the steady clock. If the process was stopped (SIGSTOP, a suspended laptop), the deadline moves by the
+// length of the stop: the peers may have been stopped as well and had no chance to arrive.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace lockstep::parallel {
 
-inline constexpr std::chrono::milliseconds kSlice{25};     // the longest wait before looking around for lost ranks
-inline constexpr std::chrono::milliseconds kAttempt{100};  // what a single attempt gets even where time is almost up
+inline constexpr std::chrono::milliseconds kSlice{25};     // longest wait between two liveness checks
+inline constexpr std::chrono::milliseconds kAttempt{100};  // minimum time of one attempt, even near the deadline
 
 class Deadline {
  public:
@@ -20,13 +20,13 @@ class Deadline {
         looked_(Clock::now()) {}
 
   bool passed() { return look() >= end_; }
-  // After waits of at most this long that had deadlines of their own: what went beyond them was a pause, the rest not.
+  // Call after waits of at most `at_most` with deadlines of their own: only the time beyond `at_most` can be a stop.
   void waited(std::chrono::milliseconds at_most) { look(at_most); }
   std::chrono::milliseconds left() {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - look());
     return std::max(left, std::chrono::milliseconds(0));
   }
-  // How long to wait before looking again; call it once a slice.
+  // How long to wait until the next check. Call it once per wait.
   std::chrono::milliseconds slice() {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - look());
     return std::clamp(left, std::chrono::milliseconds(1), kSlice);
@@ -35,7 +35,7 @@ class Deadline {
  private:
   Clock::time_point look(std::chrono::milliseconds expected = kSlice) {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > expected + std::chrono::seconds(1)) end_ += now - looked_;  // we were stopped
+    if (now - looked_ > expected + std::chrono::seconds(1)) end_ += now - looked_;  // the process was stopped
     looked_ = now;
     return now;
   }

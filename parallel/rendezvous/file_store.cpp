@@ -34,10 +34,10 @@ constexpr std::size_t kHeaderBytes = 28;
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::chrono::microseconds kShortestPause{100}, kLongestPause{5000};
 
-// The bytes whose locks count: the first one's for reading and writing, the second one's for being a user.
+// The lock on the first byte guards reading and writing; every user holds a lock on the second byte.
 constexpr off_t kAccessByte = 0, kUserByte = 1;
 
-// How many users have joined the run, and how many have left it; no key of a user begins like these.
+// Keys that count the users that have joined and left the run. The caller's keys never begin like this.
 constexpr std::string_view kJoinedKey("\0joined", 7), kLeftKey("\0left", 5);
 
 int set_lock(const Descriptor& file, off_t byte, short type) {
@@ -55,7 +55,7 @@ ByteReader reader_of(std::string_view bytes, const std::string& path) {
 
 }  // namespace
 
-// --- the file -----------------------------------------------------------------------------------------------------------
+// --- the file -------------------------------------------------------------------------------------------------------
 
 StoreFile::StoreFile(std::string path) : path_(std::move(path)) {
   const auto fail = [&](const std::string& why) { throw IoError(fmt::format("FileStore: {}: {}", path_, why)); };
@@ -64,7 +64,7 @@ StoreFile::StoreFile(std::string path) : path_(std::move(path)) {
   if (!file_) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : reason(errno));
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) fail(reason(errno));
-  if (!S_ISREG(status.st_mode)) fail("it is no regular file");
+  if (!S_ISREG(status.st_mode)) fail("it is not a regular file");
   if (status.st_uid != ::geteuid()) fail(fmt::format("it belongs to user {}, not to {}", status.st_uid, ::geteuid()));
   if ((status.st_mode & 07777) != 0600)
     fail(
@@ -79,16 +79,16 @@ void StoreFile::lock(Deadline deadline) {
   while (set_lock(file_, kAccessByte, F_WRLCK) != 0) {
     if (errno != EAGAIN && errno != EACCES)
       throw IoError(fmt::format("FileStore: {}: cannot lock it: {}", path_, reason(errno)));
-    static_cast<void>(deadline.slice());  // moves the deadline where this process was stopped
+    static_cast<void>(deadline.slice());  // moves the deadline if this process was stopped
     if (deadline.passed())
-      throw CommTimeout(fmt::format("FileStore: {}: another process keeps it locked: is it stopped?", path_));
-    std::this_thread::sleep_for(pause);  // a lock that wakes its waiters has no deadline
+      throw CommTimeout(fmt::format("FileStore: {}: another process holds its lock: is that process stopped?", path_));
+    std::this_thread::sleep_for(pause);  // a blocking lock call has no deadline
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
 void StoreFile::unlock() {
-  static_cast<void>(set_lock(file_, kAccessByte, F_UNLCK));  // closing the file would do so as well
+  static_cast<void>(set_lock(file_, kAccessByte, F_UNLCK));  // closing the file would also unlock it
 }
 
 bool StoreFile::is_current() const {
@@ -123,11 +123,11 @@ std::string StoreFile::read_from(std::uint64_t offset, std::uint64_t most) const
   return bytes;
 }
 
-// Writes all of it or nothing: where the disk is full, the beginning is cut off again.
+// Writes all bytes or none: if the disk is full, the bytes that were written are truncated.
 void StoreFile::append(const std::string& bytes) {
   const std::uint64_t most = std::min(kMaxStoreFile, file_size_limit()), wanted = end_ + bytes.size();
   if (wanted > most) {
-    forget();  // the table has a change that the file will not have
+    forget();  // the table has a change that is not in the file
     throw IoError(fmt::format("FileStore: {}: it would have {} bytes, at most {} are allowed{}", path_, wanted, most,
                               most < kMaxStoreFile ? "\nRaise the limit of this process with ulimit -f" : ""));
   }
@@ -140,8 +140,8 @@ void StoreFile::append(const std::string& bytes) {
       const int error = errno;
       const bool is_cut = ::ftruncate(file_.get(), static_cast<off_t>(end_)) == 0;
       forget();
-      throw IoError(
-          fmt::format("FileStore: {}: cannot write: {}{}", path_, reason(error), is_cut ? "" : "; it is broken now"));
+      throw IoError(fmt::format("FileStore: {}: cannot write: {}{}", path_, reason(error),
+                                is_cut ? "" : "; the file is now broken"));
     }
     done += static_cast<std::size_t>(count);
   }
@@ -150,12 +150,12 @@ void StoreFile::append(const std::string& bytes) {
 
 void StoreFile::fail_broken(std::uint64_t offset, const std::string& why) const {
   throw IoError(
-      fmt::format("FileStore: {}: byte {}: {}\nIt is no file of a FileStore, or a broken "
+      fmt::format("FileStore: {}: byte {}: {}\nIt is not a FileStore's file, or a broken "
                   "one: remove it",
                   path_, offset, why));
 }
 
-// --- runs and users -----------------------------------------------------------------------------------------------------
+// --- runs and users -------------------------------------------------------------------------------------------------
 
 bool StoreFile::is_only_user() { return set_lock(file_, kUserByte, F_WRLCK) == 0; }
 
@@ -180,11 +180,11 @@ void StoreFile::leave(int world_size) {
     if (left >= joined || is_only_user()) static_cast<void>(::unlink(path_.c_str()));
     return;
   }
-  // A descriptor that stays open keeps the run from being over before its other users have come.
+  // The open descriptor keeps the run from ending before its other users have joined.
   static_cast<void>(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
 }
 
-// One more under the key.
+// Adds 1 to the key and returns the sum.
 std::int64_t StoreFile::count(std::string_view key) {
   const auto sum = execute({.op = StoreOp::kAdd, .keys = {std::string(key)}, .values = {"1"}});
   return whole_number<std::int64_t>(sum.value_or("")).value_or(0);
@@ -206,7 +206,7 @@ void StoreFile::read_header() {
   const std::string header = read_from(0, kHeaderBytes);
   ByteReader reader = reader_of(header, "FileStore: " + path_);
   if (reader.little<std::uint64_t>("magic number") != kFileMagic)
-    fail_broken(0, "another beginning than a FileStore's");
+    fail_broken(0, "it does not begin like a FileStore's file");
   const auto version = reader.little<std::uint32_t>("version");
   if (version != kFileVersion) fail_broken(8, fmt::format("version {}, expected {}", version, kFileVersion));
   nonce_ = reader.little<std::uint64_t>("number of the run");
@@ -220,7 +220,7 @@ void StoreFile::forget() {
   table_ = {};
 }
 
-// --- records ------------------------------------------------------------------------------------------------------------
+// --- records --------------------------------------------------------------------------------------------------------
 
 void StoreFile::catch_up() {
   if (end_ == 0) read_header();  // after a failure
@@ -231,17 +231,17 @@ void StoreFile::catch_up() {
     }
   } catch (const IoError& error) {
     why = error.what();
-  } catch (const InvalidArgument& error) {  // past a limit
+  } catch (const InvalidArgument& error) {  // a limit is exceeded
     why = error.what();
   }
   if (!why.empty()) fail_broken(end_, why);
 }
 
-// Returns the size of the first record in `rest`, which has been applied. Throws IoError or InvalidArgument.
+// Applies the first record in `rest` and returns its size. Throws IoError or InvalidArgument.
 std::size_t StoreFile::take_record(std::string_view rest) {
   const auto content = first_frame(rest, kMaxFrame);
   const std::size_t size = content ? kFrameHeader + content->size() : 0;
-  LOCKSTEP_CHECK_IO(content && rest.size() - size >= kChecksumBytes, "a record that is not all there");
+  LOCKSTEP_CHECK_IO(content && rest.size() - size >= kChecksumBytes, "an incomplete record");
   ByteReader checksum = reader_of(rest.substr(size, kChecksumBytes), "record");
   LOCKSTEP_CHECK_IO(checksum.little<std::uint64_t>("checksum") == XXH3_64bits_withSeed(rest.data(), size, nonce_),
                     "a record with a wrong checksum");
@@ -260,7 +260,7 @@ std::string StoreFile::record_of(const StoreRequest& request) const {
   return bytes;
 }
 
-// A request reaches the table first, which may refuse it.
+// The table executes the request first, as it may reject the request.
 std::optional<std::string> StoreFile::execute(const StoreRequest& request) {
   catch_up();
   const std::uint64_t before = table_.changes();
@@ -269,7 +269,7 @@ std::optional<std::string> StoreFile::execute(const StoreRequest& request) {
   return result;
 }
 
-// --- the store ----------------------------------------------------------------------------------------------------------
+// --- the store ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -278,7 +278,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPollWithoutEvents{10};
 constexpr std::chrono::seconds kLeaveDeadline{1};
 
-// Says when a file is written to. The kernel has few of these for each user; without one the time just passes.
+// Reports writes to a file. The kernel limits these objects per user; without one, the waits end by time alone.
 class FileEvents {
  public:
   explicit FileEvents(const StoreFile& file) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -286,7 +286,7 @@ class FileEvents {
     if (events_ && ::inotify_add_watch(events_.get(), path.c_str(), IN_MODIFY | IN_ATTRIB) < 0) events_.reset();
   }
   void wait(milliseconds slice) {
-    pollfd ready{events_.get(), POLLIN, 0};  // without events: a descriptor that poll leaves out
+    pollfd ready{events_.get(), POLLIN, 0};  // without events_ the descriptor is -1, which poll ignores
     const milliseconds time = events_ ? slice : std::min(slice, kPollWithoutEvents);
     if (::poll(&ready, 1, static_cast<int>(time.count())) <= 0) return;
     char buffer[4096];
@@ -322,14 +322,14 @@ struct FileStore::State {
   void open(const std::string& path, milliseconds timeout);
 };
 
-// Between opening and locking the last user may have removed the file; then the next try creates another.
+// The last user may remove the file between opening and locking; then the next attempt creates a new file.
 void FileStore::State::open(const std::string& path, milliseconds timeout) {
   Deadline deadline(timeout);
   for (;;) {
     file.emplace(path);
     file->lock(deadline);
     if (file->is_current()) break;
-    LOCKSTEP_CHECK_IO(!deadline.passed(), "FileStore: {}: it was removed again and again for {} ms", path,
+    LOCKSTEP_CHECK_IO(!deadline.passed(), "FileStore: {}: other processes kept removing it for {} ms", path,
                       timeout.count());
   }
   file->join();
@@ -347,11 +347,11 @@ FileStore::FileStore(const std::string& path, const FileStoreOptions& options) :
 }
 
 FileStore::~FileStore() {
-  if (::getpid() != state_->owner) return;  // a fork has not joined
+  if (::getpid() != state_->owner) return;  // a forked child has not joined
   try {
     state_->with_file(kLeaveDeadline, [&](StoreFile& file) { file.leave(state_->world_size); });
   } catch (const std::exception&) {
-    // A file that is broken or locked stays; the next run replaces it or reports it.
+    // A broken or locked file stays; the next run replaces or reports it.
   }
 }
 
@@ -360,7 +360,7 @@ std::string FileStore::request(const StoreRequest& request, std::chrono::millise
   Deadline deadline(timeout);
   const auto end = Deadline::Clock::now() + timeout;
   std::optional<FileEvents> events;
-  if (waits_for_keys(request.op)) events.emplace(*state_->file);  // before the first try, so that no change is missed
+  if (waits_for_keys(request.op)) events.emplace(*state_->file);  // first, so that no change is missed
   for (;;) {
     std::string missing;
     const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
@@ -372,7 +372,7 @@ std::string FileStore::request(const StoreRequest& request, std::chrono::millise
     if (result) return std::move(*result);
     const milliseconds slice = deadline.slice();  // first: it may move the deadline
     if (deadline.passed())
-      throw CommTimeout(fmt::format("FileStore: {}: nobody has set {} within {} ms", state_->file->path(),
+      throw CommTimeout(fmt::format("FileStore: {}: no process has set {} within {} ms", state_->file->path(),
                                     in_quotes(missing), timeout.count()));
     events->wait(slice);
   }

@@ -14,10 +14,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
-constexpr milliseconds kWaitSlice{100};        // of a wait for a key, between looks for a failure
-constexpr milliseconds kBetweenQuestions{25};  // at least
-constexpr milliseconds kUntilNoticed{1000};    // for the store, that a process has ended whose end a rank has noticed
-constexpr milliseconds kUntilHeard{1000};      // for the ranks, to receive the reason before the store ends
+constexpr milliseconds kWaitSlice{100};        // wait for a key between two checks for a failure
+constexpr milliseconds kBetweenQuestions{25};  // least time between two requests
+constexpr milliseconds kUntilNoticed{1000};    // for the store to notice the end of a process after a rank has
+constexpr milliseconds kUntilHeard{1000};      // for the ranks to receive the reason before the store ends
 
 std::string here_key(int rank) { return fmt::format("here/{}", rank); }
 std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
@@ -28,7 +28,7 @@ class WatchedStore final : public Store {
       : watch_(std::move(watch)), store_(std::move(store)) {
     set_timeout(store_->timeout());
   }
-  // A request that waits is sent in slices, between which the watch is checked.
+  // Sends a waiting request in slices, and checks the watch between the slices.
   std::string request(const StoreRequest& request, milliseconds timeout) override {
     if (!waits_for_keys(request.op) || watch_->is_finished()) return store_->request(request, timeout);
     Deadline deadline(timeout);
@@ -55,7 +55,7 @@ class WatchedStore final : public Store {
 
 }  // namespace
 
-// --- the watch ----------------------------------------------------------------------------------------------------------
+// --- the watch ------------------------------------------------------------------------------------------------------
 
 std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailureKey, heard_key(rank)}; }
 
@@ -100,19 +100,19 @@ std::string FormationWatch::find_first(const Error& error) {
     try {
       return store_->get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
     } catch (const CommTimeout&) {
-      // Then this rank is the first one that says so.
+      // No other rank has recorded a failure: this rank is the first.
     }
   }
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
   if (silent.empty()) return record(error);
   return store_->compare_set(
       kFailureKey, "",
-      fmt::format("{}init_process_group: the group is not made: {} {} not answer: stopped, or busy?", kLate,
+      fmt::format("{}init_process_group: the group cannot be created: {} {} not reply: stopped, or busy?", kLate,
                   list_ranks(silent), silent.size() == 1 ? "does" : "do"));
 }
 
-// When the time of this rank is over: those that do not answer. A rank that waits for others does, and so does one whose time is
-// over as well.
+// Called when this rank times out: asks all ranks for a reply and returns those that do not reply. Ranks that wait or
+// have timed out themselves do reply.
 std::vector<int> FormationWatch::silent_ranks() {
   store_->set(here_key(rank_), "1");
   store_->set(kQuestionKey, "1");
@@ -138,7 +138,7 @@ std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int r
 
 std::string FormationWatch::record(const Error& error) {
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr,
-             is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // which names them
+             is_of_ranks = dynamic_cast<const CommError*>(&error) != nullptr;  // a CommError names the ranks itself
   return store_->compare_set(
       kFailureKey, "",
       fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
@@ -150,7 +150,7 @@ void FormationWatch::let_others_hear() {
   try {
     store_->wait(keys_of_others(heard_key), kUntilHeard);
   } catch (const CommTimeout&) {
-    // A rank that works on something else does not wait for this one.
+    // The other rank is busy elsewhere and does not wait for this rank.
   }
 }
 
@@ -160,7 +160,7 @@ void FormationWatch::explain(const Error& error) {
   try {
     first = find_first(error);
     let_others_hear();
-  } catch (const CommError&) {  // its holder has ended, and that explains whatever has failed here
+  } catch (const CommError&) {  // the store's holder has ended, which explains any failure of this rank
     if (first.empty() && follows) throw;
   } catch (const Error&) {
     return;
@@ -174,7 +174,7 @@ void FormationWatch::pass_on(const Error& error) {
     record(error);
     let_others_hear();
   } catch (const Error&) {
-    // The store is gone: nobody waits there.
+    // The store has ended: no rank waits for its keys.
   }
 }
 
@@ -184,7 +184,7 @@ void FormationWatch::finish() {
   will_ = nullptr;
 }
 
-// --- the alarm ----------------------------------------------------------------------------------------------------------
+// --- the alarm ------------------------------------------------------------------------------------------------------
 
 FormationAlarm::FormationAlarm(FormationWatch* watch, Callback<void()> on_failure)
     : watch_(watch), on_failure_(std::move(on_failure)) {
@@ -208,7 +208,7 @@ void FormationAlarm::run() {
     lock.unlock();
     try {
       failed = !watch_->failure().empty();
-    } catch (const Error&) {  // the store is gone, and the formation has failed with it
+    } catch (const Error&) {  // the store has ended, so the group has failed
       failed = true;
     }
     if (failed) on_failure_();

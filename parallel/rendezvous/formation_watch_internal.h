@@ -1,8 +1,9 @@
-// Finds the rank that ended or failed first while a group is being made. It is one mechanism for all backends, over the group's store.
+// Finds the rank that ended or failed first while a group is created. All backends use it, over the group's store.
 //
-// Before the other ranks count on it, each rank leaves a last will: if the rank ends, the store sets the key `failure`, unless it
-// is there. A rank that fails first looks for another rank's end in `failure`, and only then becomes the reason itself. So the
-// first cause is the error of all ranks, however many connections its end has broken. Not installed.
+// Before the other ranks depend on a rank, the rank leaves a last-will entry: if the rank ends, the store sets the key
+// `failure` unless the key exists. A rank that fails first reads `failure` for the end of another rank, and records
+// its own error only if there is none. So all ranks throw the first cause, however many connections it has broken. Not
+// installed.
 #pragma once
 
 #include <atomic>
@@ -23,28 +24,30 @@ namespace lockstep::parallel {
 
 class FormationWatch {
  public:
-  // The keys that the last will of `rank` has to set, besides those of the caller's.
+  // The keys that the last-will entry of `rank` must set, in addition to the caller's keys.
   static std::vector<std::string> keys_of(int rank);
 
-  // `store` is for this formation alone. `will` has the keys of this rank in it; null where the store takes none. A rank that
-  // `waits_for_others` stays, after a failure, until they have received the reason: where it holds the store, or where a store
-  // that nobody uses any more is taken for that of an earlier run.
+  // `store` is used for this group alone. `will` sets the keys of this rank; null if the store has no last-will
+  // entries. With `waits_for_others`, after a failure the rank stays until the others have received the reason. This
+  // is for a rank that holds the store, and for a store that is treated as one of an earlier run once it has no users.
   FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
                  bool waits_for_others);
 
-  // `store` as it is, but that waits end with the reason when the formation has failed. After finish() it is `store` alone.
+  // Wraps `store` so that waits end with the reason once the group has failed. After finish() only forwards to
+  // `store`.
   static std::shared_ptr<Store> watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store);
 
-  // Why the formation has failed, as far as the store says; empty while it has not.
+  // The reason of the failure that the store holds; empty if there is none.
   std::string failure();
-  // Throws the CommError of all ranks where the formation has failed.
+  // Throws the CommError that all ranks throw, if the group has failed.
   void check();
-  // For a rank that has failed with `error`: throws the CommError of the rank that ended or failed first, if `error` may follow
-  // from that. Returns where `error` is the first cause, and makes it the reason of the other ranks.
+  // For a rank that has failed with `error`: throws the CommError of the rank that ended or failed first, if that may
+  // have caused `error`. Otherwise `error` is the first cause: records it as the reason for the other ranks, and
+  // returns.
   void explain(const Error& error);
-  // For a rank that has failed with `error`, which is the first cause: makes it the reason of those that wait at the store.
+  // For a rank whose `error` is the first cause: records it as the reason for the ranks that wait at the store.
   void pass_on(const Error& error);
-  // The group is made: cancels the last will.
+  // Call when the group is complete: cancels the last-will entry.
   void finish();
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
@@ -60,14 +63,14 @@ class FormationWatch {
   int rank_, size_;
   bool waits_for_others_;
   std::atomic<bool> finished_{false};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::string failure_;
-  bool is_asked_ = false;  // whether this rank waits, by one whose time is over; it has answered
+  bool is_asked_ = false;  // whether a rank that timed out asked this rank for a reply, and this rank has answered
   std::chrono::steady_clock::time_point looked_;
 };
 
-// While it lives, a thread looks for a failure of the formation, and calls `on_failure` once after one: for a library whose waits
-// end in no other way. Without a watch it does nothing.
+// Runs a thread for its lifetime that checks whether the group has failed and then calls `on_failure` once: for a
+// library whose waits cannot be ended otherwise. Does nothing if `watch` is null.
 class FormationAlarm {
  public:
   FormationAlarm(FormationWatch* watch, Callback<void()> on_failure);
@@ -86,7 +89,8 @@ class FormationAlarm {
   std::thread thread_;
 };
 
-// A store for keys that ranks need only while they make a group: another store, and the keys that were set through this one, so that they can be deleted together.
+// A store for keys that ranks need only while they create a group. Forwards to another store and remembers the keys it
+// changed, so that clear() can delete them.
 class ScratchStore final : public Store {
  public:
   explicit ScratchStore(std::shared_ptr<Store> store) : store_(std::move(store)) { set_timeout(store_->timeout()); }
@@ -99,7 +103,7 @@ class ScratchStore final : public Store {
     return store_->request(request, timeout);
   }
 
-  // Deletes this rank's keys. Every rank calls it, when no rank needs any of them.
+  // Deletes this rank's keys. Every rank calls this when no rank needs the keys any more.
   void clear() {
     const std::lock_guard lock(mutex_);
     for (const std::string& key : keys_) store_->delete_key(key);

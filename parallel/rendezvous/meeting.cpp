@@ -1,4 +1,4 @@
-// One meeting of the ranks: rank 0 serves a store at the place, all enter a registration over it.
+// The rendezvous: rank 0 serves a store at the endpoint, and all ranks run a registration over the store.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -19,38 +19,38 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLastQuestion{300};  // an answer over a slow network takes no longer
+constexpr milliseconds kLastQuestion{300};  // limit of the final request: enough for a slow network
 
-// A last question just before the end gets its answer.
+// At least kAttempt, so that a request just before the end receives its reply.
 milliseconds time_left(Clock::time_point end) {
   return std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), kAttempt);
 }
 
-// How long to go on trying. What belongs to another run may be about to end; it gets a moment.
+// The retry budget. An endpoint of another run may be about to end: kStaleRun is granted to that run.
 class Patience {
  public:
   Patience(const Place& place, milliseconds timeout)
       : where_("rendezvous at " + place.address), timeout_(timeout), deadline_(timeout),
         longest_(place.is_one_host ? kConnectPoll : kLongestConnectPoll) {}
 
-  // Waits a moment, or throws.
+  // Pauses before the next attempt, or throws if the budget is spent.
   void retry(const std::string& failure, bool is_foreign = false) {
     if (!is_foreign) foreign_since_.reset();
     if (is_foreign && !foreign_since_) foreign_since_ = Clock::now();
-    deadline_.waited(kHandshakeDeadline);  // the longest try
+    deadline_.waited(kHandshakeDeadline);  // longest duration of an attempt
     if (is_foreign && (deadline_.passed() || Clock::now() - *foreign_since_ > kStaleRun))
       throw CommError(where_ + ": " + failure);
     last_ = failure;
     if (deadline_.passed()) throw CommTimeout(fmt::format("{}: {} (after {} ms)", where_, failure, timeout_.count()));
-    std::this_thread::sleep_for(pause_);  // nothing tells that somebody begins to listen
+    std::this_thread::sleep_for(pause_);  // there is no notification when a process begins to listen
     pause_ = std::min(2 * pause_, longest_);
   }
-  // The same after a name that has no address yet.
+  // The same after a look-up of a name without an address.
   void retry_look_up(const std::string& failure) {
     deadline_.waited(kLongestLookUp);
     retry(failure);
   }
-  // For the same reason as the last time.
+  // The same with the failure of the previous attempt.
   void retry() { retry(last_.empty() ? "rank 0 did not arrive" : std::string(last_)); }
 
   const std::string& where() const { return where_; }
@@ -72,7 +72,7 @@ class Meeting {
   Rendezvous run() {
     while (!(place_.rank == 0 ? host() : join())) {
     }
-    // Past the end there are only short questions: to a host that is cut off nobody answers.
+    // After the timeout, requests are short: a disconnected host receives no reply.
     if (place_.rank != 0) call_store_->set_timeout(kLastQuestion);
     try {
       call_->wait_for_all(time_left(end_), timeout_);
@@ -101,7 +101,7 @@ class Meeting {
   }
 
  private:
-  // Both return whether this rank has arrived; if not, another try follows, after a pause or at once.
+  // Both return whether this rank has arrived; if not, run() tries again.
   bool host();
   bool join();
   bool enter(std::shared_ptr<Store> store, bool serves = false);
@@ -144,17 +144,17 @@ bool Meeting::host() {
   return false;
 }
 
-// Rank 0's address is taken: by a run that ends just now, or for good.
+// Called if rank 0's address is taken, either for good or by a run that is ending.
 void Meeting::meet_other_host() {
   MeetingPlace::Joined other = try_to_join();
   const std::string taken = meeting_place_->taken();
   if (!other.store) return patience_.retry(taken.empty() ? other.failure : taken, /*is_foreign=*/true);
   try {
     other.store->get(kCallPrefix + Registration::key_of(0), std::min<milliseconds>(time_left(end_), kStaleRun));
-  } catch (const CommError&) {  // it does not get as far as that, or ended meanwhile
+  } catch (const CommError&) {  // the other rank 0 did not enter, or has ended
     return patience_.retry(taken.empty() ? "another rank 0 has the address" : taken);
   }
-  enter(std::move(other.store));  // which says who is there already
+  enter(std::move(other.store));  // throws an error naming the process that has entered as rank 0
 }
 
 bool Meeting::join() {
@@ -180,21 +180,20 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   bool is_over = false;
   try {
     is_over = call_->is_over();
-  } catch (const CommError&) {  // its server ended under our hands: that of an earlier group
+  } catch (const CommError&) {  // the server of an earlier group ended meanwhile
     patience_.retry();
     return false;
   }
   if (is_over) {
-    if (serves) {  // a rank came and died before this one entered: those who came as well hear why
+    if (serves) {  // another rank died before rank 0 entered: the others receive the reason
       let_others_hear(all_ranks());
       throw CommError(call_->error());
     }
     wait_for_next_call();
     return false;
   }
-  // First the will, so that there is no moment in which the death of a rank that has entered goes unnoticed.
-  // A second process of this rank leaves none: its goodbye would be taken for that of the first one, which
-  // may not have heard yet.
+  // The last-will entry precedes the registration, so that the death of an entered rank is always noticed. A second
+  // process of this rank leaves none: its goodbye key would be mistaken for that of the first process.
   if (!call_->is_taken()) {
     std::vector<std::string> keys = FormationWatch::keys_of(place_.rank);
     keys.insert(keys.end(), {Registration::kOutcome, bye_of(place_.rank)});
@@ -209,9 +208,9 @@ bool Meeting::enter(std::shared_ptr<Store> store, bool serves) {
   return true;
 }
 
-// The rendezvous was over before this rank connected. If this rank was in it, or its process is in the place of one
-// that was, rank 0 ends it and begins another. If its ranks had another world size or backend, it may be that of
-// another run, which ends just now. If it failed without this rank, that is the error of this rank, too.
+// Called if the registration had ended before this rank connected. If this rank or its predecessor had entered, rank 0
+// will start another one. If the ranks had another world size or backend, the registration may be of another run that
+// is ending. If it failed without this rank, this rank throws the same error.
 void Meeting::wait_for_next_call() {
   const bool is_ours = call_->is_by_this_process();
   LOCKSTEP_CHECK(place_.rank != 0 || !is_ours,
@@ -221,15 +220,15 @@ void Meeting::wait_for_next_call() {
   const bool is_of_others = !is_ours && call_->is_of_others();
   if (!is_ours && !is_of_others && !call_->has_failed()) throw CommError(call_->error());
   if (!is_of_others && !call_->has_entered()) {
-    call_store_->set(bye_of(place_.rank), "");  // rank 0 waits for that
+    call_store_->set(bye_of(place_.rank), "");  // rank 0 waits for the goodbye key
     throw CommError(call_->error());
   }
-  const std::size_t place = patience_.where().size() + 2;  // stands in front of all
+  const std::size_t place = patience_.where().size() + 2;  // all messages begin with where()
   patience_.retry(is_ours ? "rank 0 still has the group before this one" : call_->error().substr(place), is_of_others);
 }
 
-// Rank 0 may end its group, and the store, as soon as this returns. So it waits until all have heard the outcome. The end of a
-// rank meanwhile is for the FormationWatch, as other ranks are past this point.
+// Rank 0 may destroy its group and the store after this call, so rank 0 waits for the goodbye keys of all ranks. If a
+// rank ends meanwhile, the FormationWatch reports it, as other ranks have already returned.
 void Meeting::see_off() {
   call_store_->set_timeout(timeout_);
   if (place_.rank != 0) return call_store_->set(bye_of(place_.rank), "");
@@ -237,7 +236,7 @@ void Meeting::see_off() {
     try {
       call_store_->get(bye_of(rank), time_left(end_));
     } catch (const CommTimeout&) {
-      throw CommTimeout(fmt::format("{}: rank {} arrived and was not heard of again", patience_.where(), rank));
+      throw CommTimeout(fmt::format("{}: rank {} arrived, but did not confirm the outcome", patience_.where(), rank));
     }
   }
 }
@@ -248,7 +247,7 @@ std::vector<int> Meeting::all_ranks() const {
   return all;
 }
 
-// After a failed call: these ranks hear the reason before the store goes. Their wills say when they have.
+// After a failed registration: keeps the store until these ranks have received the reason and set their goodbye keys.
 void Meeting::let_others_hear(const std::vector<int>& ranks) {
   std::vector<std::string> byes;
   try {
@@ -257,7 +256,7 @@ void Meeting::let_others_hear(const std::vector<int>& ranks) {
     }
     call_store_->wait(byes, kStaleRun);
   } catch (const CommError&) {
-    // One that hangs is not waited for.
+    // A rank that hangs is not waited for.
   }
 }
 

@@ -1,4 +1,4 @@
-// Where ranks meet: an abstract Unix socket on one host, one port of rank 0 over several hosts.
+// The endpoints of a rendezvous: an abstract Unix socket on one host, a TCP port of rank 0 between hosts.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace lockstep::parallel {
 
-// --- one host ---------------------------------------------------------------------------------------------------------
+// --- one host -------------------------------------------------------------------------------------------------------
 
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{250};  // at the list of all sockets
+constexpr std::chrono::milliseconds kBetweenLooks{250};  // pause between two scans of the list of all sockets
 
 class UnixPlace final : public MeetingPlace {
  public:
@@ -48,13 +48,13 @@ class UnixPlace final : public MeetingPlace {
   std::string describe(const ConnectResult& result) const;
 
   UnixStoreOptions options_;
-  ConnectOutcome last_ = ConnectOutcome::kConnected;  // what the last tries have met ...
+  ConnectOutcome last_ = ConnectOutcome::kConnected;  // outcome of the last attempts
   Clock::time_point since_, next_look_;
-  bool is_squatted_ = false;  // ... and whether another program keeps the address from rank 0
+  bool is_squatted_ = false;  // whether another program holds the address
 };
 
-// A store that begins has the address for a moment before it listens, and one that many ranks connect to at
-// once has a full queue for a moment. What goes on longer is no store.
+// A store that starts holds the address briefly before it listens, and its queue is briefly full when many ranks
+// connect at once. If either state lasts, the holder of the address is not a store.
 void UnixPlace::look_at(ConnectOutcome outcome) {
   const Clock::time_point now = Clock::now();
   if (outcome != last_) {
@@ -78,9 +78,9 @@ std::string UnixPlace::describe(const ConnectResult& result) const {
   const bool is_busy = result.outcome == ConnectOutcome::kBusy;
   if (is_busy || is_squatted_)
     return fmt::format(
-        "a process has the address and {}: another program, or a rank 0 that was stopped as it began: socket @{}\n"
+        "a process holds the address and {}: another program, or a rank 0 that was stopped as it started: socket @{}\n"
         "End it (ss -xap names it), or choose another MASTER_PORT",
-        is_busy ? "accepts nobody" : "does not listen", options_.socket);
+        is_busy ? "accepts no connection" : "does not listen", options_.socket);
   switch (result.outcome) {
     case ConnectOutcome::kOtherUser:
       return fmt::format("the address belongs to process {} of user {}\nChoose another MASTER_PORT", pid,
@@ -96,7 +96,7 @@ std::string UnixPlace::describe(const ConnectResult& result) const {
     case ConnectOutcome::kExhausted:
       return fmt::format("rank 0 (process {}) cannot accept this rank's connection: {}", pid, result.detail);
     case ConnectOutcome::kSilent:
-      return fmt::format("rank 0 (process {}) does not answer: is it stopped?", pid);
+      return fmt::format("rank 0 (process {}) does not reply: is it stopped?", pid);
     default:
       return "rank 0 did not arrive";
   }
@@ -106,11 +106,11 @@ std::string UnixPlace::describe(const ConnectResult& result) const {
 
 std::unique_ptr<MeetingPlace> make_unix_place(const Place& place) { return std::make_unique<UnixPlace>(place); }
 
-// --- several hosts ----------------------------------------------------------------------------------------------------
+// --- several hosts --------------------------------------------------------------------------------------------------
 
 namespace {
 
-// The time of an attempt at each address; then twice as long, up to a limit: an answer over a slow network takes time.
+// The time for each address in an attempt. It doubles up to a limit, as replies over a slow network take longer.
 constexpr std::chrono::milliseconds kFirstAttempt{250}, kLongestAttempt{4000};
 
 class TcpPlace final : public MeetingPlace {
@@ -131,10 +131,10 @@ class TcpPlace final : public MeetingPlace {
 
   Place place_;
   TcpCredentials credentials_;
-  std::vector<TcpAddress> addresses_;  // of the host, as it was looked up last
+  std::vector<TcpAddress> addresses_;  // of the host, from the last look-up
   std::string taken_;
   std::chrono::milliseconds attempt_ = kFirstAttempt;
-  // The result of all attempts that says most: in the last one rank 0 may have given up already.
+  // The most specific result of all attempts: rank 0 may have given up before the last one.
   ConnectOutcome worst_ = ConnectOutcome::kNobody;
   std::string told_;
 };

@@ -6,8 +6,8 @@
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/modules_internal.h"
 
-// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, fix) for every backend that a static build has, and
-// LOCKSTEP_BACKEND_MODULE(...) for every other. The fix says what to do where the module is missing.
+// backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, fix) for every backend that a static build links,
+// and LOCKSTEP_BACKEND_MODULE(...) for every other backend. The fix is the advice if the module is missing.
 #define LOCKSTEP_BACKEND_MODULE(name, fix)
 #define LOCKSTEP_LINKED_BACKEND(name, fix) \
   extern "C" const lockstep::parallel::BackendModule* lockstep_backend_##name();
@@ -21,7 +21,7 @@ namespace {
 struct Known {
   const char* name;
   const char* fix;
-  BackendEntry* linked;  // null: in a file of its own
+  BackendEntry* linked;  // null: the module is a separate file
 };
 constexpr Known kKnown[] = {
 #define LOCKSTEP_BACKEND_MODULE(name, fix) {#name, fix, nullptr},
@@ -55,7 +55,7 @@ BackendEntry* open_entry(const Known& known) {
       fmt::format("init_process_group: the backend '{}' is the module {}, {}\n"
                   "{}, or use the backend shm",
                   known.name, module_file(known.name),
-                  why.empty() ? "which is not there" : "which does not open: " + why, known.fix));
+                  why.empty() ? "which does not exist" : "which cannot be opened: " + why, known.fix));
 }
 
 }  // namespace
@@ -80,8 +80,9 @@ const BackendModule& backend_module(std::string_view name) {
   BackendEntry* const entry = known->linked ? known->linked : open_entry(*known);
   const BackendModule* const offered = entry();
   if (std::string(offered->version) != LOCKSTEP_VERSION)
-    throw NotBuilt(fmt::format("init_process_group: the module of backend '{}' is of Lockstep {}, the library is {}",
-                               name, offered->version, LOCKSTEP_VERSION));
+    throw NotBuilt(
+        fmt::format("init_process_group: the module of backend '{}' was built for Lockstep {}, the library is {}", name,
+                    offered->version, LOCKSTEP_VERSION));
   return *(module = offered);
 }
 

@@ -1,5 +1,5 @@
-// Backends that are shared objects of their own, opened on first use: what they need (gloo, MPI) is no burden for
-// programs that do without. A static build links them in.
+// Backends in shared objects of their own, opened on first use: programs that do not use such a backend do not load
+// its dependencies (Gloo, MPI). A static build links these backends in.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@ class Backend;
 struct InitOptions;
 struct Rendezvous;
 
-// What a module offers. It returns this from `lockstep_backend_<name>`.
+// The interface of a module. Its function `lockstep_backend_<name>` returns one.
 struct BackendModule {
-  const char* version;  // it was built for; no other is used
+  const char* version;  // the library version the module was built for; must match
   std::unique_ptr<Backend> (*make)(const InitOptions& options, const Rendezvous& place);
-  // For init_method "mpi://", null where a module does not know: this process's place in its job, and a
-  // value of each rank, of `bytes`, on all ranks.
+  // For init_method "mpi://"; null in other modules. `place` reports rank and size of this process; `gather` collects
+  // a value of `bytes` bytes from each rank on all ranks.
   void (*place)(int* rank, int* size);
   void (*gather)(const void* own, void* all, std::size_t bytes);
-  bool keeps_store = false;  // its groups use the store as long as they live
+  bool keeps_store = false;  // whether its groups use the store for their whole lifetime
 };
 using BackendEntry = const BackendModule*();
 
-// Whether there can be a module of this name, in this build or in another.
+// Whether this or another build has a module of this name.
 bool is_backend_module(std::string_view name);
-// All such names: "sim, gloo, mpi and nccl".
+// The names of all modules: "sim, gloo, mpi and nccl".
 std::string backend_module_names();
-// Opens the module; it stays. Throws NotBuilt naming the file that was looked for and what makes it.
+// Opens the module, which then stays open. Throws NotBuilt naming the expected file and how to build it.
 const BackendModule& backend_module(std::string_view name);
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,5 @@
-// The two halves of a rendezvous: what options and environment say, and the registration over a store.
+// The two halves of a rendezvous: rank, size and endpoint from options and environment, and the registration over a
+// store.
 #pragma once
 
 #include <chrono>
@@ -13,7 +14,7 @@
 
 namespace lockstep::parallel {
 
-// This process's place in its job.
+// Rank of this process in its job, and the endpoint where the ranks connect.
 struct Place {
   int rank = 0;
   int size = 1;
@@ -21,29 +22,30 @@ struct Place {
   std::string address = {};  // for messages: "127.0.0.1:29500", or "mpirun job 1234"
   bool is_one_host = true;
   // On one host:
-  std::string socket = {};  // the abstract Unix socket that follows from the address
+  std::string socket = {};  // name of the abstract Unix socket, derived from the address
   JobId job = {};
-  // On several:
-  std::string host = {};        // rank 0's
-  int port = 0;                 // there
+  // On several hosts:
+  std::string host = {};        // host of rank 0
+  int port = 0;                 // port on that host
   std::string port_name = {};   // for messages: "MASTER_PORT 29500 of node7"
-  std::string job_text = {};    // what all ranks of the job have in common
-  std::string store_name = {};  // of the store among those of the job
+  std::string job_text = {};    // identifies the job, equal on all its ranks
+  std::string store_name = {};  // name of this store among the job's stores
   bool authenticate = true;
-  std::string token = {};  // empty: the environment's
+  std::string token = {};  // empty: from the environment
 };
 
-// By the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` come first. Throws
-// InvalidArgument naming what is missing or does not fit.
+// Reads the variables of torchrun and lockstep-run, mpirun, or srun; rank and world_size in `options` take precedence.
+// Throws InvalidArgument naming the variable that is missing or wrong.
 Place place_from_environment(const RendezvousOptions& options);
 void check_place(int rank, int size);
-// By MPI, which is initialised for it. No address where the backend needs no store. Throws NotBuilt without the module.
+// Asks MPI, which this call initialises. The address is empty if the backend needs no store. Throws NotBuilt if the
+// module is missing.
 Place place_from_mpi(const RendezvousOptions& options);
-// Sets `place.socket` and `place.job` from its address and what identifies the job.
+// Sets `place.socket` and `place.job` from `place.address` and `job`.
 void set_socket(Place& place, const RendezvousOptions& options, const std::string& job);
 bool is_loopback(const std::string& address);
 
-// What an init_method other than env:// says; rank and world_size are from `options` where they are given there.
+// The parts of an init_method. rank and world_size are taken from `options` if given there.
 struct Url {
   std::string scheme = {};  // env, tcp, file or mpi
   std::string host = {};
@@ -55,53 +57,55 @@ struct Url {
 Url read_url(const RendezvousOptions& options);
 Place place_from_url(const RendezvousOptions& options, const Url& url);
 
-// The first host of SLURM's list: "node03" of "node[03-05,9],gpu1"; empty where there is none.
+// The first host of SLURM's list: "node03" of "node[03-05,9],gpu1"; empty if the list is empty.
 std::string first_host(const std::string& list);
 
-// How an outcome that is an error begins; what follows is its text.
+// First character of an outcome that is an error; the error text follows.
 inline constexpr char kLost = 'L', kLate = 'T';
 [[noreturn]] void raise_outcome(const std::string& outcome);
 
 // "rank 1", "ranks 1, 2 and 5".
 std::string list_ranks(const std::vector<int>& ranks);
 
-// The registration: every rank enters itself, and all learn together whether all are there or why not.
+// The registration: every rank enters itself in the store, and all ranks receive one outcome: all have arrived, or an
+// error.
 class Registration {
  public:
-  // `store` for this registration alone; `where` is for messages.
+  // `store` is used for this registration alone; `where` begins its messages.
   Registration(Store& store, int rank, int size, std::string backend, std::string where);
 
-  // Whether it ended before this rank came: it is the call of an earlier group, or rank `rank` was started twice.
+  // Whether the registration ended before this rank entered: it belongs to an earlier group, or this rank was started
+  // twice.
   bool is_over();
   // Whether a process has entered as this rank already.
   bool is_taken() { return store_.check({key_of(rank_)}); }
-  // False: another process is this rank, or another rank has another number of ranks or another backend;
+  // Returns false if another process has entered as this rank, or another rank has a different world size or backend;
   // error() names both. The ranks that wait receive the same error.
   bool enter();
-  // Says that this rank, which has entered, is there now.
+  // Marks this rank, which has entered, as arrived.
   void arrive();
-  // Returns when all ranks have arrived. Throws CommTimeout naming those that have not by then, or the CommError that
-  // ended the call. `shown` is the time for the message, of which some may have passed before.
+  // Returns when all ranks have arrived. Throws CommTimeout naming the missing ranks, or the CommError that ended the
+  // registration. `shown` is the time limit in the message; part of it may have passed before the call.
   void wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown);
 
   static std::string key_of(int rank) { return "rank/" + std::to_string(rank); }
-  // The ranks that have entered so far, those beyond this rank's world size included.
+  // The ranks that have entered so far, including ranks beyond this rank's world size.
   std::vector<int> entered();
   const std::string& error() const { return error_; }
-  // Once it is over: whether there is an entry for this rank, and whether it is of this process.
+  // After the end of the registration: whether this rank has an entry, and whether this process made the entry.
   bool has_entered() const { return !holder_.empty(); }
   bool is_by_this_process() const;
-  bool has_failed() const { return outcome_ != kAllHere; }  // once it is over
-  // Once it is over and has not failed: whether its ranks had another number of ranks or another backend.
+  bool has_failed() const { return outcome_ != kAllHere; }  // after the end of the registration
+  // After a successful end: whether its ranks had a different world size or backend.
   bool is_of_others() const { return is_of_others_; }
 
-  // Key and value of a will: what ends the call if this rank dies.
+  // Key and value of the last-will entry that ends the registration if this rank dies.
   static constexpr const char* kOutcome = "outcome";
   std::string will() const;
 
  private:
   static constexpr const char* kAllHere = "all here";
-  // What all ranks have to agree on, and the rank that says so.
+  // World size and backend, on which all ranks must agree, and the rank that recorded them.
   struct Terms {
     int rank = 0, size = 0;
     std::string backend, mark;
@@ -117,41 +121,41 @@ class Registration {
   std::string describe_twice() const;
 
   Store& store_;
-  int rank_, size_, most_ranks_;  // most_ranks_: the largest world size that a rank has
+  int rank_, size_, most_ranks_;  // most_ranks_: the largest world size among the ranks
   bool is_of_others_ = false;
   std::string backend_, where_, mark_, holder_, outcome_, error_;
 };
 
-// --- where ranks meet --------------------------------------------------------------------------------------------------
+// --- the endpoint of the store --------------------------------------------------------------------------------------
 
 class MeetingPlace {
  public:
   virtual ~MeetingPlace() = default;
 
-  // For rank 0: serves a store there and joins it. Null where somebody else has the address. Throws
-  // UnknownHost where a later try may help, CommError where the address cannot be had at all.
+  // For rank 0: serves a store at the endpoint and joins it. Null if another process has the address. Throws
+  // UnknownHost if a retry may succeed, CommError if the address cannot be used at all.
   virtual std::shared_ptr<Store> host() = 0;
 
-  // Why host() has returned null, where it can tell.
+  // The reason why host() returned null, if known.
   virtual std::string taken() const { return {}; }
 
-  // Tries once to join the store that is there. Throws as host() does.
+  // Tries once to join the store at the endpoint. Throws as host() does.
   struct Joined {
     std::shared_ptr<Store> store = nullptr;
-    bool is_foreign = false;   // what is there is not of this job; it may be about to end
-    std::string failure = {};  // without a store: why, for the user
+    bool is_foreign = false;   // the endpoint belongs to another job, which may be ending
+    std::string failure = {};  // the reason, if `store` is null
   };
   virtual Joined join(Deadline deadline) = 0;
 
-  // This host's address towards the others.
+  // This host's address on the network to the other ranks.
   virtual std::string own_address() = 0;
 };
 
 std::unique_ptr<MeetingPlace> make_unix_place(const Place& place);
 std::unique_ptr<MeetingPlace> make_tcp_place(const Place& place);
 
-// Meets the other ranks at `place`, within `timeout`. Throws CommError or CommTimeout that names who is missing or there
-// twice.
+// Runs the rendezvous at `place` within `timeout`. Throws CommError or CommTimeout naming the ranks that are missing
+// or were started twice.
 Rendezvous meet(const Place& place, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::parallel

@@ -13,7 +13,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-constexpr const char* kTerms = "terms";  // the key of what the first rank that enters has
+constexpr const char* kTerms = "terms";  // the key of the terms of the first rank that enters
 
 std::string process_mark() { return fmt::format("process {}", ::getpid()); }
 
@@ -36,7 +36,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return out;
 }
 
-// Ranks can be threads of one process, so the mark tells threads apart.
+// Ranks can be threads of one process, so the mark includes the thread.
 Registration::Registration(Store& store, int rank, int size, std::string backend, std::string where)
     : store_(store), rank_(rank), size_(size), most_ranks_(size), backend_(std::move(backend)),
       where_(std::move(where)), mark_(process_mark()) {
@@ -44,7 +44,7 @@ Registration::Registration(Store& store, int rank, int size, std::string backend
   if (thread != ::getpid()) mark_ += fmt::format(" (thread {})", thread);
 }
 
-// The value of the key; empty where it does not exist.
+// The value of the key; empty if the key does not exist.
 std::string Registration::value_of(const std::string& key) { return store_.check({key}) ? store_.get(key) : ""; }
 
 bool Registration::is_over() {
@@ -61,7 +61,7 @@ bool Registration::is_over() {
   return true;
 }
 
-// A rank enters where it disagrees, too: all ranks of a store have to count the same rendezvous.
+// A rank that disagrees enters as well, as all ranks of a store must count the same rendezvous.
 bool Registration::enter() {
   const Terms first = decode(store_.compare_set(kTerms, "", encode(own_terms())));
   holder_ = store_.compare_set(key_of(rank_), "", mark_);
@@ -73,7 +73,7 @@ bool Registration::enter() {
   return false;
 }
 
-// The backend is last: it is the one part that may hold any character.
+// The backend is last: only the backend may contain any character.
 std::string Registration::encode(const Terms& terms) const {
   return fmt::format("{}\n{}\n{}\n{}", terms.rank, terms.size, terms.mark, terms.backend);
 }
@@ -87,8 +87,8 @@ Registration::Terms Registration::decode(const std::string& text) const {
     return number >= 0 && number <= kMaxRanks;
   };
   if (backend == std::string::npos || !read(0, size, out.rank) || !read(size + 1, mark, out.size))
-    throw CommError(
-        fmt::format("{}: the store says {} about the ranks; is another program using it?", where_, in_quotes(text)));
+    throw CommError(fmt::format("{}: the store has {} as the ranks' terms: does another program use this store?",
+                                where_, in_quotes(text)));
   out.mark = text.substr(mark + 1, backend - mark - 1);
   out.backend = text.substr(backend + 1);
   return out;
@@ -123,7 +123,8 @@ void Registration::arrive() {
   if (store_.add("arrived", 1) == size_) store_.compare_set(kOutcome, "", kAllHere);
 }
 
-// The store ends with rank 0, and so does the list of those who are here. So rank 0 is given the time to tell it first.
+// The store, with the list of entered ranks, ends with rank 0. So rank 0 times out first, and reports the missing
+// ranks.
 void Registration::wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown) {
   constexpr std::chrono::milliseconds kForRankZero{500};
   try {
@@ -134,12 +135,12 @@ void Registration::wait_for_all(std::chrono::milliseconds timeout, std::chrono::
   if (has_failed()) raise_outcome(outcome_);
 }
 
-// Late, unless the outcome came just now.
+// Records the timeout as the outcome, unless an outcome was set meanwhile.
 std::string Registration::settle_late(std::chrono::milliseconds shown) {
   try {
     return store_.compare_set(kOutcome, "", kLate + describe_missing(shown));
   } catch (const CommError& error) {
-    return kLate + fmt::format("{}: not all of {} ranks arrived within {} ms, and the store does not answer:\n{}",
+    return kLate + fmt::format("{}: not all of {} ranks arrived within {} ms, and the store does not reply:\n{}",
                                where_, size_, shown.count(), error.what());
   }
 }
@@ -158,7 +159,7 @@ std::string Registration::describe_missing(std::chrono::milliseconds shown) {
   for (int rank = 0; rank < size_; ++rank) {
     if (std::find(here.begin(), here.end(), rank) == here.end()) missing.push_back(rank);
   }
-  if (missing.empty()) return fmt::format("{}: a rank hangs between entering and arriving", where_);
+  if (missing.empty()) return fmt::format("{}: all ranks have entered, but one hangs before its arrival", where_);
   return fmt::format("{}: {} of {} did not arrive within {} ms; {} {} here", where_, list_ranks(missing), size_,
                      shown.count(), list_ranks(here), here.size() == 1 ? "is" : "are");
 }

@@ -17,11 +17,11 @@ namespace lockstep::parallel {
 
 namespace {
 
-// --- over a store that the caller has -----------------------------------------------------------------------------------
+// --- over a store of the caller -----------------------------------------------------------------------------------
 
-// Groups of one name on one store are numbered: a rendezvous that is over and has this rank's entry, or
-// other terms, belongs to an earlier group. Every rank enters every call once, a failed one too (and hears
-// why it failed), so all agree on the next number.
+// Groups of one name on one store are numbered: a registration that has ended and has this rank's entry, or
+// other terms, belongs to an earlier group. Every rank enters every registration once, a failed one as well
+// (and receives its error), so all ranks agree on the next number.
 Rendezvous meet_on_store(const RendezvousOptions& options) {
   LOCKSTEP_CHECK(options.rank >= 0 && options.world_size >= 0,
                  "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
@@ -55,7 +55,7 @@ Rendezvous meet_on_store(const RendezvousOptions& options) {
   }
 }
 
-// --- file:///path -------------------------------------------------------------------------------------------------------
+// --- file:///path ---------------------------------------------------------------------------------------------------
 
 Rendezvous meet_in_file(const RendezvousOptions& options, const Url& url) {
   RendezvousOptions with_store = options;
@@ -70,10 +70,10 @@ Rendezvous meet_in_file(const RendezvousOptions& options, const Url& url) {
   return meet_on_store(with_store);
 }
 
-// --- checks over the store -----------------------------------------------------------------------------------------------
+// --- checks over the store ------------------------------------------------------------------------------------------
 
-// The kernel that runs this process, and its network, as containers of one host may have several. Without a
-// file descriptor it would seem to be another host.
+// Identifies the kernel and the network of this process, as containers of one host may have several networks. Throws
+// without a file descriptor, as the host would otherwise look like another one.
 std::string host_id() {
   const std::string boot = boot_id();
   if (boot.empty() && is_out_of_descriptors(errno))
@@ -83,7 +83,7 @@ std::string host_id() {
   return boot + " " + std::string(net, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
-// The first rank that is on another host than rank 0; 0 where all are on one.
+// The first rank on another host than rank 0; 0 if all ranks are on one host.
 int first_elsewhere(const Rendezvous& here) {
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
   const std::shared_ptr<Store> store = FormationWatch::watched(here.watch, here.store);
@@ -100,7 +100,7 @@ int first_elsewhere(const Rendezvous& here) {
   }
 }
 
-// Shared memory is for ranks that meet on one host, and those at a TCP store may be anywhere.
+// Backend shm needs all ranks on one host, but the ranks of a TCP store may be on several.
 void check_same_host(const Rendezvous& here) {
   const int rank = first_elsewhere(here);
   if (rank > 0)
@@ -140,7 +140,7 @@ Rendezvous rendezvous(const RendezvousOptions& options) {
   LOCKSTEP_CHECK(options.timeout.count() > 0, "init_process_group: the timeout is {} ms, expected more than 0",
                  options.timeout.count());
   Rendezvous result;
-  bool is_by_store = true;  // which does not tell where ranks are
+  bool is_by_store = true;  // a store does not tell the ranks' hosts
   if (options.store) {
     result = meet_on_store(options);
   } else {

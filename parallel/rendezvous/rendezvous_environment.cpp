@@ -1,4 +1,4 @@
-// What init_method and environment say about this process: its rank, and where the ranks meet.
+// Reads this process's rank, and the endpoint of the rendezvous, from init_method and environment.
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -20,11 +20,11 @@
 
 namespace lockstep::parallel {
 
-// --- env:// -----------------------------------------------------------------------------------------------------------
+// --- env:// ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
-// The first one that is set.
+// The value of the first variable that is set.
 std::optional<std::string> first_of(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (auto text = environment(name)) return text;
@@ -41,13 +41,13 @@ constexpr const char* kWaysOut =
     "Start it with lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun), set what is missing,\n"
     "or give .store, .rank and .world_size";
 
-// How one family of launchers names things.
+// The variables of one family of launchers.
 struct Launcher {
   const char* name;
   const char* rank;
   const char* size;
-  const char* local_size;  // null: it tells the number of nodes instead
-  bool needs_master;       // whether MASTER_ADDR and MASTER_PORT are the only way to know the job
+  const char* local_size;  // null: the launcher sets the number of nodes instead
+  bool needs_master;       // whether only MASTER_ADDR and MASTER_PORT identify the job
 };
 constexpr Launcher kLaunchers[] = {
     {"env://", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", true},
@@ -62,7 +62,7 @@ const Launcher& find_launcher() {
   return kLaunchers[0];
 }
 
-// What the launcher calls this job, where it does not name a master.
+// The launcher's name of this job, for a launcher that sets no master address.
 std::optional<std::string> launcher_job(const Launcher& launcher) {
   if (launcher.needs_master) return std::nullopt;
   if (launcher.local_size) return first_of({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
@@ -108,19 +108,19 @@ JobId hash_job(const std::string& text) {
   return {hash.low64, hash.high64};
 }
 
-// A port for a SLURM job that names none: steps of one job, and jobs that share a host, are kept apart by their identity.
+// A port for a SLURM job without MASTER_PORT, derived from its identity: steps and jobs that share a host differ.
 int port_of_job(const std::string& job) {
   constexpr int kFirst = 20000, kSpan = 40000;
   return kFirst + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kSpan);
 }
 
-// Where rank 0 serves the store of ranks on several hosts.
+// Sets the endpoint where rank 0 serves the store of ranks on several hosts.
 void find_master(Place& place, const Launcher& launcher, const std::optional<std::string>& job) {
   const auto master = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
   const auto nodes = first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
   place.host = master ? *master : first_host(nodes.value_or(""));
   LOCKSTEP_CHECK(!place.host.empty(),
-                 "init_process_group: {} started ranks on several hosts, and nothing says where rank 0 is\n"
+                 "init_process_group: {} started ranks on several hosts, but the address of rank 0 is unknown\n"
                  "Set MASTER_ADDR and MASTER_PORT on all of them{}",
                  launcher.name, launcher.local_size ? ", or give .init_method = \"mpi://\"" : "");
   const int given = port ? to_number(*port, "MASTER_PORT", 1, 65535) : port_of_job(job.value_or(""));
@@ -129,7 +129,7 @@ void find_master(Place& place, const Launcher& launcher, const std::optional<std
   if (environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True") {
     const auto own = environment_number("LOCKSTEP_PORT", 1, 65535);
     LOCKSTEP_CHECK(own || given < 65535,
-                   "init_process_group: torchrun's agent has MASTER_PORT {}, and there is no port above it\n"
+                   "init_process_group: torchrun's agent has MASTER_PORT {}, and no port is above that\n"
                    "Set LOCKSTEP_PORT on all ranks, or choose another MASTER_PORT",
                    given);
     place.port = own.value_or(given + 1);
@@ -142,7 +142,7 @@ void find_master(Place& place, const Launcher& launcher, const std::optional<std
 
 }  // namespace
 
-// The many spellings of this host become one: ranks must come to the same name.
+// All spellings of this host, so that the ranks derive the same name.
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
 }
@@ -162,7 +162,7 @@ Place place_from_environment(const RendezvousOptions& options) {
   Place place;
   place.size = options.world_size;
   if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
-  const bool is_alone = place.size == 1;  // and has nobody to meet
+  const bool is_alone = place.size == 1;  // a single rank needs no rendezvous
   check_nothing_missing(launcher, options, !is_alone && (launcher.needs_master || (!job && !port)));
   place.rank = options.rank >= 0 ? options.rank : to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
   check_place(place.rank, place.size);
@@ -189,14 +189,14 @@ Place place_from_environment(const RendezvousOptions& options) {
   return place;
 }
 
-// On one host the address is a name only; nobody listens on the port.
+// On one host the address is only a name; no process listens on the port.
 void set_socket(Place& place, const RendezvousOptions& options, const std::string& job) {
   const std::string name = place.address + "\n" + options.group_name;
   place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
   place.job = hash_job(job);
 }
 
-// --- other URLs -------------------------------------------------------------------------------------------------------
+// --- other URLs -----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -246,8 +246,8 @@ Url read_url(const RendezvousOptions& options) {
   read_query(options, rest.substr(std::min(query + 1, rest.size())), url);
   if (url.scheme == "tcp") read_host(options, place, url);
   if (url.scheme == "file") {
-    LOCKSTEP_CHECK(place.starts_with('/'), "init_process_group: init_method {}: expected file:///path, an absolute one",
-                   in_quotes(text));
+    LOCKSTEP_CHECK(place.starts_with('/'),
+                   "init_process_group: init_method {}: expected file:///path, an absolute path", in_quotes(text));
     url.path = place;
   }
   if (url.scheme == "env" || url.scheme == "mpi")
@@ -258,7 +258,7 @@ Url read_url(const RendezvousOptions& options) {
 
 Place place_from_url(const RendezvousOptions& options, const Url& url) {
   LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
-                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the port)",
+                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 after the port)",
                  in_quotes(options.init_method));
   check_place(url.rank, url.world_size);
   Place place{.rank = url.rank, .size = url.world_size};
@@ -280,14 +280,14 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-// --- mpi:// ------------------------------------------------------------------------------------------------------------
+// --- mpi:// ---------------------------------------------------------------------------------------------------------
 
-// init_method "mpi://": MPI says who this process is. The backend mpi needs nothing else; the others get a store, whose
-// address, job and token rank 0 draws and MPI passes to all.
+// init_method "mpi://": MPI provides rank and size. The backend mpi needs nothing else; the other backends use a
+// store, whose address, job and token rank 0 draws and MPI broadcasts.
 
 namespace {
 
-// What a rank tells the others: rank 0 all of it, the other ranks their backend.
+// The data that ranks exchange: all fields from rank 0, only the backend from the others.
 struct Shared {
   char backend[16] = {};
   char token[2 * kTokenBytes + 1] = {};
@@ -314,7 +314,7 @@ Shared draw() {
   return out;
 }
 
-// Without this the ranks of the backend mpi, which need no store, would wait for the others until the
+// Without this check the ranks of the backend mpi, which need no store, would wait for the others until the
 // time-out.
 void check_same_backend(const std::vector<Shared>& all) {
   for (std::size_t rank = 1; rank < all.size(); ++rank) {

@@ -29,7 +29,7 @@
 
 namespace lockstep::parallel {
 
-// --- abstract Unix sockets --------------------------------------------------------------------------------------------
+// --- abstract Unix sockets ------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -38,12 +38,12 @@ struct Address {
   socklen_t size = 0;
 };
 
-// A leading zero byte makes it abstract; the length, not a final zero, ends it.
+// A leading zero byte makes the name abstract; the length, not a final zero, ends the name.
 Address abstract_address(const std::string& name) {
   Address out;
   out.address.sun_family = AF_UNIX;
-  LOCKSTEP_CHECK(!name.empty() && name.size() < sizeof(out.address.sun_path), "socket name of {} bytes: 1 to {} go",
-                 name.size(), sizeof(out.address.sun_path) - 1);
+  LOCKSTEP_CHECK(!name.empty() && name.size() < sizeof(out.address.sun_path),
+                 "socket name of {} bytes: 1 to {} are allowed", name.size(), sizeof(out.address.sun_path) - 1);
   std::memcpy(out.address.sun_path + 1, name.data(), name.size());
   out.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return out;
@@ -54,7 +54,7 @@ Descriptor open_socket(SocketKind kind) {
   return Descriptor(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
 }
 
-// Closing the socket must not hide why.
+// Closes the socket without changing errno.
 Descriptor failed(Descriptor socket) {
   const int error = errno;
   socket.reset();
@@ -65,13 +65,12 @@ Descriptor failed(Descriptor socket) {
 }  // namespace
 
 void Descriptor::reset() {
-  if (number_ >= 0) ::close(std::exchange(number_, -1));  // after EINTR it is closed as well (Linux)
+  if (number_ >= 0) ::close(std::exchange(number_, -1));  // Linux closes the descriptor even if EINTR is returned
 }
 
 std::string reason(int error) {
   char buffer[128];
-  std::string text =
-      ::strerror_r(error, buffer, sizeof(buffer));  // works without file descriptors, under UBSan as well
+  std::string text = ::strerror_r(error, buffer, sizeof(buffer));  // needs no file descriptors, even under UBSan
   rlimit limit{};
   if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
     text += fmt::format(": this process may have {}; raise the limit with ulimit -n", limit.rlim_cur);
@@ -144,19 +143,19 @@ Transmission send_some(const Descriptor& socket, std::string_view data, std::siz
   return Transmission::kDone;
 }
 
-// --- TCP --------------------------------------------------------------------------------------------------------------
+// --- TCP ------------------------------------------------------------------------------------------------------------
 
 namespace {
 
 const sockaddr* pointer(const TcpAddress& address) { return reinterpret_cast<const sockaddr*>(&address.storage); }
 
 void set_option(const Descriptor& socket, int level, int name, int value) {
-  // None of them is needed for right results.
+  // No option is needed for correct results, so failures are ignored.
   static_cast<void>(::setsockopt(socket.get(), level, name, &value, sizeof(value)));
 }
 
-// Empty where the system does not know such addresses. Without file descriptors there is nothing to try
-// again.
+// Empty if the system does not support the address family. Throws without file descriptors, as a retry would not
+// help.
 Descriptor open_socket(const TcpAddress& address) {
   Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!socket && is_out_of_descriptors(errno))
@@ -176,7 +175,7 @@ void add_reason(std::string& error, const TcpAddress& address, int number) {
   error += fmt::format("{}{}: {}", error.empty() ? "" : "; ", address.to_string(), reason(number));
 }
 
-// Where nobody listens, a client of this host can be given the port that it asks for, and is connected with itself.
+// If no process listens, the kernel may give a local client the requested port, and the client connects to itself.
 bool is_connected_with_itself(const Descriptor& socket) {
   return address_of(socket).to_string() == peer_address_of(socket).to_string();
 }
@@ -241,7 +240,7 @@ std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& dea
       deadline.waited(kLongestLookUp);
       if (deadline.passed()) throw CommTimeout(error.what());
     }
-    std::this_thread::sleep_for(pause);  // nothing tells that a name is announced
+    std::this_thread::sleep_for(pause);  // there is no notification when a name is announced
   }
 }
 
@@ -249,7 +248,7 @@ Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& err
   int last = 0;
   for (const TcpAddress& address : addresses) {
     Descriptor socket = open_socket(address);
-    // A port whose last connections linger can be had again; one that somebody listens on cannot.
+    // Allows a port whose last connections linger, but not a port on which a process listens.
     if (socket) set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
     if (socket && address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     if (socket && ::bind(socket.get(), pointer(address), address.size) == 0 && ::listen(socket.get(), SOMAXCONN) == 0)
@@ -263,7 +262,7 @@ Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& err
 
 namespace {
 
-// The numbers that the kernel gives to sockets which listen at the port. A line of its list has the local address in its second
+// The kernel's numbers of the sockets that listen at the port. A line of its list has the local address in its second
 // field ("0100007F:7530"), the state in the fourth ("0A": listens) and the number in the tenth.
 std::vector<std::string> listening_sockets(int port) {
   std::vector<std::string> out;
@@ -281,7 +280,7 @@ std::vector<std::string> listening_sockets(int port) {
 }
 
 bool has_open(const std::filesystem::path& process, const std::vector<std::string>& sockets) {
-  std::error_code ignored;  // processes of other users, and those that end meanwhile
+  std::error_code ignored;  // from processes of other users, or that end meanwhile
   for (const auto& entry : std::filesystem::directory_iterator(process / "fd", ignored)) {
     const std::string target = std::filesystem::read_symlink(entry, ignored).string();
     if (std::ranges::find(sockets, target) != sockets.end()) return true;
@@ -324,7 +323,7 @@ Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::strin
     }
   }
   if (number == 0 && is_connected_with_itself(socket)) {
-    const linger at_once{1, 0};  // the port is free again without lingering
+    const linger at_once{1, 0};  // frees the port without lingering
     static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
     number = ECONNREFUSED;
   }
@@ -345,14 +344,15 @@ std::string address_towards(const std::vector<TcpAddress>& addresses) {
 }
 
 std::string address_on_network() {
-  constexpr const char* kElsewhere = "192.0.2.1";  // in nobody's network (RFC 5737); nothing is sent to it
+  constexpr const char* kElsewhere = "192.0.2.1";  // a reserved address (RFC 5737); nothing is sent to it
   const std::string own = address_towards(resolve(kElsewhere, 9));
   return own.empty() ? "127.0.0.1" : own;
 }
 
 void tune_tcp(const Descriptor& socket) {
   constexpr int kIdleSeconds = 10, kProbeSeconds = 5, kProbes = 4;
-  // While bytes are under way nobody probes: without this a question to a dead host ends after a quarter of an hour.
+  // Keep-alive does not probe while bytes are in flight: without this option a request to a dead host ends after 15
+  // minutes.
   constexpr int kUnconfirmedMilliseconds = 1000 * (kIdleSeconds + kProbeSeconds * kProbes);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnconfirmedMilliseconds);
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);

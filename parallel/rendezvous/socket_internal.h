@@ -1,5 +1,5 @@
-// Sockets: descriptors, abstract Unix sockets, and streams of bytes. An abstract socket has no file, so a killed process leaves
-// nothing behind, and the kernel says which process is at the other end.
+// Sockets: descriptors, abstract Unix sockets, and streams of bytes. An abstract socket has no file, so a killed
+// process leaves nothing behind, and the kernel reports the process at the other end.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 
 namespace lockstep::parallel {
 
-// Owns a file descriptor; -1 is none.
+// Owns a file descriptor; -1 means none.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -46,28 +46,27 @@ auto uninterrupted(Call call) {
   return result;
 }
 
-// strerror's text, without its shared buffer. Where this process has run out of file descriptors, with the
-// limit and the fix.
+// strerror's text, thread-safe. If the process has run out of file descriptors, the text includes the limit and
+// the fix.
 std::string reason(int error);
-// How long a file may become by RLIMIT_FSIZE (ulimit -f). What writes beyond it gets a signal that ends the
-// process.
+// The maximum file size by RLIMIT_FSIZE (ulimit -f). A write beyond it raises a signal that ends the process.
 std::uint64_t file_size_limit();
-// Whether it means that there are no file descriptors left, in this process or in the system.
+// Whether `error` means that this process or the system has no file descriptors left.
 inline bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
-// The process at the other end of a socket: for a client, the one that called listen.
+// The process at the other end of a socket; on the client's side, the process that called listen.
 struct Peer {
   pid_t pid = -1;
   uid_t uid = 0;
 };
 Peer peer_of(const Descriptor& socket);
-// Whether to talk to it at all: it belongs to our user, or to root.
+// Whether the peer belongs to this user or to root; other peers are rejected.
 bool is_trusted(const Peer& peer);
 
 // kStream: a non-blocking stream of bytes. kPackets: whole messages, and calls block.
 enum class SocketKind { kStream, kPackets };
-// Sockets are close-on-exec. On failure the result is empty and errno says why; EADDRINUSE and ECONNREFUSED (nobody
-// listens) are the expected reasons.
+// Sockets are close-on-exec. On failure the result is empty and errno has the reason; EADDRINUSE and ECONNREFUSED
+// (no process listens) are expected.
 Descriptor listen_abstract(const std::string& name, SocketKind kind = SocketKind::kStream);
 Descriptor connect_abstract(const std::string& name, SocketKind kind = SocketKind::kStream);
 // Whether a socket has the name, listening or not.
@@ -75,13 +74,13 @@ bool is_abstract_name_taken(const std::string& name);
 
 // What a read or write of a non-blocking socket did.
 enum class Transmission { kDone, kWouldBlock, kClosed };
-// Appends what is there, at most `most` bytes.
+// Appends the bytes that have arrived, at most `most`.
 Transmission receive_some(const Descriptor& socket, std::string& into, std::size_t most);
-// Sends `data` from `offset` on, as much as goes, and moves `offset`.
+// Sends `data` from `offset` on, as much as the socket takes, and advances `offset`.
 Transmission send_some(const Descriptor& socket, std::string_view data, std::size_t& offset);
 
-// A connection of a store: bytes over a socket that does not block, as they are or encrypted (tls_internal.h). Both calls throw
-// CommError where the peer, or somebody on the way, has altered them.
+// A connection of a store: bytes over a non-blocking socket, plain or encrypted (tls_internal.h). Both calls throw
+// CommError if bytes of an encrypted connection were altered.
 class Stream {
  public:
   explicit Stream(Descriptor socket) : socket_(std::move(socket)) {}
@@ -93,7 +92,7 @@ class Stream {
   virtual Transmission send(std::string_view data, std::size_t& offset) { return send_some(socket_, data, offset); }
   // The events of poll to wait for before another receive (POLLIN) or send (POLLOUT).
   virtual short events(short wanted) const { return wanted; }
-  // Whether the peer has proven, once at least, that it has the job's token. A recording can prove that, too.
+  // Whether the peer has sent a proof that it has the job's token. A replayed recording passes as well.
   virtual bool has_proof() const { return false; }
   const Descriptor& socket() const { return socket_; }
 
@@ -101,7 +100,7 @@ class Stream {
   Descriptor socket_;
 };
 
-// --- TCP --------------------------------------------------------------------------------------------------------------
+// --- TCP ------------------------------------------------------------------------------------------------------------
 
 struct TcpAddress {
   sockaddr_storage storage{};
@@ -113,41 +112,41 @@ struct TcpAddress {
   std::string to_string() const;  // "127.0.0.1:29500", "[::1]:29500"
 };
 
-// A name that has no address, which may change: names are announced while the hosts of a job start.
+// A host name without an address. A retry may succeed: names are announced while the hosts of a job start.
 class UnknownHost final : public CommError {
  public:
   using CommError::CommError;
 };
 
-// All addresses of `host`, a name or a number. Throws UnknownHost where there is none.
+// All addresses of `host`, a name or a numeric address. Throws UnknownHost if there is none.
 std::vector<TcpAddress> resolve(const std::string& host, int port);
-// The same, tried again until the deadline. Throws CommTimeout.
+// The same, repeated until the deadline. Throws CommTimeout.
 std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline);
 
-// A socket that listens on the first of `addresses` that can be had; no other address of this host reaches it. Empty
-// where none can, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied", and the last
-// one in errno.
+// A socket that listens on the first usable one of `addresses`, and on no other address of this host. Empty if none
+// can be used, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied", and the
+// last reason in errno.
 Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error);
-// The process that listens at a port of this host, as far as this user may know; pid -1 where nothing is found.
+// The process that listens at a port of this host, as far as this user may see it; pid -1 if none is found.
 struct Listener {
   pid_t pid = -1;
   std::string program = {};
 };
 Listener find_listener(int port);
-TcpAddress address_of(const Descriptor& socket);       // its own
+TcpAddress address_of(const Descriptor& socket);       // of this end
 TcpAddress peer_address_of(const Descriptor& socket);  // of the other end
 
 // A connection, or empty with the reason in `error`.
 Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error);
 
-// This host's address on the network that leads to the first of `addresses` that can be reached; empty where none can.
-// Nothing is sent.
+// This host's address on the network to the first reachable one of `addresses`; empty if none is reachable. Sends
+// nothing.
 std::string address_towards(const std::vector<TcpAddress>& addresses);
 
-// This host's address on the network that leads to the rest of the world; a loopback one where there is none.
+// This host's address on the default route's network; a loopback address if there is none.
 std::string address_on_network();
 
-// For both ends: small frames go out at once, and a host that has vanished is noticed within half a minute.
+// Sets options for both ends: small frames are sent without delay, and a lost host is noticed within 30 seconds.
 void tune_tcp(const Descriptor& socket);
 
 }  // namespace lockstep::parallel

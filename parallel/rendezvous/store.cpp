@@ -12,7 +12,7 @@
 
 namespace lockstep::parallel {
 
-// --- the calls ----------------------------------------------------------------------------------------------------------
+// --- the calls ------------------------------------------------------------------------------------------------------
 
 void Store::set(const std::string& key, const std::string& value) {
   request({.op = StoreOp::kSet, .keys = {key}, .values = {value}}, timeout());
@@ -50,7 +50,7 @@ std::unique_ptr<LastWill> Store::leave_last_will(const std::vector<std::string>&
   return nullptr;
 }
 
-// --- threads of one process ---------------------------------------------------------------------------------------------
+// --- threads of one process -----------------------------------------------------------------------------------------
 
 struct InProcessStore::State {
   std::mutex mutex;
@@ -71,7 +71,7 @@ std::string InProcessStore::request(const StoreRequest& request, std::chrono::mi
     }
     const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
     if (deadline.passed())
-      throw CommTimeout(fmt::format("store: nobody has set {} within {} ms",
+      throw CommTimeout(fmt::format("store: no process has set {} within {} ms",
                                     in_quotes(*state_->table.first_missing(request.keys)), timeout.count()));
     state_->changed.wait_for(lock, slice);
   }
@@ -79,7 +79,7 @@ std::string InProcessStore::request(const StoreRequest& request, std::chrono::mi
 
 namespace {
 
-// A thread's last-will entry takes effect in one way alone: by its destruction.
+// The last-will entry of a thread takes effect only when it is destroyed.
 class ThreadWill final : public LastWill {
  public:
   explicit ThreadWill(Callback<void()> carry_out) : carry_out_(std::move(carry_out)) {}
@@ -104,7 +104,7 @@ std::unique_ptr<LastWill> InProcessStore::leave_last_will(const std::vector<std:
   });
 }
 
-// --- a prefix before every key ------------------------------------------------------------------------------------------
+// --- a prefix before every key --------------------------------------------------------------------------------------
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : prefix_(std::move(prefix)), store_(std::move(store)) {

@@ -13,7 +13,7 @@
 
 namespace lockstep::parallel {
 
-// --- bytes over a socket ------------------------------------------------------------------------------------------------
+// --- bytes over a socket --------------------------------------------------------------------------------------------
 
 bool wait_for(const Descriptor& socket, short events, Deadline& deadline) {
   for (;;) {
@@ -35,7 +35,7 @@ Outcome send_all(Stream& stream, const std::string& bytes, Deadline& deadline) {
   }
 }
 
-// First without waiting: what has arrived may be in the stream already, and not in its socket.
+// Reads first without waiting: the stream may hold bytes that are no longer in its socket.
 Outcome read_some(Stream& stream, std::string& into, std::size_t most, Deadline& deadline) {
   for (;;) {
     const Transmission transfer = stream.receive(into, most);
@@ -45,7 +45,7 @@ Outcome read_some(Stream& stream, std::string& into, std::size_t most, Deadline&
   }
 }
 
-// --- connections --------------------------------------------------------------------------------------------------------
+// --- connections ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -62,7 +62,7 @@ ConnectOutcome outcome_of(std::uint8_t status) {
   }
 }
 
-// Between requests nothing arrives but the end: that of the server, or of a connection which was cut for too long.
+// Between requests a readable socket means the end of the server or of the connection.
 bool has_ended(const StoreConnection& connection) {
   pollfd state{connection.stream->socket().get(), POLLIN, 0};
   return uninterrupted([&] { return ::poll(&state, 1, 0); }) != 0;
@@ -86,8 +86,8 @@ ConnectResult say_hello(std::unique_ptr<Stream> stream, const JobId& job, Deadli
     if (!message.fields.empty()) out.detail = std::move(message.fields[0]);
   } catch (const TlsError& error) {
     out.outcome = ConnectOutcome::kOtherJob;
-    out.detail = error.is_refusal() ? "it refused the key of this process" : error.what();
-  } catch (const IoError& error) {  // some other program
+    out.detail = error.is_refusal() ? "the server rejected the key of this process" : error.what();
+  } catch (const IoError& error) {  // another program
     out.outcome = ConnectOutcome::kOtherJob;
     out.detail = error.what();
   }
@@ -123,7 +123,7 @@ std::optional<StoreConnection> StoreClient::take_idle(const std::string& what) {
     StoreConnection connection = std::move(idle_.back());
     idle_.pop_back();
     if (!has_ended(connection)) return connection;
-    if (server_.empty()) raise_lost(what);  // the store that is there now may be another
+    if (server_.empty()) raise_lost(what);  // the address may have another store by now
   }
   return std::nullopt;
 }
@@ -137,7 +137,7 @@ ConnectResult StoreClient::try_to_connect(Deadline& deadline) const {
   }
 }
 
-// A server that does not answer for the whole of kHandshakeDeadline is lost; in a shorter time of the caller's it is late.
+// A server that does not reply within kHandshakeDeadline is lost; within a shorter timeout of the caller it is late.
 StoreConnection StoreClient::reconnect(const std::string& what, milliseconds timeout) const {
   Deadline deadline(std::min<milliseconds>(timeout, kHandshakeDeadline));
   ConnectResult result = try_to_connect(deadline);
@@ -153,7 +153,7 @@ StoreConnection StoreClient::reconnect(const std::string& what, milliseconds tim
   raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", result.detail) : "");
 }
 
-// Another group may have the address by now, whose table is not this one.
+// The address may belong to another group by now, with another table.
 void StoreClient::verify_server(StoreConnection& connection, const std::string& what, milliseconds timeout) {
   const std::string id = ask(connection, {.op = StoreOp::kServerId}, what, timeout);
   const std::lock_guard lock(mutex_);
@@ -172,10 +172,10 @@ void StoreClient::raise_late(const std::string& what, milliseconds timeout) cons
       fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
 }
 
-// To what the server answers at once.
+// For requests to which the server replies without waiting.
 void StoreClient::raise_silent(const std::string& what, milliseconds timeout) const {
   throw CommTimeout(
-      fmt::format("store: {}: {}, which holds the store at {}, does not answer within {} ms: is it stopped?", what,
+      fmt::format("store: {}: {}, which holds the store at {}, does not reply within {} ms: is it stopped?", what,
                   holder_, address_, timeout.count()));
 }
 
@@ -191,9 +191,9 @@ StoreMessage StoreClient::exchange(StoreConnection& connection, const StoreReque
     }
     if (outcome == Outcome::kClosed) raise_lost(what);
   } catch (const TlsError& error) {
-    throw CommError(fmt::format("store: {}: {}: bytes were altered on their way: {}", what, address_, error.what()));
+    throw CommError(fmt::format("store: {}: {}: bytes were altered in transit: {}", what, address_, error.what()));
   } catch (const IoError& error) {
-    throw CommError(fmt::format("store: {}: the answer cannot be read: {}", what, error.what()));
+    throw CommError(fmt::format("store: {}: the reply cannot be parsed: {}", what, error.what()));
   }
   waits_for_keys(request.op) ? raise_late(what, timeout) : raise_silent(what, timeout);
 }
@@ -203,9 +203,9 @@ std::string StoreClient::ask(StoreConnection& connection, const StoreRequest& re
   StoreMessage answer = exchange(connection, request, what, timeout);
   const auto status = static_cast<StoreStatus>(answer.code);
   if (answer.fields.size() != 1)
-    throw CommError(fmt::format("store: {}: an answer of {} fields, not 1", what, answer.fields.size()));
+    throw CommError(fmt::format("store: {}: a reply of {} fields, expected 1", what, answer.fields.size()));
   if (status == StoreStatus::kInvalid) throw InvalidArgument(answer.fields[0]);
-  if (status != StoreStatus::kDone) throw CommError(fmt::format("store: {}: refused: {}", what, answer.fields[0]));
+  if (status != StoreStatus::kDone) throw CommError(fmt::format("store: {}: rejected: {}", what, answer.fields[0]));
   return std::move(answer.fields[0]);
 }
 
@@ -228,22 +228,22 @@ std::string StoreClient::request(const StoreRequest& request, milliseconds timeo
   }
 }
 
-// --- last-will entries --------------------------------------------------------------------------------------------------
+// --- last-will entries ----------------------------------------------------------------------------------------------
 
 namespace {
 
-// The server carries the entry out when the connection ends.
+// The server executes the entry when the connection ends.
 class ConnectionWill final : public LastWill {
  public:
   explicit ConnectionWill(StoreConnection connection) : connection_(std::move(connection)) {}
-  // An entry of no keys replaces it. The server reads that before it notices the end of the connection, and nobody waits for
-  // the answer.
+  // An entry without keys replaces it. The server reads the request before it notices the end of the connection; the
+  // reply is not read.
   void cancel() override {
     std::size_t sent = 0;
     try {
       connection_.stream->send(frame(StoreRequest{.op = StoreOp::kLastWill, .values = {""}}), sent);
     } catch (const CommError&) {
-      // The server is gone, and the entry with it.
+      // The server has ended, and the entry with it.
     }
     connection_.stream.reset();
   }

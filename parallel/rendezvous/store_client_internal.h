@@ -1,5 +1,5 @@
-// The client's side of a store that a server holds (StoreServer): requests, each over a connection of its own, so that
-// requests of other threads do not wait for it. How to connect is the business of unix_store.cpp and tcp_store.cpp.
+// The client of a store that a server holds (StoreServer). Concurrent requests use separate connections, so that no
+// thread waits for another's request. store_connect.cpp makes the connections.
 #pragma once
 
 #include <chrono>
@@ -18,52 +18,52 @@
 
 namespace lockstep::parallel {
 
-// How an attempt to connect to a store ended. Among several addresses the largest says most.
+// How an attempt to connect to a store ended. Among several addresses the largest value is the most specific.
 enum class ConnectOutcome {
   kConnected,
-  kNobody,        // nothing listens there
-  kBusy,          // its queue of connections is full
-  kClosed,        // it closed before it answered
-  kExhausted,     // its process has run out of file descriptors
-  kSilent,        // it accepted and does not answer
-  kOtherUser,     // it belongs to another user
-  kOtherVersion,  // another version of Lockstep
-  kOtherJob,      // another job (over TCP: or another token, or no store at all)
+  kNobody,        // no process listens at the address
+  kBusy,          // the server's queue of connections is full
+  kClosed,        // the server closed the connection before it replied
+  kExhausted,     // the server's process has run out of file descriptors
+  kSilent,        // the server accepted and does not reply
+  kOtherUser,     // the server belongs to another user
+  kOtherVersion,  // the server runs another version of Lockstep
+  kOtherJob,      // the server is of another job (over TCP: or has another token, or is no store)
 };
 
 // A connection after its handshake.
 struct StoreConnection {
   std::unique_ptr<Stream> stream = nullptr;
-  bool is_verified = false;  // the server has sent its id here, and it is the one that all connections have
+  bool is_verified = false;  // the server has sent its id, which is that of all connections
 };
 
 struct ConnectResult {
   ConnectOutcome outcome = ConnectOutcome::kNobody;
-  Peer server = {};  // of a Unix socket
-  // The server's version, what its process has run out of, the error of the system, or what the server did wrong.
+  Peer server = {};  // process of the server of a Unix socket
+  // The server's version, the resource that its process has run out of, the system's error, or the protocol error.
   std::string detail = {};
   StoreConnection connection = {};  // with kConnected
 };
 
 enum class Outcome { kAnswered, kClosed, kTimeout };
-// Sends all of `bytes`. A closed connection counts as sent: the server may have said why it closed, which can be read.
+// Sends all of `bytes`. A closed connection counts as sent: the server may have sent a reason before it closed.
 Outcome send_all(Stream& stream, const std::string& bytes, Deadline& deadline);
 // Reads at most `most` bytes more into `into`.
 Outcome read_some(Stream& stream, std::string& into, std::size_t most, Deadline& deadline);
 // Waits until the socket is ready for `events` or closed; false at the deadline.
 bool wait_for(const Descriptor& socket, short events, Deadline& deadline);
 
-// Says hello over a stream that has just been made, and reads the server's answer.
+// Sends the hello over a new stream, and reads the server's reply.
 ConnectResult say_hello(std::unique_ptr<Stream> stream, const JobId& job, Deadline& deadline);
 
 class StoreClient final : public Store {
  public:
   using Connect = std::function<ConnectResult(Deadline)>;
-  // For messages: the address, "127.0.0.1:29500", and the process that holds the store, "rank 0 (process 12)". `first` is the
-  // first connection; calls that run at the same time make others by `connect`, and so do those after the idle ones have
-  // ended, as they do when hosts are cut off from each other for long.
+  // For messages: the address, "127.0.0.1:29500", and the process that holds the store, "rank 0 (process 12)". `first`
+  // is the first connection. Concurrent calls make further connections with `connect`, and so do calls after the idle
+  // connections have ended, as when hosts are disconnected for long.
   StoreClient(std::string address, std::string holder, StoreConnection first, Connect connect);
-  // The client of the process that holds the store, which ends with it.
+  // The client in the process that holds the store; destroying the client ends the server.
   StoreClient(std::string address, std::unique_ptr<StoreServer> server);
 
   std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
@@ -86,12 +86,12 @@ class StoreClient final : public Store {
   [[noreturn]] void raise_late(const std::string& what, milliseconds timeout) const;
   [[noreturn]] void raise_silent(const std::string& what, milliseconds timeout) const;
 
-  std::unique_ptr<StoreServer> held_;  // the server, where this process holds the store
+  std::unique_ptr<StoreServer> held_;  // the server, if this process holds the store
   std::string address_, holder_;
   Connect connect_;
   std::mutex mutex_;
   std::vector<StoreConnection> idle_;
-  std::string server_;  // its id, once it has sent it
+  std::string server_;  // the server's id; empty until the server has sent it
 };
 
 }  // namespace lockstep::parallel

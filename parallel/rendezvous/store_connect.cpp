@@ -18,7 +18,7 @@ namespace lockstep::parallel {
 
 using std::chrono::milliseconds;
 
-// --- Unix sockets ------------------------------------------------------------------------------------------------------
+// --- Unix sockets ---------------------------------------------------------------------------------------------------
 
 std::unique_ptr<StoreServer> serve_unix(Descriptor listener, const JobId& job) {
   return std::make_unique<StoreServer>(std::move(listener), StoreServerOptions{.job = job, .is_one_host = true});
@@ -51,13 +51,13 @@ constexpr std::size_t kShortToken = 16;
 
 }  // namespace
 
-// --- credentials --------------------------------------------------------------------------------------------------------
+// --- credentials ----------------------------------------------------------------------------------------------------
 
 void check_token(const TcpStoreOptions& options) {
   LOCKSTEP_CHECK(!options.authenticate || !options.token.empty() || environment(kTokenVariable),
                  "TcpStore: no token to authenticate with: neither .token nor the variable {} is set\n"
-                 "Make one with lockstep-run --new-token and give it to all ranks,\n"
-                 "or let every process join that reaches the port, with .authenticate = false",
+                 "Make one with lockstep-run --new-token and set it on all ranks,\n"
+                 "or admit every process that reaches the port with .authenticate = false",
                  kTokenVariable);
 }
 
@@ -76,14 +76,15 @@ TcpCredentials make_credentials(const TcpStoreOptions& options, int port) {
   const std::string token = is_given ? options.token : environment(kTokenVariable).value_or("");
   out.token_source = is_given ? "the option .token" : fmt::format("the variable {}", kTokenVariable);
   if (token.size() < kShortToken)
-    warn("TcpStore: short token", fmt::format("TcpStore: the token ({}) has {} bytes: one that short can be guessed\n"
-                                              "Make one with lockstep-run --new-token",
-                                              out.token_source, token.size()));
+    warn("TcpStore: short token",
+         fmt::format("TcpStore: the token ({}) has {} bytes: a token that short can be guessed\n"
+                     "Make one with lockstep-run --new-token",
+                     out.token_source, token.size()));
   out.tls = TlsContext::make(derive_psk(token, {.job = options.job, .store = options.name, .port = port}));
   return out;
 }
 
-// --- one connection -----------------------------------------------------------------------------------------------------
+// --- one connection -------------------------------------------------------------------------------------------------
 
 std::unique_ptr<StoreServer> serve_tcp(Descriptor listener, const TcpCredentials& credentials) {
   return std::make_unique<StoreServer>(std::move(listener),
@@ -97,7 +98,7 @@ ConnectResult connect_tcp_store(const TcpAddress& address, const TcpCredentials&
   auto stream = credentials.tls ? credentials.tls->stream(std::move(socket), TlsRole::kClient)
                                 : std::make_unique<Stream>(std::move(socket));
   out = say_hello(std::move(stream), credentials.id, deadline);
-  if (out.outcome == ConnectOutcome::kClosed) out.detail = "it closed the connection during the handshake";
+  if (out.outcome == ConnectOutcome::kClosed) out.detail = "the peer closed the connection during the handshake";
   return out;
 }
 
@@ -108,7 +109,7 @@ ConnectResult connect_any(const std::vector<TcpAddress>& addresses, const TcpCre
     ConnectResult result = connect_tcp_store(address, credentials, Deadline(each));
     const bool is_success = result.outcome == ConnectOutcome::kConnected;
     if (best.outcome == ConnectOutcome::kNobody && result.outcome == ConnectOutcome::kNobody) {
-      best.detail += (best.detail.empty() ? "" : "; ") + result.detail;  // why each of them failed
+      best.detail += (best.detail.empty() ? "" : "; ") + result.detail;  // the reasons of all failures
     } else if (is_success || result.outcome > best.outcome) {
       best = std::move(result);
       reached = address;
@@ -123,12 +124,12 @@ std::string describe_tcp(const ConnectResult& result, const std::string& where, 
       credentials.tls ? fmt::format("with the token of {}", credentials.token_source) : "without authentication";
   switch (result.outcome) {
     case ConnectOutcome::kNobody:
-      return fmt::format("nobody listens there ({})", result.detail);
+      return fmt::format("no process listens there ({})", result.detail);
     case ConnectOutcome::kSilent:
-      return fmt::format("{} accepts and does not answer", where);
+      return fmt::format("{} accepts but does not reply", where);
     case ConnectOutcome::kClosed:
       return fmt::format(
-          "{} closed the connection of this process, {}, job {}, before it answered\n"
+          "{} closed the connection of this process, {}, job {}, before it replied\n"
           "It is busy with too many connections, it has no file descriptors, only one of the two sides authenticates, "
           "or it is another program",
           where, own, in_quotes(credentials.job));
@@ -150,12 +151,12 @@ std::shared_ptr<StoreClient> make_tcp_store(const TcpAddress& address, const Tcp
       [address, credentials](Deadline deadline) { return connect_tcp_store(address, credentials, deadline); });
 }
 
-// --- TcpStore ----------------------------------------------------------------------------------------------------------
+// --- TcpStore -------------------------------------------------------------------------------------------------------
 
 namespace {
 
-// Goes on until the server is there. A store of another job may be about to end: it gets a moment. Throws CommError where it
-// stays, CommTimeout where there is no store.
+// Retries until the server is there. A store of another job is given kStaleRun to end. Throws CommError if that store
+// stays, CommTimeout if there is no store.
 std::shared_ptr<StoreClient> connect_in_time(const std::vector<TcpAddress>& addresses,
                                              const TcpCredentials& credentials, milliseconds timeout,
                                              const std::string& asked) {
@@ -180,7 +181,7 @@ std::shared_ptr<StoreClient> connect_in_time(const std::vector<TcpAddress>& addr
     if (foreign_until && foreign_until->passed()) throw CommError("TcpStore: " + why);
     if (deadline.passed())
       throw CommTimeout(fmt::format("TcpStore: {}: no store within {} ms: {}", asked, timeout.count(), why));
-    std::this_thread::sleep_for(pause);  // nothing tells that somebody begins to listen
+    std::this_thread::sleep_for(pause);  // there is no notification when a process begins to listen
   }
 }
 

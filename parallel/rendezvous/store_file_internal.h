@@ -1,8 +1,9 @@
-// The file behind a FileStore: a header (the number of the run) and records, each a frame with a request that changed the table,
-// and a checksum of the frame. Records are only appended, under an exclusive lock; a reader continues where it stopped.
+// The file behind a FileStore: a header (the number of the run) and records, each a frame with a request that changed
+// the table, and a checksum of the frame. Records are only appended, under an exclusive lock; a reader continues at
+// the last record it read.
 //
-// Every user holds a shared lock on one byte as long as it lives. The kernel releases the lock with the process, so an opener
-// that gets that byte alone has found the file of a run that is over.
+// Every user holds a shared lock on one byte for its lifetime. The kernel releases the lock when the process ends, so
+// a process that can lock the byte exclusively has opened the file of a run that has ended.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,22 @@ namespace lockstep::parallel {
 // Not thread-safe. All calls but `path` and `descriptor` need the lock to be held.
 class StoreFile {
  public:
-  // Opens or creates the file. Throws IoError where it is a link, no regular file, of another user or of another mode.
+  // Opens or creates the file. Throws IoError if it is a link, not a regular file, or has another owner or mode.
   explicit StoreFile(std::string path);
 
-  // Throws CommTimeout where another process holds the lock until the deadline.
+  // Throws CommTimeout if another process holds the lock until the deadline.
   void lock(Deadline deadline);
   void unlock();
 
-  // Whether the path still leads to this file: its last user may have removed it.
+  // Whether the path still names this file: its last user may have removed the file.
   bool is_current() const;
-  // Joins the run as a user; writes the header of a new run where the file is empty, or where no user of it is alive.
+  // Joins the run as a user; writes the header of a new run if the file is empty or none of its users is alive.
   void join();
-  // Ends this process's use. The last user removes the file where at least `world_size` users have joined the run.
+  // Leaves the run. The last user removes the file if at least `world_size` users have joined the run.
   void leave(int world_size);
 
-  // Reads what other users have appended, and carries the request out. Nothing where it waits for keys. Throws IoError where
-  // the file is broken.
+  // Reads the records that other users have appended, and executes the request. Returns nothing if the request waits
+  // for keys. Throws IoError if the file is broken.
   std::optional<std::string> execute(const StoreRequest& request);
 
   const StoreTable& table() const { return table_; }
@@ -57,7 +58,7 @@ class StoreFile {
 
   std::string path_;
   Descriptor file_;
-  std::uint64_t end_ = 0;    // of what has been read
+  std::uint64_t end_ = 0;    // end of the records that were read
   std::uint64_t nonce_ = 0;  // the number of the run
   StoreTable table_;
 };

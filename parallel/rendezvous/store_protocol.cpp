@@ -13,14 +13,14 @@ namespace lockstep::parallel {
 
 namespace {
 
-// --- the operations -----------------------------------------------------------------------------------------------------
+// --- the operations -------------------------------------------------------------------------------------------------
 
 struct Operation {
   StoreOp op;
-  const char* phrase;  // of messages, before the first key
+  const char* phrase;  // for messages, before the first key
   std::size_t least_keys, most_keys, values;
-  bool waits = false;    // until its keys exist
-  bool changes = false;  // the table
+  bool waits = false;    // whether it waits until its keys exist
+  bool changes = false;  // whether it changes the table
 };
 
 constexpr Operation kOperations[] = {
@@ -31,8 +31,8 @@ constexpr Operation kOperations[] = {
     {StoreOp::kWait, "wait for", 1, kMaxWaitKeys, 0, true},
     {StoreOp::kDelete, "delete_key", 1, 1, 0, false, true},
     {StoreOp::kCheck, "check", 1, kMaxWaitKeys, 0},
-    {StoreOp::kLastWill, "leave a last will for", 0, kMaxWaitKeys, 1},
-    {StoreOp::kServerId, "ask which store this is", 0, 0, 0},
+    {StoreOp::kLastWill, "leave a last-will entry for", 0, kMaxWaitKeys, 1},
+    {StoreOp::kServerId, "ask for the server's id", 0, 0, 0},
 };
 
 const Operation* find_operation(StoreOp op) {
@@ -105,7 +105,7 @@ StoreRequest to_request(std::uint8_t op, std::vector<std::string> fields) {
   return request;
 }
 
-// --- the table ----------------------------------------------------------------------------------------------------------
+// --- the table ------------------------------------------------------------------------------------------------------
 
 std::optional<std::string> StoreTable::execute(const StoreRequest& request) {
   const std::vector<std::string>&keys = request.keys, &values = request.values;
@@ -131,7 +131,7 @@ std::optional<std::string> StoreTable::execute(const StoreRequest& request) {
     case StoreOp::kServerId:
       break;
   }
-  LOCKSTEP_CHECK(false, "store: {}: it has no meaning without a connection to a server", describe(request));
+  LOCKSTEP_CHECK(false, "store: {}: it requires a connection to a server", describe(request));
   return std::nullopt;
 }
 
@@ -202,7 +202,7 @@ const std::string* StoreTable::first_missing(const std::vector<std::string>& key
   return nullptr;
 }
 
-// --- frames -----------------------------------------------------------------------------------------------------------
+// --- frames ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -247,10 +247,11 @@ std::string frame(const StoreRequest& request) {
   return frame(static_cast<std::uint8_t>(request.op), to_fields(request));
 }
 
-// Another version may have other fields after its number.
+// Another version may have other fields after the version.
 StoreHello read_hello(std::string_view content) {
   ByteReader reader = reader_of(content);
-  if (reader.little<std::uint64_t>("magic number") != StoreHello::kMagic) reader.fail("no hello of a Lockstep store");
+  if (reader.little<std::uint64_t>("magic number") != StoreHello::kMagic)
+    reader.fail("not the hello of a Lockstep store's client");
   StoreHello hello;
   hello.version = reader.little<std::uint32_t>("version");
   if (hello.version != StoreHello::kVersion) return hello;

@@ -1,10 +1,10 @@
-// What a store can be asked, within which limits, and what happens then: requests, the table that executes them, and the frames
-// in which clients and servers of Unix and TCP stores exchange them. InProcessStore, StoreServer and FileStore hold a table each;
-// it neither waits nor locks.
+// The requests of a store and their limits, the table that executes requests, and the frames in which clients and
+// servers of Unix and TCP stores exchange them. InProcessStore, StoreServer and FileStore hold a table each; the table
+// neither waits nor locks.
 //
-// A frame is a length (u32, little-endian) and as many bytes: a hello, or a message: a code (u8) and fields (u32 count; each a
-// u32 length and its bytes). A request has its operation as code and its keys and values as fields, a reply its status and the
-// result.
+// A frame is a length (u32, little-endian) and as many bytes: a hello, or a message: a code (u8) and fields (u32
+// count; each a u32 length and its bytes). A request has its operation as code and its keys and values as fields, a
+// reply its status and the result.
 #pragma once
 
 #include <charconv>
@@ -21,16 +21,16 @@
 
 namespace lockstep::parallel {
 
-// --- frames -----------------------------------------------------------------------------------------------------------
+// --- frames ---------------------------------------------------------------------------------------------------------
 
 enum class StoreStatus : std::uint8_t {
-  kDone = 1,      // the result, if there is one
-  kWelcome,       // after a hello
-  kOtherVersion,  // after a hello; the server's version
-  kOtherJob,      // after a hello
-  kExhausted,     // instead of an answer to a hello; what the server's process has run out of
-  kInvalid,       // the text of an InvalidArgument
-  kMalformed,     // what was wrong with the frame; the connection ends
+  kDone = 1,      // with the result, if there is one
+  kWelcome,       // reply to a hello
+  kOtherVersion,  // reply to a hello; with the server's version
+  kOtherJob,      // reply to a hello
+  kExhausted,     // reply to a hello; with the resource that the server's process has run out of
+  kInvalid,       // with the text of an InvalidArgument
+  kMalformed,     // with the error of the frame; the server then closes the connection
 };
 
 struct StoreMessage {
@@ -38,7 +38,7 @@ struct StoreMessage {
   std::vector<std::string> fields;
 };
 
-// Identifies a run, so that two of them never mix: a hash of its token or id.
+// Identifies a run, so that two runs never mix: a hash of the run's token or id.
 struct JobId {
   std::uint64_t low = 0, high = 0;
   bool operator==(const JobId&) const = default;
@@ -57,7 +57,7 @@ void put_little(std::string& out, std::unsigned_integral auto value) {
   for (std::size_t i = 0; i < sizeof(value); ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
-// Whole frames. Reading throws IoError that names the field.
+// Complete frames. Reading throws an IoError naming the field.
 std::string frame(const StoreHello& hello);
 std::string frame(std::uint8_t code, const std::vector<std::string>& fields);
 std::string frame(const StoreRequest& request);
@@ -67,13 +67,13 @@ inline std::string frame(StoreStatus status, const std::vector<std::string>& fie
 StoreHello read_hello(std::string_view content);
 StoreMessage read_message(std::string_view content);
 
-// The content of the first frame in `bytes`, once all of it is there; it may claim at most `most` bytes (else IoError).
+// The content of the first frame in `bytes`, if the frame is complete. Throws IoError if its length exceeds `most`.
 std::optional<std::string_view> first_frame(std::string_view bytes, std::size_t most);
 inline constexpr std::size_t kFrameHeader = 4;
 
-// --- requests and the table -------------------------------------------------------------------------------------------
+// --- requests and the table -----------------------------------------------------------------------------------------
 
-// The whole of `text` as a number; nothing where it is none, or too large.
+// All of `text` as a number; nothing if `text` is not a number, or too large.
 template <std::integral T>
 std::optional<T> whole_number(std::string_view text) {
   T value{};
@@ -84,28 +84,28 @@ std::optional<T> whole_number(std::string_view text) {
 
 bool changes_table(StoreOp op);
 bool waits_for_keys(StoreOp op);
-// Throws InvalidArgument past the limits of a store, or where keys or values are missing.
+// Throws InvalidArgument if a limit of a store is exceeded, or keys or values are missing.
 void check_store_request(const StoreRequest& request);
 // For messages: `add to "n"`, `wait for "a" and 2 others`.
 std::string describe(const StoreRequest& request);
 
-// A request as the fields of a message: its keys, then its values. Reading throws IoError for an unknown operation, or a number
-// of fields that does not fit.
+// A request as the fields of a message: its keys, then its values. Reading throws IoError for an unknown operation, or
+// a number of fields that does not fit.
 std::vector<std::string> to_fields(const StoreRequest& request);
 StoreRequest to_request(std::uint8_t op, std::vector<std::string> fields);
 
 class StoreTable {
  public:
-  // Carries out a request that check_store_request accepts. Nothing where it has to wait: a key does not exist. Throws
-  // InvalidArgument where there is no room, or where a number is to be added to a value that is none.
+  // Executes a request that check_store_request accepts. Returns nothing if the request must wait for a key. Throws
+  // InvalidArgument if there is no room, or if `add` finds a value that is not a number.
   std::optional<std::string> execute(const StoreRequest& request);
-  // Carries out a last-will entry: sets those of `keys` that do not exist, as far as there is room, and returns them.
+  // Executes a last-will entry: sets those of `keys` that do not exist, as far as there is room, and returns them.
   std::vector<std::string> set_missing(const std::vector<std::string>& keys, const std::string& value);
 
   bool has_room(const std::string& key, const std::string& value) const;
-  std::uint64_t changes() const { return changes_; }      // how often the table has changed
-  const std::string* find(const std::string& key) const;  // null where it does not exist
-  // The first of `keys` that does not exist; null where all do.
+  std::uint64_t changes() const { return changes_; }      // number of changes of the table
+  const std::string* find(const std::string& key) const;  // null if the key does not exist
+  // The first of `keys` that does not exist; null if all exist.
   const std::string* first_missing(const std::vector<std::string>& keys) const;
 
  private:

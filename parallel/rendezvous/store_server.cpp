@@ -34,18 +34,18 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause{10};
-constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger one gives its memory back
+constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger buffer is freed after use
 
 struct Connection {
   Connection(std::unique_ptr<Stream> over, bool is_known) : stream(std::move(over)), is_known(is_known) {}
 
   std::unique_ptr<Stream> stream;
-  bool is_known;        // its hello has come and is right
+  bool is_known;        // a valid hello has arrived
   bool ending = false;  // closes when `out` has been sent
   bool dead = false;
   Deadline hello_until{kHandshakeDeadline};
   std::string in, out;
-  std::size_t sent = 0;                 // of `out`
+  std::size_t sent = 0;                 // bytes of `out` that were sent
   std::optional<StoreRequest> waiting;  // the request that waits for its keys
   std::vector<std::string> will_keys;
   std::string will_value;
@@ -57,20 +57,21 @@ bool is_unauthenticated(const std::unique_ptr<Connection>& peer) { return !peer-
 
 }  // namespace
 
-// --- the thread's loop --------------------------------------------------------------------------------------------------
+// --- the thread's loop ----------------------------------------------------------------------------------------------
 
-// One thread does everything here, except for `stop`.
+// One thread runs all methods except `stop`.
 class StoreServer::Loop {
  public:
   Loop(Descriptor listener, StoreServerOptions options)
       : listener_(std::move(listener)), options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_) reserve_spare();
-    if (!wake_ || !spare_) throw CommError(fmt::format("store: no descriptors for its thread: {}", reason(errno)));
+    if (!wake_ || !spare_)
+      throw CommError(fmt::format("store: cannot create the descriptors of its thread: {}", reason(errno)));
   }
 
   void run() {
     while (!stop_.load()) turn(next_timeout());
-    turn(0);  // what has arrived is answered
+    turn(0);  // replies to the requests that have arrived
   }
 
   void close() {
@@ -88,7 +89,7 @@ class StoreServer::Loop {
  private:
   void wake() {
     const std::uint64_t one = 1;
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));  // full means it wakes anyway
+    static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));  // if full, it wakes anyway
   }
   void turn(int timeout);
   int next_timeout() const;
@@ -100,7 +101,7 @@ class StoreServer::Loop {
   void refuse_one(int error);
   void tell_exhausted(const Descriptor& socket, const std::string& why) const;
   void limit_unauthenticated();
-  // False: there is none. `shortage` is told to the one that is dropped, where it is not empty.
+  // Returns false if there is none. A non-empty `shortage` is sent to the dropped peer.
   bool drop_unauthenticated(const std::string& why, const std::string& shortage = "");
   void sweep();
 
@@ -117,14 +118,14 @@ class StoreServer::Loop {
   Descriptor listener_;
   StoreServerOptions options_;
   Descriptor wake_;
-  Descriptor spare_;  // given up for a moment when descriptors run out, to accept a connection and refuse it
-  std::optional<Deadline> pause_;  // nobody is let in before it: descriptors or memory ran out
+  Descriptor spare_;               // released briefly when descriptors run out, to accept and reject a connection
+  std::optional<Deadline> pause_;  // no connection is accepted before it ends: descriptors or memory ran out
   std::atomic<bool> stop_{false};
   const std::string name_ = std::string(view(random_digest()));
   StoreTable table_;
   Peers peers_;                                 // in the order in which they connected
-  bool has_warned_ = false;                     // of a rejected connection
-  std::mutex mutex_;                            // of local_
+  bool has_warned_ = false;                     // whether a warning of a rejected connection was printed
+  std::mutex mutex_;                            // guards local_
   std::vector<std::unique_ptr<Stream>> local_;  // connections of this process that the loop has not taken yet
   std::vector<pollfd> polled_;
 };
@@ -134,11 +135,11 @@ void StoreServer::Loop::turn(int timeout) {
   polled_.push_back({wake_.get(), POLLIN, 0});
   if (pause_ && pause_->passed()) pause_.reset();
   polled_.push_back({listener_.get(), static_cast<short>(pause_ ? 0 : POLLIN), 0});
-  for (const auto& peer : peers_) {  // nothing is read from a peer until it has its answer
+  for (const auto& peer : peers_) {  // a peer is not read until it has received its reply
     const int wanted = !peer->out.empty() ? POLLOUT : !peer->waiting ? POLLIN : POLLRDHUP;
     polled_.push_back({peer->stream->socket().get(), peer->stream->events(static_cast<short>(wanted)), 0});
   }
-  if (::poll(polled_.data(), polled_.size(), timeout) < 0) return;  // EINTR, or no memory for a moment
+  if (::poll(polled_.data(), polled_.size(), timeout) < 0) return;  // EINTR, or temporarily no memory
 
   const std::size_t present = peers_.size();
   for (std::size_t i = 0; i < present; ++i) serve(*peers_[i], polled_[i + 2].revents);
@@ -151,13 +152,13 @@ void StoreServer::Loop::serve(Connection& peer, short events) {
   if (events & POLLOUT) flush(peer);
   if (events & POLLIN) {
     read(peer);
-  } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // TCP does not tell half from wholly closed
+  } else if (events & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) {  // on TCP also half-closed
     peer.dead = true;
   }
   if (!peer.is_known && !peer.dead && peer.hello_until.passed()) reject(peer, "it did not authenticate itself in time");
 }
 
-// Until the time of the first unauthenticated peer is over, or the pause; for ever where there is neither.
+// Milliseconds until the first unauthenticated peer times out, or the pause ends; -1 if there is neither.
 int StoreServer::Loop::next_timeout() const {
   if (pause_) return static_cast<int>(kAcceptPause.count());
   for (const auto& peer : peers_) {
@@ -187,12 +188,12 @@ void StoreServer::Loop::take_local_connections() {
   local_.clear();
 }
 
-// As many as are there, but no more than some: the others of this store must not wait for a flood to end.
+// Accepts waiting connections up to a limit, so that existing clients are served during a flood.
 void StoreServer::Loop::accept_some() {
   for (std::size_t i = 0; i < kMaxAccepted && accept_one();) ++i;
 }
 
-// False: there is no connection to accept, or none can be accepted at present.
+// Returns false if no connection waits, or none can be accepted at present.
 bool StoreServer::Loop::accept_one() {
   Descriptor socket(
       uninterrupted([&] { return ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }));
@@ -209,20 +210,20 @@ bool StoreServer::Loop::accept_one() {
   auto stream = options_.tls ? options_.tls->stream(std::move(socket), TlsRole::kServer)
                              : std::make_unique<Stream>(std::move(socket));
   peers_.push_back(std::make_unique<Connection>(std::move(stream), /*is_known=*/false));
-  read(*peers_.back());  // what came with it counts before another connection takes its place
+  read(*peers_.back());  // reads its first bytes before another connection can replace it
   if (peers_.back()->dead) peers_.pop_back();
   limit_unauthenticated();
   return true;
 }
 
-// Out of descriptors or memory: the first connection in the queue is told so instead of waiting until its
-// deadline.
+// Out of descriptors or memory: sends the reason to the first connection in the queue, which would otherwise wait
+// until its deadline.
 void StoreServer::Loop::refuse_one(int error) {
   const std::string why = reason(error);
   spare_.reset();
   Descriptor refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (refused) tell_exhausted(refused, why);
-  refused.reset();  // its descriptor becomes the spare one again
+  refused.reset();  // its descriptor becomes the spare one
   reserve_spare();
   try {
     warn("store: refused", fmt::format("store: this process cannot accept the connection of a rank: {}", why));
@@ -232,7 +233,7 @@ void StoreServer::Loop::refuse_one(int error) {
   pause_.emplace(kAcceptPause);
 }
 
-// Over TCP nothing is said to a peer that may be anybody.
+// Over TCP the reason is not sent, as the peer is unauthenticated.
 void StoreServer::Loop::tell_exhausted(const Descriptor& socket, const std::string& why) const {
   std::size_t sent = 0;  // a few bytes always fit into a new socket's buffer
   if (options_.is_one_host && is_trusted(peer_of(socket)))
@@ -256,7 +257,7 @@ bool StoreServer::Loop::drop_unauthenticated(const std::string& why, const std::
   return true;
 }
 
-// Removes the dead and carries out their wills, which can wake others, whose sockets can turn out dead.
+// Removes dead peers and executes their last-will entries, whose replies can reveal further dead peers.
 void StoreServer::Loop::sweep() {
   for (std::size_t i = 0; i < peers_.size();) {
     if (!peers_[i]->dead) {
@@ -270,9 +271,9 @@ void StoreServer::Loop::sweep() {
   }
 }
 
-// --- one peer -----------------------------------------------------------------------------------------------------------
+// --- one peer -------------------------------------------------------------------------------------------------------
 
-// One frame. A client waits for the answer before it sends another, so nothing may follow.
+// Handles one frame. A client waits for the reply before it sends another, so no bytes may follow.
 void StoreServer::Loop::read(Connection& peer) {
   const std::size_t most = peer.is_known ? kMaxFrame : kMaxHelloBytes;
   try {
@@ -283,7 +284,7 @@ void StoreServer::Loop::read(Connection& peer) {
     if (!content) return;
     if (peer.in.size() > kFrameHeader + content->size()) throw IoError("store: more bytes follow a frame");
     peer.is_known ? take_frame(peer, *content) : take_hello(peer, *content);
-  } catch (const CommError& error) {  // nothing is said to a peer whose bytes are not those of a client
+  } catch (const CommError& error) {  // no reply to a peer whose bytes are not a client's
     reject(peer, error.what());
   } catch (const IoError& error) {
     if (!peer.is_known) return reject(peer, error.what());
@@ -362,7 +363,7 @@ void StoreServer::Loop::flush(Connection& peer) {
   }
 }
 
-// Answers the requests that waited for the key, and for no other.
+// Replies to the requests that waited for the key, if all their keys exist now.
 void StoreServer::Loop::changed(const std::string& key) {
   for (const auto& peer : peers_) {
     if (!peer->waiting || std::ranges::find(peer->waiting->keys, key) == peer->waiting->keys.end()) continue;
@@ -373,9 +374,9 @@ void StoreServer::Loop::changed(const std::string& key) {
   }
 }
 
-// --- the server ---------------------------------------------------------------------------------------------------------
+// --- the server -----------------------------------------------------------------------------------------------------
 
-// Its thread takes no signals: they are for the program's own threads.
+// The thread blocks all signals, which are for the program's own threads.
 StoreServer::StoreServer(Descriptor listener, StoreServerOptions options)
     : loop_(std::make_unique<Loop>(std::move(listener), std::move(options))) {
   sigset_t all, before;

@@ -1,9 +1,9 @@
 // The server of a store: a thread that holds the table and answers clients over the sockets of a listener.
 //
-// A client's first frame is a hello with the job that it belongs to; requests follow. Over TCP the frames travel in TLS, whose
-// handshake comes before. A peer whose hello has not come is unauthenticated: its bytes, its time, and the number of such peers
-// are limited (limits_internal.h). When all places are taken, the peer that has been connected longest is rejected, but one that
-// has proven to have the token only after all others.
+// A client's first frame is a hello with the client's job; requests follow. Over TCP the frames are sent in TLS, after
+// its handshake. A peer whose hello has not arrived is unauthenticated: its bytes, its time, and the number of such
+// peers are limited (limits_internal.h). When all places are taken, the server rejects the oldest of these
+// connections, and one that has proven the token only after all others.
 #pragma once
 
 #include <memory>
@@ -17,23 +17,23 @@ namespace lockstep::parallel {
 
 struct StoreServerOptions {
   JobId job = {};
-  // Of a Unix socket: clients must be processes of this user, or of root. They hear why they are refused.
+  // For a Unix socket: clients must be processes of this user or of root. Rejected clients receive the reason.
   bool is_one_host = false;
-  std::shared_ptr<const TlsContext> tls = nullptr;  // null: frames travel as they are
+  std::shared_ptr<const TlsContext> tls = nullptr;  // null: frames are sent unencrypted
 };
 
-// Holds the table until it is destroyed; the clients' calls then fail. Never throws after construction: a client that
-// breaks the protocol loses its connection, the others continue.
+// Holds the table until destruction; the clients' calls then fail. Never throws after construction: a client that
+// breaks the protocol loses its connection, and the other clients continue.
 class StoreServer {
  public:
-  // Throws CommError where thread or descriptors cannot be had.
+  // Throws CommError if the thread or the descriptors cannot be created.
   StoreServer(Descriptor listener, StoreServerOptions options);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  // A connection of this process, which needs no hello. It takes no place in the listener's queue, so that no number of other
-  // connections keeps this process from its own store. Throws CommError where descriptors cannot be had.
+  // A connection of this process, without a hello. It bypasses the listener's queue, so that this process reaches its
+  // own store however many connections wait. Throws CommError if the descriptors cannot be created.
   std::unique_ptr<Stream> connect();
 
  private:

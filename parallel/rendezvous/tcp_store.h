@@ -1,9 +1,9 @@
 /// \file
-/// TcpStore: the store of ranks that reach each other over TCP. One of them, usually rank 0, holds the table.
+/// TcpStore: a store of ranks that connect over TCP. One rank, usually rank 0, holds the table.
 ///
-/// The server listens on the address of `host` alone. Connections are TLS 1.3 with the job's token as pre-shared key: only
-/// processes that have the token, and mean this store of this job, can connect; what they send can neither be read nor changed on
-/// its way. Any number of threads may use one store.
+/// The server listens on the address of `host` alone. Connections are TLS 1.3 with the job's token as pre-shared key:
+/// only processes that have the token, and name this store of this job, can connect. On the network the data can
+/// neither be read nor changed. Any number of threads may use one store.
 #pragma once
 
 #include <chrono>
@@ -16,25 +16,25 @@
 namespace lockstep::parallel {
 
 struct TcpStoreOptions {
-  bool is_server = false;    ///< holds the table as well; it ends with this store
-  std::string token = {};    ///< of the job, 128 random bits or more; empty: the variable LOCKSTEP_JOB_TOKEN
+  bool is_server = false;    ///< true: this process holds the table, until this object is destroyed
+  std::string token = {};    ///< the job's token, 128 random bits or more; empty: from LOCKSTEP_JOB_TOKEN
   bool authenticate = true;  ///< false: plain TCP; every process that reaches the port may join, with a warning
-  std::string job = {};      ///< run id, restart count and world size, say: jobs that differ here never mix
-  std::string name = {};     ///< of this store among the job's stores, which never mix either
+  std::string job = {};      ///< for example run id, restart count and world size: different jobs never mix
+  std::string name = {};     ///< name of this store; different stores of a job never mix
   std::chrono::milliseconds timeout =
-      std::chrono::seconds(60);  ///< of looking up `host`, of connecting, of calls that wait
+      std::chrono::seconds(60);  ///< limit of the look-up of `host`, of connecting, and of calls that wait
 };
 
-/// A store at a port of one host, as the head of this file says.
+/// A store at a port of one host; the top of this header describes it.
 class TcpStore final : public Store {
  public:
-  /// With .is_server and port 0 a free port is taken. A client waits for its server; all addresses of `host` are tried.
-  /// Throws InvalidArgument without a token to authenticate with, CommError where the server cannot listen or what
-  /// answers is not of this job, CommTimeout where nobody answers.
+  /// With .is_server and port 0 the system chooses a free port. A client waits for its server; all addresses of `host`
+  /// are tried. Throws InvalidArgument without a token to authenticate with, CommError if the server cannot listen or
+  /// the endpoint does not belong to this job, CommTimeout if there is no reply.
   TcpStore(const std::string& host, int port, const TcpStoreOptions& options = {});
   ~TcpStore() override;
 
-  int port() const;  ///< of the server
+  int port() const;  ///< the server's port
 
   std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;

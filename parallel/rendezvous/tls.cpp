@@ -16,25 +16,26 @@ namespace lockstep::parallel {
 
 namespace {
 
-// --- libssl -------------------------------------------------------------------------------------------------------------
+// --- libssl ---------------------------------------------------------------------------------------------------------
 
-// Its functions, and those of libcrypto that belong to them, by their own names.
-#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                     \
-  X(SSL_CTX_new)                                                                                                      \
-  X(SSL_CTX_free)                                                                                                     \
-  X(TLS_method)                                                                                                       \
-  X(SSL_CTX_ctrl)                                                                                                     \
-  X(SSL_CTX_set_options)                                                                                              \
-  X(SSL_CTX_clear_options)                                                                                            \
-  X(SSL_CTX_set_ciphersuites)                                                                                         \
-  X(SSL_CTX_set_num_tickets)                                                                                          \
-  X(SSL_CTX_set_max_early_data)                                                                                       \
-  X(SSL_set_verify)                                                                                                   \
-  X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)             \
-      X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_accept_state) X(SSL_set_connect_state)           \
-          X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error) X(SSL_ctrl) X(SSL_version) X(SSL_CIPHER_find) \
-              X(SSL_SESSION_new) X(SSL_SESSION_free) X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher)         \
-                  X(SSL_SESSION_set_protocol_version) X(SSL_session_reused)
+// Functions of libssl, and the related ones of libcrypto, by their own names.
+#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                      \
+  X(SSL_CTX_new)                                                                                                       \
+  X(SSL_CTX_free)                                                                                                      \
+  X(TLS_method)                                                                                                        \
+  X(SSL_CTX_ctrl)                                                                                                      \
+  X(SSL_CTX_set_options)                                                                                               \
+  X(SSL_CTX_clear_options)                                                                                             \
+  X(SSL_CTX_set_ciphersuites)                                                                                          \
+  X(SSL_CTX_set_num_tickets)                                                                                           \
+  X(SSL_CTX_set_max_early_data)                                                                                        \
+  X(SSL_set_verify)                                                                                                    \
+  X(SSL_CTX_set_psk_use_session_callback)                                                                              \
+  X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free) X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) \
+      X(SSL_set_accept_state) X(SSL_set_connect_state) X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error)   \
+          X(SSL_ctrl) X(SSL_version) X(SSL_CIPHER_find) X(SSL_SESSION_new) X(SSL_SESSION_free)                         \
+              X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version)             \
+                  X(SSL_session_reused)
 #define LOCKSTEP_BIO_FUNCTIONS(X) \
   X(BIO_new)                      \
   X(BIO_s_mem) X(BIO_free) X(BIO_read) X(BIO_write) X(ERR_clear_error) X(ERR_get_error) X(ERR_reason_error_string)
@@ -63,23 +64,24 @@ const Ssl& ssl() {
 }
 
 void require(bool succeeded, const char* what) {
-  if (!succeeded) throw CommError(fmt::format("store: libssl cannot {} (no memory, or its configuration)", what));
+  if (!succeeded)
+    throw CommError(fmt::format("store: libssl cannot {}: no memory, or disabled by its configuration", what));
 }
 
-// --- identity and key ---------------------------------------------------------------------------------------------------
+// --- identity and key -----------------------------------------------------------------------------------------------
 
 void put_big(std::string& out, std::uint64_t value, int bytes) {
   for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
-// TLS's opaque vector: a length of so many bytes, and the content.
+// TLS's opaque vector: the length, in the given number of bytes, and the content.
 void put_opaque(std::string& out, std::string_view content, int length_bytes) {
   put_big(out, content.size(), length_bytes);
   out += content;
 }
 
 constexpr std::uint64_t kTls13 = 0x0304, kHkdfSha256 = 0x0001;
-constexpr std::size_t kRecordHeader = 5, kMaxPiece = 16 << 10;  // of TLS records
+constexpr std::size_t kRecordHeader = 5, kMaxPiece = 16 << 10;  // sizes of TLS records
 
 }  // namespace
 
@@ -107,7 +109,7 @@ PreSharedKey derive_psk(std::string_view token, const TlsBinding& binding) {
   return out;
 }
 
-// --- one connection -----------------------------------------------------------------------------------------------------
+// --- one connection -------------------------------------------------------------------------------------------------
 
 class TlsStream final : public Stream {
  public:
@@ -144,11 +146,11 @@ class TlsStream final : public Stream {
   TlsRole role_;
   SSL* ssl_ = nullptr;
   BIO *in_ = nullptr, *out_ = nullptr;  // ssl_ owns them
-  std::string client_hello_;            // the server's: what has arrived of it
-  std::string unsent_;                  // encrypted
+  std::string client_hello_;            // server only: the bytes of it that have arrived
+  std::string unsent_;                  // encrypted bytes
   std::size_t budget_ = kMaxHandshakeBytes;
   bool is_known_ = false;      // the handshake is over
-  bool has_answered_ = false;  // the server's: it has accepted the ClientHello, whose binder proves the token
+  bool has_answered_ = false;  // server only: it has accepted the ClientHello, whose binder proves the token
   bool is_closed_ = false;
 };
 
@@ -215,7 +217,7 @@ Transmission TlsStream::pull() {
   if (!ssl_) {
     client_hello_ += bytes;
   } else {
-    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "keep what has arrived");
+    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "store the received bytes");
   }
   return transfer;
 }
@@ -235,7 +237,7 @@ Transmission TlsStream::push() {
   }
 }
 
-// Throws at the first byte that does not belong to a record with one whole ClientHello of a length that is accepted.
+// Throws at the first byte that cannot be part of a record with one complete ClientHello of an accepted length.
 void TlsStream::check_client_hello() const {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(client_hello_[i]); };
   const std::size_t have = client_hello_.size();
@@ -248,7 +250,7 @@ void TlsStream::check_client_hello() const {
   if (!is_hello) throw TlsError("TLS: not the ClientHello of a Lockstep store's client", false);
 }
 
-// False: not all of it is there.
+// Returns false while the ClientHello is incomplete.
 bool TlsStream::take_client_hello() {
   check_client_hello();
   if (client_hello_.size() < kRecordHeader) return false;
@@ -257,12 +259,12 @@ bool TlsStream::take_client_hello() {
   if (client_hello_.size() < kRecordHeader + record) return false;
   start();
   const int size = static_cast<int>(client_hello_.size());
-  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "keep what has arrived");
+  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "store the received bytes");
   client_hello_ = {};
   return true;
 }
 
-// True once the handshake is over; false where the peer has to send more, or has closed.
+// Returns true once the handshake is complete; false if the peer must send more, or has closed.
 bool TlsStream::shake_hands() {
   const Ssl& s = ssl();
   while (!is_known_) {
@@ -281,7 +283,7 @@ bool TlsStream::shake_hands() {
   return true;
 }
 
-// An unauthenticated client receives an alert, and the same one whatever is wrong: which job there is, say, is not told.
+// An unauthenticated client receives the same alert for every error, which reveals nothing, such as the job.
 void TlsStream::fail(const char* what) {
   constexpr char kHandshakeFailure[] = {21, 3, 3, 0, 2, 2, SSL3_AD_HANDSHAKE_FAILURE};
   const Ssl& s = ssl();
@@ -289,7 +291,7 @@ void TlsStream::fail(const char* what) {
   const char* const text = code == 0 ? nullptr : s.ERR_reason_error_string_(code);
   s.ERR_clear_error_();
   if (role_ == TlsRole::kServer && !has_answered_) {
-    std::size_t sent = 0;  // a new socket's buffer has room
+    std::size_t sent = 0;  // the buffer of a new socket has room
     static_cast<void>(Stream::send({kHandshakeFailure, sizeof(kHandshakeFailure)}, sent));
   }
   is_closed_ = true;
@@ -320,7 +322,7 @@ Transmission TlsStream::receive(std::string& into, std::size_t most) {
   if (!is_closed_ && shake_hands()) {
     decrypt(into, most);
     if (into.size() == before && !is_closed_ && pull() == Transmission::kDone) decrypt(into, most);
-    if (!is_closed_) push();  // the answer to a change of keys
+    if (!is_closed_) push();  // the reply to a key update
   }
   if (into.size() > before) return Transmission::kDone;
   return is_closed_ ? Transmission::kClosed : Transmission::kWouldBlock;
@@ -335,12 +337,12 @@ Transmission TlsStream::send(std::string_view data, std::size_t& offset) {
     s.ERR_clear_error_();
     const int count =
         s.SSL_write_(ssl_, data.data() + offset, static_cast<int>(std::min(data.size() - offset, kMaxPiece)));
-    if (count <= 0) fail("record");  // memory takes all
+    if (count <= 0) fail("record");  // a memory BIO takes all bytes
     offset += static_cast<std::size_t>(count);
   }
 }
 
-// --- the context --------------------------------------------------------------------------------------------------------
+// --- the context ----------------------------------------------------------------------------------------------------
 
 TlsContext::TlsContext(PreSharedKey psk) : psk_(std::move(psk)) {}
 
@@ -349,7 +351,7 @@ std::shared_ptr<const TlsContext> TlsContext::make(PreSharedKey psk) {
   const Ssl& s = ssl();
   SSL_CTX* const context = out->context_ = s.SSL_CTX_new_(s.TLS_method_());
   require(context, "make a context");
-  char groups[] = "X25519:P-256";  // one key share is sent, of 32 bytes
+  char groups[] = "X25519:P-256";  // only one key share of 32 bytes is sent
   require(s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
               s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
               s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1 &&

@@ -1,4 +1,5 @@
-// What FileStore does beyond the calls that every store has (store_threads.cpp): which files it takes, and broken ones.
+// What FileStore does beyond the calls that every store has (store_threads.cpp): which files it takes, and broken
+// ones.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -84,7 +85,7 @@ TEST_CASE("a file that a killed run left is begun anew") {
   REQUIRE(exists(path));
   {
     par::FileStore store(path);
-    CHECK_THROWS_WITH_AS(store.get("old", milliseconds(1)), doctest::Contains("nobody has set \"old\" within 1 ms"),
+    CHECK_THROWS_WITH_AS(store.get("old", milliseconds(1)), doctest::Contains("no process has set \"old\" within 1 ms"),
                          ls::CommTimeout);
     store.set("new", "value");
   }
@@ -118,7 +119,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
   remove(path.name.c_str());
 
   REQUIRE(mkfifo(path.name.c_str(), 0600) == 0);
-  error_for("it is no regular file");
+  error_for("it is not a regular file");
   remove(path.name.c_str());
 
   REQUIRE(mkdir(path.name.c_str(), 0700) == 0);
@@ -131,7 +132,7 @@ TEST_CASE("links, other kinds of files, other modes and other contents are refus
 
   const std::string thesis(100, 'x');
   write_file(path, thesis);
-  error_for("byte 0: another beginning than a FileStore's");
+  error_for("byte 0: it does not begin like a FileStore's file");
   CHECK(content_of(path) == thesis);
 
   if (geteuid() == 0) {
@@ -161,13 +162,13 @@ TEST_CASE("a lock that somebody keeps is a CommTimeout") {
   whole.l_type = F_WRLCK;
   whole.l_len = 1;
   REQUIRE(fcntl(other.get(), F_OFD_SETLK, &whole) == 0);
-  CHECK_THROWS_WITH_AS(store.set("k", "v"), doctest::Contains("another process keeps it locked"), ls::CommTimeout);
+  CHECK_THROWS_WITH_AS(store.set("k", "v"), doctest::Contains("another process holds its lock"), ls::CommTimeout);
 }
 
 namespace {
 
-// A living run's file with three records of users and values, changed by `change`: a newcomer gets an error or the right
-// values, and so does one that was there before.
+// A living run's file with three records of users and values, changed by `change`: a newcomer gets an error or the
+// right values, and so does one that was there before.
 void check_broken(const std::string& whole, const std::string& broken, const std::string& path) {
   const par::FileStore keeper(path);  // a living user: the file of a run that is over would be overwritten
   write_file(path, broken);

@@ -336,7 +336,7 @@ TEST_CASE("an address that another program squats is an error before the time-ou
   std::vector<par::Descriptor> waiting;
   SUBCASE("without listening") {}
   SUBCASE("with a full queue") {
-    why = "accepts nobody";
+    why = "accepts no connection";
     REQUIRE(listen(squatter.get(), 1) == 0);
     while (par::Descriptor next = par::connect_abstract(name)) waiting.push_back(std::move(next));
     REQUIRE(errno == EAGAIN);
@@ -345,7 +345,7 @@ TEST_CASE("an address that another program squats is an error before the time-ou
     set_torchrun(port, rank, 2);
     join(seconds(3600));
   });
-  check_all_fail(results, "a process has the address and " + why + ": another program, or ");
+  check_all_fail(results, "a process holds the address and " + why + ": another program, or ");
   check_all_fail(results, ": socket @" + name);
   check_all_fail(results, "choose another MASTER_PORT");
   clear_environment();
@@ -390,7 +390,7 @@ TEST_CASE("another program at the address is no store") {
     const par::Descriptor listener = par::listen_abstract(place.socket);
     REQUIRE(listener);
     check_processes(1, [](int) {
-      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not answer") != std::string::npos);
+      CHECK(error_of<ls::CommTimeout>([] { join(milliseconds(200)); }).find("does not reply") != std::string::npos);
     });
   });
   CHECK(results[0].ok());

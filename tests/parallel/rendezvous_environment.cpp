@@ -146,7 +146,7 @@ TEST_CASE("init_method is read, or refused by the part that is wrong") {
   CHECK(text("tcp://a:0").find("the port is \"0\"") != std::string::npos);
   CHECK(text("tcp://a:1?size=2").find("unknown \"size\"") != std::string::npos);
   CHECK(text("tcp://a:1?rank=x").find("rank is \"x\"") != std::string::npos);
-  CHECK(text("file://x").find("an absolute one") != std::string::npos);
+  CHECK(text("file://x").find("an absolute path") != std::string::npos);
   CHECK(text("env://x").find("nothing may follow") != std::string::npos);
   for (const char* method : {"tcp://a:1", "file:///tmp/x"}) {
     CHECK(error_of<E>([&] { par::rendezvous({.init_method = method}); }).find("needs .rank and .world_size") !=

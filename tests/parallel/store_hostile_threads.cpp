@@ -168,7 +168,7 @@ TEST_CASE("a known client that breaks the protocol loses its connection and hear
       {frame(StoreOp::kDelete, {}), "delete_key: a request of 0 fields, expected 1 to 1"},
       {frame(StoreOp::kCheck, {}), "check: a request of 0 fields, expected 1 to "},
       {frame(StoreOp::kCheck, std::vector<std::string>(par::kMaxWaitKeys + 1, "k")), "check: a request of 4097 fields"},
-      {frame(StoreOp::kLastWill, {}), "leave a last will for: a request of 0 fields, expected 1 to "},
+      {frame(StoreOp::kLastWill, {}), "leave a last-will entry for: a request of 0 fields, expected 1 to "},
       {frame(StoreOp::kSet, {"a", "b"}) + "x", "more bytes follow a frame"},
   };
   for (const Case& wrong : cases) {

@@ -100,7 +100,7 @@ TEST_CASE("where nobody listens a client gives up at its deadline and names ever
   options.timeout = milliseconds(20);
   const std::string address = "127.0.0.1:" + std::to_string(port);
   CHECK_THROWS_WITH_AS(par::TcpStore("127.0.0.1", port, options),
-                       doctest::Contains(("no store within 20 ms: nobody listens there (" + address).c_str()),
+                       doctest::Contains(("no store within 20 ms: no process listens there (" + address).c_str()),
                        ls::CommTimeout);
 }
 
