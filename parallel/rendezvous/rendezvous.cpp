@@ -62,7 +62,7 @@ Rendezvous meet_in_file(const RendezvousOptions& options, const Url& url) {
   with_store.rank = url.rank;
   with_store.world_size = url.world_size;
   LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
-                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 behind the path)",
+                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 after the path)",
                  in_quotes(options.init_method));
   check_place(url.rank, url.world_size);
   with_store.store =
