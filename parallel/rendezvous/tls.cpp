@@ -18,43 +18,24 @@ namespace {
 
 // --- libssl ---------------------------------------------------------------------------------------------------------
 
-// Functions of libssl, and the related ones of libcrypto, by their own names.
-#define LOCKSTEP_SSL_FUNCTIONS(X)                                                                                      \
-  X(SSL_CTX_new)                                                                                                       \
-  X(SSL_CTX_free)                                                                                                      \
-  X(TLS_method)                                                                                                        \
-  X(SSL_CTX_ctrl)                                                                                                      \
-  X(SSL_CTX_set_options)                                                                                               \
-  X(SSL_CTX_clear_options)                                                                                             \
-  X(SSL_CTX_set_ciphersuites)                                                                                          \
-  X(SSL_CTX_set_num_tickets)                                                                                           \
-  X(SSL_CTX_set_max_early_data)                                                                                        \
-  X(SSL_set_verify)                                                                                                    \
-  X(SSL_CTX_set_psk_use_session_callback)                                                                              \
-  X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free) X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) \
-      X(SSL_set_accept_state) X(SSL_set_connect_state) X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error)   \
-          X(SSL_ctrl) X(SSL_version) X(SSL_CIPHER_find) X(SSL_SESSION_new) X(SSL_SESSION_free)                         \
-              X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version)             \
-                  X(SSL_session_reused)
-#define LOCKSTEP_BIO_FUNCTIONS(X) \
-  X(BIO_new)                      \
-  X(BIO_s_mem) X(BIO_free) X(BIO_read) X(BIO_write) X(ERR_clear_error) X(ERR_get_error) X(ERR_reason_error_string)
-
+// The functions of openssl.def, as members `name_`.
 struct Ssl {
-#define LOCKSTEP_MEMBER(name) decltype(&::name) name##_;
-  LOCKSTEP_SSL_FUNCTIONS(LOCKSTEP_MEMBER)
-  LOCKSTEP_BIO_FUNCTIONS(LOCKSTEP_MEMBER)
-#undef LOCKSTEP_MEMBER
+#define SSL(name) decltype(&::name) name##_;
+#define CRYPTO(name) SSL(name)
+#include "lockstep/parallel/rendezvous/openssl.def"
+#undef SSL
+#undef CRYPTO
 };
 
 Ssl open_ssl() {
   Ssl out{};
-  void* library = open_openssl("libssl");
-#define LOCKSTEP_FIND(name) find_in(library, #name, out.name##_);
-  LOCKSTEP_SSL_FUNCTIONS(LOCKSTEP_FIND)
-  library = open_openssl("libcrypto");
-  LOCKSTEP_BIO_FUNCTIONS(LOCKSTEP_FIND)
-#undef LOCKSTEP_FIND
+  void* const libssl = open_openssl("libssl");
+  void* const libcrypto = open_openssl("libcrypto");
+#define SSL(name) find_in(libssl, #name, out.name##_);
+#define CRYPTO(name) find_in(libcrypto, #name, out.name##_);
+#include "lockstep/parallel/rendezvous/openssl.def"
+#undef SSL
+#undef CRYPTO
   return out;
 }
 
