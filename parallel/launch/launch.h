@@ -1,7 +1,5 @@
 /// \file
-/// Starts the ranks of this host, as lockstep-run does, and supervises them: they end together and are restarted
-/// together.
-///
+/// Starts the ranks of this host, as lockstep-run does, and supervises them: they end and are restarted together.
 /// Nothing here prints: the ranks' output is passed line by line to a callback and written to files, and a result says
 /// how the ranks ended.
 #pragma once

@@ -19,8 +19,7 @@ struct JobIdentity {
   std::string token = {};             // LOCKSTEP_JOB_TOKEN
   Descriptor claim = {};              // keeps the port from other launchers on this host
 };
-// "NAME=value" for one rank: this process's environment, torchrun's variables over it, and `options.environment` over
-// both.
+// "NAME=value" for one rank: this process's environment, then torchrun's variables, then `options.environment`.
 std::vector<std::string> environment_of(int local_rank, int attempt, const LaunchOptions& options,
                                         const JobIdentity& job, const std::string& error_file);
 

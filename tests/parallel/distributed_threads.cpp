@@ -390,3 +390,51 @@ TEST_CASE("traffic: a step of DistributedDataParallel sends 2 (n-1) / n of the g
     CHECK(total == 2 * (n - 1) * bytes);
   }
 }
+
+TEST_CASE(
+    "a step that fails in its last backward loses no gradients accumulated in no_sync, and the next step is right") {
+  with_group("local", 1, [](const Group& group) {
+    Mlp model(0);
+    DistributedDataParallel ddp(model, group);
+    const auto loss_fn = [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); };
+    {
+      const auto guard = ddp.no_sync();
+      ddp.backward(inputs(0, 4), targets(0, 4), loss_fn);
+    }
+    const ls::Tensor before = model.fc2.weight->grad().clone();
+    {
+      // fc2's gradient is complete, and has joined the accumulated one, when fc1's hook throws.
+      auto hook = model.fc1.weight->register_hook([](const ls::Tensor&) -> ls::Tensor { throw ls::IoError("a hook"); });
+      CHECK_THROWS_AS(ddp.backward(inputs(4, 4), targets(4, 4), loss_fn), ls::IoError);
+      hook.remove();
+    }
+    CHECK(same_bits(model.fc2.weight->grad(), before));
+    ddp.backward(inputs(4, 4), targets(4, 4), loss_fn);
+    const std::vector<ls::Tensor> want = [] {
+      Mlp same(0);
+      ls::nn::MSELoss()(same(inputs(0, 4)), targets(0, 4)).backward();
+      ls::nn::MSELoss()(same(inputs(4, 4)), targets(4, 4)).backward();
+      std::vector<ls::Tensor> grads;
+      for (const ls::nn::Parameter& p : same.parameters()) grads.push_back(p->grad());
+      return grads;
+    }();
+    check_gradients(model, want);
+  });
+}
+
+TEST_CASE("while all parameters are frozen the forward works, and backward says that nothing is trained") {
+  with_group("local", 2, [](const Group& group) {
+    Mlp model(0);
+    DistributedDataParallel ddp(model, group);
+    for (const ls::nn::Parameter& p : model.parameters()) p->requires_grad_(false);
+    CHECK(ddp(inputs(0, 4)).shape() == ls::Shape{4, 2});
+    const std::string error = error_of<ls::InvalidArgument>([&] {
+      ddp.backward(inputs(0, 4), targets(0, 4),
+                   [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
+    });
+    CHECK_MESSAGE(contains(error, "no parameter of the module requires grad"), error);
+    for (const ls::nn::Parameter& p : model.parameters()) p->requires_grad_(true);
+    ls::nn::MSELoss()(ddp(inputs(0, 4)), targets(0, 4)).backward();
+    CHECK(model.fc1.weight->grad().defined());
+  });
+}
