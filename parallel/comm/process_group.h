@@ -165,7 +165,7 @@ class ProcessGroup {
   std::unique_ptr<Backend> backend_;  // null in a group of one
   Rendezvous place_;
   InitOptions options_;
-  // Of this group and its duplicates:
+  // Shared with the duplicates of this group:
   std::shared_ptr<TrafficStats> traffic_ = std::make_shared<TrafficStats>();
   std::shared_ptr<std::shared_ptr<GroupAttachment>> attachment_ = std::make_shared<std::shared_ptr<GroupAttachment>>();
   Phase phase_ = Phase::kOther;

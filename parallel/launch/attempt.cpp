@@ -203,7 +203,7 @@ void Attempt::forward_output(Rank& rank, bool is_stderr, bool has_ended) const {
   }
 }
 
-// Of ranks that fail together, one that a signal killed is the first: the others may have failed because of it.
+// A rank that a signal killed counts as the first of ranks that fail together: the others may have failed because of it.
 void Attempt::handle_ends(const std::vector<Rank*>& ended) {
   const RankExit* first = nullptr;
   for (Rank* rank : ended) {

@@ -85,7 +85,7 @@ Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {
   return rows;
 }
 
-// What limits the step.
+// The part of the step that limits its speed.
 std::string verdict(const Shares& shares, const std::vector<StepView>& steps) {
   const auto all = static_cast<double>(std::max<std::int64_t>(shares.all(), 1));
   const auto percent = [all](std::int64_t ns) { return 100 * static_cast<double>(ns) / all; };

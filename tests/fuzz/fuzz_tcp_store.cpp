@@ -64,7 +64,7 @@ void shake_hands(par::TlsRole role, std::string_view bytes) {
   }
 }
 
-// What a peer with the token may write.
+// The requests of a peer that has the token.
 void read_request(std::string_view content) {
   par::StoreMessage message = par::read_message(content);
   const std::size_t fields = message.fields.size();

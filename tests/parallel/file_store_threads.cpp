@@ -1,4 +1,4 @@
-// What FileStore does beyond the calls that every store has (store_threads.cpp): which files it takes, and broken
+// The behaviour of FileStore beyond the calls that every store has (store_threads.cpp): which files it takes, and broken
 // ones.
 #include <doctest/doctest.h>
 #include <fcntl.h>

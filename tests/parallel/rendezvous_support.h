@@ -72,7 +72,7 @@ inline void set_srun(const std::string& job, int rank, int size) {
   set_variable("SLURM_STEP_ID", "0");
 }
 
-// Waits, as a client beside the ranks, until `rank` has entered the rendezvous at `port`.
+// Waits, as an additional client of the store, until `rank` has entered the rendezvous at `port`.
 inline void wait_until_entered(const std::string& port, int rank, int size) {
   namespace par = lockstep::parallel;
   set_torchrun(port, rank, size);

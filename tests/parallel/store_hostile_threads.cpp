@@ -110,7 +110,7 @@ int open_descriptors() {
 
 }  // namespace
 
-TEST_CASE("a stranger's wrong bytes close its connection without a word") {
+TEST_CASE("wrong bytes of an unauthenticated peer close its connection without an answer") {
   Honest honest;
   const std::string right = par::frame(par::StoreHello{.job = honest.options.job});
   std::string other_magic = right;

@@ -1,4 +1,4 @@
-// Which parameters share a bucket, and their offsets in it. Not installed.
+// The plan of the buckets: the parameters of each, and their offsets in it. Not installed.
 #pragma once
 
 #include <cstdint>

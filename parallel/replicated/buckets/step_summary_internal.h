@@ -1,4 +1,4 @@
-// What ranks tell each other about a step, stored in the metadata of the first bucket.
+// The summary of a step that ranks exchange in the metadata of the first bucket.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What nvcc provides to kernels, for a compiler of the host. Included before every .cu file of the simulated module.
+// The names that nvcc provides to kernels, for a compiler of the host. Included before every .cu file of the simulated module.
 #pragma once
 
 #include <cuda_runtime_api.h>
