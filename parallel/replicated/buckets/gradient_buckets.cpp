@@ -144,34 +144,31 @@ void GradientBuckets::launch_metadata(const StepSummary& summary, double scale) 
 
 void GradientBuckets::launch_gradients() {
   Bucket& bucket = buckets_[launched_];
+  draining(bucket, "launching ", [&] { bucket.gradient_work = reduction_->start_gradients(bucket, *group_); });
+  ++launched_;
+}
+
+// Runs `body` for a bucket. After an error it waits for the operations in flight and names the bucket.
+void GradientBuckets::draining(const Bucket& bucket, const char* doing, FunctionRef<void()> body) {
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
-    bucket.gradient_work = reduction_->start_gradients(bucket, *group_);
+    body();
   } catch (Error& error) {
     drain();
-    explain(error, bucket, "launching ");
+    explain(error, bucket, doing);
     throw;
   } catch (...) {
     drain();
     throw;
   }
-  ++launched_;
 }
 
 void GradientBuckets::wait_for(std::size_t b) {
   Bucket& bucket = buckets_[b];
-  try {
-    const PhaseGuard phase(*group_, Phase::kGradients);
+  draining(bucket, "", [&] {
     if (bucket.metadata_work) bucket.metadata_work->wait();
     if (bucket.gradient_work) bucket.gradient_work->wait();
-  } catch (Error& error) {
-    drain();
-    explain(error, bucket, "");
-    throw;
-  } catch (...) {
-    drain();
-    throw;
-  }
+  });
   bucket.metadata_work = bucket.gradient_work = nullptr;
   raw::copy(bucket.metadata_place, bucket.metadata);
   if (b == done_) mark_done();

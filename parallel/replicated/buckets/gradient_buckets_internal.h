@@ -82,6 +82,7 @@ class GradientBuckets {
 
   void make_bucket(BucketLayout layout);
   void wait_for(std::size_t bucket);
+  void draining(const Bucket& bucket, const char* doing, FunctionRef<void()> body);
   void drain();
   void mark_done();
   void trace(TraceKind kind, const Bucket& bucket, std::string_view what) const;
