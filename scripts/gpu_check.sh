@@ -92,7 +92,7 @@ contract_build() {
   cp tests/contract/0[34]*.cpp "$folder"
   sed 's/std::chrono::seconds(30)}/std::chrono::seconds(30), .backend_options = lockstep::parallel::NcclOptions{.allow_shared_gpu = true}}/' \
     tests/contract/03_ddp.cpp >"$folder/03_one_gpu.cpp"
-  sed 's/"env:\/\/"}/"env:\/\/", .backend_options = lockstep::parallel::NcclOptions{.allow_shared_gpu = true}}/; s/2 \* group->rank()\( + 1\)\?/0/' \
+  sed 's/"env:\/\/"}/"env:\/\/", .backend_options = backend == "nccl" ? ls::parallel::BackendOptions(ls::parallel::NcclOptions{.allow_shared_gpu = true}) : ls::parallel::BackendOptions()}/; s/2 \* group->rank()\( + 1\)\?/0/' \
     tests/contract/04_ddp_model_parallel.cpp >"$folder/04_one_gpu.cpp"
   for changed in 03_one_gpu 04_one_gpu; do
     grep -q allow_shared_gpu "$folder/$changed.cpp" || { echo "$changed: the contract program has changed; adapt the sed commands in gpu_check.sh"; return 1; }
