@@ -233,7 +233,7 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
     begin();
   }
   finish_step();
-  return raw::full(Shape(), owned->mean_loss(), {.dtype = losses.empty() ? kFloat32 : losses[0].dtype()});
+  return raw::to(owned->mean_loss(), losses.empty() ? kFloat32 : losses[0].dtype());
 }
 
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {

@@ -75,6 +75,7 @@ Tensor reachable(const Tensor& t, Device device) {
 }
 
 Tensor combine_losses(const std::vector<Tensor>& losses) {
+  if (losses.size() == 1) return losses[0];
   const Tensor out = raw::empty(Shape(), losses[0].options());
   std::vector<Tensor> here;
   std::vector<const void*> inputs;
@@ -85,7 +86,7 @@ Tensor combine_losses(const std::vector<Tensor>& losses) {
 }
 
 Tensor combine_losses(const std::vector<Tensor>& losses, const StepScale& scale) {
-  const Tensor out = combine_losses(losses);
+  const Tensor out = losses.size() == 1 ? raw::clone(losses[0]) : combine_losses(losses);
   scale_gradient(out, scale.first);
   scale_gradient(out, scale.second);
   return out;

@@ -50,7 +50,7 @@ Tensor add_up(Tensor a, const Tensor& b);
 void scale_gradient(const Tensor& gradient, double factor);
 // Returns `t` itself if kernels of `device` can read it (all CPU devices share memory), else a copy on `device`.
 Tensor reachable(const Tensor& t, Device device);
-// The canonical sum of 0-d losses, times `scale` if given.
+// The canonical sum of 0-d losses, or the only one itself; with `scale` a new tensor, the sum times `scale`.
 Tensor combine_losses(const std::vector<Tensor>& losses);
 Tensor combine_losses(const std::vector<Tensor>& losses, const StepScale& scale);
 

@@ -65,12 +65,11 @@ StepSummary DistributedStep::finish() {
 
 // The mean is over the micro-batches that ran, even if joined ranks count in the mean of the gradients.
 void DistributedStep::take_loss(const StepSummary& total) {
-  const Tensor loss = raw::full(Shape(), total.loss, {.dtype = buckets_.dtype()});
+  mean_loss_ = raw::full(Shape(), total.loss, {.dtype = buckets_.dtype()});
   if (inputs_.weighted)
-    scale_gradient(loss, StepScale(total.samples).first);
+    scale_gradient(mean_loss_, StepScale(total.samples).first);
   else
-    scale_gradient(loss, StepScale(micro_batches(), static_cast<int>(total.micro_batches)).second);
-  mean_loss_ = get_element(loss, 0);
+    scale_gradient(mean_loss_, StepScale(micro_batches(), static_cast<int>(total.micro_batches)).second);
 }
 
 }  // namespace lockstep::parallel

@@ -47,8 +47,8 @@ class DistributedStep {
   // On a joined rank: launches the first bucket. Returns false if its summary says that all ranks have joined: then
   // there is no step.
   bool begin_joined();
-  // The mean loss over all ranks' micro-batches; known when the step is finished.
-  double mean_loss() const { return mean_loss_; }
+  // The mean loss over all ranks' micro-batches, 0-d in the dtype of the buckets; known when the step is finished.
+  const Tensor& mean_loss() const { return mean_loss_; }
 
  private:
   int micro_batches() const { return inputs_.ranks * inputs_.micro_batches_per_rank; }
@@ -61,7 +61,7 @@ class DistributedStep {
   GradientBuckets& buckets_;
   StepInputs inputs_;
   DistributedStep*& current_;
-  double mean_loss_ = 0;
+  Tensor mean_loss_;
 };
 
 }  // namespace lockstep::parallel
