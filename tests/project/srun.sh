@@ -27,6 +27,8 @@ mkdir "$cluster/state" "$cluster/spool"
 version=$(slurmd -V | grep -oE '[0-9.]+$')
 if printf '%s\n' 23.11 "$version" | sort -CV; then  # from then on slurmd wants cgroups, unless told
   echo CgroupPlugin=disabled >"$cluster/cgroup.conf"
+elif ! mountpoint -q /sys/fs/cgroup; then
+  skip "slurmd $version needs /sys/fs/cgroup, which is not mounted"
 fi
 host=$(hostname -s)
 port=$((20000 + $$ % 20000))

@@ -13,8 +13,8 @@ constexpr const char* kProgram = "logistic_regression";
 
 double last_number(const std::string& line) { return std::strtod(line.substr(line.rfind(' ')).c_str(), nullptr); }
 
-// Runs for some seconds, long enough to be interrupted.
-constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
+// Half a second at least, long enough to be interrupted.
+constexpr int kEpochs = 10000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out) {
   return {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"};
 }

@@ -6,8 +6,8 @@ namespace {
 
 constexpr const char* kProgram = "logistic_regression";
 
-// Runs for some seconds, long enough to be interrupted, even on a fast machine.
-constexpr int kEpochs = 20000 / LOCKSTEP_SLOWDOWN;
+// Half a second at least, long enough to be interrupted after 30 epochs.
+constexpr int kEpochs = 6000 / LOCKSTEP_SLOWDOWN;
 std::vector<std::string> long_run(const std::string& out, std::vector<std::string> mode) {
   mode.insert(mode.end(), {"--out", out, "--epochs", std::to_string(kEpochs), "--lr", "0.01"});
   return mode;
