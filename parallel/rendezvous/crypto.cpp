@@ -1,12 +1,12 @@
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 
-#include <openssl/core_names.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
+#include <dlfcn.h>
 #include <openssl/opensslv.h>
-#include <openssl/params.h>
-#include <sys/random.h>
+#include <unistd.h>
 
+#include <cerrno>
+
+#include "lockstep/parallel/rendezvous/openssl_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -14,77 +14,43 @@ namespace lockstep::parallel {
 
 namespace {
 
-// Functions of libcrypto, by their own names.
-struct Crypto {
-  decltype(&::EVP_Digest) EVP_Digest;
-  decltype(&::EVP_sha256) EVP_sha256;
-  decltype(&::EVP_MAC_fetch) EVP_MAC_fetch;
-  decltype(&::EVP_MAC_free) EVP_MAC_free;
-  decltype(&::EVP_MAC_CTX_new) EVP_MAC_CTX_new;
-  decltype(&::EVP_MAC_CTX_free) EVP_MAC_CTX_free;
-  decltype(&::EVP_MAC_init) EVP_MAC_init;
-  decltype(&::EVP_MAC_update) EVP_MAC_update;
-  decltype(&::EVP_MAC_final) EVP_MAC_final;
-  decltype(&::OSSL_PARAM_construct_utf8_string) OSSL_PARAM_construct_utf8_string;
-  decltype(&::OSSL_PARAM_construct_end) OSSL_PARAM_construct_end;
-  decltype(&::CRYPTO_memcmp) CRYPTO_memcmp;
-  decltype(&::OPENSSL_cleanse) OPENSSL_cleanse;
-};
+template <class Function>
+void find_in(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));  // also searches libcrypto, which libssl is linked to
+  if (!function) throw NotBuilt(fmt::format("TcpStore: this system's OpenSSL has no {}; install OpenSSL 3", name));
+}
 
-Crypto open_crypto() {
-  void* const library = open_openssl("libcrypto");
-  Crypto out{};
-  find_in(library, "EVP_Digest", out.EVP_Digest);
-  find_in(library, "EVP_sha256", out.EVP_sha256);
-  find_in(library, "EVP_MAC_fetch", out.EVP_MAC_fetch);
-  find_in(library, "EVP_MAC_free", out.EVP_MAC_free);
-  find_in(library, "EVP_MAC_CTX_new", out.EVP_MAC_CTX_new);
-  find_in(library, "EVP_MAC_CTX_free", out.EVP_MAC_CTX_free);
-  find_in(library, "EVP_MAC_init", out.EVP_MAC_init);
-  find_in(library, "EVP_MAC_update", out.EVP_MAC_update);
-  find_in(library, "EVP_MAC_final", out.EVP_MAC_final);
-  find_in(library, "OSSL_PARAM_construct_utf8_string", out.OSSL_PARAM_construct_utf8_string);
-  find_in(library, "OSSL_PARAM_construct_end", out.OSSL_PARAM_construct_end);
-  find_in(library, "CRYPTO_memcmp", out.CRYPTO_memcmp);
-  find_in(library, "OPENSSL_cleanse", out.OPENSSL_cleanse);
+OpenSsl open_openssl() {
+  const std::string file = fmt::format("libssl.so.{}", OPENSSL_SHLIB_VERSION);
+  void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    throw NotBuilt(fmt::format("TcpStore: {}, which protects connections, cannot be opened: {}\nInstall it (libssl3)",
+                               file, ::dlerror()));
+  OpenSsl out{};
+#define OPENSSL(name) find_in(library, #name, out.name);
+#include "lockstep/parallel/rendezvous/openssl.def"
+#undef OPENSSL
   return out;
 }
 
-const Crypto& crypto() {
-  static const Crypto opened = open_crypto();
-  return opened;
-}
-
-const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
-
-void require(bool succeeded) {
-  if (!succeeded)
-    throw CommError("store: libcrypto cannot compute HMAC-SHA256: no memory, or disabled by its configuration");
-}
+unsigned char* bytes_of(Digest& digest) { return reinterpret_cast<unsigned char*>(digest.data()); }
 
 }  // namespace
 
-void* open_openssl(const char* library) {
-  const std::string file = fmt::format("{}.so.{}", library, OPENSSL_SHLIB_VERSION);
-  void* const opened = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!opened)
-    throw NotBuilt(fmt::format("TcpStore: {}, which protects connections, cannot be opened: {}\nInstall it (libssl3)",
-                               file, ::dlerror()));
-  return opened;
+void require_openssl(bool succeeded, const char* what) {
+  if (!succeeded)
+    throw CommError(fmt::format("store: OpenSSL cannot {}: no memory, or disabled by its configuration", what));
 }
 
-void raise_missing(const char* function) {
-  throw NotBuilt(fmt::format("TcpStore: this system's OpenSSL has no {}; install OpenSSL 3", function));
+const OpenSsl& openssl() {
+  static const OpenSsl opened = open_openssl();
+  return opened;
 }
 
 Digest random_digest() {
   Digest out;
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t count = uninterrupted([&] { return ::getrandom(out.data() + done, out.size() - done, 0); });
-    if (count <= 0) throw CommError(fmt::format("cannot get random numbers from the system: {}", reason(errno)));
-    done += static_cast<std::size_t>(count);
-  }
+  if (::getentropy(out.data(), out.size()) != 0)
+    throw CommError(fmt::format("cannot get random numbers from the system: {}", reason(errno)));
   return out;
 }
 
@@ -97,42 +63,29 @@ std::string random_hex(std::size_t bytes) {
 
 Digest sha256(std::string_view text) {
   Digest out;
-  unsigned int size = 0;
-  require(crypto().EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(out.data()), &size,
-                              crypto().EVP_sha256(), nullptr) == 1 &&
-          size == out.size());
+  std::size_t size = 0;
+  require_openssl(
+      openssl().EVP_Q_digest(nullptr, "SHA256", nullptr, text.data(), text.size(), bytes_of(out), &size) == 1 &&
+          size == out.size(),
+      "compute SHA-256");
+  return out;
+}
+
+Digest hmac_sha256(std::string_view key, std::string_view text) {
+  Digest out;
+  std::size_t size = 0;
+  require_openssl(openssl().EVP_Q_mac(nullptr, "HMAC", nullptr, "SHA256", nullptr, key.data(), key.size(),
+                                      reinterpret_cast<const unsigned char*>(text.data()), text.size(), bytes_of(out),
+                                      out.size(), &size) &&
+                      size == out.size(),
+                  "compute HMAC-SHA256");
   return out;
 }
 
 bool same_secret(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && crypto().CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  return a.size() == b.size() && openssl().CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-void wipe(Digest& secret) { crypto().OPENSSL_cleanse(secret.data(), secret.size()); }
-
-void Mac::Free::operator()(evp_mac_ctx_st* context) const { crypto().EVP_MAC_CTX_free(context); }
-
-Mac::Mac(std::string_view key) {
-  const Crypto& c = crypto();
-  const std::unique_ptr<EVP_MAC, decltype(&::EVP_MAC_free)> hmac(c.EVP_MAC_fetch(nullptr, "HMAC", nullptr),
-                                                                 c.EVP_MAC_free);
-  require(hmac != nullptr);
-  context_.reset(c.EVP_MAC_CTX_new(hmac.get()));
-  char digest[] = "SHA256";
-  const OSSL_PARAM settings[] = {c.OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
-                                 c.OSSL_PARAM_construct_end()};
-  require(context_ && c.EVP_MAC_init(context_.get(), bytes_of(key), key.size(), settings) == 1);
-}
-
-Digest Mac::operator()(std::initializer_list<std::string_view> parts) {
-  const Crypto& c = crypto();
-  require(c.EVP_MAC_init(context_.get(), nullptr, 0, nullptr) == 1);  // again, with the same key
-  for (const std::string_view part : parts) require(c.EVP_MAC_update(context_.get(), bytes_of(part), part.size()) == 1);
-  Digest out;
-  std::size_t size = 0;
-  require(c.EVP_MAC_final(context_.get(), reinterpret_cast<unsigned char*>(out.data()), &size, out.size()) == 1 &&
-          size == out.size());
-  return out;
-}
+void wipe(Digest& secret) { openssl().OPENSSL_cleanse(secret.data(), secret.size()); }
 
 }  // namespace lockstep::parallel

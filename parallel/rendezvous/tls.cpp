@@ -1,8 +1,5 @@
 #include "lockstep/parallel/rendezvous/tls_internal.h"
 
-#include <openssl/bio.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -10,44 +7,12 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
+#include "lockstep/parallel/rendezvous/openssl_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 
 namespace {
-
-// --- libssl ---------------------------------------------------------------------------------------------------------
-
-// The functions of openssl.def, as members `name_`.
-struct Ssl {
-#define SSL(name) decltype(&::name) name##_;
-#define CRYPTO(name) SSL(name)
-#include "lockstep/parallel/rendezvous/openssl.def"
-#undef SSL
-#undef CRYPTO
-};
-
-Ssl open_ssl() {
-  Ssl out{};
-  void* const libssl = open_openssl("libssl");
-  void* const libcrypto = open_openssl("libcrypto");
-#define SSL(name) find_in(libssl, #name, out.name##_);
-#define CRYPTO(name) find_in(libcrypto, #name, out.name##_);
-#include "lockstep/parallel/rendezvous/openssl.def"
-#undef SSL
-#undef CRYPTO
-  return out;
-}
-
-const Ssl& ssl() {
-  static const Ssl opened = open_ssl();
-  return opened;
-}
-
-void require(bool succeeded, const char* what) {
-  if (!succeeded)
-    throw CommError(fmt::format("store: libssl cannot {}: no memory, or disabled by its configuration", what));
-}
 
 // --- identity and key -----------------------------------------------------------------------------------------------
 
@@ -84,8 +49,8 @@ PreSharedKey derive_psk(std::string_view token, const TlsBinding& binding) {
   put_big(label, kDigestBytes, 2);
   put_opaque(label, "tls13 derived psk", 1);
   put_opaque(label, view(sha256(out.identity)), 1);
-  Digest extracted = Mac(std::string(kDigestBytes, '\0'))({token});
-  out.key = Mac(view(extracted))({label, "\x01"});
+  Digest extracted = hmac_sha256(std::string(kDigestBytes, '\0'), token);
+  out.key = hmac_sha256(view(extracted), label + "\x01");
   wipe(extracted);
   return out;
 }
@@ -98,7 +63,7 @@ class TlsStream final : public Stream {
       : Stream(std::move(socket)), context_(std::move(context)), role_(role) {
     if (role_ == TlsRole::kClient) start();
   }
-  ~TlsStream() override { ssl().SSL_free_(ssl_); }
+  ~TlsStream() override { openssl().SSL_free(ssl_); }
 
   Transmission receive(std::string& into, std::size_t most) override;
   Transmission send(std::string_view data, std::size_t& offset) override;
@@ -136,40 +101,40 @@ class TlsStream final : public Stream {
 };
 
 void TlsStream::start() {
-  const Ssl& s = ssl();
-  ssl_ = s.SSL_new_(context_->context_);
-  in_ = s.BIO_new_(s.BIO_s_mem_());
-  out_ = s.BIO_new_(s.BIO_s_mem_());
+  const OpenSsl& s = openssl();
+  ssl_ = s.SSL_new(context_->context_);
+  in_ = s.BIO_new(s.BIO_s_mem());
+  out_ = s.BIO_new(s.BIO_s_mem());
   if (!ssl_ || !in_ || !out_) {
-    s.BIO_free_(in_);
-    s.BIO_free_(out_);
+    s.BIO_free(in_);
+    s.BIO_free(out_);
   }
-  require(ssl_ && in_ && out_, "make a connection");
-  s.SSL_set_bio_(ssl_, in_, out_);
-  require(s.SSL_set_ex_data_(ssl_, 0, this) == 1, "make a connection");
-  if (role_ == TlsRole::kServer) return s.SSL_set_accept_state_(ssl_);
-  s.SSL_set_connect_state_(ssl_);
-  s.SSL_set_verify_(ssl_, SSL_VERIFY_PEER, nullptr);  // a server with a certificate is not trusted
+  require_openssl(ssl_ && in_ && out_, "make a connection");
+  s.SSL_set_bio(ssl_, in_, out_);
+  require_openssl(s.SSL_set_ex_data(ssl_, 0, this) == 1, "make a connection");
+  if (role_ == TlsRole::kServer) return s.SSL_set_accept_state(ssl_);
+  s.SSL_set_connect_state(ssl_);
+  s.SSL_set_verify(ssl_, SSL_VERIFY_PEER, nullptr);  // a server with a certificate is not trusted
 }
 
 SSL_SESSION* TlsStream::make_session() const {
-  const Ssl& s = ssl();
+  const OpenSsl& s = openssl();
   constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
   const Digest& key = context_->psk_.key;
-  SSL_SESSION* const session = s.SSL_SESSION_new_();
-  const SSL_CIPHER* const cipher = s.SSL_CIPHER_find_(ssl_, kAes128GcmSha256);
+  SSL_SESSION* const session = s.SSL_SESSION_new();
+  const SSL_CIPHER* const cipher = s.SSL_CIPHER_find(ssl_, kAes128GcmSha256);
   if (session && cipher &&
-      s.SSL_SESSION_set1_master_key_(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
-      s.SSL_SESSION_set_cipher_(session, cipher) == 1 &&
-      s.SSL_SESSION_set_protocol_version_(session, TLS1_3_VERSION) == 1)
+      s.SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key.data()), key.size()) == 1 &&
+      s.SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      s.SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1)
     return session;
-  s.SSL_SESSION_free_(session);
+  s.SSL_SESSION_free(session);
   return nullptr;
 }
 
 int TlsStream::use_session(SSL* handle, const EVP_MD*, const unsigned char** identity, std::size_t* size,
                            SSL_SESSION** session) {
-  const auto* const self = static_cast<const TlsStream*>(ssl().SSL_get_ex_data_(handle, 0));
+  const auto* const self = static_cast<const TlsStream*>(openssl().SSL_get_ex_data(handle, 0));
   const std::string& own = self->context_->psk_.identity;
   *identity = reinterpret_cast<const unsigned char*>(own.data());
   *size = own.size();
@@ -178,7 +143,7 @@ int TlsStream::use_session(SSL* handle, const EVP_MD*, const unsigned char** ide
 }
 
 int TlsStream::find_session(SSL* handle, const unsigned char* identity, std::size_t size, SSL_SESSION** session) {
-  const auto* const self = static_cast<const TlsStream*>(ssl().SSL_get_ex_data_(handle, 0));
+  const auto* const self = static_cast<const TlsStream*>(openssl().SSL_get_ex_data(handle, 0));
   *session = nullptr;
   if (std::string_view(reinterpret_cast<const char*>(identity), size) != self->context_->psk_.identity) return 0;
   *session = self->make_session();
@@ -198,7 +163,7 @@ Transmission TlsStream::pull() {
   if (!ssl_) {
     client_hello_ += bytes;
   } else {
-    require(ssl().BIO_write_(in_, bytes.data(), size) == size, "store the received bytes");
+    require_openssl(openssl().BIO_write(in_, bytes.data(), size) == size, "store the received bytes");
   }
   return transfer;
 }
@@ -212,7 +177,7 @@ Transmission TlsStream::push() {
     unsent_.erase(0, sent);
     if (transfer == Transmission::kClosed) is_closed_ = true;
     if (transfer != Transmission::kDone) return transfer;
-    const int count = ssl_ ? ssl().BIO_read_(out_, buffer, sizeof(buffer)) : 0;
+    const int count = ssl_ ? openssl().BIO_read(out_, buffer, sizeof(buffer)) : 0;
     if (count <= 0) return Transmission::kDone;
     unsent_.assign(buffer, static_cast<std::size_t>(count));
   }
@@ -240,22 +205,22 @@ bool TlsStream::take_client_hello() {
   if (client_hello_.size() < kRecordHeader + record) return false;
   start();
   const int size = static_cast<int>(client_hello_.size());
-  require(ssl().BIO_write_(in_, client_hello_.data(), size) == size, "store the received bytes");
+  require_openssl(openssl().BIO_write(in_, client_hello_.data(), size) == size, "store the received bytes");
   client_hello_ = {};
   return true;
 }
 
 // Returns true once the handshake is complete; false if the peer must send more, or has closed.
 bool TlsStream::shake_hands() {
-  const Ssl& s = ssl();
+  const OpenSsl& s = openssl();
   while (!is_known_) {
     if (ssl_ || take_client_hello()) {
-      s.ERR_clear_error_();
-      const int result = s.SSL_do_handshake_(ssl_);
-      if (result != 1 && s.SSL_get_error_(ssl_, result) != SSL_ERROR_WANT_READ) fail("handshake");
+      s.ERR_clear_error();
+      const int result = s.SSL_do_handshake(ssl_);
+      if (result != 1 && s.SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) fail("handshake");
       has_answered_ = role_ == TlsRole::kServer;
       is_known_ = result == 1;
-      if (is_known_ && (s.SSL_session_reused_(ssl_) != 1 || s.SSL_version_(ssl_) != TLS1_3_VERSION))
+      if (is_known_ && (s.SSL_session_reused(ssl_) != 1 || s.SSL_version(ssl_) != TLS1_3_VERSION))
         throw TlsError("TLS: the peer does not use the pre-shared key", false);
       if (push() == Transmission::kClosed) return false;
     }
@@ -267,10 +232,10 @@ bool TlsStream::shake_hands() {
 // An unauthenticated client receives the same alert for every error, which reveals nothing, such as the job.
 void TlsStream::fail(const char* what) {
   constexpr char kHandshakeFailure[] = {21, 3, 3, 0, 2, 2, SSL3_AD_HANDSHAKE_FAILURE};
-  const Ssl& s = ssl();
-  const unsigned long code = s.ERR_get_error_();
-  const char* const text = code == 0 ? nullptr : s.ERR_reason_error_string_(code);
-  s.ERR_clear_error_();
+  const OpenSsl& s = openssl();
+  const unsigned long code = s.ERR_get_error();
+  const char* const text = code == 0 ? nullptr : s.ERR_reason_error_string(code);
+  s.ERR_clear_error();
   if (role_ == TlsRole::kServer && !has_answered_) {
     std::size_t sent = 0;  // the buffer of a new socket has room
     static_cast<void>(Stream::send({kHandshakeFailure, sizeof(kHandshakeFailure)}, sent));
@@ -281,13 +246,13 @@ void TlsStream::fail(const char* what) {
 }
 
 void TlsStream::decrypt(std::string& into, std::size_t most) {
-  const Ssl& s = ssl();
+  const OpenSsl& s = openssl();
   char buffer[kMaxPiece];
   while (most > 0 && !is_closed_) {
-    s.ERR_clear_error_();
-    const int count = s.SSL_read_(ssl_, buffer, static_cast<int>(std::min(most, sizeof(buffer))));
+    s.ERR_clear_error();
+    const int count = s.SSL_read(ssl_, buffer, static_cast<int>(std::min(most, sizeof(buffer))));
     if (count <= 0) {
-      const int error = s.SSL_get_error_(ssl_, count);
+      const int error = s.SSL_get_error(ssl_, count);
       if (error == SSL_ERROR_WANT_READ) return;
       if (error != SSL_ERROR_ZERO_RETURN) fail("record");
       is_closed_ = true;
@@ -310,14 +275,14 @@ Transmission TlsStream::receive(std::string& into, std::size_t most) {
 }
 
 Transmission TlsStream::send(std::string_view data, std::size_t& offset) {
-  const Ssl& s = ssl();
+  const OpenSsl& s = openssl();
   if (is_closed_ || !shake_hands()) return is_closed_ ? Transmission::kClosed : Transmission::kWouldBlock;
   for (;;) {
     const Transmission transfer = push();
     if (transfer != Transmission::kDone || offset == data.size()) return transfer;
-    s.ERR_clear_error_();
+    s.ERR_clear_error();
     const int count =
-        s.SSL_write_(ssl_, data.data() + offset, static_cast<int>(std::min(data.size() - offset, kMaxPiece)));
+        s.SSL_write(ssl_, data.data() + offset, static_cast<int>(std::min(data.size() - offset, kMaxPiece)));
     if (count <= 0) fail("record");  // a memory BIO takes all bytes
     offset += static_cast<std::size_t>(count);
   }
@@ -329,30 +294,30 @@ TlsContext::TlsContext(PreSharedKey psk) : psk_(std::move(psk)) {}
 
 std::shared_ptr<const TlsContext> TlsContext::make(PreSharedKey psk) {
   const std::shared_ptr<TlsContext> out(new TlsContext(std::move(psk)));
-  const Ssl& s = ssl();
-  SSL_CTX* const context = out->context_ = s.SSL_CTX_new_(s.TLS_method_());
-  require(context, "make a context");
+  const OpenSsl& s = openssl();
+  SSL_CTX* const context = out->context_ = s.SSL_CTX_new(s.TLS_method());
+  require_openssl(context, "make a context");
   char groups[] = "X25519:P-256";  // only one key share of 32 bytes is sent
-  require(s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
-              s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
-              s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1 &&
-              s.SSL_CTX_set_ciphersuites_(context, "TLS_AES_128_GCM_SHA256") == 1 &&
-              s.SSL_CTX_set_num_tickets_(context, 0) == 1 && s.SSL_CTX_set_max_early_data_(context, 0) == 1,
-          "do TLS 1.3 with AES-128-GCM and X25519");
-  s.SSL_CTX_set_options_(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
-  s.SSL_CTX_clear_options_(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
-  s.SSL_CTX_ctrl_(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
-  s.SSL_CTX_ctrl_(context, SSL_CTRL_MODE,
-                  SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
-                  nullptr);
-  s.SSL_CTX_set_psk_use_session_callback_(context, TlsStream::use_session);
-  s.SSL_CTX_set_psk_find_session_callback_(context, TlsStream::find_session);
+  require_openssl(s.SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
+                      s.SSL_CTX_ctrl(context, SSL_CTRL_SET_MAX_PROTO_VERSION, TLS1_3_VERSION, nullptr) == 1 &&
+                      s.SSL_CTX_ctrl(context, SSL_CTRL_SET_GROUPS_LIST, 0, groups) == 1 &&
+                      s.SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
+                      s.SSL_CTX_set_num_tickets(context, 0) == 1 && s.SSL_CTX_set_max_early_data(context, 0) == 1,
+                  "do TLS 1.3 with AES-128-GCM and X25519");
+  s.SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+  s.SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
+  s.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
+  s.SSL_CTX_ctrl(context, SSL_CTRL_MODE,
+                 SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
+                 nullptr);
+  s.SSL_CTX_set_psk_use_session_callback(context, TlsStream::use_session);
+  s.SSL_CTX_set_psk_find_session_callback(context, TlsStream::find_session);
   return out;
 }
 
 TlsContext::~TlsContext() {
   wipe(psk_.key);
-  ssl().SSL_CTX_free_(context_);
+  openssl().SSL_CTX_free(context_);
 }
 
 std::unique_ptr<Stream> TlsContext::stream(Descriptor socket, TlsRole role) const {

@@ -202,8 +202,6 @@ class GlooTransport final : public Transport {
     auto second_device =
         gloo::transport::tcp::CreateDevice(address);  // a second thread: sends results while parts are received
     Digest secret = shared_secret(place);
-    Mac mac(view(secret));
-    wipe(secret);
     const TimeLeft left(options.timeout);
     const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(place.rank, place.size, on, left); };
     data_ = make_mesh(device);
@@ -215,8 +213,9 @@ class GlooTransport final : public Transport {
     for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
       PrefixStore store(fmt::format("gloo/{}/", name), place.store);
       mesh->connect(store, left);
-      greet(*mesh, mac, place, left);
+      greet(*mesh, secret, place, left);
     }
+    wipe(secret);
     watches_.resize(static_cast<std::size_t>(place.size));
     for (int peer = 0; peer < place.size; ++peer) {
       if (peer == rank_) continue;
@@ -312,12 +311,14 @@ class GlooTransport final : public Transport {
 
   // Every rank asks every other to prove that it knows the secret: by a MAC over a fresh nonce, both ranks and the
   // mesh, so that a proof cannot be replayed elsewhere.
-  void greet(gloo::Context& mesh, Mac& mac, const Rendezvous& place, const TimeLeft& left) {
+  void greet(gloo::Context& mesh, const Digest& secret, const Rendezvous& place, const TimeLeft& left) {
     const auto own_nonces = exchange(mesh, kNonceChannel, place, left, [](int) { return random_digest(); });
     const auto proof = [&](int prover, int verifier, const Digest& nonce) {
       const std::int32_t number = &mesh == data_.get() ? 0 : &mesh == results_.get() ? 1 : 2;
       const std::int32_t ends[3] = {prover, verifier, number};
-      return mac({"lockstep gloo hello", {reinterpret_cast<const char*>(ends), sizeof(ends)}, view(nonce)});
+      std::string text = "lockstep gloo hello";
+      text.append(reinterpret_cast<const char*>(ends), sizeof(ends)).append(view(nonce));
+      return hmac_sha256(view(secret), text);
     };
     const auto proofs = exchange(mesh, kProofChannel, place, left, [&](int peer) {
       return proof(rank_, peer, own_nonces.received[static_cast<std::size_t>(peer)]);
