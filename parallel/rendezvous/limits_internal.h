@@ -17,7 +17,7 @@ inline constexpr std::size_t kMaxStoreBytes = 512 << 20;  // of all keys and val
 inline constexpr std::size_t kStoreEntryBytes = 128;      // counted for each key in addition: the table's overhead
 inline constexpr std::size_t kMaxWaitKeys = 4096;         // in one call
 inline constexpr std::uint64_t kMaxStoreFile =
-    2 * std::uint64_t{kMaxStoreBytes};  // file of a FileStore, with overwritten values
+    2 * std::uint64_t{kMaxStoreBytes};  // file of a FileStore: the table before and after a change
 
 // Limits of connections to a store.
 inline constexpr std::size_t kMaxHelloBytes = 64;       // limit of the first frame, which has 28 bytes

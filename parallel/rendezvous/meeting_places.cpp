@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
@@ -29,7 +29,8 @@ class UnixPlace final : public MeetingPlace {
       if (errno != EADDRINUSE) throw CommError(fmt::format("rank 0 cannot listen: {}", reason(errno)));
       return nullptr;
     }
-    return std::make_shared<StoreClient>(options_.address, serve_unix(std::move(listener), options_.job));
+    return std::make_shared<StoreServer>(std::move(listener),
+                                         StoreServerOptions{.job = options_.job, .is_one_host = true});
   }
 
   Joined join(Deadline deadline) override {
@@ -143,10 +144,9 @@ std::shared_ptr<Store> TcpPlace::host() {
   look_up();
   std::string error;
   Descriptor listener = listen_tcp(addresses_, error);
-  if (listener) {
-    const std::string own = address_of(listener).to_string();
-    return std::make_shared<StoreClient>(own, serve_tcp(std::move(listener), credentials_));
-  }
+  if (listener)
+    return std::make_shared<StoreServer>(std::move(listener),
+                                         StoreServerOptions{.job = credentials_.id, .tls = credentials_.tls});
   const bool is_in_use = errno == EADDRINUSE;
   const Listener owner = is_in_use ? find_listener(place_.port) : Listener();
   LOCKSTEP_CHECK(owner.pid != ::getpid(),

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "lockstep/parallel/rendezvous/file_store.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file_internal.h"

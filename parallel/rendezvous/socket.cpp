@@ -22,7 +22,6 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -54,18 +53,12 @@ Descriptor open_socket(SocketKind kind) {
   return Descriptor(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
 }
 
-// Closes the socket without changing errno.
-Descriptor failed(Descriptor socket) {
-  const int error = errno;
-  socket.reset();
-  errno = error;
-  return {};
-}
-
 }  // namespace
 
 void Descriptor::reset() {
+  const int error = errno;
   if (number_ >= 0) ::close(std::exchange(number_, -1));  // Linux closes the descriptor even if EINTR is returned
+  errno = error;
 }
 
 std::string reason(int error) {
@@ -98,7 +91,7 @@ Descriptor listen_abstract(const std::string& name, SocketKind kind) {
   if (!socket) return {};
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
       ::listen(socket.get(), kBacklog) != 0)
-    return failed(std::move(socket));
+    return {};
   return socket;
 }
 
@@ -108,7 +101,7 @@ Descriptor connect_abstract(const std::string& name, SocketKind kind) {
   if (!socket) return {};
   const int result = uninterrupted(
       [&] { return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size); });
-  if (result != 0) return failed(std::move(socket));
+  if (result != 0) return {};
   return socket;
 }
 
@@ -141,6 +134,35 @@ Transmission send_some(const Descriptor& socket, std::string_view data, std::siz
     offset += static_cast<std::size_t>(count);
   }
   return Transmission::kDone;
+}
+
+bool wait_for(const Descriptor& socket, short events, Deadline& deadline) {
+  for (;;) {
+    const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
+    pollfd ready{socket.get(), events, 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(slice.count()));
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR && errno != EAGAIN)
+      throw CommError(fmt::format("store: cannot wait: {}", reason(errno)));
+    if (deadline.passed()) return false;
+  }
+}
+
+Transmission send_all(Stream& stream, std::string_view bytes, Deadline& deadline) {
+  for (std::size_t sent = 0;;) {
+    const Transmission transfer = stream.send(bytes, sent);
+    if (transfer != Transmission::kWouldBlock || !wait_for(stream.socket(), stream.events(POLLOUT), deadline))
+      return transfer;
+  }
+}
+
+// Reads first without waiting: the stream may hold bytes that are no longer in its socket.
+Transmission read_some(Stream& stream, std::string& into, std::size_t most, Deadline& deadline) {
+  for (;;) {
+    const Transmission transfer = stream.receive(into, most);
+    if (transfer != Transmission::kWouldBlock || !wait_for(stream.socket(), stream.events(POLLIN), deadline))
+      return transfer;
+  }
 }
 
 // --- TCP ------------------------------------------------------------------------------------------------------------
@@ -187,17 +209,6 @@ int TcpAddress::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
 }
 
-TcpAddress TcpAddress::with_port(int port) const {
-  TcpAddress out = *this;
-  const auto number = htons(static_cast<std::uint16_t>(port));
-  if (storage.ss_family == AF_INET6) {
-    reinterpret_cast<sockaddr_in6*>(&out.storage)->sin6_port = number;
-  } else {
-    reinterpret_cast<sockaddr_in*>(&out.storage)->sin_port = number;
-  }
-  return out;
-}
-
 std::string TcpAddress::host() const {
   char host[NI_MAXHOST];
   if (::getnameinfo(pointer(*this), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) return "unknown";
@@ -230,18 +241,6 @@ std::vector<TcpAddress> resolve(const std::string& host, int port) {
         fmt::format("the host {} has no address: {}\nCheck the name, and whether this host can resolve it",
                     in_quotes(host), failed == EAI_SYSTEM ? reason(errno) : ::gai_strerror(failed)));
   return out;
-}
-
-std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline) {
-  for (std::chrono::milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
-    try {
-      return resolve(host, port);
-    } catch (const UnknownHost& error) {
-      deadline.waited(kLongestLookUp);
-      if (deadline.passed()) throw CommTimeout(error.what());
-    }
-    std::this_thread::sleep_for(pause);  // there is no notification when a name is announced
-  }
 }
 
 Descriptor listen_tcp(const std::vector<TcpAddress>& addresses, std::string& error) {

@@ -32,7 +32,7 @@ class Descriptor {
 
   int get() const { return number_; }
   explicit operator bool() const { return number_ >= 0; }
-  void reset();
+  void reset();  // closes the descriptor; errno stays
 
  private:
   int number_ = -1;
@@ -100,6 +100,12 @@ class Stream {
   Descriptor socket_;
 };
 
+// Waits until the socket is ready for `events` or closed; false at the deadline.
+bool wait_for(const Descriptor& socket, short events, Deadline& deadline);
+// Sends all of `bytes`, or reads at most `most` bytes more into `into`. kWouldBlock: the deadline has passed.
+Transmission send_all(Stream& stream, std::string_view bytes, Deadline& deadline);
+Transmission read_some(Stream& stream, std::string& into, std::size_t most, Deadline& deadline);
+
 // --- TCP ------------------------------------------------------------------------------------------------------------
 
 struct TcpAddress {
@@ -107,7 +113,6 @@ struct TcpAddress {
   socklen_t size = 0;
 
   int port() const;
-  TcpAddress with_port(int port) const;
   std::string host() const;       // "127.0.0.1", "::1"
   std::string to_string() const;  // "127.0.0.1:29500", "[::1]:29500"
 };
@@ -120,8 +125,6 @@ class UnknownHost final : public CommError {
 
 // All addresses of `host`, a name or a numeric address. Throws UnknownHost if there is none.
 std::vector<TcpAddress> resolve(const std::string& host, int port);
-// The same, repeated until the deadline. Throws CommTimeout.
-std::vector<TcpAddress> resolve(const std::string& host, int port, Deadline& deadline);
 
 // A socket that listens on the first usable one of `addresses`, and on no other address of this host. Empty if none
 // can be used, with the reasons in `error`: "127.0.0.1:80: Permission denied; [::1]:80: Permission denied", and the

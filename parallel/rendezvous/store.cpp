@@ -1,13 +1,11 @@
 #include "lockstep/parallel/rendezvous/store.h"
 
-#include <condition_variable>
 #include <mutex>
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -52,56 +50,55 @@ std::unique_ptr<LastWill> Store::leave_last_will(const std::vector<std::string>&
 
 // --- threads of one process -----------------------------------------------------------------------------------------
 
-struct InProcessStore::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  StoreTable table;
-};
-
-InProcessStore::InProcessStore() : state_(std::make_unique<State>()) {}
-InProcessStore::~InProcessStore() = default;
-
-std::string InProcessStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+std::string SharedTable::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
   check_store_request(request);
-  std::unique_lock lock(state_->mutex);
+  std::unique_lock lock(mutex_);
   for (Deadline deadline(timeout);;) {
-    if (auto result = state_->table.execute(request)) {
-      if (changes_table(request.op)) state_->changed.notify_all();
+    if (auto result = table_.execute(request)) {
+      changed_.notify_all();
       return std::move(*result);
     }
     const std::chrono::milliseconds slice = deadline.slice();  // first: it may move the deadline
     if (deadline.passed())
       throw CommTimeout(fmt::format("store: no process has set {} within {} ms",
-                                    in_quotes(*state_->table.first_missing(request.keys)), timeout.count()));
-    state_->changed.wait_for(lock, slice);
+                                    in_quotes(*table_.first_missing(request.keys)), timeout.count()));
+    changed_.wait_for(lock, slice);
   }
 }
 
-namespace {
+std::optional<std::string> SharedTable::execute(const StoreRequest& request) {
+  const std::lock_guard lock(mutex_);
+  auto result = table_.execute(request);
+  changed_.notify_all();
+  return result;
+}
 
-// The last-will entry of a thread takes effect only when it is destroyed.
-class ThreadWill final : public LastWill {
- public:
-  explicit ThreadWill(Callback<void()> carry_out) : carry_out_(std::move(carry_out)) {}
-  ~ThreadWill() override {
-    if (carry_out_) carry_out_();
-  }
-  void cancel() override { carry_out_ = {}; }
+void SharedTable::set_missing(const std::vector<std::string>& keys, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  table_.set_missing(keys, value);
+  changed_.notify_all();
+}
 
- private:
-  Callback<void()> carry_out_;
-};
+std::uint64_t SharedTable::changes() {
+  const std::lock_guard lock(mutex_);
+  return table_.changes();
+}
 
-}  // namespace
+ThreadWill::ThreadWill(std::vector<std::string> keys, std::string value, SetMissing set_missing)
+    : keys_(std::move(keys)), value_(std::move(value)), set_missing_(std::move(set_missing)) {
+  check_store_request({.op = StoreOp::kLastWill, .keys = keys_, .values = {value_}});
+}
+
+InProcessStore::InProcessStore() : table_(std::make_shared<SharedTable>()) {}
+
+std::string InProcessStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  return table_->request(request, timeout);
+}
 
 std::unique_ptr<LastWill> InProcessStore::leave_last_will(const std::vector<std::string>& keys,
                                                           const std::string& value) {
-  check_store_request({.op = StoreOp::kLastWill, .keys = keys, .values = {value}});
-  return std::make_unique<ThreadWill>([state = state_.get(), keys, value] {
-    const std::lock_guard lock(state->mutex);
-    state->table.set_missing(keys, value);
-    state->changed.notify_all();
-  });
+  return std::make_unique<ThreadWill>(
+      keys, value, [table = table_](const auto& missing, const auto& text) { table->set_missing(missing, text); });
 }
 
 // --- a prefix before every key --------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 ///
 /// Values are bytes. Keys and values are limited (kMaxStoreKey, kMaxStoreValue in limits_internal.h). A call that
 /// waits throws a CommTimeout naming the key after timeout(), or after the time passed to it. Any number of threads
-/// may use one store.
+/// may use one store. There are stores for threads of one process (InProcessStore), for processes that share a file
+/// (FileStore) or connect over TCP (TcpStore), and for several users of one store (PrefixStore).
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,8 @@
 #include "lockstep/tensor/error.h"
 
 namespace lockstep::parallel {
+
+class SharedTable;
 
 /// A last-will entry: keys that a store sets when the process that left the entry ends, or when this object is
 /// destroyed. Destroy the object before the store.
@@ -35,7 +38,6 @@ enum class StoreOp : std::uint8_t {
   kDelete,
   kCheck,
   kLastWill,  ///< when the sending connection closes, the store sets those of the keys that do not exist
-  kServerId,  ///< the server's random id, by which a reconnecting client verifies that the table is the same
 };
 
 /// A request to a store. Numbers are decimal text.
@@ -83,13 +85,11 @@ class Store {
 class InProcessStore final : public Store {
  public:
   InProcessStore();
-  ~InProcessStore() override;
   std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<SharedTable> table_;
 };
 
 /// Another store with a prefix before every key, so that several users of one store do not collide.
@@ -104,6 +104,60 @@ class PrefixStore final : public Store {
 
   std::string prefix_;
   std::shared_ptr<Store> store_;
+};
+
+struct FileStoreOptions {
+  int world_size = -1;  ///< number of users: the file is kept until this many have opened it; -1: any number
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  ///< time limit of calls that wait
+};
+
+/// A store in a file, shared by processes of one user on one host.
+///
+/// The first user creates the file and the last one removes it. It must be a regular file of this user with mode 0600,
+/// or not exist; symbolic links are not followed. A file left by an earlier run, none of whose processes is alive, is
+/// overwritten. A broken file is an IoError naming the position. There are no last-will entries: this store does not
+/// notice the end of a process.
+class FileStore final : public Store {
+ public:
+  /// Throws IoError if the file cannot be opened, or is not a FileStore's file with the properties above.
+  explicit FileStore(const std::string& path, const FileStoreOptions& options = {});
+  ~FileStore() override;
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct TcpStoreOptions {
+  bool is_server = false;    ///< true: this process holds the table, until this object is destroyed
+  std::string token = {};    ///< the job's token, 128 random bits or more; empty: from LOCKSTEP_JOB_TOKEN
+  bool authenticate = true;  ///< false: plain TCP; every process that reaches the port may join, with a warning
+  std::string job = {};      ///< for example run id, restart count and world size: different jobs never mix
+  std::string name = {};     ///< name of this store; different stores of a job never mix
+  std::chrono::milliseconds timeout =
+      std::chrono::seconds(60);  ///< limit of the look-up of `host`, of connecting, and of calls that wait
+};
+
+/// A store of ranks that connect over TCP. One rank, usually rank 0, holds the table.
+///
+/// The server listens on the address of `host` alone. Connections are TLS 1.3 with the job's token as pre-shared key:
+/// only processes that have the token, and name this store of this job, can connect. On the network the data can
+/// neither be read nor changed.
+class TcpStore final : public Store {
+ public:
+  /// With .is_server and port 0 the system chooses a free port. A client waits for its server; all addresses of `host`
+  /// are tried. Throws InvalidArgument without a token to authenticate with, CommError if the server cannot listen or
+  /// the endpoint does not belong to this job, CommTimeout if there is no reply.
+  TcpStore(const std::string& host, int port, const TcpStoreOptions& options = {});
+  int port() const { return port_; }  ///< the server's port
+
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
+
+ private:
+  std::shared_ptr<Store> store_;  // the server, or a client of the server
+  int port_ = 0;
 };
 
 }  // namespace lockstep::parallel

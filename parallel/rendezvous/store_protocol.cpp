@@ -32,7 +32,6 @@ constexpr Operation kOperations[] = {
     {StoreOp::kDelete, "delete_key", 1, 1, 0, false, true},
     {StoreOp::kCheck, "check", 1, kMaxWaitKeys, 0},
     {StoreOp::kLastWill, "leave a last-will entry for", 0, kMaxWaitKeys, 1},
-    {StoreOp::kServerId, "ask for the server's id", 0, 0, 0},
 };
 
 const Operation* find_operation(StoreOp op) {
@@ -84,12 +83,6 @@ std::string describe(const StoreRequest& request) {
   return text;
 }
 
-std::vector<std::string> to_fields(const StoreRequest& request) {
-  std::vector<std::string> fields = request.keys;
-  fields.insert(fields.end(), request.values.begin(), request.values.end());
-  return fields;
-}
-
 StoreRequest to_request(std::uint8_t op, std::vector<std::string> fields) {
   const Operation* const operation = find_operation(static_cast<StoreOp>(op));
   if (!operation) throw IoError(fmt::format("store: there is no operation {}", op));
@@ -128,7 +121,6 @@ std::optional<std::string> StoreTable::execute(const StoreRequest& request) {
     case StoreOp::kCheck:
       return answer(!first_missing(keys));
     case StoreOp::kLastWill:
-    case StoreOp::kServerId:
       break;
   }
   LOCKSTEP_CHECK(false, "store: {}: it requires a connection to a server", describe(request));
@@ -171,14 +163,10 @@ std::string StoreTable::compare_set(const std::string& key, const std::string& e
   return desired;
 }
 
-std::vector<std::string> StoreTable::set_missing(const std::vector<std::string>& keys, const std::string& value) {
-  std::vector<std::string> changed;
+void StoreTable::set_missing(const std::vector<std::string>& keys, const std::string& value) {
   for (const std::string& key : keys) {
-    if (find(key) || !has_room(key, value)) continue;
-    set(key, value);
-    changed.push_back(key);
+    if (!find(key) && has_room(key, value)) set(key, value);
   }
-  return changed;
 }
 
 bool StoreTable::delete_key(const std::string& key) {
@@ -244,7 +232,9 @@ std::string frame(std::uint8_t code, const std::vector<std::string>& fields) {
 }
 
 std::string frame(const StoreRequest& request) {
-  return frame(static_cast<std::uint8_t>(request.op), to_fields(request));
+  std::vector<std::string> fields = request.keys;
+  fields.insert(fields.end(), request.values.begin(), request.values.end());
+  return frame(static_cast<std::uint8_t>(request.op), fields);
 }
 
 // Another version may have other fields after the version.

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,11 +36,9 @@ constexpr std::chrono::milliseconds kAcceptPause{10};
 constexpr std::size_t kKeptBuffer = 64 << 10;  // a larger buffer is freed after use
 
 struct Connection {
-  Connection(std::unique_ptr<Stream> over, bool is_known) : stream(std::move(over)), is_known(is_known) {}
-
   std::unique_ptr<Stream> stream;
-  bool is_known;        // a valid hello has arrived
-  bool ending = false;  // closes when `out` has been sent
+  bool is_known = false;  // a valid hello has arrived
+  bool ending = false;    // closes when `out` has been sent
   bool dead = false;
   Deadline hello_until{kHandshakeDeadline};
   std::string in, out;
@@ -55,11 +52,20 @@ using Peers = std::vector<std::unique_ptr<Connection>>;
 
 bool is_unauthenticated(const std::unique_ptr<Connection>& peer) { return !peer->is_known; }
 
+// A program's handler that throws must not end the store.
+template <class... Arguments>
+void try_to_warn(const Arguments&... arguments) {
+  try {
+    warn(arguments...);
+  } catch (...) {
+  }
+}
+
 }  // namespace
 
 // --- the thread's loop ----------------------------------------------------------------------------------------------
 
-// One thread runs all methods except `stop`.
+// One thread runs all methods except `stop`, `wake` and `table`.
 class StoreServer::Loop {
  public:
   Loop(Descriptor listener, StoreServerOptions options)
@@ -69,32 +75,31 @@ class StoreServer::Loop {
       throw CommError(fmt::format("store: cannot create the descriptors of its thread: {}", reason(errno)));
   }
 
-  void run() {
-    while (!stop_.load()) turn(next_timeout());
-    turn(0);  // replies to the requests that have arrived
-  }
-
-  void close() {
-    peers_.clear();
-    listener_.reset();
-  }
-
+  void run();
   void stop() {
     stop_.store(true);
     wake();
   }
-
-  std::unique_ptr<Stream> connect();
-
- private:
+  // After a change of the table by another thread.
   void wake() {
     const std::uint64_t one = 1;
     static_cast<void>(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));  // if full, it wakes anyway
   }
+  // Executes a last-will entry of another thread.
+  void set_missing(const std::vector<std::string>& keys, const std::string& value) {
+    table_.set_missing(keys, value);
+    wake();
+  }
+  // Throws CommError if the thread has ended.
+  SharedTable& table() {
+    if (has_ended_.load()) throw CommError("store: its server in this process has ended: no memory");
+    return table_;
+  }
+
+ private:
   void turn(int timeout);
   int next_timeout() const;
   void serve(Connection& peer, short events);
-  void take_local_connections();
   void accept_some();
   bool accept_one();
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -109,26 +114,36 @@ class StoreServer::Loop {
   void take_frame(Connection& peer, std::string_view content);
   void take_hello(Connection& peer, std::string_view content);
   void reject(Connection& peer, const std::string& why);
-  void take_request(Connection& peer, StoreRequest request);
   std::optional<std::string> execute(Connection& peer, const StoreRequest& request);
   void answer(Connection& peer, StoreStatus status, const std::vector<std::string>& fields = {});
   void flush(Connection& peer);
-  void changed(const std::string& key);
+  void answer_waiting();
 
   Descriptor listener_;
   StoreServerOptions options_;
   Descriptor wake_;
   Descriptor spare_;               // released briefly when descriptors run out, to accept and reject a connection
   std::optional<Deadline> pause_;  // no connection is accepted before it ends: descriptors or memory ran out
-  std::atomic<bool> stop_{false};
-  const std::string name_ = std::string(view(random_digest()));
-  StoreTable table_;
-  Peers peers_;                                 // in the order in which they connected
-  bool has_warned_ = false;                     // whether a warning of a rejected connection was printed
-  std::mutex mutex_;                            // guards local_
-  std::vector<std::unique_ptr<Stream>> local_;  // connections of this process that the loop has not taken yet
+  std::atomic<bool> stop_{false}, has_ended_{false};
+  const std::string id_ = random_hex(kDigestBytes);
+  SharedTable table_;
+  std::uint64_t seen_changes_ = 0;  // changes of the table after which waiting requests were tried
+  Peers peers_;                     // in the order in which they connected
+  bool has_warned_ = false;         // whether a warning of a rejected connection was printed
   std::vector<pollfd> polled_;
 };
+
+void StoreServer::Loop::run() {
+  try {
+    while (!stop_.load()) turn(next_timeout());
+    turn(0);  // replies to the requests that have arrived
+  } catch (const std::exception&) {
+    // Out of memory. Closing all connections tells every rank.
+  }
+  has_ended_.store(true);
+  peers_.clear();
+  listener_.reset();
+}
 
 void StoreServer::Loop::turn(int timeout) {
   polled_.clear();
@@ -144,7 +159,9 @@ void StoreServer::Loop::turn(int timeout) {
   const std::size_t present = peers_.size();
   for (std::size_t i = 0; i < present; ++i) serve(*peers_[i], polled_[i + 2].revents);
   sweep();
-  if (polled_[0].revents & POLLIN) take_local_connections();
+  std::uint64_t count = 0;
+  if (polled_[0].revents & POLLIN) static_cast<void>(::read(wake_.get(), &count, sizeof(count)) == sizeof(count));
+  answer_waiting();
   if (polled_[1].revents & POLLIN) accept_some();
 }
 
@@ -165,27 +182,6 @@ int StoreServer::Loop::next_timeout() const {
     if (!peer->is_known) return static_cast<int>(Deadline(peer->hello_until).slice().count());
   }
   return -1;
-}
-
-std::unique_ptr<Stream> StoreServer::Loop::connect() {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
-    throw CommError(fmt::format("store: this process cannot connect to its own store: {}", reason(errno)));
-  auto own = std::make_unique<Stream>(Descriptor(pair[0])), servers = std::make_unique<Stream>(Descriptor(pair[1]));
-  {
-    const std::lock_guard lock(mutex_);
-    local_.push_back(std::move(servers));
-  }
-  wake();
-  return own;
-}
-
-void StoreServer::Loop::take_local_connections() {
-  std::uint64_t count = 0;
-  static_cast<void>(::read(wake_.get(), &count, sizeof(count)) == sizeof(count));  // it does not block
-  const std::lock_guard lock(mutex_);
-  for (auto& stream : local_) peers_.push_back(std::make_unique<Connection>(std::move(stream), /*is_known=*/true));
-  local_.clear();
 }
 
 // Accepts waiting connections up to a limit, so that existing clients are served during a flood.
@@ -209,7 +205,8 @@ bool StoreServer::Loop::accept_one() {
   if (!options_.is_one_host) tune_tcp(socket);
   auto stream = options_.tls ? options_.tls->stream(std::move(socket), TlsRole::kServer)
                              : std::make_unique<Stream>(std::move(socket));
-  peers_.push_back(std::make_unique<Connection>(std::move(stream), /*is_known=*/false));
+  peers_.push_back(std::make_unique<Connection>());
+  peers_.back()->stream = std::move(stream);
   read(*peers_.back());  // reads its first bytes before another connection can replace it
   if (peers_.back()->dead) peers_.pop_back();
   limit_unauthenticated();
@@ -225,11 +222,7 @@ void StoreServer::Loop::refuse_one(int error) {
   if (refused) tell_exhausted(refused, why);
   refused.reset();  // its descriptor becomes the spare one
   reserve_spare();
-  try {
-    warn("store: refused", fmt::format("store: this process cannot accept the connection of a rank: {}", why));
-  } catch (...) {
-    // A handler of the program's must not end the store.
-  }
+  try_to_warn("store: refused", fmt::format("store: this process cannot accept the connection of a rank: {}", why));
   pause_.emplace(kAcceptPause);
 }
 
@@ -259,15 +252,13 @@ bool StoreServer::Loop::drop_unauthenticated(const std::string& why, const std::
 
 // Removes dead peers and executes their last-will entries, whose replies can reveal further dead peers.
 void StoreServer::Loop::sweep() {
-  for (std::size_t i = 0; i < peers_.size();) {
-    if (!peers_[i]->dead) {
-      ++i;
-      continue;
-    }
-    const std::unique_ptr<Connection> peer = std::move(peers_[i]);
-    peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
-    for (const std::string& key : table_.set_missing(peer->will_keys, peer->will_value)) changed(key);
-    if (!peer->will_keys.empty()) i = 0;
+  for (;;) {
+    const auto at = std::ranges::find_if(peers_, [](const auto& peer) { return peer->dead; });
+    if (at == peers_.end()) return;
+    const std::unique_ptr<Connection> peer = std::move(*at);
+    peers_.erase(at);
+    table_.set_missing(peer->will_keys, peer->will_value);
+    answer_waiting();
   }
 }
 
@@ -296,14 +287,10 @@ void StoreServer::Loop::read(Connection& peer) {
 void StoreServer::Loop::reject(Connection& peer, const std::string& why) {
   peer.dead = true;
   if (options_.is_one_host || std::exchange(has_warned_, true)) return;
-  try {
-    warn("TcpStore: rejected",
-         fmt::format("store: {}: rejected a connection from {}: {}", address_of(listener_).to_string(),
-                     peer_address_of(peer.stream->socket()).to_string(), why),
-         /*limit=*/1);
-  } catch (...) {
-    // A handler of the program's must not end the store.
-  }
+  try_to_warn("TcpStore: rejected",
+              fmt::format("store: {}: rejected a connection from {}: {}", address_of(listener_).to_string(),
+                          peer_address_of(peer.stream->socket()).to_string(), why),
+              /*limit=*/1);
 }
 
 void StoreServer::Loop::take_hello(Connection& peer, std::string_view content) {
@@ -313,33 +300,29 @@ void StoreServer::Loop::take_hello(Connection& peer, std::string_view content) {
   peer.is_known = is_version && hello.job == options_.job;
   peer.ending = !peer.is_known;
   if (!is_version) return answer(peer, StoreStatus::kOtherVersion, {std::to_string(StoreHello::kVersion)});
-  answer(peer, peer.is_known ? StoreStatus::kWelcome : StoreStatus::kOtherJob);
+  if (!peer.is_known) return answer(peer, StoreStatus::kOtherJob);
+  answer(peer, StoreStatus::kWelcome, {id_});
 }
 
 void StoreServer::Loop::take_frame(Connection& peer, std::string_view content) {
   StoreMessage message = read_message(content);
   peer.in.clear();
   if (peer.in.capacity() > kKeptBuffer) peer.in = {};
-  take_request(peer, to_request(message.code, std::move(message.fields)));
-}
-
-void StoreServer::Loop::take_request(Connection& peer, StoreRequest request) {
+  StoreRequest request = to_request(message.code, std::move(message.fields));
   try {
     check_store_request(request);
-    const auto result = execute(peer, request);
-    if (!result) {
+    if (const auto result = execute(peer, request)) {
+      answer(peer, StoreStatus::kDone, {*result});
+    } else {
       peer.waiting = std::move(request);
-      return;
     }
-    answer(peer, StoreStatus::kDone, {*result});
   } catch (const InvalidArgument& error) {
-    return answer(peer, StoreStatus::kInvalid, {error.what()});
+    answer(peer, StoreStatus::kInvalid, {error.what()});
   }
-  if (changes_table(request.op)) changed(request.keys.at(0));
+  answer_waiting();
 }
 
 std::optional<std::string> StoreServer::Loop::execute(Connection& peer, const StoreRequest& request) {
-  if (request.op == StoreOp::kServerId) return name_;
   if (request.op != StoreOp::kLastWill) return table_.execute(request);
   peer.will_keys = request.keys;
   peer.will_value = request.values.at(0);
@@ -363,10 +346,13 @@ void StoreServer::Loop::flush(Connection& peer) {
   }
 }
 
-// Replies to the requests that waited for the key, if all their keys exist now.
-void StoreServer::Loop::changed(const std::string& key) {
+// Replies to the waiting requests whose keys exist, if the table has changed.
+void StoreServer::Loop::answer_waiting() {
+  const std::uint64_t changes = table_.changes();
+  if (changes == seen_changes_) return;
+  seen_changes_ = changes;
   for (const auto& peer : peers_) {
-    if (!peer->waiting || std::ranges::find(peer->waiting->keys, key) == peer->waiting->keys.end()) continue;
+    if (!peer->waiting) continue;
     if (const auto result = table_.execute(*peer->waiting)) {
       peer->waiting.reset();
       answer(*peer, StoreStatus::kDone, {*result});
@@ -376,34 +362,34 @@ void StoreServer::Loop::changed(const std::string& key) {
 
 // --- the server -----------------------------------------------------------------------------------------------------
 
-// The thread blocks all signals, which are for the program's own threads.
 StoreServer::StoreServer(Descriptor listener, StoreServerOptions options)
-    : loop_(std::make_unique<Loop>(std::move(listener), std::move(options))) {
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::exception_ptr failure;
+    : loop_(std::make_shared<Loop>(std::move(listener), std::move(options))) {
   try {
-    thread_ = std::thread([this] {
-      try {
-        loop_->run();
-      } catch (const std::exception&) {
-        // Out of memory. Closing all connections tells every rank.
-      }
-      loop_->close();
+    thread_ = std::thread([loop = loop_] {
+      sigset_t all;  // signals are for the program's own threads
+      ::sigfillset(&all);
+      ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+      loop->run();
     });
   } catch (const std::system_error& error) {
-    failure = std::make_exception_ptr(CommError(fmt::format("store: cannot start its thread: {}", error.what())));
+    throw CommError(fmt::format("store: cannot start its thread: {}", error.what()));
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failure) std::rethrow_exception(failure);
 }
-
-std::unique_ptr<Stream> StoreServer::connect() { return loop_->connect(); }
 
 StoreServer::~StoreServer() {
   loop_->stop();
   thread_.join();
+}
+
+std::string StoreServer::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
+  std::string result = loop_->table().request(request, timeout);
+  loop_->wake();
+  return result;
+}
+
+std::unique_ptr<LastWill> StoreServer::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
+  return std::make_unique<ThreadWill>(
+      keys, value, [loop = loop_](const auto& missing, const auto& text) { loop->set_missing(missing, text); });
 }
 
 }  // namespace lockstep::parallel

@@ -1,4 +1,4 @@
-// The server of a store: a thread that holds the table and answers clients over the sockets of a listener.
+// The server of a store: this process holds the table, and a thread answers clients over the sockets of a listener.
 //
 // A client's first frame is a hello with the client's job; requests follow. Over TCP the frames are sent in TLS, after
 // its handshake. A peer whose hello has not arrived is unauthenticated: its bytes, its time, and the number of such
@@ -22,23 +22,22 @@ struct StoreServerOptions {
   std::shared_ptr<const TlsContext> tls = nullptr;  // null: frames are sent unencrypted
 };
 
-// Holds the table until destruction; the clients' calls then fail. Never throws after construction: a client that
-// breaks the protocol loses its connection, and the other clients continue.
-class StoreServer {
+// The store in the process that holds the table, until destruction; the clients' calls then fail. A client that breaks
+// the protocol loses its connection, and the other clients continue. Calls of this process's threads need no
+// connection, so they succeed however many connections wait.
+class StoreServer final : public Store {
  public:
-  // Throws CommError if the thread or the descriptors cannot be created.
+  // `listener` is from listen_abstract or listen_tcp. Throws CommError if the thread or the descriptors cannot be
+  // created.
   StoreServer(Descriptor listener, StoreServerOptions options);
-  ~StoreServer();
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
+  ~StoreServer() override;
 
-  // A connection of this process, without a hello. It bypasses the listener's queue, so that this process reaches its
-  // own store however many connections wait. Throws CommError if the descriptors cannot be created.
-  std::unique_ptr<Stream> connect();
+  std::string request(const StoreRequest& request, std::chrono::milliseconds timeout) override;
+  std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override;
 
  private:
   class Loop;
-  std::unique_ptr<Loop> loop_;
+  std::shared_ptr<Loop> loop_;
   std::thread thread_;
 };
 

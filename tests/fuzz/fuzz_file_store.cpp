@@ -1,20 +1,19 @@
-// Any bytes in the file of a FileStore: an IoError with the file, the byte and a short text, or a table that can be used and
-// that the next reader finds as it was left. The first byte chooses how much of the file is sound: nothing, the header, the
-// checksums of records as well, or everything but the records' fields.
+// Any bytes in the file of a FileStore: an IoError with the file and a short text, or a table that can be used and that
+// the next reader finds as it was left. The first byte chooses how much of the file is sound: nothing, the magic text,
+// everything but the table's bytes, or everything but the texts of keys and values.
 #define XXH_INLINE_ALL
 #include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "lockstep/parallel/rendezvous/store_file_internal.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "tests/fuzz/watched_input.h"
 
@@ -23,13 +22,14 @@ namespace par = lockstep::parallel;
 
 namespace {
 
-constexpr std::size_t kHeaderBytes = 28, kNoncePlace = 12;
+constexpr std::string_view kMagic = "lockstep FileStore 4\n";
+constexpr std::uint64_t kHeaderBytes = kMagic.size() + 24;
 
 void expect(bool condition) {
   if (!condition) std::abort();
 }
 
-// One for this process, written anew for each input.
+// One for this process, written again for each input.
 const std::string& path() {
   static const std::string path = "/tmp/fuzz_file_store." + std::to_string(::getpid());
   [[maybe_unused]] static const int at_exit = std::atexit([] { ::unlink(path.c_str()); });
@@ -42,17 +42,6 @@ void write_file(const std::string& bytes) {
   ::close(file);
 }
 
-// The header of this process's run: what it makes of an empty file.
-std::string header() {
-  write_file("");
-  par::StoreFile(path()).join();
-  std::string bytes(kHeaderBytes, '\0');
-  const int file = ::open(path().c_str(), O_RDONLY | O_CLOEXEC);
-  expect(::read(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  ::close(file);
-  return bytes;
-}
-
 // A piece from the front of `rest`, as long as its first byte says.
 std::string_view take(std::string_view& rest) {
   const std::size_t size = std::min<std::size_t>(static_cast<unsigned char>(rest[0]) + 1, rest.size());
@@ -61,45 +50,32 @@ std::string_view take(std::string_view& rest) {
   return piece;
 }
 
-void append(std::string& file, const std::string& record) {
-  std::uint64_t nonce = 0;
-  std::memcpy(&nonce, file.data() + kNoncePlace, sizeof(nonce));
-  file += record;
-  par::put_little(file, static_cast<std::uint64_t>(XXH3_64bits_withSeed(record.data(), record.size(), nonce)));
-}
-
 std::string file_of(int mode, std::string_view rest) {
   if (mode == 0) return std::string(rest);
-  std::string file = header();
+  std::string file(kMagic), table;
   if (mode == 1) return file.append(rest);
-  while (mode == 2 && !rest.empty()) {  // what a frame has within
-    const std::string_view content = take(rest);
-    std::string record;
-    par::put_little(record, static_cast<std::uint32_t>(content.size()));
-    append(file, record.append(content));
-  }
+  if (mode == 2) table = rest;
   while (mode == 3 && !rest.empty()) {
-    const auto kind = static_cast<std::uint8_t>(static_cast<unsigned char>(rest[0]) % 6);
-    std::vector<std::string> fields;
-    for (rest.remove_prefix(1); !rest.empty() && fields.size() < 3;) fields.emplace_back(take(rest));
-    if (kind == 1) fields.resize(std::min<std::size_t>(fields.size(), 2));  // a set
-    append(file, par::frame(kind, fields));
+    const std::string_view text = take(rest);
+    par::put_little(table, static_cast<std::uint32_t>(text.size()));
+    table += text;
   }
-  return file;
+  par::put_little(file, kHeaderBytes);
+  par::put_little(file, static_cast<std::uint64_t>(table.size()));
+  par::put_little(file, static_cast<std::uint64_t>(XXH3_64bits(table.data(), table.size())));
+  return file += table;
 }
 
 void use() {
-  using par::StoreOp;
-  par::StoreFile file(path());
-  file.join();
-  file.execute({.op = StoreOp::kSet, .keys = {"key"}, .values = {"value"}});
-  file.execute({.op = StoreOp::kDelete, .keys = {"n"}});
-  expect(file.execute({.op = StoreOp::kAdd, .keys = {"n"}, .values = {"7"}}) == "7");
-  par::StoreFile again(path());
-  again.join();
-  expect(again.table().find("key") && *again.table().find("key") == "value");
-  expect(*again.table().find("n") == "7");
-  expect(again.execute({.op = StoreOp::kCheck, .keys = {"key", "n"}}) == "1");
+  using std::chrono::milliseconds;
+  par::FileStore store(path());
+  store.set("key", "value");
+  store.delete_key("n");
+  expect(store.add("n", 7) == 7);
+  par::FileStore again(path());
+  expect(again.check({"key", "n"}));
+  expect(again.get("key", milliseconds(1)) == "value");
+  expect(again.get("n", milliseconds(1)) == "7");
 }
 
 }  // namespace
@@ -107,8 +83,7 @@ void use() {
 void fuzz_input(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return;
   write_file("");
-  par::StoreFile keeper(path());  // a living user: the file of a run that is over would be overwritten
-  keeper.join();
+  const par::FileStore keeper(path());  // a living user: the file of a run that is over would be overwritten
   write_file(file_of(data[0] % 4, std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1)));
   try {
     use();

@@ -22,8 +22,8 @@
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/store.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 
 namespace par = lockstep::parallel;
 using std::chrono::seconds;

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/parallel/rendezvous/file_store.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "tests/support/chaos.h"
 #include "tests/support/watched_process.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "lockstep/parallel/comm/peer_watch_internal.h"
-#include "lockstep/parallel/rendezvous/file_store.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "tests/support/testing.h"
 
 namespace {

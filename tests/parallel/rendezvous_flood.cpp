@@ -17,7 +17,7 @@
 
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"

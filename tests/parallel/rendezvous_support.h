@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/parallel/rendezvous/place_internal.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "tests/support/ports.h"
 #include "tests/support/testing.h"
 

@@ -11,7 +11,7 @@
 
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/store.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 #include "tests/support/ranks.h"

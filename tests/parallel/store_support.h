@@ -6,9 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/parallel/rendezvous/file_store.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store.h"
+#include "lockstep/parallel/rendezvous/store.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 
 namespace par = lockstep::parallel;
 
@@ -20,7 +19,8 @@ inline par::UnixStoreOptions fresh_store() {
 }
 
 inline std::unique_ptr<par::StoreServer> serve(const par::UnixStoreOptions& options) {
-  return par::serve_unix(par::listen_abstract(options.socket), options.job);
+  return std::make_unique<par::StoreServer>(par::listen_abstract(options.socket),
+                                            par::StoreServerOptions{.job = options.job, .is_one_host = true});
 }
 
 inline std::shared_ptr<par::StoreClient> client_of(const par::UnixStoreOptions& options) {

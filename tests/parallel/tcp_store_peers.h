@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "tests/parallel/store_support.h"
 
 inline par::TcpCredentials credentials_for(int port, const par::TcpStoreOptions& options = tcp_options(false)) {
@@ -33,16 +33,16 @@ class RawPeer {
   // A server that has closed loses the rest.
   void say(const std::string& bytes) {
     par::Deadline deadline(std::chrono::seconds(30));
-    REQUIRE(par::send_all(stream_, bytes, deadline) == par::Outcome::kAnswered);
+    REQUIRE(par::send_all(stream_, bytes, deadline) != par::Transmission::kWouldBlock);
   }
   // `count` bytes, or fewer where the server closes.
   std::string hear(std::size_t count) {
     std::string bytes;
     par::Deadline deadline(std::chrono::seconds(30));
-    par::Outcome outcome = par::Outcome::kAnswered;
-    while (bytes.size() < count && outcome == par::Outcome::kAnswered)
-      outcome = par::read_some(stream_, bytes, count - bytes.size(), deadline);
-    REQUIRE(outcome != par::Outcome::kTimeout);
+    par::Transmission transfer = par::Transmission::kDone;
+    while (bytes.size() < count && transfer == par::Transmission::kDone)
+      transfer = par::read_some(stream_, bytes, count - bytes.size(), deadline);
+    REQUIRE(transfer != par::Transmission::kWouldBlock);
     return bytes;
   }
   std::string hear_all() { return hear(1 << 20); }

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 #include "lockstep/tensor/warning.h"
 #include "tests/parallel/store_support.h"
 #include "tests/support/ports.h"
@@ -166,7 +166,7 @@ TEST_CASE("a TcpStore can be made of its steps") {
   REQUIRE(listener);
   const par::TcpAddress address = par::address_of(listener);
   const par::TcpCredentials credentials = par::make_credentials(tcp_options(true), address.port());
-  const auto server = par::serve_tcp(std::move(listener), credentials);
+  const par::StoreServer server(std::move(listener), {.job = credentials.id, .tls = credentials.tls});
   par::TcpAddress reached;
   par::ConnectResult result = par::connect_any({address}, credentials, seconds(30), reached);
   REQUIRE(result.outcome == par::ConnectOutcome::kConnected);
@@ -213,9 +213,8 @@ struct HeldClient {
   std::unique_ptr<par::StoreClient> make(par::StoreClient::Connect connect) {
     par::ConnectResult result = connect_to(address);
     REQUIRE(result.outcome == par::ConnectOutcome::kConnected);
-    first = par::Descriptor(::dup(result.connection.stream->socket().get()));
-    return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(result.connection),
-                                              std::move(connect));
+    first = par::Descriptor(::dup(result.stream->socket().get()));
+    return std::make_unique<par::StoreClient>(address.to_string(), "rank 0", std::move(result), std::move(connect));
   }
   static par::TcpCredentials credentials(const par::TcpAddress& where) {
     return par::make_credentials(tcp_options(true), where.port());
@@ -228,7 +227,9 @@ struct HeldClient {
     par::Descriptor listener = par::listen_tcp(par::resolve("127.0.0.1", 0), error);
     REQUIRE(listener);
     par::TcpAddress out = par::address_of(listener);
-    as = par::serve_tcp(std::move(listener), credentials(out));
+    const par::TcpCredentials own = credentials(out);
+    as =
+        std::make_unique<par::StoreServer>(std::move(listener), par::StoreServerOptions{.job = own.id, .tls = own.tls});
     return out;
   }
   void cut() { REQUIRE(::shutdown(first.get(), SHUT_RDWR) == 0); }
@@ -277,9 +278,15 @@ TEST_CASE("a client whose connection ended does not take another store for its o
   CHECK_THROWS_WITH_AS(client->set("k", "w"), doctest::Contains("another store has its place"), ls::CommError);
 }
 
-TEST_CASE("a client that has asked nothing yet does not connect anew: it could not tell the stores apart") {
+TEST_CASE("a client that has sent no request yet connects again, and recognises its store by the server's id") {
   HeldClient held;
   const auto client = held.make([&](par::Deadline) { return held.connect_to(held.address); });
   held.cut();
-  CHECK_THROWS_WITH_AS(client->set("k", "v"), doctest::Contains("has left or died"), ls::CommError);
+  client->set("k", "v");
+  CHECK(client->get("k") == "v");
+  HeldClient lost;
+  const par::TcpAddress other = lost.serve(lost.next_server);
+  const auto fooled = lost.make([&](par::Deadline) { return lost.connect_to(other); });
+  lost.cut();
+  CHECK_THROWS_WITH_AS(fooled->set("k", "v"), doctest::Contains("another store has its place"), ls::CommError);
 }

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/rendezvous/store_connect_internal.h"
+#include "lockstep/parallel/rendezvous/store_client_internal.h"
 
 #include <xxhash.h>
 
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/parallel/rendezvous/tcp_store.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
@@ -18,41 +17,14 @@ namespace lockstep::parallel {
 
 using std::chrono::milliseconds;
 
-// --- Unix sockets ---------------------------------------------------------------------------------------------------
-
-std::unique_ptr<StoreServer> serve_unix(Descriptor listener, const JobId& job) {
-  return std::make_unique<StoreServer>(std::move(listener), StoreServerOptions{.job = job, .is_one_host = true});
-}
-
-ConnectResult connect_unix(const UnixStoreOptions& options, Deadline deadline) {
-  Descriptor socket = connect_abstract(options.socket);
-  if (!socket) {
-    if (errno != ECONNREFUSED && errno != EAGAIN)
-      throw CommError(fmt::format("store: {}: cannot connect: {}", options.address, reason(errno)));
-    return {.outcome = errno == EAGAIN ? ConnectOutcome::kBusy : ConnectOutcome::kNobody};
-  }
-  const Peer server = peer_of(socket);
-  ConnectResult out{.outcome = ConnectOutcome::kOtherUser};
-  if (is_trusted(server)) out = say_hello(std::make_unique<Stream>(std::move(socket)), options.job, deadline);
-  out.server = server;
-  return out;
-}
-
-std::shared_ptr<StoreClient> make_unix_store(const UnixStoreOptions& options, ConnectResult result) {
-  return std::make_shared<StoreClient>(options.address, fmt::format("rank 0 (process {})", result.server.pid),
-                                       std::move(result.connection),
-                                       [options](Deadline deadline) { return connect_unix(options, deadline); });
-}
+// --- credentials ----------------------------------------------------------------------------------------------------
 
 namespace {
 
 constexpr const char* kTokenVariable = "LOCKSTEP_JOB_TOKEN";
 constexpr std::size_t kShortToken = 16;
 
-}  // namespace
-
-// --- credentials ----------------------------------------------------------------------------------------------------
-
+// Throws InvalidArgument if `options` authenticate and neither `options` nor the environment has a token.
 void check_token(const TcpStoreOptions& options) {
   LOCKSTEP_CHECK(!options.authenticate || !options.token.empty() || environment(kTokenVariable),
                  "TcpStore: no token to authenticate with: neither .token nor the variable {} is set\n"
@@ -60,6 +32,8 @@ void check_token(const TcpStoreOptions& options) {
                  "or admit every process that reaches the port with .authenticate = false",
                  kTokenVariable);
 }
+
+}  // namespace
 
 TcpCredentials make_credentials(const TcpStoreOptions& options, int port) {
   check_token(options);
@@ -85,11 +59,6 @@ TcpCredentials make_credentials(const TcpStoreOptions& options, int port) {
 }
 
 // --- one connection -------------------------------------------------------------------------------------------------
-
-std::unique_ptr<StoreServer> serve_tcp(Descriptor listener, const TcpCredentials& credentials) {
-  return std::make_unique<StoreServer>(std::move(listener),
-                                       StoreServerOptions{.job = credentials.id, .tls = credentials.tls});
-}
 
 ConnectResult connect_tcp_store(const TcpAddress& address, const TcpCredentials& credentials, Deadline deadline) {
   ConnectResult out;
@@ -147,7 +116,7 @@ std::string describe_tcp(const ConnectResult& result, const std::string& where, 
 std::shared_ptr<StoreClient> make_tcp_store(const TcpAddress& address, const TcpCredentials& credentials,
                                             ConnectResult result) {
   return std::make_shared<StoreClient>(
-      address.to_string(), "rank 0", std::move(result.connection),
+      address.to_string(), "rank 0", std::move(result),
       [address, credentials](Deadline deadline) { return connect_tcp_store(address, credentials, deadline); });
 }
 
@@ -161,11 +130,9 @@ std::shared_ptr<StoreClient> connect_in_time(const std::vector<TcpAddress>& addr
                                              const TcpCredentials& credentials, milliseconds timeout,
                                              const std::string& asked) {
   Deadline deadline(timeout);
-  const auto end = Deadline::Clock::now() + timeout;
   std::optional<Deadline> foreign_until;
   for (milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
-    const auto left = std::chrono::ceil<milliseconds>(end - Deadline::Clock::now());
-    const milliseconds each = std::clamp<milliseconds>(left, kAttempt, kHandshakeDeadline);
+    const milliseconds each = std::clamp<milliseconds>(deadline.left(), kAttempt, kHandshakeDeadline);
     const milliseconds all = each * static_cast<int>(addresses.size());
     TcpAddress reached;
     ConnectResult result = connect_any(addresses, credentials, each, reached);
@@ -187,11 +154,16 @@ std::shared_ptr<StoreClient> connect_in_time(const std::vector<TcpAddress>& addr
 
 std::vector<TcpAddress> resolve_in_time(const std::string& host, int port, milliseconds timeout) {
   Deadline deadline(timeout);
-  try {
-    return resolve(host, port, deadline);
-  } catch (CommTimeout& error) {
-    error.add_context(fmt::format("TcpStore: {}:{}: not resolved within {} ms", host, port, timeout.count()));
-    throw;
+  for (milliseconds pause = kConnectPoll;; pause = std::min(2 * pause, kLongestConnectPoll)) {
+    try {
+      return resolve(host, port);
+    } catch (const UnknownHost& error) {
+      deadline.waited(kLongestLookUp);
+      if (deadline.passed())
+        throw CommTimeout(
+            fmt::format("TcpStore: {}:{}: not resolved within {} ms: {}", host, port, timeout.count(), error.what()));
+    }
+    std::this_thread::sleep_for(pause);  // there is no notification when a name is announced
   }
 }
 
@@ -211,27 +183,23 @@ TcpStore::TcpStore(const std::string& host, int port, const TcpStoreOptions& opt
     std::string error;
     Descriptor listener = listen_tcp(addresses, error);
     if (!listener) throw CommError(fmt::format("TcpStore: cannot listen at {}: {}", asked, error));
-    const TcpAddress own = address_of(listener);
-    port_ = own.port();
-    client_ = std::make_shared<StoreClient>(own.to_string(),
-                                            serve_tcp(std::move(listener), make_credentials(options, port_)));
+    port_ = address_of(listener).port();
+    const TcpCredentials credentials = make_credentials(options, port_);
+    store_ = std::make_shared<StoreServer>(std::move(listener),
+                                           StoreServerOptions{.job = credentials.id, .tls = credentials.tls});
     return;
   }
   port_ = port;
-  client_ = connect_in_time(addresses, make_credentials(options, port), options.timeout, asked);
+  store_ = connect_in_time(addresses, make_credentials(options, port), options.timeout, asked);
 }
 
-TcpStore::~TcpStore() = default;
-
-int TcpStore::port() const { return port_; }
-
 std::string TcpStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
-  return client_->request(request, timeout);
+  return store_->request(request, timeout);
 }
 
 std::unique_ptr<LastWill> TcpStore::leave_last_will(const std::vector<std::string>& keys, const std::string& value) {
-  client_->set_timeout(timeout());
-  return client_->leave_last_will(keys, value);
+  store_->set_timeout(timeout());
+  return store_->leave_last_will(keys, value);
 }
 
 }  // namespace lockstep::parallel
