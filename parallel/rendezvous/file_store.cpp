@@ -56,6 +56,17 @@ int set_lock(const Descriptor& file, off_t byte, short type) {
 // Every user holds a shared lock on one byte for its lifetime. The kernel releases the lock when the process ends, so
 // a process that can lock the byte exclusively has opened the file of a run that has ended.
 struct FileStore::State {
+  // The right to read and write the file.
+  class Access {
+   public:
+    // Throws CommTimeout if another process holds the lock until the deadline.
+    Access(const State& state, Deadline deadline);
+    ~Access() { static_cast<void>(set_lock(file_, kAccessByte, F_UNLCK)); }  // closing the file would also unlock it
+
+   private:
+    const Descriptor& file_;
+  };
+
   State(std::string file_path, int users, milliseconds timeout);
   void leave();
 
@@ -70,8 +81,6 @@ struct FileStore::State {
     work(table);
     if (table.changes() != before) write_table(table);
   }
-
-  class Access;
 
   void open();
   bool is_current() const;
@@ -99,26 +108,18 @@ struct FileStore::State {
 
 // --- access and users -----------------------------------------------------------------------------------------------
 
-// The right to read and write the file. Throws CommTimeout if another process holds the lock until the deadline.
-class FileStore::State::Access {
- public:
-  Access(const State& state, Deadline deadline) : file_(state.file) {
-    std::chrono::microseconds pause = kShortestLockPause;
-    while (set_lock(file_, kAccessByte, F_WRLCK) != 0) {
-      if (errno != EAGAIN && errno != EACCES) state.fail(fmt::format("cannot lock it: {}", reason(errno)));
-      static_cast<void>(deadline.slice());  // moves the deadline if this process was stopped
-      if (deadline.passed())
-        throw CommTimeout(
-            fmt::format("FileStore: {}: another process holds its lock: is that process stopped?", state.path));
-      std::this_thread::sleep_for(pause);  // a blocking lock call has no deadline
-      pause = std::min(2 * pause, kLongestLockPause);
-    }
+FileStore::State::Access::Access(const State& state, Deadline deadline) : file_(state.file) {
+  std::chrono::microseconds pause = kShortestLockPause;
+  while (set_lock(file_, kAccessByte, F_WRLCK) != 0) {
+    if (errno != EAGAIN && errno != EACCES) state.fail(fmt::format("cannot lock it: {}", reason(errno)));
+    static_cast<void>(deadline.slice());  // moves the deadline if this process was stopped
+    if (deadline.passed())
+      throw CommTimeout(
+          fmt::format("FileStore: {}: another process holds its lock: is that process stopped?", state.path));
+    std::this_thread::sleep_for(pause);  // a blocking lock call has no deadline
+    pause = std::min(2 * pause, kLongestLockPause);
   }
-  ~Access() { static_cast<void>(set_lock(file_, kAccessByte, F_UNLCK)); }  // closing the file would also unlock it
-
- private:
-  const Descriptor& file_;
-};
+}
 
 // The last user may remove the file between opening and locking; then the next attempt creates a new file.
 FileStore::State::State(std::string file_path, int users, milliseconds timeout)

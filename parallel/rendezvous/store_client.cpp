@@ -29,23 +29,19 @@ Transmission send_and_receive(Stream& stream, const std::string& frame, StoreMes
   return transfer;
 }
 
-ConnectOutcome outcome_of(const StoreMessage& reply) {
-  switch (static_cast<StoreStatus>(reply.code)) {
-    case StoreStatus::kWelcome:
-      return ConnectOutcome::kConnected;
-    case StoreStatus::kOtherVersion:
-      return ConnectOutcome::kOtherVersion;
-    case StoreStatus::kExhausted:
-      return ConnectOutcome::kExhausted;
-    default:
-      return ConnectOutcome::kOtherJob;
-  }
-}
-
 // Between requests a readable socket means the end of the server or of the connection.
 bool has_ended(const Stream& stream) {
   pollfd state{stream.socket().get(), POLLIN, 0};
   return uninterrupted([&] { return ::poll(&state, 1, 0); }) != 0;
+}
+
+std::string result_of(const StoreMessage& reply, const std::string& what) {
+  const auto status = static_cast<StoreStatus>(reply.code);
+  if (reply.fields.size() != 1)
+    throw CommError(fmt::format("store: {}: a reply of {} fields, expected 1", what, reply.fields.size()));
+  if (status == StoreStatus::kInvalid) throw InvalidArgument(reply.fields[0]);
+  if (status != StoreStatus::kDone) throw CommError(fmt::format("store: {}: rejected: {}", what, reply.fields[0]));
+  return reply.fields[0];
 }
 
 }  // namespace
@@ -55,12 +51,14 @@ ConnectResult say_hello(std::unique_ptr<Stream> stream, const JobId& job, Deadli
   try {
     StoreMessage reply;
     const Transmission transfer = send_and_receive(*stream, frame(StoreHello{.job = job}), reply, deadline);
-    if (transfer == Transmission::kDone) {
-      out.outcome = outcome_of(reply);
-      if (!reply.fields.empty()) out.detail = reply.fields[0];
-    } else {
-      out.outcome = transfer == Transmission::kClosed ? ConnectOutcome::kClosed : ConnectOutcome::kSilent;
-    }
+    const auto status = static_cast<StoreStatus>(reply.code);
+    out.outcome = transfer == Transmission::kClosed       ? ConnectOutcome::kClosed
+                  : transfer == Transmission::kWouldBlock ? ConnectOutcome::kSilent
+                  : status == StoreStatus::kWelcome       ? ConnectOutcome::kConnected
+                  : status == StoreStatus::kOtherVersion  ? ConnectOutcome::kOtherVersion
+                  : status == StoreStatus::kExhausted     ? ConnectOutcome::kExhausted
+                                                          : ConnectOutcome::kOtherJob;
+    if (!reply.fields.empty()) out.detail = reply.fields[0];
   } catch (const TlsError& error) {
     out.detail = error.is_refusal() ? "the server rejected the key of this process" : error.what();
   } catch (const IoError& error) {  // another program
@@ -125,8 +123,8 @@ void StoreClient::raise_late(const std::string& what, milliseconds timeout) cons
       fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
 }
 
-std::string StoreClient::ask(Stream& stream, const StoreRequest& request, const std::string& what,
-                             milliseconds timeout) const {
+StoreMessage StoreClient::exchange(Stream& stream, const StoreRequest& request, const std::string& what,
+                                   milliseconds timeout) const {
   Deadline deadline(timeout);
   StoreMessage reply;
   Transmission transfer{};
@@ -137,18 +135,12 @@ std::string StoreClient::ask(Stream& stream, const StoreRequest& request, const 
   } catch (const IoError& error) {
     throw CommError(fmt::format("store: {}: the reply cannot be parsed: {}", what, error.what()));
   }
+  if (transfer == Transmission::kDone) return reply;
   if (transfer == Transmission::kClosed) raise_lost(what);
-  if (transfer == Transmission::kWouldBlock && waits_for_keys(request.op)) raise_late(what, timeout);
-  if (transfer == Transmission::kWouldBlock)  // the server replies to this request without waiting
-    throw CommTimeout(
-        fmt::format("store: {}: {}, which holds the store at {}, does not reply within {} ms: is it stopped?", what,
-                    holder_, address_, timeout.count()));
-  const auto status = static_cast<StoreStatus>(reply.code);
-  if (reply.fields.size() != 1)
-    throw CommError(fmt::format("store: {}: a reply of {} fields, expected 1", what, reply.fields.size()));
-  if (status == StoreStatus::kInvalid) throw InvalidArgument(reply.fields[0]);
-  if (status != StoreStatus::kDone) throw CommError(fmt::format("store: {}: rejected: {}", what, reply.fields[0]));
-  return std::move(reply.fields[0]);
+  if (waits_for_keys(request.op)) raise_late(what, timeout);
+  throw CommTimeout(
+      fmt::format("store: {}: {}, which holds the store at {}, does not reply within {} ms: is it stopped?", what,
+                  holder_, address_, timeout.count()));
 }
 
 // A connection becomes idle only after a whole exchange; closing it ends the wait on the server.
@@ -156,18 +148,12 @@ std::string StoreClient::request(const StoreRequest& request, milliseconds timeo
   check_store_request(request);
   const std::string what = describe(request);
   std::unique_ptr<Stream> stream = take_stream(what, timeout);
-  const auto keep = [&] {
+  const StoreMessage reply = exchange(*stream, request, what, timeout);
+  {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(stream));
-  };
-  try {
-    std::string result = ask(*stream, request, what, timeout);
-    keep();
-    return result;
-  } catch (const InvalidArgument&) {
-    keep();
-    throw;
   }
+  return result_of(reply, what);
 }
 
 namespace {
@@ -199,7 +185,7 @@ std::unique_ptr<LastWill> StoreClient::leave_last_will(const std::vector<std::st
   check_store_request(entry);
   const std::string what = describe(entry);
   std::unique_ptr<Stream> stream = take_stream(what, timeout());
-  ask(*stream, entry, what, timeout());
+  result_of(exchange(*stream, entry, what, timeout()), what);
   return std::make_unique<ConnectionWill>(std::move(stream));
 }
 

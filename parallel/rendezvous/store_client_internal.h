@@ -63,7 +63,8 @@ class StoreClient final : public Store {
  private:
   using milliseconds = std::chrono::milliseconds;
   // `what` is for messages: `get "key"`.
-  std::string ask(Stream& stream, const StoreRequest& request, const std::string& what, milliseconds timeout) const;
+  StoreMessage exchange(Stream& stream, const StoreRequest& request, const std::string& what,
+                        milliseconds timeout) const;
   std::unique_ptr<Stream> take_stream(const std::string& what, milliseconds timeout);
   std::unique_ptr<Stream> reconnect(const std::string& what, milliseconds timeout) const;
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;

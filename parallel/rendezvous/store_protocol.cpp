@@ -1,6 +1,6 @@
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 
-#include <concepts>
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -35,10 +35,8 @@ constexpr Operation kOperations[] = {
 };
 
 const Operation* find_operation(StoreOp op) {
-  for (const Operation& operation : kOperations) {
-    if (operation.op == op) return &operation;
-  }
-  return nullptr;
+  const auto* const found = std::ranges::find(kOperations, op, &Operation::op);
+  return found == std::end(kOperations) ? nullptr : found;
 }
 
 const Operation& operation_of(StoreOp op) {

@@ -105,7 +105,6 @@ class StoreServer::Loop {
   void reserve_spare() { spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
   void refuse_one(int error);
   void tell_exhausted(const Descriptor& socket, const std::string& why) const;
-  void limit_unauthenticated();
   // Returns false if there is none. A non-empty `shortage` is sent to the dropped peer.
   bool drop_unauthenticated(const std::string& why, const std::string& shortage = "");
   void sweep();
@@ -209,7 +208,8 @@ bool StoreServer::Loop::accept_one() {
   peers_.back()->stream = std::move(stream);
   read(*peers_.back());  // reads its first bytes before another connection can replace it
   if (peers_.back()->dead) peers_.pop_back();
-  limit_unauthenticated();
+  if (std::ranges::count_if(peers_, is_unauthenticated) > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
+    drop_unauthenticated("too many connections have not authenticated themselves");
   return true;
 }
 
@@ -231,12 +231,6 @@ void StoreServer::Loop::tell_exhausted(const Descriptor& socket, const std::stri
   std::size_t sent = 0;  // a few bytes always fit into a new socket's buffer
   if (options_.is_one_host && is_trusted(peer_of(socket)))
     static_cast<void>(send_some(socket, frame(StoreStatus::kExhausted, {why}), sent));
-}
-
-void StoreServer::Loop::limit_unauthenticated() {
-  const auto count = std::ranges::count_if(peers_, is_unauthenticated);
-  if (count > static_cast<std::ptrdiff_t>(kMaxUnauthenticated))
-    drop_unauthenticated("too many connections have not authenticated themselves");
 }
 
 bool StoreServer::Loop::drop_unauthenticated(const std::string& why, const std::string& shortage) {

@@ -80,8 +80,8 @@ class TlsStream final : public Stream {
  private:
   void start();
   bool shake_hands();
-  bool take_client_hello();
-  void check_client_hello() const;
+  bool has_client_hello() const;
+  void feed(const std::string& bytes);
   Transmission pull();
   Transmission push();
   void decrypt(std::string& into, std::size_t most);
@@ -159,13 +159,17 @@ Transmission TlsStream::pull() {
   if (transfer == Transmission::kClosed) is_closed_ = true;
   if (transfer != Transmission::kDone) return transfer;
   if (!is_known_) budget_ -= bytes.size();
-  const int size = static_cast<int>(bytes.size());
-  if (!ssl_) {
-    client_hello_ += bytes;
+  if (ssl_) {
+    feed(bytes);
   } else {
-    require_openssl(openssl().BIO_write(in_, bytes.data(), size) == size, "store the received bytes");
+    client_hello_ += bytes;
   }
   return transfer;
+}
+
+void TlsStream::feed(const std::string& bytes) {
+  const int size = static_cast<int>(bytes.size());
+  require_openssl(openssl().BIO_write(in_, bytes.data(), size) == size, "store the received bytes");
 }
 
 // Moves bytes from OpenSSL to the socket.
@@ -183,8 +187,9 @@ Transmission TlsStream::push() {
   }
 }
 
-// Throws at the first byte that cannot be part of a record with one complete ClientHello of an accepted length.
-void TlsStream::check_client_hello() const {
+// Whether the ClientHello is complete. Throws at the first byte that cannot be part of a record with one complete
+// ClientHello of an accepted length.
+bool TlsStream::has_client_hello() const {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(client_hello_[i]); };
   const std::size_t have = client_hello_.size();
   const std::size_t record = have > 4 ? 256u * byte(3) + byte(4) : 4;
@@ -194,27 +199,18 @@ void TlsStream::check_client_hello() const {
                         (have < 6 || byte(5) == 1) && (have < 7 || byte(6) == 0) &&
                         (have < 9 || 256u * byte(7) + byte(8) == record - 4);
   if (!is_hello) throw TlsError("TLS: not the ClientHello of a Lockstep store's client", false);
-}
-
-// Returns false while the ClientHello is incomplete.
-bool TlsStream::take_client_hello() {
-  check_client_hello();
-  if (client_hello_.size() < kRecordHeader) return false;
-  const std::size_t record =
-      256u * static_cast<unsigned char>(client_hello_[3]) + static_cast<unsigned char>(client_hello_[4]);
-  if (client_hello_.size() < kRecordHeader + record) return false;
-  start();
-  const int size = static_cast<int>(client_hello_.size());
-  require_openssl(openssl().BIO_write(in_, client_hello_.data(), size) == size, "store the received bytes");
-  client_hello_ = {};
-  return true;
+  return have == kRecordHeader + record;
 }
 
 // Returns true once the handshake is complete; false if the peer must send more, or has closed.
 bool TlsStream::shake_hands() {
   const OpenSsl& s = openssl();
   while (!is_known_) {
-    if (ssl_ || take_client_hello()) {
+    if (!ssl_ && has_client_hello()) {
+      start();
+      feed(std::exchange(client_hello_, {}));
+    }
+    if (ssl_) {
       s.ERR_clear_error();
       const int result = s.SSL_do_handshake(ssl_);
       if (result != 1 && s.SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) fail("handshake");
