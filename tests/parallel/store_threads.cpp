@@ -41,6 +41,11 @@ void with_each_store(const std::function<void(std::function<std::shared_ptr<par:
     const auto server = tcp_server();
     test([=] { return server; });
   }
+  SUBCASE("TcpStore, the server's and clients in turn") {
+    const auto server = tcp_server();
+    const auto count = std::make_shared<std::atomic<int>>(0);
+    test([=] { return ++*count % 2 ? server : tcp_client(*server); });
+  }
   SUBCASE("TcpStore, without authentication") {
     par::TcpStoreOptions options{.is_server = true, .authenticate = false};
     const auto server = std::make_shared<par::TcpStore>("127.0.0.1", 0, options);
