@@ -81,6 +81,7 @@ double run_ddp_ms(const par::Link& link, int ranks) {
   run_simulated(ranks, link, [&](const Group& group, par::Simulation& clock) {
     Mlp mlp;
     par::DistributedDataParallel ddp(mlp, group, {.bucket_cap_mb = kBucketMb});
+    step(ddp, kRows);                                   // the first one also plans the buckets
     clock.wait_until(std::floor(clock.seconds()) + 1);  // all ranks begin together
     const double begin = clock.seconds();
     step(ddp, kRows);

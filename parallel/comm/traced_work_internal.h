@@ -16,14 +16,15 @@ class TracedWork final : public Work {
       : work_(std::move(work)), name_(name), launched_(launched), labels_(labels) {}
 
   void wait() override {
-    const TraceTime begin = launched_ ? TraceTime::now() : TraceTime();
+    const TraceTime begin = now();
     work_->wait();
-    trace_event(TraceKind::kWait, name_, begin,
-                {.to = labels_.to, .id = labels_.id, .phase = labels_.phase, .group = labels_.group});
+    trace_wait(begin);
     complete();
   }
   bool is_completed() override {
+    const TraceTime begin = now();
     if (!work_->is_completed()) return false;
+    trace_wait(begin);  // this rank may have done the operation's work
     complete();
     return true;
   }
@@ -34,6 +35,11 @@ class TracedWork final : public Work {
   }
 
  private:
+  TraceTime now() const { return launched_ ? TraceTime::now() : TraceTime(); }
+  void trace_wait(TraceTime begin) const {
+    trace_event(TraceKind::kWait, name_, begin,
+                {.to = labels_.to, .id = labels_.id, .phase = labels_.phase, .group = labels_.group});
+  }
   void complete() { trace_event(TraceKind::kCollective, name_, std::exchange(launched_, {}), labels_); }
 
   std::shared_ptr<Work> work_;

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/replicated/distributed.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
@@ -13,8 +14,8 @@
 namespace lockstep::parallel {
 namespace {
 
-GradientBuckets::Named trained(const nn::Module& module) {
-  GradientBuckets::Named named = module.named_parameters();
+NamedParameters trained(const nn::Module& module) {
+  NamedParameters named = module.named_parameters();
   std::erase_if(named, [](const auto& entry) { return !entry.second.master().requires_grad(); });
   return named;
 }
@@ -94,24 +95,51 @@ void DistributedDataParallel::State::install() {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DistributedDataParallel: cannot run inside a DataParallel replica");
   micro_batches.update();
-  if (buckets && buckets->fit(micro_batches.parameters())) return;
+  if (buckets && buckets->fit(micro_batches.parameters())) {
+    if (next_buckets && autograd::grad_mode()) use(std::move(next_buckets));
+    return;
+  }
   LOCKSTEP_CHECK(
       !joining,
       "DistributedDataParallel: inside join the trained parameters have to stay the same; freeze before join");
-  buckets = std::make_unique<GradientBuckets>(trained(module), group, options.bucket_cap_mb,
-                                              [this](std::size_t p, autograd::Run& run) { complete(p, run); });
+  named = trained(module);
+  use(std::make_unique<GradientBuckets>(
+      named, group, GradientBuckets::plan(named, last_to_first(named.size()), options.bucket_cap_mb),
+      buckets ? buckets->totals() : BucketTotals()));
+  next_buckets = nullptr;
+  knows_order = false;
+}
+
+void DistributedDataParallel::State::use(std::unique_ptr<GradientBuckets> planned) {
+  buckets = std::move(planned);
+  buckets->attach([this](std::size_t p, autograd::Run& run) { complete(p, run); });
   if (hook) buckets->set_hook(hook);
   micro_batches.sets().set_views(buckets->views());
 }
 
+// After the first step: plans buckets by the order in which gradients became ready on rank 0.
+void DistributedDataParallel::State::plan_by_order() {
+  knows_order = true;
+  if (buckets->count() < 2) return;  // nothing to gain
+  const Tensor agreed = raw::empty({static_cast<std::int64_t>(order.size())}, {.dtype = kInt64});
+  const std::span<std::int64_t> numbers = agreed.span<std::int64_t>();
+  std::ranges::copy(order, numbers.begin());
+  group->broadcast(agreed, 0)->wait();
+  std::vector<BucketLayout> layouts =
+      GradientBuckets::plan(named, {numbers.begin(), numbers.end()}, options.bucket_cap_mb);
+  if (!buckets->has_layouts(layouts))
+    next_buckets = std::make_unique<GradientBuckets>(named, group, std::move(layouts), buckets->totals());
+}
+
 // --- a step -------------------------------------------------------------------------------------------------------
 
-StepInputs DistributedDataParallel::State::inputs(StepSummary own) const {
+StepInputs DistributedDataParallel::State::inputs(StepSummary own) {
   own.stop = wants_stop ? 1 : 0;
   return {.own = own,
           .ranks = group->size(),
           .weighted = options.weighting == Weighting::kSamples,
-          .counts_joined = joining && joining->options.divide_by_initial_world_size};
+          .counts_joined = joining && joining->options.divide_by_initial_world_size,
+          .order = knows_order ? nullptr : &order};
 }
 
 // All models in one backward are one step of the traffic counters.
@@ -152,10 +180,11 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
 void DistributedDataParallel::State::finish_step() {
   last = step->finish();
   gradients_are_means = true;
+  if (!knows_order) plan_by_order();
   if (joining) after_joined_step();
   if (options.sync_buffers && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of : 0);
   // Joined ranks have not taken the optimizer's steps.
-  if (options.check_every > 0 && buckets->steps() % options.check_every == 0 && last.joined == 0)
+  if (options.check_every > 0 && buckets->totals().steps % options.check_every == 0 && last.joined == 0)
     check_same_values(module, *group, options.sync_buffers);
 }
 
@@ -250,8 +279,8 @@ void DistributedDataParallel::register_comm_hook(std::shared_ptr<CommHook> hook)
   State& state = *state_;
   LOCKSTEP_CHECK(hook, "register_comm_hook: the hook is null");
   LOCKSTEP_CHECK(!state.hook, "register_comm_hook: there is one already ({})", state.hook->describe());
-  LOCKSTEP_CHECK(state.buckets->steps() == 0, "register_comm_hook: after {} steps; register it before the first",
-                 state.buckets->steps());
+  LOCKSTEP_CHECK(state.buckets->totals().steps == 0, "register_comm_hook: after {} steps; register it before the first",
+                 state.buckets->totals().steps);
   check_same_text("register_comm_hook: ranks have different hooks", hook->describe(), *state.group);
   state.hook = hook;
   state.buckets->set_hook(std::move(hook));

@@ -3,7 +3,8 @@
 ///
 /// Gradients live in buckets, in the group's communication memory. While backward runs, a bucket whose gradients are
 /// complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
-/// all ranks. No rank waits for a parameter that another rank did not use: that rank's gradient counts as zero. The
+/// all ranks. The first step records the order in which gradients become ready, and buckets are planned by it from the
+/// second step on. No rank waits for a parameter that another rank did not use: that rank's gradient counts as zero. The
 /// gradient of a parameter that no rank used stays undefined. Several models may share a group, also in one backward.
 ///
 /// grad() is a view of a bucket, which the next step overwrites; to keep its values, keep grad().clone(). grad() has no
@@ -43,8 +44,9 @@ struct BucketStats {
 };
 
 /// How much of a step's communication was complete before the last gradient of the step was ready, that is, while
-/// backward still computed. A bucket counts only if its reduction was complete by then: a reduction in flight may not
-/// have started, because the ranks of shm, local and mpi work on it in `wait`. So the shares are lower bounds.
+/// backward still computed. A bucket counts only if its reduction was complete by then: of a reduction in flight it is
+/// not known how much is done. So the shares are lower bounds. With shm and local the ranks' own cores do the reduction,
+/// when a gradient becomes ready, so overlap shortens waits but hides no work.
 struct CommunicationOverlap {
   double seconds = 0;            ///< during which at least one bucket was launched and not done
   double early_seconds = 0;      ///< the same, of buckets that were done before the last gradient was ready only

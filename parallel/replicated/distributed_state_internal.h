@@ -26,6 +26,8 @@ struct DistributedDataParallel::State final : ReducedModel {
 
   void take_group();
   void install();
+  void use(std::unique_ptr<GradientBuckets> planned);
+  void plan_by_order();
   void share_state(int root);
   void share_buffers(int root);
 
@@ -33,7 +35,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   void complete(std::size_t parameter, autograd::Run& run);
   void begin_backward_step(autograd::Run& run);
   void begin_traffic(const autograd::Run* run);
-  StepInputs inputs(StepSummary own) const;
+  StepInputs inputs(StepSummary own);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                   AccumulatedGradients* accumulated);
   Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
@@ -53,8 +55,12 @@ struct DistributedDataParallel::State final : ReducedModel {
   DistributedDataParallelOptions options;
   MicroBatchesInTurn micro_batches;
   std::shared_ptr<CommHook> hook;
+  NamedParameters named;  // those in the buckets
   std::unique_ptr<GradientBuckets> buckets;
-  DistributedStep* step = nullptr;  // in progress, null: none; owned by what ends it
+  std::vector<std::size_t> order;                 // in which gradients became ready in the first step of `buckets`
+  bool knows_order = false;                       // whether buckets are planned by it, after that step
+  std::unique_ptr<GradientBuckets> next_buckets;  // planned by the first step, in use from the second; or null
+  DistributedStep* step = nullptr;                // in progress, null: none; owned by what ends it
   std::optional<Join> joining;
   int local_depth = 0;               // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
   bool gradients_are_means = false;  // grad() holds means over all ranks, not this rank's gradients

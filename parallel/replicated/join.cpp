@@ -49,7 +49,6 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
 
 void DistributedDataParallel::State::shadow() {
   joining->is_out = true;
-  install();
   const auto drop_gradients = [&] {
     for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
   };
@@ -63,6 +62,7 @@ void DistributedDataParallel::State::shadow() {
 // Takes part in a step of the other ranks, without gradients of this rank. Returns false if all ranks have joined:
 // then there was no step.
 bool DistributedDataParallel::State::joined_step() {
+  install();
   begin_traffic(nullptr);
   StepInputs of_step = inputs({.micro_batches = 0, .joined = 1});
   of_step.micro_batches_per_rank = options.micro_batches_per_rank;

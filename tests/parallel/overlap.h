@@ -29,10 +29,13 @@ struct Layers : ls::nn::Module {
 
 constexpr double kOneBucketEach = 1e-6, kOneBucket = 25;  // MiB
 
-inline ls::parallel::DistributedDataParallelStats stats_of_step(const Group& group, Layers& model,
-                                                                double bucket_cap_mb) {
+inline ls::parallel::DistributedDataParallelStats stats_of_step(const Group& group, Layers& model, double bucket_cap_mb,
+                                                                int steps = 2) {
   ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = bucket_cap_mb});
-  for (int step = 0; step < 2; ++step) mean(ddp(ls::ones({4, 128}))).backward();
+  for (int step = 0; step < steps; ++step) {
+    model.zero_grad();
+    mean(ddp(ls::ones({4, 128}))).backward();
+  }
   return ddp.stats();
 }
 
@@ -45,8 +48,15 @@ inline void check_none(const ls::parallel::DistributedDataParallelStats& stats, 
 inline void check_overlap(const Group& group) {
   Layers in_order({0, 1, 2}), reversed({2, 1, 0});
   check_none(stats_of_step(group, in_order, kOneBucket), 1);
-  // The first bucket holds the gradient that backward computes last, and buckets are launched in order.
-  check_none(stats_of_step(group, reversed, kOneBucketEach), 3);
+  // In the first step the first bucket holds the gradient that backward computes last, and buckets are launched in
+  // order. From the second step on buckets are in the order in which backward computed the gradients.
+  check_none(stats_of_step(group, reversed, kOneBucketEach, 1), 3);
+  const auto replanned = stats_of_step(group, reversed, kOneBucketEach, 2);
+  REQUIRE(replanned.buckets.size() == 3);
+  CHECK(replanned.buckets[0].parameters == std::vector<std::string>{"0.weight"});
+  CHECK(replanned.buckets[0].launched < replanned.buckets[2].ready);
+  CHECK(replanned.steps == 2);
+  CHECK(replanned.copies == 0);
   // Before the second bucket is launched, the first one is done on all ranks. With shared memory a rank works on older
   // operations while it waits: after the first barrier all ranks have launched the bucket, in the second each does the
   // rest of its work on it, and after the third no rank still works on its part.

@@ -1,6 +1,8 @@
 // How much of a step's communication overlaps with backward: the definition, and the report of a step.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "tests/parallel/overlap.h"
 
 namespace par = lockstep::parallel;
@@ -45,6 +47,24 @@ TEST_CASE("overlap: one bucket, no bucket, and buckets that all wait for the las
 
 TEST_CASE("overlap: local ranks report the buckets that were done before the last gradient was ready") {
   for (const int size : {2, 3}) with_group("local", size, overlap_test::check_overlap);
+}
+
+TEST_CASE("overlap: a layer's bias and weight share a bucket, which goes out before backward reaches the first layer") {
+  with_group("local", 2, [](const Group& group) {
+    ls::nn::Sequential model(ls::nn::Linear(784, 512), ls::nn::ReLU(), ls::nn::Linear(512, 256), ls::nn::ReLU(),
+                             ls::nn::Linear(256, 10));
+    par::DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 2; ++step) {
+      mean(ddp(ls::ones({4, 784}))).backward();
+      const auto buckets = ddp.stats().buckets;
+      REQUIRE(buckets.size() == 2);
+      CHECK(std::set(buckets[0].parameters.begin(), buckets[0].parameters.end()) ==
+            std::set<std::string>{"4.bias", "4.weight", "2.bias", "2.weight"});
+      CHECK(std::set(buckets[1].parameters.begin(), buckets[1].parameters.end()) ==
+            std::set<std::string>{"0.bias", "0.weight"});
+      CHECK(buckets[0].launched < buckets[1].ready);
+    }
+  });
 }
 
 TEST_CASE("overlap: a group of one communicates nothing") {

@@ -1,4 +1,4 @@
-// The buckets of an MLP under DistributedDataParallel, and when each was launched. Argument: MiB a bucket (1).
+// The buckets of an MLP under DistributedDataParallel, and when each was launched. Argument: MiB per bucket (2).
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -18,9 +18,12 @@ int main(int argc, char** argv) {
   const auto group = ls::parallel::init_process_group();
   ls::manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on each rank: rank 0's win
   Mlp model;
-  ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = argc > 1 ? std::atof(argv[1]) : 1});
+  ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = argc > 1 ? std::atof(argv[1]) : 2});
   const ls::Tensor x = ls::randn({64, 256});
-  for (int step = 0; step < 3; ++step) ls::mean(ddp(x)).backward();
+  for (int step = 0; step < 3; ++step) {
+    model.zero_grad();
+    ls::mean(ddp(x)).backward();
+  }
 
   const ls::parallel::DistributedDataParallelStats stats = ddp.stats();
   for (std::size_t b = 0; b < stats.buckets.size() && group->rank() == 0; ++b) {

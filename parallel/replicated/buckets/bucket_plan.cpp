@@ -1,5 +1,10 @@
 #include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <span>
+
 #include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
 
@@ -9,12 +14,72 @@ namespace {
 std::int64_t item(const Tensor& t) { return static_cast<std::int64_t>(item_size(sum_dtype(t.dtype()))); }
 std::int64_t sum_bytes_of(const Tensor& t) { return t.numel() * item(t); }
 
-void lay_out(BucketLayout& bucket, bool is_first, const std::vector<nn::Parameter>& parameters) {
-  const std::int64_t line = 64 / item(parameters[bucket.parameters.front()].master());
+// "body.fc1" of "body.fc1.weight".
+std::string module_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string::npos ? std::string() : name.substr(0, dot);
+}
+
+// Moves the parameters of a module together, to the place of the one whose gradient is ready last.
+void gather_modules(const NamedParameters& parameters, std::vector<std::size_t>& order) {
+  std::map<std::string, std::size_t> last;
+  for (std::size_t at = 0; at < order.size(); ++at) last[module_of(parameters[order[at]].first)] = at;
+  std::ranges::stable_sort(order, {}, [&](std::size_t p) { return last[module_of(parameters[p].first)]; });
+}
+
+class Planner {
+ public:
+  Planner(const NamedParameters& parameters, std::int64_t first_bytes, std::int64_t bytes)
+      : parameters_(parameters), first_bytes_(first_bytes), bytes_(bytes) {}
+
+  // Adds parameters that can share a bucket: all to one bucket, or one by one if they exceed the limit.
+  void add(std::span<const std::size_t> group) {
+    std::int64_t size = 0;
+    for (const std::size_t p : group) size += sum_bytes_of(leaf(p));
+    if (group.size() > 1 && size > bytes_) {
+      for (const std::size_t p : group) add({&p, 1});
+      return;
+    }
+    if (!fits(leaf(group.front()), size)) {
+      buckets_.emplace_back();
+      filled_ = 0;
+    }
+    buckets_.back().parameters.insert(buckets_.back().parameters.end(), group.begin(), group.end());
+    filled_ += size;
+  }
+  // True if a bucket may hold both parameters.
+  bool match(std::size_t p, std::size_t q) const {
+    return leaf(p).dtype() == leaf(q).dtype() && leaf(p).device() == leaf(q).device();
+  }
+  std::vector<BucketLayout> finish() {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) lay_out(buckets_[b], b == 0);
+    return std::move(buckets_);
+  }
+
+ private:
+  const Tensor& leaf(std::size_t p) const { return parameters_[p].second.master(); }
+  bool fits(const Tensor& next, std::int64_t size) const;
+  void lay_out(BucketLayout& bucket, bool is_first) const;
+
+  const NamedParameters& parameters_;
+  std::int64_t first_bytes_, bytes_;
+  std::vector<BucketLayout> buckets_;
+  std::int64_t filled_ = 0;  // bytes of gradients in the last bucket
+};
+
+bool Planner::fits(const Tensor& next, std::int64_t size) const {
+  if (buckets_.empty()) return false;
+  const Tensor& first = leaf(buckets_.back().parameters.front());
+  return first.dtype() == next.dtype() && first.device() == next.device() &&
+         filled_ + size <= (buckets_.size() == 1 ? first_bytes_ : bytes_);
+}
+
+void Planner::lay_out(BucketLayout& bucket, bool is_first) const {
+  const std::int64_t line = 64 / item(leaf(bucket.parameters.front()));
   std::int64_t at = 0;
   for (const std::size_t p : bucket.parameters) {
     bucket.offsets.push_back(at);
-    at += (parameters[p].master().numel() + line - 1) / line * line;
+    at += (leaf(p).numel() + line - 1) / line * line;
   }
   bucket.metadata = at;
   bucket.used = is_first ? StepSummary::kElements : 0;
@@ -23,26 +88,24 @@ void lay_out(BucketLayout& bucket, bool is_first, const std::vector<nn::Paramete
 
 }  // namespace
 
-std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& parameters, std::int64_t first_bytes,
-                                       std::int64_t bytes) {
-  std::vector<BucketLayout> buckets;
-  std::int64_t filled = 0;
-  for (std::size_t p = parameters.size(); p-- > 0;) {
-    const Tensor& next = parameters[p].master();
-    if (!buckets.empty()) {
-      const Tensor& first = parameters[buckets.back().parameters.front()].master();
-      const std::int64_t limit = buckets.size() == 1 ? first_bytes : bytes;
-      if (first.dtype() == next.dtype() && first.device() == next.device() && filled + sum_bytes_of(next) <= limit) {
-        buckets.back().parameters.push_back(p);
-        filled += sum_bytes_of(next);
-        continue;
-      }
-    }
-    buckets.push_back({.parameters = {p}});
-    filled = sum_bytes_of(next);
+std::vector<std::size_t> last_to_first(std::size_t parameters) {
+  std::vector<std::size_t> order(parameters);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return order;
+}
+
+std::vector<BucketLayout> plan_buckets(const NamedParameters& parameters, std::vector<std::size_t> order,
+                                       std::int64_t first_bytes, std::int64_t bytes) {
+  gather_modules(parameters, order);
+  Planner planner(parameters, first_bytes, bytes);
+  for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    const std::string module = module_of(parameters[order[begin]].first);
+    while (end < order.size() && module_of(parameters[order[end]].first) == module &&
+           planner.match(order[begin], order[end]))
+      ++end;
+    planner.add(std::span(order).subspan(begin, end - begin));
   }
-  for (std::size_t b = 0; b < buckets.size(); ++b) lay_out(buckets[b], b == 0, parameters);
-  return buckets;
+  return planner.finish();
 }
 
 }  // namespace lockstep::parallel

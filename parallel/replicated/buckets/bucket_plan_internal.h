@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/parameter.h"
@@ -17,12 +19,21 @@ struct BucketLayout {
   std::int64_t metadata = 0;               // offset of the metadata
   std::int64_t used = 0;                   // offset of the flags within the metadata
   std::int64_t elements = 0;               // in all, with the metadata
+
+  bool operator==(const BucketLayout&) const = default;
 };
 
-// Returns buckets in the order in which gradients are likely to be complete: parameters from the last to the first. A
-// bucket ends before a parameter of another dtype or device, and before one that would exceed its limit: `first_bytes`
-// for the first bucket, so that communication starts early, `bytes` for the others.
-std::vector<BucketLayout> plan_buckets(const std::vector<nn::Parameter>& parameters, std::int64_t first_bytes,
-                                       std::int64_t bytes);
+// Parameters with their names in the model: "fc1.weight" is one of the module "fc1".
+using NamedParameters = std::vector<std::pair<std::string, nn::Parameter>>;
+
+// Returns buckets in the order in which their gradients become ready. `order` lists the parameters in that order as
+// far as it is known. The gradients of a module become ready at about the same time, so its parameters stay together,
+// in the place of the last one, unless they alone exceed `bytes`. A bucket ends before parameters of another dtype or
+// device, and before those that would exceed its limit: `first_bytes` for the first bucket, so that communication
+// starts early, `bytes` for the others.
+std::vector<BucketLayout> plan_buckets(const NamedParameters& parameters, std::vector<std::size_t> order,
+                                       std::int64_t first_bytes, std::int64_t bytes);
+// The order that is likely: from the last parameter to the first.
+std::vector<std::size_t> last_to_first(std::size_t parameters);
 
 }  // namespace lockstep::parallel

@@ -7,11 +7,12 @@ namespace lockstep::parallel {
 DistributedStep::DistributedStep(GradientBuckets& buckets, StepInputs inputs, DistributedStep*& current)
     : buckets_(buckets), inputs_(inputs), current_(current) {
   current_ = this;
+  if (inputs_.order) inputs_.order->clear();  // a failed step may have recorded some
   buckets_.begin_step();
 }
 
 void DistributedStep::complete(std::size_t parameter, bool shared) {
-  buckets_.look_for_done();  // first: this gradient may be the last one
+  buckets_.advance();  // first: this gradient may be the last one
   mark_ready(parameter);
   const Bucket* next = buckets_.next();
   for (; next && next->pending == 0 && (!shared || buckets_.fits_in_flight(*next)); next = buckets_.next())
@@ -20,6 +21,7 @@ void DistributedStep::complete(std::size_t parameter, bool shared) {
 
 void DistributedStep::mark_ready(std::size_t parameter) {
   if (buckets_.is_ready(parameter)) return;
+  if (inputs_.order) inputs_.order->push_back(parameter);
   Tensor gradient = inputs_.sets ? inputs_.sets->finish(parameter) : buckets_.leaf(parameter).grad();
   if (inputs_.accumulated) gradient = inputs_.accumulated->join(parameter, gradient, inputs_.accumulated_factor);
   buckets_.mark_ready(parameter, gradient);
@@ -36,7 +38,7 @@ void DistributedStep::launch_next() {
 }
 
 void DistributedStep::launch_rest() {
-  buckets_.look_for_done();
+  buckets_.advance();
   mark_all_ready();
   while (buckets_.next()) launch_next();
 }

@@ -17,6 +17,7 @@ struct StepInputs {
   double accumulated_factor = 1;                // times this factor, as they are means
   bool counts_joined = false;                   // joined ranks count as if their gradients were zero
   const autograd::Run* run = nullptr;           // the backward that ends the step; null: its owner does
+  std::vector<std::size_t>* order = nullptr;    // if given: records the order in which gradients become ready
 };
 
 // The step is owned by what ends it: by `backward(x, y, loss_fn)`, or by the backward that the user called. It has

@@ -14,25 +14,30 @@ namespace {
 constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 
 bool is_small(const Bucket& bucket) { return bytes_of(bucket.memory) <= kSmallBytes; }
-bool is_done(const std::shared_ptr<Work>& work) { return !work || work->is_known_complete(); }
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(Named parameters, std::shared_ptr<ProcessGroup> group, double cap_mb,
-                                 CompleteHook on_complete)
-    : group_(std::move(group)), on_complete_(std::move(on_complete)), slots_(parameters.size()) {
-  std::vector<nn::Parameter> handles;
+std::vector<BucketLayout> GradientBuckets::plan(const NamedParameters& parameters, std::vector<std::size_t> order,
+                                                double cap_mb) {
+  const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
+  return plan_buckets(parameters, std::move(order), std::min(cap, kFirstBucketBytes), cap);
+}
+
+GradientBuckets::GradientBuckets(const NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
+                                 std::vector<BucketLayout> layouts, const BucketTotals& before)
+    : group_(std::move(group)), slots_(parameters.size()), totals_(before) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    handles.push_back(parameters[p].second);
     slots_[p].name = parameters[p].first;
     slots_[p].leaf = parameters[p].second.master();
     slots_[p].dtype = slots_[p].leaf.dtype();
   }
-  const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
-  for (BucketLayout& layout : plan_buckets(handles, std::min(cap, kFirstBucketBytes), cap))
-    make_bucket(std::move(layout));
+  for (BucketLayout& layout : layouts) make_bucket(std::move(layout));
   if (!buckets_.empty()) buckets_.back().gradients.is_last = true;  // none while all parameters are frozen
-  for (std::size_t p = 0; p < slots_.size(); ++p) {                 // last: hooks refer to this object
+}
+
+void GradientBuckets::attach(CompleteHook on_complete) {
+  on_complete_ = std::move(on_complete);
+  for (std::size_t p = 0; p < slots_.size(); ++p) {
     Slot& slot = slots_[p];
     if (slot.dtype == slot.view.dtype()) autograd::set_gradient_view(slot.leaf, slot.view);
     slot.hook = autograd::register_leaf_hook(slot.leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
@@ -83,6 +88,10 @@ bool GradientBuckets::fit(const std::vector<nn::Parameter>& parameters) const {
   });
 }
 
+bool GradientBuckets::has_layouts(const std::vector<BucketLayout>& layouts) const {
+  return std::ranges::equal(buckets_, layouts, {}, &Bucket::layout);
+}
+
 // --- a step --------------------------------------------------------------------------------------------------------
 
 void GradientBuckets::begin_step() {
@@ -111,7 +120,7 @@ void GradientBuckets::mark_ready(std::size_t parameter, const Tensor& gradient) 
     }
     raw::copy(gradient, slot.view);
     if (slot.dtype == slot.view.dtype()) slot.leaf.set_grad(slot.view);
-    ++copies_;
+    ++totals_.copies;
   }
   Bucket& bucket = buckets_[slot.bucket];
   set_element(bucket.metadata, slot.flag, slot.used ? 1 : 0);
@@ -194,9 +203,19 @@ void GradientBuckets::drain() {
   }
 }
 
-void GradientBuckets::look_for_done() {
-  while (done_ < launched_ && is_done(buckets_[done_].metadata_work) && is_done(buckets_[done_].gradient_work))
+// The Work of a hook is only looked at: advanced, it may start collectives, and in another order than on other ranks.
+bool GradientBuckets::is_done(const std::shared_ptr<Work>& work) const {
+  return !work || (reduction_->is_one_operation() ? work->is_completed() : work->is_known_complete());
+}
+
+void GradientBuckets::advance() {
+  while (done_ < launched_ && group_->size() > 1) {
+    const Bucket& bucket = buckets_[done_];
+    bool done = false;
+    draining(bucket, "", [&] { done = is_done(bucket.metadata_work) && is_done(bucket.gradient_work); });
+    if (!done) return;
     mark_done();
+  }
 }
 
 void GradientBuckets::mark_done() {
@@ -215,10 +234,11 @@ void GradientBuckets::finish_step(const StepScale& scale, double launched_scale)
       if (!slot.used) slot.leaf.set_grad(slot.view);
     } else {
       set_rounded(slot.leaf, slot.view);
-      ++copies_;
+      ++totals_.copies;
     }
   }
-  ++steps_;
+  ++totals_.steps;
+  for (const Bucket& bucket : buckets_) totals_.reduced_bytes += bytes_of(bucket.memory);
 }
 
 // --- statistics, traces and errors ---------------------------------------------------------------------------------
@@ -233,7 +253,7 @@ void GradientBuckets::explain(Error& error, const Bucket& bucket, const char* do
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
   const std::string all = names(bucket);
   error.add_context(fmt::format("DistributedDataParallel: {}bucket {} of {} of step {}{}", doing,
-                                bucket.gradients.index, buckets_.size(), steps_ + 1,
+                                bucket.gradients.index, buckets_.size(), totals_.steps + 1,
                                 late ? " still misses other ranks' gradients of " + all : " (" + all + ")"));
 }
 
@@ -247,18 +267,16 @@ std::string GradientBuckets::names(const Bucket& bucket) const {
 }
 
 void GradientBuckets::fill(DistributedDataParallelStats& stats) const {
-  std::int64_t bytes = 0;
   for (const Bucket& bucket : buckets_) {
     stats.buckets.push_back({.bytes = bytes_of(bucket.memory),
                              .parameters = bucket.gradients.names,
                              .ready = bucket.ready,
                              .launched = bucket.launched,
                              .done = bucket.done});
-    bytes += stats.buckets.back().bytes;
   }
-  stats.steps = steps_;
-  stats.reduced_bytes = steps_ * bytes;
-  stats.copies = copies_;
+  stats.steps = totals_.steps;
+  stats.reduced_bytes = totals_.reduced_bytes;
+  stats.copies = totals_.copies;
   for (const Slot& slot : slots_) stats.copies += autograd::gradient_copies(slot.leaf);
   const CommunicationOverlap overlap = communication_overlap(stats.buckets);
   stats.overlap = overlap.share();
@@ -268,7 +286,7 @@ void GradientBuckets::fill(DistributedDataParallelStats& stats) const {
 std::vector<std::string> GradientBuckets::unused() const {
   std::vector<std::string> names;
   for (const Slot& slot : slots_) {
-    if (steps_ > 0 && !slot.used) names.push_back(slot.name);
+    if (!slot.used) names.push_back(slot.name);
   }
   return names;
 }

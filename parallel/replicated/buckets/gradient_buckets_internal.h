@@ -17,22 +17,36 @@
 
 namespace lockstep::parallel {
 
+// Totals of all steps so far.
+struct BucketTotals {
+  std::int64_t steps = 0, reduced_bytes = 0;
+  std::int64_t copies = 0;  // of gradients into their bucket or out of it, apart from those that autograd makes
+};
+
 class GradientBuckets {
  public:
-  using Named = std::vector<std::pair<std::string, nn::Parameter>>;
-  using CompleteHook = Callback<void(std::size_t parameter, autograd::Run& run)>;
-  // Plans buckets of at most `cap_mb` MiB. Each backward calls `on_complete` when a parameter's gradient is complete.
-  GradientBuckets(Named parameters, std::shared_ptr<ProcessGroup> group, double cap_mb, CompleteHook on_complete);
-  ~GradientBuckets();  // removes the hooks and views
+  // Plans buckets of at most `cap_mb` MiB, for gradients that become ready in this order.
+  static std::vector<BucketLayout> plan(const NamedParameters& parameters, std::vector<std::size_t> order,
+                                        double cap_mb);
+  // Allocates the buckets; all ranks must do so. `before`: totals of the buckets that these will replace.
+  GradientBuckets(const NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
+                  std::vector<BucketLayout> layouts, const BucketTotals& before = {});
+  ~GradientBuckets();  // detaches
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
+  // Makes the parameters' gradients accumulate here. Each backward calls `on_complete` when one is complete.
+  using CompleteHook = Callback<void(std::size_t parameter, autograd::Run& run)>;
+  void attach(CompleteHook on_complete);
   // Replaces the all-reduce by a hook. Call it only between steps.
   void set_hook(std::shared_ptr<CommHook> hook) { reduction_ = make_hook_reduction(std::move(hook)); }
   // The views that autograd accumulates in, by parameter; undefined for f16 and bf16 parameters, whose view is f32.
   std::vector<Tensor> views() const;
   // False if these are other parameters, or Module::to has changed the dtype or device of one.
   bool fit(const std::vector<nn::Parameter>& parameters) const;
+
+  std::size_t count() const { return buckets_.size(); }
+  bool has_layouts(const std::vector<BucketLayout>& layouts) const;
 
   std::size_t size() const { return slots_.size(); }               // parameters
   DType dtype() const { return buckets_.front().memory.dtype(); }  // of the summary
@@ -60,11 +74,12 @@ class GradientBuckets {
   // Multiplies the gradients by scale.first (divided by the factor that the reduction has applied for
   // `launched_scale`) and by scale.second, and places them in grad() of all parameters that any rank used.
   void finish_step(const StepScale& scale, double launched_scale);
-  // Records which buckets are complete by now, without working on reductions, which would delay backward.
-  void look_for_done();
+  // Advances the reductions in flight, which backends without a thread of their own do only when called, and records
+  // which buckets are complete by now.
+  void advance();
   // -----------------------------------------------------------------------------------------------------------------
 
-  std::int64_t steps() const { return steps_; }
+  const BucketTotals& totals() const { return totals_; }
   void fill(DistributedDataParallelStats& stats) const;
   std::vector<std::string> unused() const;
 
@@ -75,8 +90,8 @@ class GradientBuckets {
     Tensor leaf, view;  // view: of the bucket; f32 for f16 and bf16, rounded once when the step ends
     DType dtype;
     std::size_t bucket = 0;
-    std::int64_t flag = 0;  // element of the metadata: 1 if this rank used the parameter
-    bool ready = false, used = false;
+    std::int64_t flag = 0;            // element of the metadata: 1 if this rank used the parameter
+    bool ready = false, used = true;  // of the step
     HookHandle hook;
   };
 
@@ -85,6 +100,7 @@ class GradientBuckets {
   void draining(const Bucket& bucket, const char* doing, FunctionRef<void()> body);
   void drain();
   void mark_done();
+  bool is_done(const std::shared_ptr<Work>& work) const;
   void trace(TraceKind kind, const Bucket& bucket, std::string_view what) const;
   void explain(Error& error, const Bucket& bucket, const char* doing) const;
   std::string names(const Bucket& bucket) const;
@@ -97,7 +113,7 @@ class GradientBuckets {
   std::vector<Slot> slots_;
   std::size_t launched_ = 0, done_ = 0;  // of the step: buckets launched, and buckets known to be complete
   Clock::time_point start_;              // of the step: when its first gradient was ready
-  std::int64_t steps_ = 0, copies_ = 0;
+  BucketTotals totals_;
 };
 
 }  // namespace lockstep::parallel
