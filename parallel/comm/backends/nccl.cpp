@@ -330,11 +330,9 @@ bool NcclGroup::poll(NcclWork& work) {
 void NcclGroup::wait(NcclWork& work) {
   compute_stream(communicator_->device());
   Deadline deadline(timeout_);
-  for (int turn = 0; !look(work); ++turn) {
-    if (turn < kSpins) {
-      pause(turn);
-      continue;
-    }
+  Spin spin(kSpins);
+  while (!look(work)) {
+    if (spin.next()) continue;
     if (communicator_->watch().is_orphaned())
       return fail(work, "rank 0 is gone: its process has ended, and the store with it", false);
     if (deadline.passed())

@@ -219,7 +219,7 @@ void SharedGroup::put_inline(Operation& op) {
     return inline_finished_ >= read && peer.inline_done.load(std::memory_order_seq_cst) >= read;
   };
   if (!is_free()) {
-    for (int i = 0; i < spins_ && !is_free(); ++i) pause(i);
+    for (Spin spin(spins_); !is_free() && spin.next();) continue;
     Deadline deadline(timeout_);
     while (!is_free()) {
       {

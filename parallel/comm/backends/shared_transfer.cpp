@@ -116,9 +116,7 @@ bool SharedGroup::progress_transfers() {
 
 void SharedGroup::wait(Transfer& transfer) {
   failure_.check_usable(transfer.call());
-  for (int i = 0; i < spins_ && transfer.group; ++i) {
-    if (!progress_transfers()) pause(i);
-  }
+  for (Spin spin(spins_); transfer.group && spin.next();) progress_transfers();
   Deadline deadline(timeout_);
   const WaitingSign sign(control_.rank(rank_));
   while (transfer.group) {

@@ -51,9 +51,8 @@ bool SharedGroup::is_done_by_others(const Operation& op) const {
 void SharedGroup::wait(Operation& op) {
   if (!op.group) return;
   failure_.check_usable(*op.call);
-  for (int i = 0; i < spins_; ++i) {
+  for (Spin spin(spins_); spin.next();) {
     if (advance_to(op)) return;
-    pause(i);
   }
   Deadline deadline(timeout_);
   const WaitingSign sign(control_.rank(rank_));

@@ -1,4 +1,4 @@
-// Waiting for another rank: a turn of a spinning loop, and a sleep that cannot miss its wake-up.
+// Waiting for another rank: a spinning loop, and a sleep that cannot miss its wake-up.
 #pragma once
 
 #include <sched.h>
@@ -10,15 +10,38 @@
 
 namespace lockstep::parallel {
 
-// After 200 turns yields the core now and then, because the rank that is waited for may need it.
-inline void pause(int turn) {
-  if (turn > 200 && turn % 50 == 0) sched_yield();
+// A wait that checks again and again: `for (Spin spin(turns); spin.next();)`. Ends after `turns` turns, or earlier if
+// other processes use the cores: each yield then costs a time slice of several milliseconds.
+class Spin {
+ public:
+  explicit Spin(int turns) : turns_(turns) {}
+
+  // Returns whether to check once more, after a pause.
+  bool next() {
+    if (turn_ >= turns_) return false;
+    if (turn_++ == 0) return true;
+    // Yields the core now and then, because the rank that is waited for may need it.
+    if (turn_ > 200 && turn_ % 50 == 0 && !yield()) return false;
 #if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+    asm volatile("yield");
 #endif
-}
+    return true;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLongest{1};
+
+  // Returns whether the core came back soon.
+  bool yield() {
+    const auto before = std::chrono::steady_clock::now();
+    sched_yield();
+    return std::chrono::steady_clock::now() - before < kLongest;
+  }
+
+  int turns_, turn_ = 0;
+};
 
 // During its lifetime every rank that changes shared state increments `events` and wakes this rank. Check the awaited
 // condition again before `sleep`, which returns immediately if there was an event since construction.
