@@ -6,22 +6,20 @@
 #include <chrono>
 
 #include "lockstep/parallel/comm/backends/control_internal.h"
-#include "lockstep/parallel/comm/backends/futex_internal.h"
 
 namespace lockstep::parallel {
 
-// A wait that checks again and again: `for (Spin spin(turns); spin.next();)`. Ends after `turns` turns, or earlier if
-// other processes use the cores: each yield then costs a time slice of several milliseconds.
+// A wait that checks again and again, up to `turns` times. Ends earlier if other processes use the cores: each yield
+// then costs a time slice of several milliseconds.
 class Spin {
  public:
   explicit Spin(int turns) : turns_(turns) {}
 
-  // Returns whether to check once more, after a pause.
+  // Pauses before the next check. Returns false if the wait should sleep instead.
   bool next() {
     if (turn_ >= turns_) return false;
-    if (turn_++ == 0) return true;
     // Yields the core now and then, because the rank that is waited for may need it.
-    if (turn_ > 200 && turn_ % 50 == 0 && !yield()) return false;
+    if (++turn_ > 200 && turn_ % 50 == 0 && !yield()) return false;
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -55,23 +53,14 @@ class Sleeper {
   ~Sleeper() { header_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
-  void sleep(std::chrono::milliseconds longest) { futex_wait(header_.events, seen_, longest); }
+  void sleep(std::chrono::milliseconds longest);
 
  private:
   ControlHeader& header_;
   std::uint32_t seen_;
 };
 
-// During its lifetime this rank may publish which rank it waits for.
-class WaitingSign {
- public:
-  explicit WaitingSign(RankState& own) : own_(own) {}
-  ~WaitingSign() { own_.waits_for.store(0, std::memory_order_relaxed); }
-  WaitingSign(const WaitingSign&) = delete;
-  WaitingSign& operator=(const WaitingSign&) = delete;
-
- private:
-  RankState& own_;
-};
+// Wakes all sleeping ranks, in any process. Call it after a change to the shared state.
+void wake_sleepers(ControlHeader& header);
 
 }  // namespace lockstep::parallel
