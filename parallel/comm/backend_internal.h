@@ -54,6 +54,7 @@ inline constexpr Flow kFlows[] = {
     {.to_root = true},                      // send
     {.from_root = true},                    // recv
 };
+static_assert(std::size(kFlows) == static_cast<std::size_t>(Kind::kRecv) + 1);
 
 // One operation. Its tensors are contiguous and have one device and one dtype; `in` may be `out`.
 struct Call {
