@@ -1,5 +1,7 @@
 #include "lockstep/parallel/comm/backend_internal.h"
 
+#include <algorithm>
+
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -21,52 +23,62 @@ const char* order_text(Reduction order) {
 }
 
 raw::CombineOp combine_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return raw::CombineOp::kMin;
-    case ReduceOp::kMax:
-      return raw::CombineOp::kMax;
-    case ReduceOp::kProduct:
-      return raw::CombineOp::kProduct;
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      break;
-  }
-  return raw::CombineOp::kSum;
+  using enum raw::CombineOp;
+  constexpr raw::CombineOp kOps[] = {kSum, kSum, kMin, kMax, kProduct};
+  return kOps[static_cast<std::size_t>(op)];
+}
+
+Range share_of(std::int64_t count, DType dtype, int r, int n) {
+  const auto line = static_cast<std::int64_t>(64 / item_size(dtype));
+  const std::int64_t lines = (count + line - 1) / line;
+  return {std::min(count, lines * r / n * line), std::min(count, lines * (r + 1) / n * line)};
+}
+
+void combine(const Call& call, std::span<const void* const> inputs, std::span<void* const> outputs, std::int64_t first,
+             std::int64_t count, bool in_turn) {
+  raw::combine({.inputs = inputs,
+                .outputs = outputs,
+                .dtype = call.dtype,
+                .op = combine_op(call.op),
+                .scale = call.scale,
+                .in_turn = in_turn},
+               first, count);
 }
 
 void Backend::record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const {
   const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  const auto range = [&](int r) { return (call.count * (r + 1) / size() - call.count * r / size()) * item; };
-  const auto to_all_others = [&](auto bytes) {
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank()) traffic.add(rank(), r, phase, bytes(r));
-    }
-  };
-  const auto part = [&](int) { return call.count * item; };
-  switch (call.kind) {
-    case Kind::kAllReduce:
-      return to_all_others([&](int r) { return range(r) + range(rank()); });
-    case Kind::kAllGather:
-    case Kind::kReduceScatter:
-      return to_all_others(part);
-    case Kind::kAllToAll:
-      if (call.in_parts.empty()) return to_all_others(part);
-      return to_all_others([&](int r) { return call.in_parts[static_cast<std::size_t>(r)] * item; });
-    case Kind::kBroadcast:
-    case Kind::kScatter:
-      if (rank() == call.root) to_all_others(part);
-      return;
-    case Kind::kReduce:
-    case Kind::kGather:
-    case Kind::kSend:
-      if (rank() != call.root) traffic.add(rank(), call.root, phase, call.count * item);
-      return;
-    case Kind::kRecv:
-    case Kind::kBarrier:
-    case Kind::kEmpty:
-      return;
+  const auto range = [&](int r) { return call.count * (r + 1) / size() - call.count * r / size(); };
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank() || !call.sends(rank()) || !call.receives(r)) continue;
+    const std::int64_t elements = call.kind == Kind::kAllReduce ? range(r) + range(rank())
+                                  : call.in_parts.empty()       ? call.count
+                                                                : call.in_parts[static_cast<std::size_t>(r)];
+    traffic.add(rank(), r, phase, elements * item);
   }
+}
+
+std::uint64_t signature_of(const Call& call) {
+  const Kind kind = call.is_message() ? Kind::kSend : call.kind;
+  const int root = call.is_message() ? 0 : call.root;
+  return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
+         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
+         static_cast<std::uint64_t>(root) << 32;
+}
+
+std::string call_text(std::uint64_t signature, std::uint64_t count) {
+  const auto byte = [&](int at) { return static_cast<std::uint8_t>(signature >> 8 * at); };
+  if (byte(0) > static_cast<std::uint8_t>(Kind::kRecv) || byte(1) >= kDTypeCount ||
+      byte(2) > static_cast<std::uint8_t>(ReduceOp::kProduct))
+    return "something else";
+  const auto kind = static_cast<Kind>(byte(0));
+  const char* const order = order_text(static_cast<Reduction>(byte(3)));
+  if (kind == Kind::kBarrier) return "barrier";
+  if (kind == Kind::kEmpty) return fmt::format("empty of {} bytes", count);
+  std::string text = fmt::format("{} of {} {}", name(kind), count, lockstep::name(static_cast<DType>(byte(1))));
+  const Flow& flow = kFlows[byte(0)];
+  if (flow.reduces) text += fmt::format(" ({}{}{})", name(static_cast<ReduceOp>(byte(2))), *order ? ", " : "", order);
+  if ((flow.from_root || flow.to_root) && kind != Kind::kSend) text += fmt::format(" with root {}", signature >> 32);
+  return text;
 }
 
 std::string Call::describe() const {

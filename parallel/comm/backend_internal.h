@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +34,28 @@ const char* name(ReduceOp op);  // "sum"
 const char* order_text(Reduction order);
 raw::CombineOp combine_op(ReduceOp op);
 
+// How an operation moves data. For send and recv the root is the other rank.
+struct Flow {
+  bool from_root = false, to_root = false;   // the root alone sends, or receives; otherwise all ranks do
+  bool in_parts = false, out_parts = false;  // `in` has a part for each rank that receives, `out` one of each sender
+  bool reduces = false;                      // the ranks' parts are combined
+};
+inline constexpr Flow kFlows[] = {
+    {.from_root = true},                    // broadcast
+    {.reduces = true},                      // all_reduce
+    {.to_root = true, .reduces = true},     // reduce
+    {.out_parts = true},                    // all_gather
+    {.to_root = true, .out_parts = true},   // gather
+    {.from_root = true, .in_parts = true},  // scatter
+    {.in_parts = true, .reduces = true},    // reduce_scatter
+    {.in_parts = true, .out_parts = true},  // all_to_all
+    {},                                     // barrier
+    {},                                     // empty
+    {.to_root = true},                      // send
+    {.from_root = true},                    // recv
+};
+static_assert(std::size(kFlows) == static_cast<std::size_t>(Kind::kRecv) + 1);
+
 // One operation. Its tensors are contiguous and have one device and one dtype; `in` may be `out`.
 struct Call {
   Kind kind = Kind::kBarrier;
@@ -53,9 +75,31 @@ struct Call {
   std::vector<std::int64_t> in_parts = {}, out_parts = {};
 
   bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+  const Flow& flow() const { return kFlows[static_cast<std::size_t>(kind)]; }
+  bool sends(int from) const { return !flow().from_root || from == root; }
+  bool receives(int to) const { return !flow().to_root || to == root; }
+  std::size_t bytes() const { return static_cast<std::size_t>(count) * item_size(dtype); }  // of one rank's part
   // "all_reduce #12 on rank 0 (f32, 1024 elements)", "send #3 to rank 1 on rank 0 (f32, 1024 elements)"
   std::string describe() const;
 };
+
+// The parts of a call that must be equal on all ranks, besides count and detail: kind, dtype, operator, order and root.
+// A send and its recv have one signature.
+std::uint64_t signature_of(const Call& call);
+// Describes a call: "all_reduce of 10 f32 (sum)". Peers may send anything, so any numbers are allowed.
+std::string call_text(std::uint64_t signature, std::uint64_t count);
+
+// Elements [begin, end).
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t count() const { return end - begin; }
+};
+// Range r of n of `count` elements, aligned to cache lines of 64 bytes.
+Range share_of(std::int64_t count, DType dtype, int r, int n);
+// outputs[j] becomes the call's reduction of all `inputs`, in elements [first, first + count); `in_turn`: one after
+// another instead of in canonical order.
+void combine(const Call& call, std::span<const void* const> inputs, std::span<void* const> outputs, std::int64_t first,
+             std::int64_t count, bool in_turn = false);
 
 // Number of operations, and of small ones, that can be in flight before starting another may wait for other ranks.
 inline constexpr std::size_t kInFlight = 32, kSmallInFlight = 4;
@@ -63,10 +107,10 @@ inline constexpr std::int64_t kSmallBytes = 4096;
 
 class Backend {
  public:
+  explicit Backend(const Rendezvous& place) : rank_(place.rank), size_(place.size) {}
   virtual ~Backend() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual const std::string& name() const = 0;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   // The device on which operations of tensors on `device` run. If it differs, tensors are copied there and back.
   virtual Device device_for(Device device) const { return device.is_cpu() ? device : Device(); }
   // Whether all_to_all may have parts of different sizes.
@@ -80,6 +124,9 @@ class Backend {
   // Adds the bytes that this rank sends for `call`. By default by the closed forms that docs/parallel.md derives:
   // every reduction has an owner for each element, and range r of the elements belongs to rank r.
   virtual void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const;
+
+ protected:
+  const int rank_, size_;
 };
 
 // Makes a backend from the user's options and the result of the rendezvous. Meanwhile waits on the store end when a

@@ -2,7 +2,6 @@
 
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -19,8 +18,6 @@ GpuIdentity decode(const std::string& text, int rank) {
 }
 
 }  // namespace
-
-std::string machine_mark() { return boot_id(); }
 
 std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const GpuIdentity& own) {
   const auto key = [](int r) { return fmt::format("gpu/{}", r); };

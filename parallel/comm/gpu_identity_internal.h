@@ -9,14 +9,12 @@
 namespace lockstep::parallel {
 
 struct GpuIdentity {
-  std::string host;  // boot id of the host
+  std::string host;  // boot_id()
   std::string uuid;  // of the GPU or MIG instance
   std::string name;  // the rank's name of the device, for example "cuda:1"
   bool is_same_gpu(const GpuIdentity& other) const { return host == other.host && uuid == other.uuid; }
 };
 
-// Returns this host's value of GpuIdentity::host.
-std::string machine_mark();
 // Exchanges identities over the store and returns those of all ranks. Throws CommTimeout if one is missing.
 std::vector<GpuIdentity> exchange_gpus(Store& store, int rank, int size, const GpuIdentity& own);
 // Returns true if two ranks use one GPU. Throws InvalidArgument, naming both ranks, unless `allow_shared`.

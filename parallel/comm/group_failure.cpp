@@ -13,6 +13,22 @@ void GroupFailure::check_usable(const Call& call) const {
   if (*this) GroupFailure(fmt::format("{}: the group has failed before: {}", call.describe(), text_), late_).raise();
 }
 
+std::string poison_text(Poison reason, int culprit, const std::string& lost) {
+  switch (reason) {
+    case Poison::kLost:
+      return fmt::format("rank {} is gone{}{}", culprit, lost.empty() ? "" : ": ", lost);
+    case Poison::kLeft:
+    case Poison::kLeftByError:
+      return fmt::format("rank {} has left the group", culprit);
+    case Poison::kLate:
+      return fmt::format("rank {} did not arrive in time, as another rank reports", culprit);
+    case Poison::kDisagreed:
+      return fmt::format("ranks disagree: rank {} called another operation, as another rank reports", culprit);
+    default:
+      return fmt::format("the group has failed because of rank {}", culprit);
+  }
+}
+
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why) {
   return fmt::format("{}: not complete after {} ms: {}", call.describe(), timeout.count(), why);
 }

@@ -31,16 +31,28 @@ class GroupFailure {
   bool late_ = false;
 };
 
+// The reason of a failure, as one rank reports it to the others.
+enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError };
+// For example "rank 2 has left the group". `lost` says what happened to a lost rank, or is empty. `reason` may be any
+// number.
+std::string poison_text(Poison reason, int culprit, const std::string& lost);
+
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);
 // Appends an entry such as "rank 1 has not arrived" to a list.
 void append_rank(std::string& list, int rank, const char* what);
 
-// An operation that its group completes or fails. `Group` has a member wait(operation).
-template <class Group>
+// An operation that its group completes or fails. `Group` has members wait(operation) and poll(operation), which
+// returns whether the operation has ended.
+template <class Group, class Operation>
 class GroupWork : public Work {
  public:
   explicit GroupWork(Group* group) : group(group) {}
+  void wait() final {
+    if (group) group->wait(static_cast<Operation&>(*this));
+    failure.check();
+  }
+  bool is_completed() final { return !group || group->poll(static_cast<Operation&>(*this)); }
 
   void fail(GroupFailure why) {
     failure = std::move(why);

@@ -9,9 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/comm/gpu_identity_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -25,7 +26,7 @@ std::string key_of(const char* what, int rank) { return fmt::format("watch/{}/{}
 std::string process_space() {
   char space[64] = {};
   const ssize_t size = ::readlink("/proc/self/ns/pid", space, sizeof(space));
-  return machine_mark() + " " + std::string(space, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return boot_id() + " " + std::string(space, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
 }
 
 // True if the mark names another process of this host, and that process has ended.
@@ -37,12 +38,10 @@ bool has_ended(const std::string& mark) {
       std::from_chars(digits.data(), digits.data() + digits.size(), process).ec != std::errc() || process <= 0 ||
       process == ::getpid() || mark.substr(end + 1) != process_space())
     return false;
-  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
-  if (fd < 0) return errno == ESRCH;
-  pollfd entry{fd, POLLIN, 0};
-  const bool ended = ::poll(&entry, 1, 0) > 0;
-  ::close(fd);
-  return ended;
+  const Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!watched) return errno == ESRCH;
+  pollfd entry{watched.get(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
 }
 
 }  // namespace

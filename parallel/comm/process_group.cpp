@@ -143,8 +143,7 @@ std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
 
 std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
   check_reduction("all_reduce", tensor, op);
-  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
-  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op, .scale = scale}, tensor, tensor);
+  return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .op = op}, tensor, tensor);
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
@@ -157,8 +156,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, doub
 std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
   check_reduction("reduce", tensor, op);
   check_rank("reduce", "root", root);
-  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
-  const Call call{.kind = Kind::kReduce, .count = tensor.numel(), .op = op, .scale = scale, .root = root};
+  const Call call{.kind = Kind::kReduce, .count = tensor.numel(), .op = op, .root = root};
   return start(call, tensor, rank() == root ? tensor : Tensor());
 }
 
@@ -205,8 +203,7 @@ std::shared_ptr<Work> ProcessGroup::scatter(const Tensor& out, const std::vector
 std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op) {
   check_reduction("reduce_scatter", in, op);
   check_pair("reduce_scatter", out, in, 1, size());
-  const double scale = op == ReduceOp::kAvg ? 1.0 / size() : 1;
-  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op, .scale = scale}, in, out);
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op}, in, out);
 }
 
 std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options) {

@@ -14,43 +14,33 @@ namespace {
 
 constexpr std::size_t kPinnedPage = 4096;  // each block is pinned alone, so no two share a page
 
-// Pins host memory during its lifetime, if possible.
-class Pin {
- public:
-  Pin(void* data, std::size_t bytes, Device gpu)
-      : accelerator_(accelerator(gpu)), data_(data), pinned_(bytes > 0 && accelerator_.pin_host(data, bytes)) {}
-  ~Pin() {
-    if (pinned_) accelerator_.unpin_host(data_);
-  }
-  Pin(const Pin&) = delete;
-  Pin& operator=(const Pin&) = delete;
-
- private:
-  Accelerator& accelerator_;
-  void* data_;
-  bool pinned_;
-};
+// Pins host memory until the result is destroyed; null if that is not possible.
+std::shared_ptr<void> pin(void* data, std::size_t bytes, Device gpu) {
+  Accelerator& owner = accelerator(gpu);
+  if (bytes == 0 || !owner.pin_host(data, bytes)) return nullptr;
+  return {data, [&owner](void* pinned) { owner.unpin_host(pinned); }};
+}
 
 struct HostBlock {
   HostBlock(std::size_t bytes, Device gpu) : data(std::aligned_alloc(kPinnedPage, bytes), std::free) {
     if (!data) throw DeviceError(fmt::format("cpu: out of memory: {} bytes asked for", bytes));
-    pin = std::make_unique<Pin>(data.get(), bytes, gpu);
+    pinned = pin(data.get(), bytes, gpu);
   }
   std::unique_ptr<void, void (*)(void*)> data;
-  std::unique_ptr<Pin> pin;  // destroyed first
+  std::shared_ptr<void> pinned;  // destroyed first
 };
 
 }  // namespace
 
 struct Staging::Pair {
   Ref<Storage> here, there;
-  std::unique_ptr<Pin> pin;  // destroyed first
+  std::shared_ptr<void> pinned;  // destroyed first
 };
 
 Ref<Storage> Staging::mirror(Ref<Storage> there, Device device) {
   const auto pair = std::make_shared<Pair>();
   pair->here = Storage::allocate(there->bytes(), device);
-  if (there->device().is_cpu()) pair->pin = std::make_unique<Pin>(there->data(), there->bytes(), device);
+  if (there->device().is_cpu()) pair->pinned = pin(there->data(), there->bytes(), device);
   pair->there = std::move(there);
   std::erase_if(pairs_, [](const auto& old) { return old.expired(); });
   pairs_.push_back(pair);
@@ -96,8 +86,8 @@ std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device on) {
                  to.numel() * static_cast<std::int64_t>(item_size(to.dtype())));
   };
   const Tensor in = call.in, out = call.out;
-  const bool sends = call.kind != Kind::kBroadcast || rank() == call.root;
-  const bool receives = out.defined() && (call.kind != Kind::kBroadcast || rank() != call.root);
+  const bool sends = call.sends(rank());
+  const bool receives = out.defined() && (call.kind != Kind::kBroadcast || !sends);
   const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
   if (in.defined()) call.in = staging_->place_for(in, on);
   if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, on);

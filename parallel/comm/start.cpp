@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/parallel/comm/traced_work_internal.h"
 #include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 
@@ -41,6 +41,46 @@ class Then final : public Work {
  private:
   std::shared_ptr<Work> work_;
   Callback<void()> finish_;
+};
+
+// Records its operation in the trace.
+class TracedWork final : public Work {
+ public:
+  // `name` must stay valid until the process ends.
+  TracedWork(std::shared_ptr<Work> work, const char* name, TraceTime launched, const TraceLabels& labels)
+      : work_(std::move(work)), name_(name), launched_(launched), labels_(labels) {}
+
+  void wait() override {
+    const TraceTime begin = now();
+    work_->wait();
+    trace_wait(begin);
+    complete();
+  }
+  bool is_completed() override {
+    const TraceTime begin = now();
+    if (!work_->is_completed()) return false;
+    trace_wait(begin);  // this rank may have done the operation's work
+    complete();
+    return true;
+  }
+  bool is_known_complete() override {
+    if (!work_->is_known_complete()) return false;
+    complete();
+    return true;
+  }
+
+ private:
+  TraceTime now() const { return launched_ ? TraceTime::now() : TraceTime(); }
+  void trace_wait(TraceTime begin) const {
+    trace_event(TraceKind::kWait, name_, begin,
+                {.to = labels_.to, .id = labels_.id, .phase = labels_.phase, .group = labels_.group});
+  }
+  void complete() { trace_event(TraceKind::kCollective, name_, std::exchange(launched_, {}), labels_); }
+
+  std::shared_ptr<Work> work_;
+  const char* name_;
+  TraceTime launched_;  // empty once the operation is complete
+  TraceLabels labels_;
 };
 
 // Runs an operation in a group of one rank, as a copy or as a reduction of one value.
@@ -86,8 +126,8 @@ std::uint64_t detail_of(const Call& call) {
 }
 
 bool is_floating_sum(const Call& call) {
-  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduce || call.kind == Kind::kReduceScatter;
-  return reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) && is_floating_point(call.dtype);
+  return call.flow().reduces && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg) &&
+         is_floating_point(call.dtype);
 }
 
 }  // namespace
@@ -108,6 +148,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   if (out.defined()) raw::require_writable(kind, out);
   call.number = next_number(call);
   call.rank = rank();
+  if (call.op == ReduceOp::kAvg) call.scale = 1.0 / size();
   pack_tensors(call, in, out);
   if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
   call.detail = detail_of(call);

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <exception>
 
-#include "lockstep/parallel/comm/backends/poison_internal.h"
 #include "lockstep/parallel/simulate/collective_hops_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -13,7 +12,7 @@
 namespace lockstep::parallel {
 
 struct HopGroup::Head {
-  std::uint64_t number = 0, kind = 0, dtype = 0, op = 0, root = 0, count = 0, detail = 0, algorithm = 0, simulated = 0;
+  std::uint64_t number = 0, signature = 0, count = 0, detail = 0, algorithm = 0, simulated = 0;
   double seconds = 0;
 };
 
@@ -30,15 +29,8 @@ Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-void HopWork::wait() {
-  if (group) group->wait(*this);
-  failure.check();
-}
-
-bool HopWork::is_completed() { return !group || group->poll(*this); }
-
 HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
-    : rank_(place.rank), size_(place.size), options_(options.backend_options.get<SimOptions>()),
+    : Backend(place), options_(options.backend_options.get<SimOptions>()),
       network_free_(static_cast<std::size_t>(place.size), 0) {
   const auto part = [&](const char* prefix) {
     Rendezvous own = place;
@@ -118,10 +110,7 @@ std::shared_ptr<Work> HopGroup::start_transfer(Call call) {
 void HopGroup::send_head(HopWork& work) {
   const Call& call = work.call;
   const Head head{.number = call.number,
-                  .kind = static_cast<std::uint64_t>(call.kind),
-                  .dtype = static_cast<std::uint64_t>(call.dtype),
-                  .op = static_cast<std::uint64_t>(call.op),
-                  .root = static_cast<std::uint64_t>(call.root),
+                  .signature = signature_of(call),
                   .count = static_cast<std::uint64_t>(call.count),
                   .detail = call.detail,
                   .algorithm = static_cast<std::uint64_t>(options_.algorithm),
@@ -210,10 +199,7 @@ bool HopGroup::poll(const HopWork& work) {
 void HopGroup::compare_heads(HopWork& work) {
   std::vector<Head> heads(static_cast<std::size_t>(size()));
   std::memcpy(heads.data(), work.heads.raw_data(), heads.size() * sizeof(Head));
-  const auto text = [](const Head& head) {
-    return Announcement{.kind = head.kind, .dtype = head.dtype, .op = head.op, .root = head.root, .count = head.count}
-        .text();
-  };
+  const auto text = [](const Head& head) { return call_text(head.signature, head.count); };
   const auto options_text = [](const Head& head) {
     return fmt::format("algorithm {} and {} simulation", parallel::name(static_cast<Algorithm>(head.algorithm)),
                        head.simulated ? "a" : "no");

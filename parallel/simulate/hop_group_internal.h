@@ -21,11 +21,9 @@ namespace lockstep::parallel {
 
 class HopGroup;
 
-class HopWork final : public GroupWork<HopGroup> {
+class HopWork final : public GroupWork<HopGroup, HopWork> {
  public:
   HopWork(HopGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
-  void wait() override;
-  bool is_completed() override;
   bool is_known_complete() override { return !group; }
 
   struct Arriving {
@@ -49,16 +47,13 @@ class HopGroup final : public Backend {
  public:
   HopGroup(const InitOptions& options, const Rendezvous& place);
   ~HopGroup() override;
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
   std::shared_ptr<Work> start(Call call) override;
   void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const override;
 
  private:
-  friend class HopWork;
+  friend class GroupWork<HopGroup, HopWork>;
   struct Head;
   std::shared_ptr<Work> start_transfer(Call call);
   void send_head(HopWork& work);
@@ -73,8 +68,6 @@ class HopGroup final : public Backend {
   void wait(HopWork& work);
   bool poll(const HopWork& work);
 
-  const std::string name_ = "sim";
-  int rank_, size_;
   SimOptions options_;
   std::unique_ptr<Backend> messages_, plain_;
   std::deque<std::shared_ptr<HopWork>> queue_;

@@ -17,8 +17,8 @@ std::shared_ptr<Post> with_message_group(int size, bool waits, const std::functi
                                          std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   const auto post = std::make_shared<Post>(size);
   run_threads(size, [&](int rank) {
-    par::MessageGroup group("messages", {.timeout = timeout, .reduction = par::Reduction::kCanonical},
-                            {.rank = rank, .size = size}, std::make_unique<PostTransport>(post, rank, waits));
+    par::MessageGroup group({.timeout = timeout, .reduction = par::Reduction::kCanonical}, {.rank = rank, .size = size},
+                            std::make_unique<PostTransport>(post, rank, waits));
     fn(group);
   });
   return post;
@@ -168,7 +168,7 @@ TEST_CASE("messages: a rank that leaves after its headers arrived, while others 
     run_threads(3, [&](int rank) {
       const ls::Tensor t = ls::zeros({100});
       const auto join = [&] {
-        return std::make_unique<par::MessageGroup>("messages", par::InitOptions{.timeout = std::chrono::minutes(1)},
+        return std::make_unique<par::MessageGroup>(par::InitOptions{.timeout = std::chrono::minutes(1)},
                                                    par::Rendezvous{.rank = rank, .size = 3},
                                                    std::make_unique<PostTransport>(post, rank, waits));
       };

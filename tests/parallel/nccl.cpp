@@ -1,6 +1,7 @@
 // Tests of nccl that need no GPU: which ranks may share a GPU, and the errors for missing parts.
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
+#include "lockstep/tensor/file_internal.h"
 #include "tests/support/groups.h"
 
 namespace {
@@ -42,12 +43,12 @@ TEST_CASE("two ranks on one GPU are an error that names both, unless it is allow
 TEST_CASE("ranks exchange their GPUs through the store, and malformed entries are refused") {
   par::InProcessStore store;
   store.set("gpu/0", "host\nGPU-1\ncuda:3");
-  const auto all = par::exchange_gpus(store, 1, 2, {par::machine_mark(), "GPU-2", "cuda:0"});
+  const auto all = par::exchange_gpus(store, 1, 2, {ls::boot_id(), "GPU-2", "cuda:0"});
   REQUIRE(all.size() == 2);
   CHECK(all[0].host == "host");
   CHECK(all[0].uuid == "GPU-1");
   CHECK(all[0].name == "cuda:3");
-  CHECK(all[1].host == par::machine_mark());
+  CHECK(all[1].host == ls::boot_id());
   CHECK(!all[0].is_same_gpu(all[1]));
   for (const std::string& wrong : {std::string(), std::string("GPU-1"), "a\nb\n" + std::string(300, 'c')}) {
     store.set("gpu/0", wrong);

@@ -386,7 +386,7 @@ class GlooTransport final : public Transport {
 std::unique_ptr<Backend> make_gloo(const InitOptions& options, const Rendezvous& place) {
   LOCKSTEP_CHECK(place.store, "init_process_group: the backend gloo needs a store; use env://");
   try {
-    return std::make_unique<MessageGroup>("gloo", options, place, std::make_unique<GlooTransport>(options, place));
+    return std::make_unique<MessageGroup>(options, place, std::make_unique<GlooTransport>(options, place));
   } catch (const gloo::Exception& error) {
     throw CommError(fmt::format("init_process_group: gloo could not connect rank {} with the others: {}", place.rank,
                                 error.what()));

@@ -116,8 +116,8 @@ std::shared_ptr<LocalGroup> join(const Rendezvous& place) {
 std::unique_ptr<Backend> make_local(const InitOptions& options, const Rendezvous& place) {
   LOCKSTEP_CHECK(place.size <= kMaxLocalRanks, "local: {} ranks, at most {}", place.size, kMaxLocalRanks);
   const std::shared_ptr<LocalGroup> group = join(place);
-  return std::make_unique<SharedGroup>("local", options, place,
-                                       std::make_unique<LocalMemory>(group, place.rank, place.size), group->control);
+  return std::make_unique<SharedGroup>(options, place, std::make_unique<LocalMemory>(group, place.rank, place.size),
+                                       group->control);
 }
 
 }  // namespace lockstep::parallel

@@ -11,7 +11,7 @@ constexpr std::chrono::seconds kNewsPatience{1};        // a failing rank report
 constexpr std::chrono::milliseconds kUntilSilent{500};  // a waiting rank answers questions much more often
 constexpr std::chrono::milliseconds kUntilSent{200};    // for sending a failure report
 constexpr std::chrono::milliseconds kBetweenAnswers{1};
-constexpr std::uint8_t kQuestion = 1, kAnswer = 2;
+constexpr std::int32_t kQuestion = 1, kAnswer = 2;
 
 bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }
 
@@ -24,8 +24,7 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
     return parcel && parcel->peer() == peer && (transport_->blocks() || !transport_->finish(*parcel, nullptr));
   };
   if (!work.begun) {
-    if (peer < work.heard || work.call.kind == Kind::kSend || (work.call.kind == Kind::kRecv && peer != work.call.root))
-      return false;
+    if (peer < work.heard || !hears_from(work.call, peer)) return false;
     const Mailbox::Slot& slot = mailbox_of(work, peer).slots.front();
     return !slot.parcel || is_missed(slot.parcel);
   }
@@ -42,9 +41,8 @@ void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline&
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
     Deadline patience(kNewsPatience);
-    Failure failure;
-    const bool told = hear_of_failure(work, peer, &patience, &failure);
-    if (told ? !has_left(failure.reason) : is_needed(work, peer))
+    const std::optional<Failure> report = report_of(work, peer, &patience);
+    if (report ? !has_left(report->reason) : is_needed(work, peer))
       throw PeerLost{peer, "its connection is closed", false};
   }
   if (deadline.passed()) throw PeerLost{waited_for, "", true};
@@ -56,15 +54,14 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
   lane.is_driven = true;
   lock.unlock();
   try {
-    Failure failure;
     int needed = kNobody;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      const bool told = hear_of_failure(*front, peer, nullptr, &failure);
+      const std::optional<Failure> report = report_of(*front, peer, nullptr);
       const bool is_missed = is_needed(*front, peer);  // after the report: earlier messages have been received by then
       if (is_missed && needed == kNobody) needed = peer;
-      if (!told || (has_left(failure.reason) && !is_missed)) continue;  // the rank has done its part
-      fail(failure);
+      if (!report || (has_left(report->reason) && !is_missed)) continue;  // the rank has done its part
+      fail(*report);
       break;
     }
     lane.waits_for.store(needed, std::memory_order_relaxed);
@@ -90,14 +87,17 @@ void MessageGroup::fail(const Failure& failure) {
   transport_->hang_up(true);
 }
 
+MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison reason, int culprit,
+                                               const std::string& lost) {
+  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, culprit, lost))};
+}
+
 MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
   if (lost.late) return explain_delay(work, std::max(lost.peer, 0));
-  Failure failure{Poison::kLost, lost.peer, ""};
   Deadline patience(kNewsPatience);
-  if (lost.peer >= 0 && hear_of_failure(work, lost.peer, &patience, &failure))
-    return failure.reason == Poison::kLeftByError ? explain_departure(work, failure) : failure;
-  failure.message = fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, lost.peer, lost.why));
-  return failure;
+  const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &patience) : std::nullopt;
+  if (!report) return failure_of(work, Poison::kLost, lost.peer, lost.why);
+  return report->reason == Poison::kLeftByError ? explain_departure(work, *report) : *report;
 }
 
 // Explains a rank that left because of an error. If the error was the end of a third rank, seen in another group, that
@@ -106,11 +106,9 @@ MessageGroup::Failure MessageGroup::explain_departure(const MessageWork& work, c
   for (Deadline patience(kUntilSilent); transport_->blocks() && !patience.passed();) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || peer == departure.culprit || !transport_->is_closed(peer)) continue;
-      Failure failure;
-      if (!hear_of_failure(work, peer, &patience, &failure))
-        failure = {Poison::kLost, peer,
-                   fmt::format("{}: {}", work.call.describe(), poison_text(Poison::kLost, peer, ""))};
-      if (!has_left(failure.reason)) return failure;
+      const std::optional<Failure> report = report_of(work, peer, &patience);
+      if (!report) return failure_of(work, Poison::kLost, peer);
+      if (!has_left(report->reason)) return *report;
     }
     std::this_thread::sleep_for(kBetweenAnswers);
   }
@@ -134,8 +132,11 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
   const bool has_begun = late.empty();
   if (has_begun) late.push_back(waited_for);
   const std::vector<int> silent = find_silent(late);
-  Failure failure{Poison::kLate, silent.front(), ""};
-  if (hear_from_any(work, &failure)) return failure;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const std::optional<Failure> report = report_of(work, peer, nullptr);
+    if (report && !has_left(report->reason)) return *report;
+  }
   std::string text;
   for (const int peer : silent) {
     const bool is_late = std::ranges::find(late, peer) != late.end();
@@ -145,13 +146,12 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
                 : transfer   ? "did not answer"
                              : "does not finish its part");
   }
-  failure.message = not_complete(work.call, timeout_, text);
-  return failure;
+  return {Poison::kLate, silent.front(), not_complete(work.call, timeout_, text)};
 }
 
 // --- questions between waiting ranks --------------------------------------------------------------------------------
 
-void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
+void MessageGroup::send_sign(std::int32_t kind, int to, int waits_for) {
   while (!own_signs_.empty()) {
     try {
       if (!transport_->finish(*own_signs_.front().parcel, nullptr)) break;
@@ -160,12 +160,9 @@ void MessageGroup::send_sign(std::uint8_t kind, int to, int waits_for) {
     }
     own_signs_.pop_front();
   }
-  Sign& sign = own_signs_.emplace_back();
-  sign.head.kind = kind;
-  sign.head.root = rank_;
-  sign.head.tag = waits_for;
+  Sign& sign = own_signs_.emplace_back(Sign{{kind, rank_, waits_for}, nullptr});
   try {
-    sign.parcel = transport_->send(to, Channel::kQuestions, &sign.head, sizeof(Head));
+    sign.parcel = transport_->send(to, Channel::kQuestions, &sign.note, sizeof(Note));
   } catch (const PeerLost&) {
     own_signs_.pop_back();
   }
@@ -176,19 +173,19 @@ void MessageGroup::answer_questions() {
   const std::lock_guard lock(news_mutex_);
   try {
     while (transport_->finish(*question_parcel_, nullptr)) {
-      const Head got = question_;
-      question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Head));
-      if (got.root < 0 || got.root >= size_ || got.root == rank_) continue;
+      const Note got = question_;
+      question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Note));
+      if (got.rank < 0 || got.rank >= size_ || got.rank == rank_) continue;
       if (got.kind == kAnswer) {
-        answers_[static_cast<std::size_t>(got.root)] = std::clamp(got.tag, kNobody, size_ - 1);
+        answers_[static_cast<std::size_t>(got.rank)] = std::clamp(got.waits_for, kNobody, size_ - 1);
         continue;
       }
-      int waits_for = collectives_.waits_for.load(std::memory_order_relaxed);
-      for (const Lane& lane : transfers_) {
+      int waits_for = kNobody;
+      for (const Lane& lane : lanes_) {
         const int other = lane.waits_for.load(std::memory_order_relaxed);
-        if (other != kNobody && (waits_for == kNobody || waits_for == got.root)) waits_for = other;
+        if (other != kNobody && (waits_for == kNobody || waits_for == got.rank)) waits_for = other;
       }
-      send_sign(kAnswer, got.root, waits_for);
+      send_sign(kAnswer, got.rank, waits_for);
     }
   } catch (const PeerLost&) {
     // The transport has ended.
@@ -229,39 +226,25 @@ std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
   return silent.empty() ? late : silent;
 }
 
-// Receives a failure report from any rank that has sent one.
-bool MessageGroup::hear_from_any(const MessageWork& work, Failure* failure) {
-  for (int peer = 0; peer < size_; ++peer) {
-    Failure heard;
-    if (peer == rank_ || !hear_of_failure(work, peer, nullptr, &heard) || has_left(heard.reason)) continue;
-    *failure = heard;
-    return true;
-  }
-  return false;
-}
-
 // --- failure reports ------------------------------------------------------------------------------------------------
 
-bool MessageGroup::hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure) {
+// Returns the failure that a rank has reported; nothing if it has not, or has not by the deadline.
+std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& work, int peer, Deadline* deadline) {
   const auto r = static_cast<std::size_t>(peer);
   const std::lock_guard lock(news_mutex_);
   try {
     while (!transport_->finish(*news_parcels_[r], deadline)) {
-      if (!deadline || deadline->passed()) return false;
+      if (!deadline || deadline->passed()) return std::nullopt;
     }
   } catch (const PeerLost&) {
-    return false;
+    return std::nullopt;
   }
-  failure->reason = static_cast<Poison>(news_[r].kind);
-  failure->culprit = std::clamp(news_[r].root, 0, size_ - 1);
-  failure->message = fmt::format("{}: {}", work.call.describe(), poison_text(failure->reason, failure->culprit, ""));
-  return true;
+  return failure_of(work, static_cast<Poison>(news_[r].kind), std::clamp(news_[r].rank, 0, size_ - 1));
 }
 
 void MessageGroup::tell_others(Poison reason, int culprit) {
-  Head& own = news_.back();
-  own.kind = static_cast<std::uint8_t>(reason);
-  own.root = culprit;
+  Note& own = news_.back();
+  own = {static_cast<std::int32_t>(reason), culprit};
   for (int k = 1; k < size_; ++k) {
     try {
       own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));
@@ -284,16 +267,14 @@ void MessageGroup::tell_others(Poison reason, int culprit) {
 
 // Ends all operations after a failure, except those that a thread still works on. The lock must be held.
 void MessageGroup::end_lanes() {
-  const auto end_lane = [&](Lane& lane) {
-    if (lane.is_driven) return;
+  for (Lane& lane : lanes_) {
+    if (lane.is_driven) continue;
     for (const auto& work : lane.queue) {
       work->failure = stopping_ ? failure_.with_context(work->call) : failure_;
       work->over.store(true, std::memory_order_release);
     }
     lane.queue.clear();
-  };
-  end_lane(collectives_);
-  for (Lane& lane : transfers_) end_lane(lane);
+  }
   changed_.notify_all();
 }
 

@@ -24,21 +24,19 @@ void MessageWork::wait() {
 
 bool MessageWork::is_completed() { return over.load(std::memory_order_acquire) || group->poll(*this); }
 
-MessageGroup::MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
-                           std::unique_ptr<Transport> transport)
-    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
-      canonical_(options.reduction == Reduction::kCanonical),
+MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<Transport> transport)
+    : Backend(place), timeout_(options.timeout), canonical_(options.reduction == Reduction::kCanonical),
       small_bytes_(std::clamp<std::size_t>(kHeadedBytesOfAll / static_cast<std::size_t>(size_), 256, kHeadedBytes)),
-      transport_(std::move(transport)), transfers_(2 * static_cast<std::size_t>(size_)),
+      transport_(std::move(transport)), lanes_(1 + 2 * static_cast<std::size_t>(size_)),
       heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
       news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
       answers_(static_cast<std::size_t>(size_), kNoAnswer) {
   try {
-    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Head));
+    question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const auto r = static_cast<std::size_t>(peer);
-      news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Head));
+      news_parcels_[r] = transport_->receive(peer, Channel::kFailures, &news_[r], sizeof(Note));
       for (const auto& [boxes, channel] :
            {std::pair{&heads_, Channel::kHeads}, {&transfer_heads_, Channel::kTransferHeads}}) {
         Mailbox& box = (*boxes)[r];
@@ -56,9 +54,11 @@ MessageGroup::MessageGroup(std::string name, const InitOptions& options, const R
 MessageGroup::~MessageGroup() {
   std::unique_lock lock(mutex_);
   if (std::uncaught_exceptions() == 0) {  // during an exception peers may never arrive
-    std::vector<std::shared_ptr<MessageWork>> dropped(collectives_.queue.begin(), collectives_.queue.end());
-    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)  // sends only: dropped receives need not finish
-      dropped.insert(dropped.end(), transfers_[r].queue.begin(), transfers_[r].queue.end());
+    std::vector<std::shared_ptr<MessageWork>> dropped;
+    for (int i = 0; i <= size_; ++i) {  // without receives: dropped ones need not finish
+      const auto& queue = lanes_[static_cast<std::size_t>(i)].queue;
+      dropped.insert(dropped.end(), queue.begin(), queue.end());
+    }
     lock.unlock();
     for (const auto& work : dropped) {
       if (!work->over) wait(*work);
@@ -73,12 +73,10 @@ MessageGroup::~MessageGroup() {
     tell_others(std::uncaught_exceptions() > 0 ? Poison::kLeftByError : Poison::kLeft, rank_);
     transport_->hang_up(std::uncaught_exceptions() > 0);
   }
-  const auto join = [](Lane& lane) {
+  for (Lane& lane : lanes_) {
     lane.thread_wanted.notify_all();
     if (lane.thread.joinable()) lane.thread.join();
-  };
-  join(collectives_);
-  for (Lane& lane : transfers_) join(lane);
+  }
   lock.lock();
   end_lanes();
 }
@@ -92,9 +90,8 @@ Ref<Storage> MessageGroup::allocate(const Call& call, std::size_t bytes, Device 
 // --- starting -------------------------------------------------------------------------------------------------------
 
 MessageGroup::Lane& MessageGroup::lane_of(const Call& call) {
-  if (call.kind == Kind::kSend) return transfers_[static_cast<std::size_t>(call.root)];
-  if (call.kind == Kind::kRecv) return transfers_[static_cast<std::size_t>(size_ + call.root)];
-  return collectives_;
+  if (!call.is_message()) return lanes_[0];
+  return lanes_[static_cast<std::size_t>(1 + (call.kind == Kind::kSend ? 0 : size_) + call.root)];
 }
 
 std::shared_ptr<Work> MessageGroup::start(Call call) {
@@ -150,11 +147,16 @@ bool MessageGroup::finish(const MessageWork& work, Parcel& parcel, Deadline* dea
   return true;
 }
 
+// True if `peer` sends this rank a header for the operation.
+bool MessageGroup::hears_from(const Call& call, int peer) const {
+  return call.is_message() ? call.kind == Kind::kRecv && peer == call.root : peer != rank_;
+}
+
 // Receives and checks the headers of all ranks that send one; false if one has not arrived yet.
 bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
   const Call& call = work.call;
-  for (; call.kind != Kind::kSend && work.heard < size_; ++work.heard) {
-    if (work.heard == rank_ || (call.kind == Kind::kRecv && work.heard != call.root)) continue;
+  for (; work.heard < size_; ++work.heard) {
+    if (!hears_from(call, work.heard)) continue;
     const Mailbox::Slot& slot = mailbox_of(work, work.heard).slots.front();
     if (!slot.parcel) throw PeerLost{work.heard, "it left before", false};
     if (!finish(work, *slot.parcel, deadline)) return false;
@@ -168,8 +170,7 @@ bool MessageGroup::listen(MessageWork& work, Deadline* deadline) {
 // Posts the front slots, which have been read, again for the headers of later operations.
 void MessageGroup::recycle_heads(MessageWork& work) {
   for (int peer = 0; peer < size_; ++peer) {
-    if (work.call.kind == Kind::kSend || peer == rank_ || (work.call.kind == Kind::kRecv && peer != work.call.root))
-      continue;
+    if (!hears_from(work.call, peer)) continue;
     Mailbox& box = mailbox_of(work, peer);
     Mailbox::Slot slot = std::move(box.slots.front());
     box.slots.pop_front();
@@ -249,11 +250,9 @@ void MessageGroup::run_thread(Lane& lane) {
 
 // Advances all queues as far as possible, if the transport does not block.
 void MessageGroup::poll_lanes(std::unique_lock<std::mutex>& lock) {
-  const auto poll_lane = [&](Lane& lane) {
+  for (Lane& lane : lanes_) {
     while (!lane.queue.empty() && !lane.is_driven && run_front(lane, lock, nullptr)) continue;
-  };
-  poll_lane(collectives_);
-  for (Lane& lane : transfers_) poll_lane(lane);
+  }
 }
 
 void MessageGroup::wait(MessageWork& work) {

@@ -17,11 +17,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/backends/poison_internal.h"
 #include "lockstep/parallel/comm/backends/transport_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 
@@ -30,17 +30,24 @@ namespace lockstep::parallel {
 class MessageGroup;
 using Parcels = std::vector<std::unique_ptr<Parcel>>;
 
-// The header of an operation's data. A failure is also reported as a header.
+// The header of an operation's data.
 struct Head {
   static constexpr std::uint32_t kMagic = 0x6c6b7374;
   std::uint32_t magic = kMagic;
-  std::uint8_t kind = 0, dtype = 0, op = 0, unused = 0;
-  std::int32_t root = 0, tag = 0;
+  std::int32_t tag = 0;
+  std::uint64_t signature = 0;
   std::int64_t count = 0;
   std::uint64_t number = 0, detail = 0;
   std::byte padding[24] = {};  // aligns the data that follows to 64 bytes
 };
 static_assert(sizeof(Head) == 64);
+
+// A report of a failure, or a question or answer between waiting ranks.
+struct Note {
+  std::int32_t kind = 0;  // a Poison, or kQuestion, kAnswer
+  std::int32_t rank = 0;  // the culprit; or the sender
+  std::int32_t waits_for = 0;
+};
 
 class MessageWork final : public Work {
  public:
@@ -68,13 +75,9 @@ class MessageWork final : public Work {
 
 class MessageGroup final : public Backend {
  public:
-  MessageGroup(std::string name, const InitOptions& options, const Rendezvous& place,
-               std::unique_ptr<Transport> transport);
+  MessageGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<Transport> transport);
   ~MessageGroup() override;
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
 
@@ -102,9 +105,6 @@ class MessageGroup final : public Backend {
     Channel channel = Channel::kHeads;
     std::deque<Slot> slots;
   };
-  struct Range {
-    std::int64_t begin, end;  // elements
-  };
 
   // --- what an operation sends and receives (message_plan.cpp) ---
   bool is_small(const Call& call) const;
@@ -121,6 +121,7 @@ class MessageGroup final : public Backend {
   void finish_piece(MessageWork& work, std::int64_t piece);
   std::byte* staged(const Call& call, int rank, std::int64_t piece);
   Range owned(const Call& call, int rank) const;
+  Range piece_range(const Call& call, std::int64_t piece) const;
   std::int64_t piece_elements(std::size_t item) const;
   std::int64_t pieces_ahead(std::size_t item) const;
   void post(Parcels& parcels, bool sending, int peer, Channel channel, std::byte* data, std::size_t bytes,
@@ -133,6 +134,7 @@ class MessageGroup final : public Backend {
   void recycle_heads(MessageWork& work);
   bool advance(MessageWork& work, Deadline* deadline);
   bool finish(const MessageWork& work, Parcel& parcel, Deadline* deadline);
+  bool hears_from(const Call& call, int peer) const;
   bool listen(MessageWork& work, Deadline* deadline);
   void check_head(const Call& call, int peer, const Head& got);
   bool run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline* deadline);
@@ -152,20 +154,18 @@ class MessageGroup final : public Backend {
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
+  static Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& lost = "");
   Failure explain(const MessageWork& work, const PeerLost& lost);
   Failure explain_departure(const MessageWork& work, const Failure& departure);
   Failure explain_delay(const MessageWork& work, int waited_for);
-  bool hear_from_any(const MessageWork& work, Failure* failure);
   void answer_questions();
   std::vector<int> unanswered(const std::vector<int>& asked);
   std::vector<int> find_silent(const std::vector<int>& late);
-  void send_sign(std::uint8_t kind, int to, int waits_for);
-  bool hear_of_failure(const MessageWork& work, int peer, Deadline* deadline, Failure* failure);
+  void send_sign(std::int32_t kind, int to, int waits_for);
+  std::optional<Failure> report_of(const MessageWork& work, int peer, Deadline* deadline);
   void tell_others(Poison reason, int culprit);
   void end_lanes();
 
-  std::string name_;
-  int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool canonical_;
   std::size_t small_bytes_;  // maximum of data after a header
@@ -173,22 +173,21 @@ class MessageGroup final : public Backend {
 
   std::mutex mutex_;  // guards the members up to stopping_; the front of a queue belongs to the thread that drives it
   std::condition_variable changed_;
-  Lane collectives_;
-  std::vector<Lane> transfers_;  // by peer: sends, then receives
-  GroupFailure failure_;         // why the group is unusable
+  std::vector<Lane> lanes_;  // of all collectives; of the sends to each peer; of the receives from each peer
+  GroupFailure failure_;     // why the group is unusable
   bool stopping_ = false;
 
   std::vector<Mailbox> heads_, transfer_heads_;  // by peer
   std::vector<std::byte> staging_;               // for reductions: pieces of the other ranks' data
   std::mutex news_mutex_;                        // guards the failure reports: several queues may fail at once
-  std::vector<Head> news_;                       // failure reports by peer; the last one is this rank's own
+  std::vector<Note> news_;                       // failure reports by peer; the last one is this rank's own
   Parcels news_parcels_, own_news_;
   // The rank that each rank waits for. Ranks ask each other after a timeout. Also guarded by news_mutex_.
   struct Sign {
-    Head head;
+    Note note;
     std::unique_ptr<Parcel> parcel;
   };
-  Head question_;  // the next question or answer from any rank
+  Note question_;  // the next question or answer from any rank
   std::unique_ptr<Parcel> question_parcel_;
   std::deque<Sign> own_signs_;
   std::vector<int> answers_;  // by peer: the rank it waits for, or kNoAnswer

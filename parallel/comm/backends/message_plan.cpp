@@ -14,105 +14,48 @@ constexpr std::int64_t kPiecesAhead = 16;       // maximum of receives posted in
 constexpr std::size_t kStagedBytes = 64 << 20;  // approximate memory of those receives for all peers
 constexpr std::size_t kMessageBytes = 256 << 20;  // of other operations: below the int limit of MPI's counts
 
-std::size_t bytes_of(const Call& call) { return static_cast<std::size_t>(call.count) * item_size(call.dtype); }
 std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
   return static_cast<std::byte*>(tensor.raw_data()) + offset;
 }
 
-bool is_reduction(Kind kind) {
-  return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
-}
-
-// True if a rank sends different data to each peer.
-bool sends_parts(Kind kind) {
-  return kind == Kind::kScatter || kind == Kind::kReduceScatter || kind == Kind::kAllToAll;
-}
-
 Head head_of(const Call& call) {
-  Head head{.kind = static_cast<std::uint8_t>(call.kind),
-            .dtype = static_cast<std::uint8_t>(call.dtype),
-            .op = static_cast<std::uint8_t>(call.op),
-            .root = call.root,
-            .tag = call.tag,
-            .count = call.count,
-            .number = call.number,
-            .detail = call.detail};
-  if (call.is_message()) {  // the tensors' shapes may differ
-    head.kind = static_cast<std::uint8_t>(Kind::kSend);
-    head.root = 0;
-    head.number = head.detail = 0;
-  }
+  Head head{.tag = call.tag, .signature = signature_of(call), .count = call.count};
+  if (call.is_message()) return head;  // the tensors' shapes may differ
+  head.number = call.number;
+  head.detail = call.detail;
   return head;
-}
-
-// outputs[i] = scale * (inputs[0][i] op inputs[1][i] op ...), for `count` elements.
-void combine_into(const Call& call, std::span<const void* const> inputs, void* out, std::int64_t count) {
-  raw::combine(
-      {.inputs = inputs, .outputs = {&out, 1}, .dtype = call.dtype, .op = combine_op(call.op), .scale = call.scale}, 0,
-      count);
 }
 
 }  // namespace
 
 // --- headers, with the data of small operations ---------------------------------------------------------------------
 
-bool MessageGroup::is_small(const Call& call) const { return bytes_of(call) <= small_bytes_; }
+bool MessageGroup::is_small(const Call& call) const { return call.bytes() <= small_bytes_; }
 
 // Returns the data that this rank sends to `peer` in an operation that is a single exchange.
 std::byte* MessageGroup::data_for(const Call& call, int peer) const {
-  switch (call.kind) {
-    case Kind::kAllReduce:
-    case Kind::kAllGather:
-      return bytes_at(call.in);
-    case Kind::kBroadcast:
-      return rank_ == call.root ? bytes_at(call.in) : nullptr;
-    case Kind::kReduce:
-    case Kind::kGather:
-      return peer == call.root ? bytes_at(call.in) : nullptr;
-    case Kind::kScatter:
-      if (rank_ != call.root) return nullptr;
-      [[fallthrough]];
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll:
-      return bytes_at(call.in, static_cast<std::size_t>(peer) * bytes_of(call));
-    case Kind::kSend:
-      return bytes_at(call.in);
-    default:
-      return nullptr;
-  }
+  if (!call.sends(rank_) || !call.receives(peer)) return nullptr;
+  return bytes_at(call.in, call.flow().in_parts ? static_cast<std::size_t>(peer) * call.bytes() : 0);
 }
 
 // Returns the destination of data from `peer`; null for reductions, which combine it.
 std::byte* MessageGroup::place_from(const Call& call, int peer) const {
-  switch (call.kind) {
-    case Kind::kBroadcast:
-    case Kind::kScatter:
-      return peer == call.root ? bytes_at(call.out) : nullptr;
-    case Kind::kGather:
-      if (rank_ != call.root) return nullptr;
-      [[fallthrough]];
-    case Kind::kAllGather:
-    case Kind::kAllToAll:
-      return bytes_at(call.out, static_cast<std::size_t>(peer) * bytes_of(call));
-    case Kind::kRecv:
-      return bytes_at(call.out);
-    default:
-      return nullptr;
-  }
+  if (call.flow().reduces || !call.sends(peer) || !call.receives(rank_)) return nullptr;
+  return bytes_at(call.out, call.flow().out_parts ? static_cast<std::size_t>(peer) * call.bytes() : 0);
 }
 
 void MessageGroup::keep_own_part(const Call& call) const {
   const std::byte* const from = data_for(call, rank_);
   std::byte* const to = place_from(call, rank_);
-  if (from && to && from != to) std::memcpy(to, from, bytes_of(call));
+  if (from && to && from != to) std::memcpy(to, from, call.bytes());
 }
 
 void MessageGroup::send_heads(MessageWork& work) {
   const Call& call = work.call;
   const Head head = head_of(call);
-  const std::size_t data = is_small(call) ? bytes_of(call) : 0;
+  const std::size_t data = is_small(call) ? call.bytes() : 0;
   const std::size_t block = (sizeof(Head) + data + 63) / 64 * 64;
-  const bool parts = sends_parts(call.kind) && data > 0;
+  const bool parts = call.flow().in_parts && data > 0;
   work.outgoing.resize(parts ? block * static_cast<std::size_t>(size_) : block);
   work.last.reserve(static_cast<std::size_t>(size_ - 1));
   const std::byte* filled = nullptr;
@@ -131,11 +74,11 @@ void MessageGroup::send_transfer(MessageWork& work) {
   const Call& call = work.call;
   const Head head = head_of(call);
   const bool small = is_small(call);
-  work.outgoing.resize(sizeof(Head) + (small ? bytes_of(call) : 0));
+  work.outgoing.resize(sizeof(Head) + (small ? call.bytes() : 0));
   std::memcpy(work.outgoing.data(), &head, sizeof(head));
-  if (small && call.count > 0) std::memcpy(work.outgoing.data() + sizeof(head), bytes_at(call.in), bytes_of(call));
+  if (small && call.count > 0) std::memcpy(work.outgoing.data() + sizeof(head), bytes_at(call.in), call.bytes());
   work.last.push_back(transport_->send(call.root, Channel::kTransferHeads, work.outgoing.data(), work.outgoing.size()));
-  if (!small) post(work.last, true, call.root, Channel::kTransfers, bytes_at(call.in), bytes_of(call), kMessageBytes);
+  if (!small) post(work.last, true, call.root, Channel::kTransfers, bytes_at(call.in), call.bytes(), kMessageBytes);
 }
 
 void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
@@ -144,12 +87,8 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
   const bool transfer = call.kind == Kind::kRecv;
   const auto text = [&](const Head& head) {
     if (head.magic != Head::kMagic) return std::string("something else");
-    const Announcement called{.kind = head.kind,
-                              .dtype = head.dtype,
-                              .op = head.op,
-                              .root = static_cast<std::uint64_t>(head.root),
-                              .count = static_cast<std::uint64_t>(head.count)};
-    return called.text() + (transfer ? fmt::format(" with tag {}", head.tag) : "");
+    const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count));
+    return called + (transfer ? fmt::format(" with tag {}", head.tag) : "");
   };
   const bool same_text = text(own) == text(got);
   throw CommError(fmt::format("{}: ranks disagree: rank {} {} {}, rank {} {} {}{}", call.describe(), rank_,
@@ -167,7 +106,7 @@ void MessageGroup::begin(MessageWork& work) {
   if (is_small(call)) return finish_small(work);
   if (call.kind == Kind::kRecv) {
     work.steps.emplace_back();
-    return post(work.steps.back().needs, false, call.root, Channel::kTransfers, bytes_at(call.out), bytes_of(call),
+    return post(work.steps.back().needs, false, call.root, Channel::kTransfers, bytes_at(call.out), call.bytes(),
                 kMessageBytes);
   }
   if (!canonical_) {
@@ -175,7 +114,7 @@ void MessageGroup::begin(MessageWork& work) {
       return work.steps.emplace_back().needs.push_back(std::move(parcel));
     }
   }
-  is_reduction(call.kind) ? begin_reduction(work) : begin_exchange(work);
+  call.flow().reduces ? begin_reduction(work) : begin_exchange(work);
 }
 
 // Completes a small operation, whose data follows the headers in the slots.
@@ -183,17 +122,18 @@ void MessageGroup::finish_small(MessageWork& work) {
   const Call& call = work.call;
   const auto data_of = [&](int peer) { return mailbox_of(work, peer).slots.front().memory.data() + sizeof(Head); };
   if (call.kind == Kind::kRecv) {
-    std::memcpy(place_from(call, call.root), data_of(call.root), bytes_of(call));
-  } else if (is_reduction(call.kind)) {
+    std::memcpy(place_from(call, call.root), data_of(call.root), call.bytes());
+  } else if (call.flow().reduces) {
     if (call.kind == Kind::kReduce && rank_ != call.root) return;
     SmallVector<const void*, 8> inputs;
     for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? data_for(call, r) : data_of(r));
-    combine_into(call, {inputs.begin(), inputs.size()}, call.out.raw_data(), call.count);
+    void* const out = call.out.raw_data();
+    combine(call, {inputs.begin(), inputs.size()}, {&out, 1}, 0, call.count);
   } else {
     keep_own_part(call);
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
-      if (std::byte* const place = place_from(call, r)) std::memcpy(place, data_of(r), bytes_of(call));
+      if (std::byte* const place = place_from(call, r)) std::memcpy(place, data_of(r), call.bytes());
     }
   }
 }
@@ -213,12 +153,12 @@ void MessageGroup::begin_exchange(MessageWork& work) {
   for (int k = 1; k < size_; ++k) {
     const int from = (rank_ + size_ - k) % size_;
     if (std::byte* const place = place_from(call, from))
-      post(needs, false, from, Channel::kParts, place, bytes_of(call), kMessageBytes);
+      post(needs, false, from, Channel::kParts, place, call.bytes(), kMessageBytes);
   }
   for (int k = 1; k < size_; ++k) {
     const int to = (rank_ + k) % size_;
     if (std::byte* const data = data_for(call, to))
-      post(needs, true, to, Channel::kParts, data, bytes_of(call), kMessageBytes);
+      post(needs, true, to, Channel::kParts, data, call.bytes(), kMessageBytes);
   }
   keep_own_part(call);
 }
@@ -226,12 +166,17 @@ void MessageGroup::begin_exchange(MessageWork& work) {
 // --- large reductions -----------------------------------------------------------------------------------------------
 
 // Returns the elements of `in` that a rank receives from all ranks and combines.
-MessageGroup::Range MessageGroup::owned(const Call& call, int rank) const {
+Range MessageGroup::owned(const Call& call, int rank) const {
   if (call.kind == Kind::kReduceScatter) return {rank * call.count, (rank + 1) * call.count};
   if (call.kind == Kind::kReduce) return {0, rank == call.root ? call.count : 0};
-  const auto line = static_cast<std::int64_t>(64 / item_size(call.dtype));
-  const std::int64_t lines = (call.count + line - 1) / line;
-  return {std::min(call.count, lines * rank / size_ * line), std::min(call.count, lines * (rank + 1) / size_ * line)};
+  return share_of(call.count, call.dtype, rank, size_);
+}
+
+// Returns the elements of a piece of those that this rank owns.
+Range MessageGroup::piece_range(const Call& call, std::int64_t piece) const {
+  const Range own = owned(call, rank_);
+  const std::int64_t elements = piece_elements(item_size(call.dtype)), first = own.begin + piece * elements;
+  return {first, std::min(first + elements, own.end)};
 }
 
 // Returns the elements of a piece. With many ranks pieces are smaller, so that the staging memory holds several per
@@ -250,9 +195,9 @@ std::int64_t MessageGroup::pieces_ahead(std::size_t item) const {
 void MessageGroup::begin_reduction(MessageWork& work) {
   const Call& call = work.call;
   const std::size_t item = item_size(call.dtype), piece_bytes = static_cast<std::size_t>(piece_elements(item)) * item;
-  const auto range_bytes = [&](const Range& range) { return static_cast<std::size_t>(range.end - range.begin) * item; };
+  const auto range_bytes = [&](const Range& range) { return static_cast<std::size_t>(range.count()) * item; };
   const Range own = owned(call, rank_);
-  const std::int64_t pieces = (own.end - own.begin + piece_elements(item) - 1) / piece_elements(item);
+  const std::int64_t pieces = (own.count() + piece_elements(item) - 1) / piece_elements(item);
   const std::int64_t ahead = pieces_ahead(item);
   const std::size_t staged_bytes = static_cast<std::size_t>(std::min(pieces, ahead) * (size_ - 1)) * piece_bytes;
   if (staging_.size() < staged_bytes) staging_.resize(staged_bytes);
@@ -274,14 +219,9 @@ void MessageGroup::begin_reduction(MessageWork& work) {
 
 // Posts receives for all other ranks' data of a piece of this rank's elements.
 void MessageGroup::receive_piece(Parcels& parcels, const Call& call, std::int64_t piece) {
-  const std::size_t item = item_size(call.dtype);
-  const Range own = owned(call, rank_);
-  const std::int64_t first = own.begin + piece * piece_elements(item);
-  const std::int64_t count = std::min(piece_elements(item), own.end - first);
+  const std::size_t bytes = static_cast<std::size_t>(piece_range(call, piece).count()) * item_size(call.dtype);
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_ || count <= 0) continue;
-    parcels.push_back(
-        transport_->receive(r, Channel::kParts, staged(call, r, piece), static_cast<std::size_t>(count) * item));
+    if (r != rank_) parcels.push_back(transport_->receive(r, Channel::kParts, staged(call, r, piece), bytes));
   }
 }
 
@@ -294,18 +234,16 @@ std::byte* MessageGroup::staged(const Call& call, int rank, std::int64_t piece) 
 void MessageGroup::finish_piece(MessageWork& work, std::int64_t piece) {
   const Call& call = work.call;
   const std::size_t item = item_size(call.dtype);
-  const Range own = owned(call, rank_);
-  const std::int64_t first = own.begin + piece * piece_elements(item);
-  const std::int64_t count = std::min(piece_elements(item), own.end - first);
-  const std::int64_t target = call.kind == Kind::kReduceScatter ? first - own.begin : first;
-  std::byte* const out = bytes_at(call.out, static_cast<std::size_t>(target) * item);
+  const Range range = piece_range(call, piece);
+  const std::size_t first = static_cast<std::size_t>(range.begin) * item;
+  const bool gets_part = call.kind == Kind::kReduceScatter;
+  void* const out = bytes_at(call.out, gets_part ? first - static_cast<std::size_t>(rank_) * call.bytes() : first);
   SmallVector<const void*, 8> inputs;
-  for (int r = 0; r < size_; ++r)
-    inputs.push_back(r == rank_ ? bytes_at(call.in, static_cast<std::size_t>(first) * item) : staged(call, r, piece));
-  combine_into(call, {inputs.begin(), inputs.size()}, out, count);
+  for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? bytes_at(call.in, first) : staged(call, r, piece));
+  combine(call, {inputs.begin(), inputs.size()}, {&out, 1}, 0, range.count());
   for (int k = 1; k < size_ && call.kind == Kind::kAllReduce; ++k)
     work.last.push_back(
-        transport_->send((rank_ + k) % size_, Channel::kResults, out, static_cast<std::size_t>(count) * item));
+        transport_->send((rank_ + k) % size_, Channel::kResults, out, static_cast<std::size_t>(range.count()) * item));
   const std::int64_t next = piece + pieces_ahead(item);
   if (next < static_cast<std::int64_t>(work.steps.size()))
     receive_piece(work.steps[static_cast<std::size_t>(next)].needs, call, next);

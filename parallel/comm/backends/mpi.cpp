@@ -19,12 +19,15 @@
 namespace lockstep::parallel {
 namespace {
 
-void check(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
+std::string text_of(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-  throw CommError(fmt::format("mpi: {}: {}", what, std::string(text, static_cast<std::size_t>(length))));
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+void check(int code, const char* what) {
+  if (code != MPI_SUCCESS) throw CommError(fmt::format("mpi: {}: {}", what, text_of(code)));
 }
 
 // The communicator of a destroyed group. MPI reuses the number of a freed communicator, and messages in flight would
@@ -166,7 +169,7 @@ class MpiTransport final : public Transport {
   // MPI's collectives are used for data that every rank receives, but not for sums: MPI_Iallreduce of OpenMPI 4.1
   // takes 2 to 4 times as long as the group's own, which is as fast as the blocking MPI_Allreduce.
   std::unique_ptr<Parcel> start_native(const Call& call) override {
-    const std::int64_t bytes = call.count * static_cast<std::int64_t>(item_size(call.dtype));
+    const std::size_t bytes = call.bytes();
     if (bytes > 1 << 30) return nullptr;  // near the int limit of MPI's counts
     auto parcel = std::make_unique<MpiParcel>(-1, false);
     const auto count = static_cast<int>(bytes);
@@ -197,11 +200,7 @@ class MpiTransport final : public Transport {
 
  private:
   static void lost_if(int code, int peer) {
-    if (code == MPI_SUCCESS) return;
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-    throw PeerLost{peer, std::string(text, static_cast<std::size_t>(length)), false};
+    if (code != MPI_SUCCESS) throw PeerLost{peer, text_of(code), false};
   }
 
   static constexpr int kGoodbye = kChannels;
@@ -213,7 +212,7 @@ class MpiTransport final : public Transport {
 };
 
 std::unique_ptr<Backend> make_mpi(const InitOptions& options, const Rendezvous& place) {
-  return std::make_unique<MessageGroup>("mpi", options, place, std::make_unique<MpiTransport>(place));
+  return std::make_unique<MessageGroup>(options, place, std::make_unique<MpiTransport>(place));
 }
 
 void place_of_mpi(int* rank, int* size) {

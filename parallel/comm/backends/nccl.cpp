@@ -20,7 +20,8 @@
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/half_internal.h"
+#include "lockstep/tensor/file_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel::nccl {
 namespace {
@@ -44,11 +45,9 @@ class Event {
 
 class NcclGroup;
 
-class NcclWork final : public GroupWork<NcclGroup> {
+class NcclWork final : public GroupWork<NcclGroup, NcclWork> {
  public:
   NcclWork(NcclGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
-  void wait() override;
-  bool is_completed() override;
 
   Call call;  // keeps the tensors until the operation is over
   Event done;
@@ -57,41 +56,10 @@ class NcclWork final : public GroupWork<NcclGroup> {
 // --- NCCL's types and operators -------------------------------------------------------------------------------------
 
 ncclDataType_t type_of(const Call& call) {
-  switch (call.dtype) {
-    case kFloat32:
-      return ncclFloat32;
-    case kFloat64:
-      return ncclFloat64;
-    case kFloat16:
-      return ncclFloat16;
-    case kBFloat16:
-      return ncclBfloat16;
-    case kInt32:
-      return ncclInt32;
-    case kInt64:
-      return ncclInt64;
-    default:
-      return ncclUint8;
-  }
+  constexpr ncclDataType_t kTypes[kDTypeCount] = {ncclUint8,   ncclUint8,    ncclInt32,   ncclInt64,
+                                                  ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};
+  return kTypes[static_cast<std::size_t>(call.dtype)];
 }
-
-// A scalar in the tensor's floating-point type, as NCCL reads it.
-union Factor {
-  Factor(double value, DType dtype) {
-    if (dtype == kFloat64)
-      f64 = value;
-    else if (dtype == kFloat16)
-      f16 = to_half(static_cast<float>(value));
-    else if (dtype == kBFloat16)
-      bf16 = to_bfloat16(static_cast<float>(value));
-    else
-      f32 = static_cast<float>(value);
-  }
-  double f64;
-  float f32;
-  Half f16;
-  BFloat16 bf16;
-};
 
 // The operator of a reduction. An operator with a factor is created here and destroyed by the destructor.
 class Operator {
@@ -100,8 +68,8 @@ class Operator {
     if (call.op == ReduceOp::kAvg) {
       op_ = ncclAvg;
     } else if (call.scale != 1) {
-      Factor factor(call.scale, call.dtype);
-      status_ = ncclRedOpCreatePreMulSum(&op_, &factor, type_of(call), ncclScalarHostImmediate, comm);
+      const Tensor factor = raw::full({}, call.scale, {.dtype = call.dtype});
+      status_ = ncclRedOpCreatePreMulSum(&op_, factor.raw_data(), type_of(call), ncclScalarHostImmediate, comm);
       made_ = status_ == ncclSuccess;
     } else {
       constexpr ncclRedOp_t kOps[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};
@@ -123,74 +91,35 @@ class Operator {
   bool made_ = false;
 };
 
-// Sends and receives in one NCCL group. The first status that is not success is returned at the end.
-class Exchange {
- public:
-  Exchange(ncclComm_t comm, cudaStream_t stream) : comm_(comm), stream_(stream), status_(ncclGroupStart()) {}
-  void send(const std::byte* data, std::size_t bytes, int to) {
-    if (bytes > 0 && is_fine()) status_ = ncclSend(data, bytes, ncclUint8, to, comm_, stream_);
-  }
-  void receive(std::byte* data, std::size_t bytes, int from) {
-    if (bytes > 0 && is_fine()) status_ = ncclRecv(data, bytes, ncclUint8, from, comm_, stream_);
-  }
-  ncclResult_t end() {
-    const ncclResult_t ended = ncclGroupEnd();
-    return is_fine() ? ended : status_;
-  }
+std::byte* bytes_at(const Tensor& t, std::size_t offset) { return static_cast<std::byte*>(t.raw_data()) + offset; }
 
- private:
-  bool is_fine() const { return status_ == ncclSuccess || status_ == ncclInProgress; }
-  ncclComm_t comm_;
-  cudaStream_t stream_;
-  ncclResult_t status_;
-};
-
-const std::byte* bytes_at(const Tensor& t, std::size_t offset = 0) {
-  return static_cast<const std::byte*>(t.raw_data()) + offset;
-}
-std::byte* place_at(const Tensor& t, std::size_t offset = 0) { return static_cast<std::byte*>(t.raw_data()) + offset; }
-
-// Sends or receives parts of one tensor to or from each rank; the peer has one part.
+// Sends a part to each rank that receives, and receives one from each that sends, in one NCCL group. Returns the first
+// status that is not success.
 ncclResult_t exchange(const Call& call, ncclComm_t comm, cudaStream_t stream, int rank, int size) {
-  const std::size_t item = item_size(call.dtype), part = static_cast<std::size_t>(call.count) * item;
-  Exchange parts(comm, stream);
   const auto bytes_of = [&](const std::vector<std::int64_t>& uneven, int r) {
-    return uneven.empty() ? part : static_cast<std::size_t>(uneven[static_cast<std::size_t>(r)]) * item;
+    return uneven.empty() ? call.bytes()
+                          : static_cast<std::size_t>(uneven[static_cast<std::size_t>(r)]) * item_size(call.dtype);
   };
-  switch (call.kind) {
-    case Kind::kGather:
-      parts.send(bytes_at(call.in), part, call.root);
-      for (int r = 0; r < size && rank == call.root; ++r)
-        parts.receive(place_at(call.out, static_cast<std::size_t>(r) * part), part, r);
-      break;
-    case Kind::kScatter:
-      for (int r = 0; r < size && rank == call.root; ++r)
-        parts.send(bytes_at(call.in, static_cast<std::size_t>(r) * part), part, r);
-      parts.receive(place_at(call.out), part, call.root);
-      break;
-    case Kind::kAllToAll: {
-      std::size_t from = 0, to = 0;
-      for (int r = 0; r < size; ++r) {
-        parts.send(bytes_at(call.in, from), bytes_of(call.in_parts, r), r);
-        parts.receive(place_at(call.out, to), bytes_of(call.out_parts, r), r);
-        from += bytes_of(call.in_parts, r);
-        to += bytes_of(call.out_parts, r);
-      }
-      break;
-    }
-    case Kind::kSend:
-      parts.send(bytes_at(call.in), part, call.root);
-      break;
-    default:
-      parts.receive(place_at(call.out), part, call.root);
+  ncclResult_t status = ncclGroupStart();
+  const auto is_fine = [&] { return status == ncclSuccess || status == ncclInProgress; };
+  std::size_t from = 0, to = 0;
+  for (int r = 0; r < size; ++r) {
+    const std::size_t sent = bytes_of(call.in_parts, r), received = bytes_of(call.out_parts, r);
+    if (is_fine() && sent > 0 && call.sends(rank) && call.receives(r))
+      status = ncclSend(bytes_at(call.in, from), sent, ncclUint8, r, comm, stream);
+    if (is_fine() && received > 0 && call.sends(r) && call.receives(rank))
+      status = ncclRecv(bytes_at(call.out, to), received, ncclUint8, r, comm, stream);
+    if (call.flow().in_parts) from += sent;
+    if (call.flow().out_parts) to += received;
   }
-  return parts.end();
+  const ncclResult_t ended = ncclGroupEnd();
+  return is_fine() ? ended : status;
 }
 
 // Starts the call's kernel. `one` is a byte on the device, for barriers.
 ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int rank, int size, void* one) {
   const auto count = static_cast<std::size_t>(call.count);
-  const std::size_t bytes = count * item_size(call.dtype);
+  const std::size_t bytes = call.bytes();
   const auto in = [&] { return call.in.raw_data(); };
   const auto out = [&] { return call.out.raw_data(); };
   switch (call.kind) {
@@ -222,13 +151,10 @@ ncclResult_t launch(const Call& call, ncclComm_t comm, cudaStream_t stream, int 
 class NcclGroup final : public Backend {
  public:
   NcclGroup(const Rendezvous& place, Device device, std::chrono::milliseconds timeout)
-      : rank_(place.rank), size_(place.size), timeout_(timeout),
-        communicator_(std::make_shared<Communicator>(place, device, timeout)), one_(Storage::allocate(1, device)) {}
+      : Backend(place), timeout_(timeout), communicator_(std::make_shared<Communicator>(place, device, timeout)),
+        one_(Storage::allocate(1, device)) {}
   ~NcclGroup() override;
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::string& name() const override { return name_; }
   Device device_for(Device) const override { return communicator_->device(); }
   bool takes_uneven_parts() const override { return true; }
   Ref<Storage> allocate(const Call&, std::size_t bytes, Device) override {
@@ -243,8 +169,6 @@ class NcclGroup final : public Backend {
   void fail(NcclWork& work, const std::string& why, bool late);
   bool look(NcclWork& work);
 
-  const std::string name_ = "nccl";
-  int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<Communicator> communicator_;
   Ref<Storage> one_;
@@ -252,13 +176,6 @@ class NcclGroup final : public Backend {
   std::deque<std::shared_ptr<NcclWork>> in_flight_;
   std::uint64_t looks_ = 0;
 };
-
-void NcclWork::wait() {
-  if (group) group->wait(*this);
-  failure.check();
-}
-
-bool NcclWork::is_completed() { return !group || group->poll(*this); }
 
 NcclGroup::~NcclGroup() {
   const std::deque<std::shared_ptr<NcclWork>> left = std::exchange(in_flight_, {});
@@ -330,11 +247,9 @@ bool NcclGroup::poll(NcclWork& work) {
 void NcclGroup::wait(NcclWork& work) {
   compute_stream(communicator_->device());
   Deadline deadline(timeout_);
-  for (int turn = 0; !look(work); ++turn) {
-    if (turn < kSpins) {
-      pause(turn);
-      continue;
-    }
+  Spin spin(kSpins);
+  while (!look(work)) {
+    if (spin.next()) continue;
     if (communicator_->watch().is_orphaned())
       return fail(work, "rank 0 is gone: its process has ended, and the store with it", false);
     if (deadline.passed())
@@ -364,7 +279,7 @@ GpuIdentity identity_of(Device device) {
   check(cudaGetDeviceProperties(&properties, device.index()), "cudaGetDeviceProperties");
   std::string uuid = "GPU-";
   for (const char byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return {machine_mark(), uuid, device.to_string()};
+  return {boot_id(), uuid, device.to_string()};
 }
 
 // NCCL refuses two ranks on one GPU of one host, so each process reports a host name of its own.

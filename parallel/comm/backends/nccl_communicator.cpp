@@ -138,16 +138,14 @@ void Communicator::run(const char* what, FunctionRef<ncclResult_t(ncclComm_t com
 
 // Polls a non-blocking communicator until it no longer reports "in progress".
 void Communicator::settle(const char* what, ncclResult_t status, Deadline& deadline) {
-  if (status != ncclSuccess && status != ncclInProgress)
-    throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(nullptr)));
+  if (status != ncclInProgress) check(status, what);
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
       if (!comm_) throw CommError(fmt::format("nccl: {}: {}", what, watch_->failure()));
       check(ncclCommGetAsyncError(comm_, &status), "ncclCommGetAsyncError");
       if (status == ncclSuccess) return;
-      if (status != ncclInProgress)
-        throw CommError(fmt::format("nccl: {}: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(comm_)));
+      if (status != ncclInProgress) check(status, what);
     }
     if (deadline.passed())
       throw CommTimeout(

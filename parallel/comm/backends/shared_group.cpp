@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
-#include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -15,13 +14,6 @@ constexpr std::uint64_t kStagedPlace = ~std::uint64_t{0};
 constexpr int kSpins = 2000;  // about 20 us: a running peer arrives within them, a descheduled one may take long
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// Packs kind, dtype, op, order and root for the fingerprint, which must be equal on all ranks.
-std::uint64_t fingerprint(const Call& call) {
-  return static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
-         static_cast<std::uint64_t>(call.op) << 16 | static_cast<std::uint64_t>(call.order) << 24 |
-         static_cast<std::uint64_t>(call.root) << 32;
-}
 
 // One Work for several pieces of a call.
 class Pieces final : public Work {
@@ -43,10 +35,9 @@ class Pieces final : public Work {
 
 }  // namespace
 
-SharedGroup::SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
-                         std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control)
-    : name_(std::move(name)), rank_(place.rank), size_(place.size), timeout_(options.timeout),
-      memory_(std::move(memory)),
+SharedGroup::SharedGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<SharedMemory> memory,
+                         std::shared_ptr<Segment> control)
+    : Backend(place), timeout_(options.timeout), memory_(std::move(memory)),
       // With more ranks than cores a spinning rank would occupy the core that the awaited rank needs.
       spins_(place.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
       control_(control_segment_->base, place.size) {
@@ -68,30 +59,26 @@ SharedGroup::~SharedGroup() {
   const auto departure = std::uncaught_exceptions() > 0 ? Departure::kByError : Departure::kInOrder;
   control_.rank(rank_).left.store(static_cast<std::uint32_t>(departure));
   try {
-    wake(size_);
+    wake_sleepers(control_.header());
   } catch (const Error&) {
     // Without the wake-up the other ranks check after a slice.
   }
 }
 
-Ref<Storage> SharedGroup::allocate(const Call& call, std::size_t bytes, Device device) {
-  const std::uint64_t id = next_segment_;
-  const std::shared_ptr<Segment> segment = new_segment(call, std::max<std::size_t>(bytes, 1));
-  std::erase_if(communication_memory_, [](const CommunicationMemory& old) { return old.segment.expired(); });
-  communication_memory_.push_back({id, segment});
-  return Storage::wrap(segment->block(rank_), bytes, device, segment);
-}
-
 // All ranks arrive, agree on the call, and then get a segment together.
-std::shared_ptr<Segment> SharedGroup::new_segment(const Call& call, std::size_t bytes) {
+Ref<Storage> SharedGroup::allocate(const Call& call, std::size_t bytes, Device device) {
   exchange(call);
-  ++next_segment_;
+  const std::uint64_t id = next_segment_++;
   Deadline deadline(timeout_);
+  std::shared_ptr<Segment> segment;
   try {
-    return memory_->allocate(round_up(bytes, kPage), deadline);
+    segment = memory_->allocate(round_up(std::max<std::size_t>(bytes, 1), kPage), deadline);
   } catch (const CommError& error) {  // a lost rank; too little memory is a DeviceError on all ranks
     fail_broken(call, error.what());
   }
+  std::erase_if(communication_memory_, [](const CommunicationMemory& old) { return old.segment.expired(); });
+  communication_memory_.push_back({id, segment});
+  return Storage::wrap(segment->block(rank_), bytes, device, segment);
 }
 
 std::shared_ptr<Work> SharedGroup::start(Call call) {
@@ -157,12 +144,11 @@ bool SharedGroup::find_direct(Operation& op) const {
   if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast) return false;
   if (call.in.raw_data() != call.out.raw_data()) return false;
   const std::byte* const data = static_cast<const std::byte*>(call.in.raw_data());
-  const std::size_t bytes = static_cast<std::size_t>(call.count) * item_size(call.dtype);
   for (const CommunicationMemory& each : communication_memory_) {
     const std::shared_ptr<Segment> segment = each.segment.lock();
     if (!segment) continue;
     const std::byte* const block = segment->block(rank_);
-    if (data < block || data + bytes > block + segment->block_bytes) continue;
+    if (data < block || data + call.bytes() > block + segment->block_bytes) continue;
     op.segment = segment;
     op.offset = static_cast<std::size_t>(data - block);
     op.place = each.id << 48 | op.offset;
@@ -218,19 +204,11 @@ void SharedGroup::put_inline(Operation& op) {
     if (inline_finished_ < read) advance_before(next_sequence_);
     return inline_finished_ >= read && peer.inline_done.load(std::memory_order_seq_cst) >= read;
   };
-  if (!is_free()) {
-    for (int i = 0; i < spins_ && !is_free(); ++i) pause(i);
-    Deadline deadline(timeout_);
-    while (!is_free()) {
-      {
-        Sleeper sleeper(control_.header());
-        if (is_free()) break;
-        sleeper.sleep(deadline.slice());
-      }
-      if (!is_free()) fail_if_gone(*op.call, 1 - rank_);
+  if (!is_free())
+    wait_until(is_free, [&](Deadline& deadline) {
+      fail_if_gone(*op.call, 1 - rank_);
       look_around(*op.call, next_sequence_, &deadline);
-    }
-  }
+    });
   const Call& call = *op.call;
   if (call.kind == Kind::kBroadcast && rank_ != call.root) return;
   std::memcpy(control_.inline_data(rank_, op.inline_number), call.in.raw_data(),
@@ -253,7 +231,7 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   Arrival& own = control_.arrival(slot, rank_);
   // Advances the sequence first, so that no rank takes the new fingerprint for that of the slot's previous operation.
   own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
-  own.what.store(fingerprint(*op->call), std::memory_order_relaxed);
+  own.what.store(signature_of(*op->call), std::memory_order_relaxed);
   own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
   own.place.store(op->place, std::memory_order_relaxed);
   own.detail.store(op->call->detail, std::memory_order_relaxed);
@@ -264,7 +242,8 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   }
   own.sequence.store(op->sequence + 1, std::memory_order_seq_cst);
   // The last rank to arrive wakes the others: they can start the work, or are done.
-  if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0 && all_arrived(*op)) wake(size_);
+  if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0 && all_arrived(*op))
+    wake_sleepers(control_.header());
 }
 
 void SharedGroup::exchange(const Call& call) {

@@ -13,8 +13,8 @@
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/backends/control_internal.h"
-#include "lockstep/parallel/comm/backends/poison_internal.h"
 #include "lockstep/parallel/comm/backends/segment_internal.h"
+#include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 
 namespace lockstep::parallel {
@@ -23,11 +23,9 @@ class SharedGroup;
 class Transfer;
 
 // A piece of a call that is exchanged in one step: elements [first, first + count) of every rank's part.
-class Operation final : public GroupWork<SharedGroup> {
+class Operation final : public GroupWork<SharedGroup, Operation> {
  public:
   Operation(SharedGroup* group, std::shared_ptr<const Call> call) : GroupWork(group), call(std::move(call)) {}
-  void wait() override;
-  bool is_completed() override;
   bool is_known_complete() override;
 
   enum class Path : std::uint8_t { kArrivalsOnly, kInline, kDirect, kStaged };
@@ -47,26 +45,28 @@ class Operation final : public GroupWork<SharedGroup> {
   std::uint64_t done_at = 0;                // the slot's done counter after all tasks
   std::uint64_t tickets_from = 0;           // kArrival: the slot's ticket counter before the operation
   std::vector<int> order = {};              // kArrival: ranks in the order of arrival, once needed
-  unsigned polls = 0;                       // calls of is_completed so far
+  unsigned polls = 0;                       // calls of is_completed that have found it incomplete
   bool agreed = false;                      // all ranks have arrived with the same fingerprint
 };
 
 class SharedGroup final : public Backend {
  public:
-  SharedGroup(std::string name, const InitOptions& options, const Rendezvous& place,
-              std::unique_ptr<SharedMemory> memory, std::shared_ptr<Segment> control);
+  SharedGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<SharedMemory> memory,
+              std::shared_ptr<Segment> control);
   ~SharedGroup() override;
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::string& name() const override { return name_; }
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
   void release_staging() override;
 
+  // --- called by the operations ---
+  void wait(Operation& op);
+  bool poll(Operation& op);
+  bool is_done_by_others(const Operation& op) const;
+  void wait(Transfer& transfer);
+  bool poll(Transfer& transfer);
+
  private:
-  friend class Operation;
-  friend class Transfer;
   struct CommunicationMemory {
     std::uint64_t id;
     std::weak_ptr<Segment> segment;
@@ -81,21 +81,19 @@ class SharedGroup final : public Backend {
   void put_inline(Operation& op);
   void arrive(const std::shared_ptr<Operation>& op);
   void exchange(const Call& call);
-  std::shared_ptr<Segment> new_segment(const Call& call, std::size_t bytes);
 
   // --- finishing (shared_wait.cpp) ---
-  void wait(Operation& op);
+  template <class Check, class Look>
+  void wait_until(Check is_done, Look look);
   bool advance(Operation& op);
   bool advance_to(Operation& op);
   void advance_before(std::uint64_t end);
   bool all_arrived(const Operation& op) const;
-  bool is_done_by_others(const Operation& op) const;
   void compare_fingerprints(Operation& op);
   void work(Operation& op);
   void take_order(Operation& op);
   bool claim(const Operation& op, int owner, std::uint64_t* task);
   void finish(Operation& op);
-  void wake(int count);
   void look_around(const Call& call, std::uint64_t sequence, Deadline* deadline);
   [[noreturn]] void fail(Poison reason, int culprit, const std::string& message, bool timeout = false);
   Departure departure(int rank) const;
@@ -112,11 +110,8 @@ class SharedGroup final : public Backend {
   std::shared_ptr<Work> start_transfer(Call call);
   bool progress_transfers();
   void finish_transfers();
-  void wait(Transfer& transfer);
   void look_for(const Call& call, Deadline& deadline);
 
-  std::string name_;
-  int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::unique_ptr<SharedMemory> memory_;
   int spins_;
@@ -134,6 +129,25 @@ class SharedGroup final : public Backend {
   std::size_t arena_reserved_ = 0, arena_head_ = 0;
   std::vector<std::shared_ptr<Transfer>> transfers_;
 };
+
+// Spins, then sleeps in slices until `is_done`. Calls `look`, a liveness check, after every slice.
+template <class Check, class Look>
+void SharedGroup::wait_until(Check is_done, Look look) {
+  Spin spin(spins_);
+  do {
+    if (is_done()) return;
+  } while (spin.next());
+  Deadline deadline(timeout_);
+  while (!is_done()) {
+    {
+      Sleeper sleeper(control_.header());
+      if (is_done()) break;
+      sleeper.sleep(deadline.slice());
+    }
+    if (!is_done()) look(deadline);
+  }
+  control_.rank(rank_).waits_for.store(0, std::memory_order_relaxed);
+}
 
 // --- copies and tasks of an operation (shared_tasks.cpp) ---
 std::size_t region_bytes(const Operation& op, int size);  // of each rank, for the whole piece

@@ -17,22 +17,11 @@ constexpr std::int64_t kTaskBytes = 128 * 1024;  // of one task: much longer tha
 constexpr std::int64_t kSingleTask = 32 * 1024;  // up to this size one rank does all work
 constexpr std::int64_t kSingleTaskOfTwo = 1024;  // the same for a group of two ranks
 
-struct Range {
-  std::int64_t begin, end;
-};
-
 std::int64_t item(const Operation& op) { return static_cast<std::int64_t>(item_size(op.call->dtype)); }
 
-bool has_parts(Kind kind) {
-  return kind == Kind::kAllGather || kind == Kind::kGather || kind == Kind::kScatter || kind == Kind::kReduceScatter ||
-         kind == Kind::kAllToAll;
-}
+bool has_parts(const Call& call) { return call.flow().in_parts || call.flow().out_parts; }
 
-// Returns range r of n of `count` elements, aligned to cache lines of 64 bytes.
-Range share(const Operation& op, int r, int n) {
-  const std::int64_t line = 64 / item(op), lines = (op.count + line - 1) / line;
-  return {std::min(op.count, lines * r / n * line), std::min(op.count, lines * (r + 1) / n * line)};
-}
+Range share(const Operation& op, int r, int n) { return share_of(op.count, op.call->dtype, r, n); }
 
 std::byte* region(const Operation& op, int r) { return op.segment->block(r) + op.offset; }
 
@@ -53,8 +42,8 @@ std::byte* user_element(const Operation& op, const Tensor& tensor, std::int64_t 
 // combine_range with kOwnFirst: each target's sum begins with its own value. Results would overwrite the operands of
 // other sums, so they are first written to temporary memory.
 void combine_own_first(const Operation& op, int size, std::int64_t p, Range range, Range targets) {
-  const auto bytes = static_cast<std::size_t>((range.end - range.begin) * item(op));
-  std::vector<std::byte> sums(static_cast<std::size_t>(targets.end - targets.begin) * bytes);
+  const auto bytes = static_cast<std::size_t>((range.count()) * item(op));
+  std::vector<std::byte> sums(static_cast<std::size_t>(targets.count()) * bytes);
   const auto sum_of = [&](std::int64_t r) { return sums.data() + static_cast<std::size_t>(r - targets.begin) * bytes; };
   for (std::int64_t own = targets.begin; own < targets.end; ++own) {
     SmallVector<const void*, 8> inputs;
@@ -63,16 +52,10 @@ void combine_own_first(const Operation& op, int size, std::int64_t p, Range rang
       if (r != own) inputs.push_back(element(op, r, p, range.begin));
     }
     void* const sum = sum_of(own);
-    raw::combine({.inputs = {inputs.begin(), inputs.size()},
-                  .outputs = {&sum, 1},
-                  .dtype = op.call->dtype,
-                  .op = combine_op(op.call->op),
-                  .scale = op.call->scale,
-                  .in_turn = true},
-                 0, range.end - range.begin);
+    combine(*op.call, {inputs.begin(), inputs.size()}, {&sum, 1}, 0, range.count(), /*in_turn=*/true);
   }
   for (std::int64_t own = targets.begin; own < targets.end; ++own)
-    copy_elements(op, element(op, static_cast<int>(own), p, range.begin), sum_of(own), range.end - range.begin);
+    copy_elements(op, element(op, static_cast<int>(own), p, range.begin), sum_of(own), range.count());
 }
 
 // Combines elements [begin, end) of part p of all ranks into part p of `targets`.
@@ -83,13 +66,8 @@ void combine_range(const Operation& op, int size, std::int64_t p, Range range, R
   for (int r = 0; r < size; ++r)
     inputs.push_back(element(op, op.order.empty() ? r : op.order[static_cast<std::size_t>(r)], p, 0));
   for (std::int64_t r = targets.begin; r < targets.end; ++r) outputs.push_back(element(op, static_cast<int>(r), p, 0));
-  raw::combine({.inputs = {inputs.begin(), inputs.size()},
-                .outputs = {outputs.begin(), outputs.size()},
-                .dtype = op.call->dtype,
-                .op = combine_op(op.call->op),
-                .scale = op.call->scale,
-                .in_turn = !op.order.empty()},
-               range.begin, range.end - range.begin);
+  combine(*op.call, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}, range.begin, range.count(),
+          /*in_turn=*/!op.order.empty());
 }
 
 // Copies elements [begin, end) of part p from one rank to `targets`.
@@ -97,14 +75,14 @@ void spread_range(const Operation& op, int from, std::int64_t p, Range range, Ra
   for (std::int64_t r = targets.begin; r < targets.end; ++r) {
     if (r == from) continue;
     copy_elements(op, element(op, static_cast<int>(r), p, range.begin), element(op, from, p, range.begin),
-                  range.end - range.begin);
+                  range.count());
   }
 }
 
 }  // namespace
 
 std::size_t region_bytes(const Operation& op, int size) {
-  const std::int64_t parts = !has_parts(op.call->kind) ? 1 : op.call->kind == Kind::kAllToAll ? 2 * size : size;
+  const std::int64_t parts = !has_parts(*op.call) ? 1 : op.call->kind == Kind::kAllToAll ? 2 * size : size;
   return static_cast<std::size_t>(parts * op.count * item(op));
 }
 
@@ -113,26 +91,9 @@ void copy_in(const Operation& op, int rank, int size) {
   const auto put = [&](std::int64_t p, std::int64_t user_part) {
     copy_elements(op, element(op, rank, p, 0), user_element(op, call.in, user_part), op.count);
   };
-  switch (call.kind) {
-    case Kind::kBroadcast:
-      if (rank == call.root) put(0, 0);
-      return;
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-      return put(0, 0);
-    case Kind::kAllGather:
-    case Kind::kGather:
-      return put(rank, 0);
-    case Kind::kScatter:
-      for (int p = 0; p < size && rank == call.root; ++p) put(p, p);
-      return;
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll:
-      for (int p = 0; p < size; ++p) put(p, p);
-      return;
-    default:
-      return;
-  }
+  if (!call.sends(rank)) return;
+  if (!call.flow().in_parts) return put(call.flow().out_parts ? rank : 0, 0);
+  for (int p = 0; p < size; ++p) put(p, p);
 }
 
 void copy_out(const Operation& op, int rank, int size) {
@@ -140,36 +101,15 @@ void copy_out(const Operation& op, int rank, int size) {
   const auto take = [&](std::int64_t user_part, std::int64_t p) {
     copy_elements(op, user_element(op, call.out, user_part), element(op, rank, p, 0), op.count);
   };
-  switch (call.kind) {
-    case Kind::kBroadcast:
-      if (rank != call.root) take(0, 0);
-      return;
-    case Kind::kAllReduce:
-      return take(0, 0);
-    case Kind::kReduce:
-      if (rank == call.root) take(0, 0);
-      return;
-    case Kind::kGather:
-      if (rank != call.root) return;
-      [[fallthrough]];
-    case Kind::kAllGather:
-      for (int p = 0; p < size; ++p) take(p, p);
-      return;
-    case Kind::kScatter:
-    case Kind::kReduceScatter:
-      return take(0, rank);
-    case Kind::kAllToAll:
-      for (int p = 0; p < size; ++p) take(p, size + p);
-      return;
-    default:
-      return;
-  }
+  if (!call.receives(rank) || (call.kind == Kind::kBroadcast && rank == call.root)) return;
+  if (!call.flow().out_parts) return take(0, call.flow().in_parts ? rank : 0);
+  for (int p = 0; p < size; ++p) take(p, call.flow().in_parts ? size + p : p);
 }
 
 void plan_tasks(Operation& op, int size) {
   op.tasks.assign(static_cast<std::size_t>(size), 0);
   if (op.count == 0) return;
-  const bool parts = has_parts(op.call->kind);
+  const bool parts = has_parts(*op.call);
   op.chunk = std::max<std::int64_t>(1, kTaskBytes / item(op));
   if (!parts && op.count * item(op) <= (size == 2 ? kSingleTaskOfTwo : kSingleTask)) {
     op.single_task = true;
@@ -179,41 +119,31 @@ void plan_tasks(Operation& op, int size) {
   }
   for (int r = 0; r < size; ++r) {
     const Range range = parts ? Range{0, op.count} : share(op, r, size);
-    op.tasks[static_cast<std::size_t>(r)] =
-        static_cast<std::uint64_t>((range.end - range.begin + op.chunk - 1) / op.chunk);
+    op.tasks[static_cast<std::size_t>(r)] = static_cast<std::uint64_t>((range.count() + op.chunk - 1) / op.chunk);
   }
 }
 
 void run_task(const Operation& op, int owner, std::uint64_t task, int size) {
   const Call& call = *op.call;
-  Range all{0, op.count};
-  if (!has_parts(call.kind) && !op.single_task) all = share(op, owner, size);
+  const Flow& flow = call.flow();
+  const bool parts = has_parts(call);
+  const Range all = parts || op.single_task ? Range{0, op.count} : share(op, owner, size);
   const std::int64_t begin = all.begin + static_cast<std::int64_t>(task) * op.chunk;
   const Range range{begin, std::min(all.end, begin + op.chunk)};
-  const Range everyone{0, size}, root{call.root, call.root + 1};
-  switch (call.kind) {
-    case Kind::kBroadcast:
-      return spread_range(op, call.root, 0, range, everyone);
-    case Kind::kAllReduce:
-      return combine_range(op, size, 0, range, everyone);
-    case Kind::kReduce:
-      return combine_range(op, size, 0, range, root);
-    case Kind::kAllGather:
-      return spread_range(op, owner, owner, range, everyone);
-    case Kind::kGather:
-      return spread_range(op, owner, owner, range, root);
-    case Kind::kScatter:
-      return spread_range(op, call.root, owner, range, {owner, owner + 1});
-    case Kind::kReduceScatter:
-      return combine_range(op, size, owner, range, {owner, owner + 1});
-    case Kind::kAllToAll:
-      for (int from = 0; from < size; ++from)
-        copy_elements(op, element(op, owner, size + from, range.begin), element(op, from, owner, range.begin),
-                      range.end - range.begin);
-      return;
-    default:
-      return;
+  if (call.kind == Kind::kAllToAll) {
+    for (int from = 0; from < size; ++from)
+      copy_elements(op, element(op, owner, size + from, range.begin), element(op, from, owner, range.begin),
+                    range.count());
+    return;
   }
+  const std::int64_t part = parts ? owner : 0;
+  const Range targets = flow.to_root    ? Range{call.root, call.root + 1}
+                        : flow.in_parts ? Range{owner, owner + 1}
+                                        : Range{0, size};
+  if (flow.reduces)
+    combine_range(op, size, part, range, targets);
+  else
+    spread_range(op, flow.from_root ? call.root : owner, part, range, targets);
 }
 
 void run_inline(const Operation& op, const void* const* inputs, int rank) {
@@ -223,12 +153,7 @@ void run_inline(const Operation& op, const void* const* inputs, int rank) {
     return;
   }
   void* const out = call.out.raw_data();
-  raw::combine({.inputs = {inputs, 2},
-                .outputs = {&out, 1},
-                .dtype = call.dtype,
-                .op = combine_op(call.op),
-                .scale = call.scale},
-               0, op.count);
+  combine(call, {inputs, 2}, {&out, 1}, 0, op.count);
 }
 
 }  // namespace lockstep::parallel

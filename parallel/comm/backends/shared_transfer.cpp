@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -25,27 +24,21 @@ void ring_copy(std::byte* ring, std::size_t ring_bytes, std::uint64_t at, std::b
 
 }  // namespace
 
-Transfer::Transfer(SharedGroup* group, Call call)
-    : GroupWork(group), call_(std::move(call)), bytes_(static_cast<std::size_t>(call_.count) * item_size(call_.dtype)) {
+Transfer::Transfer(SharedGroup* group, Call call) : GroupWork(group), call_(std::move(call)), bytes_(call_.bytes()) {
   if (call_.kind == Kind::kSend) header_ = header_of(call_);
 }
 
 Transfer::Header Transfer::header_of(const Call& call) {
-  const std::uint64_t fields[3] = {static_cast<std::uint64_t>(call.tag), static_cast<std::uint64_t>(call.dtype),
-                                   static_cast<std::uint64_t>(call.count)};
-  Header header;
-  std::memcpy(header.data(), fields, sizeof(fields));
-  return header;
+  return {static_cast<std::uint64_t>(call.tag), static_cast<std::uint64_t>(call.dtype),
+          static_cast<std::uint64_t>(call.count)};
 }
 
 void Transfer::check_header() {
-  const Header expected = header_of(call_);
-  if (header_ == expected) return;
-  std::uint64_t got[3];
-  std::memcpy(got, header_.data(), sizeof(got));
-  disagreement_ = fmt::format("rank {} sent {} {} with tag {}, expected {} {} with tag {}", call_.root, got[2],
-                              got[1] < kDTypeCount ? lockstep::name(static_cast<DType>(got[1])) : "?",
-                              static_cast<std::int64_t>(got[0]), call_.count, lockstep::name(call_.dtype), call_.tag);
+  if (header_ == header_of(call_)) return;
+  const auto [tag, dtype, count] = header_;
+  disagreement_ = fmt::format("rank {} sent {} {} with tag {}, expected {} {} with tag {}", call_.root, count,
+                              dtype < kDTypeCount ? lockstep::name(static_cast<DType>(dtype)) : "?",
+                              static_cast<std::int64_t>(tag), call_.count, lockstep::name(call_.dtype), call_.tag);
 }
 
 bool Transfer::advance(const Control& control, int rank) {
@@ -59,30 +52,21 @@ bool Transfer::advance(const Control& control, int rank) {
   if (filled > ring_bytes) return false;  // a faulty peer: the deadline reports it
   std::size_t room = sending ? ring_bytes - filled : filled, moved = 0;
   while (room > 0 && !complete() && disagreement_.empty()) {
-    const bool in_header = position_ < header_.size();
-    const std::size_t left = in_header ? header_.size() - position_ : header_.size() + bytes_ - position_;
+    const bool in_header = position_ < sizeof(Header);
+    const std::size_t left = in_header ? sizeof(Header) - position_ : sizeof(Header) + bytes_ - position_;
     const std::size_t count = std::min(room, left);
     std::byte* const payload = static_cast<std::byte*>((sending ? call_.in : call_.out).raw_data());
-    std::byte* const data = in_header ? header_.data() + position_ : payload + (position_ - header_.size());
+    std::byte* const data =
+        in_header ? reinterpret_cast<std::byte*>(header_.data()) + position_ : payload + (position_ - sizeof(Header));
     ring_copy(control.mailbox_data(from, to), ring_bytes, (sending ? written : read) + moved, data, count, sending);
     position_ += count;
     moved += count;
     room -= count;
-    if (!sending && in_header && position_ == header_.size()) check_header();
+    if (!sending && in_header && position_ == sizeof(Header)) check_header();
   }
   if (moved == 0) return false;
   (sending ? box.written : box.read).fetch_add(moved, std::memory_order_seq_cst);
   return true;
-}
-
-void Transfer::wait() {
-  if (group) group->wait(*this);
-  failure.check();
-}
-
-bool Transfer::is_completed() {
-  if (group) group->progress_transfers();
-  return !group;
 }
 
 std::shared_ptr<Work> SharedGroup::start_transfer(Call call) {
@@ -107,7 +91,7 @@ bool SharedGroup::progress_transfers() {
     if (!transfer->disagreement().empty()) broken = transfer;
   }
   std::erase_if(transfers_, [](const auto& transfer) { return transfer->complete(); });
-  if (any && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+  if (any) wake_sleepers(control_.header());
   if (broken)
     fail(Poison::kDisagreed, broken->call().root,
          fmt::format("{}: {}", broken->call().describe(), broken->disagreement()));
@@ -116,20 +100,17 @@ bool SharedGroup::progress_transfers() {
 
 void SharedGroup::wait(Transfer& transfer) {
   failure_.check_usable(transfer.call());
-  for (int i = 0; i < spins_ && transfer.group; ++i) {
-    if (!progress_transfers()) pause(i);
-  }
-  Deadline deadline(timeout_);
-  const WaitingSign sign(control_.rank(rank_));
-  while (transfer.group) {
-    {
-      Sleeper sleeper(control_.header());
-      advance_before(next_sequence_);  // the peer may wait for these first
-      if (progress_transfers() || !transfer.group) continue;
-      sleeper.sleep(deadline.slice());
-    }
-    if (!progress_transfers() && transfer.group) look_for(transfer.call(), deadline);
-  }
+  const auto is_done = [&] {
+    advance_before(next_sequence_);  // the peer may wait for these first
+    while (progress_transfers()) continue;
+    return !transfer.group;
+  };
+  wait_until(is_done, [&](Deadline& deadline) { look_for(transfer.call(), deadline); });
+}
+
+bool SharedGroup::poll(Transfer& transfer) {
+  progress_transfers();
+  return !transfer.group;
 }
 
 // Finishes dropped sends before the group is destroyed.

@@ -8,30 +8,27 @@
 namespace lockstep::parallel {
 
 // A send or recv in flight. Messages between two ranks arrive in the order they were sent.
-class Transfer final : public GroupWork<SharedGroup> {
+class Transfer final : public GroupWork<SharedGroup, Transfer> {
  public:
   Transfer(SharedGroup* group, Call call);
-  void wait() override;
-  bool is_completed() override;
 
   // Moves the bytes that can be moved without waiting; returns whether there were any.
   bool advance(const Control& control, int rank);
-  bool complete() const { return position_ == header_.size() + bytes_; }
+  bool complete() const { return position_ == sizeof(Header) + bytes_; }
   const Call& call() const { return call_; }
   // Describes a message that differs from what recv expects; empty if there is none.
   const std::string& disagreement() const { return disagreement_; }
 
  private:
-  friend class SharedGroup;
-  // Header of every message. It is compared and used for nothing else.
-  using Header = std::array<std::byte, 24>;
+  // Header of every message: tag, dtype, count. It is compared and used for nothing else.
+  using Header = std::array<std::uint64_t, 3>;
   static Header header_of(const Call& call);
   void check_header();
 
   Call call_;
   std::size_t bytes_;
   std::size_t position_ = 0;  // of the message, header included
-  Header header_;             // of a send: its own; of a recv: the bytes received so far
+  Header header_{};           // of a send: its own; of a recv: the bytes received so far
   std::string disagreement_;
 };
 

@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lockstep/parallel/comm/backends/futex_internal.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
-#include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -15,30 +13,13 @@ constexpr std::chrono::milliseconds kUntilSuspect{500};  // a waiting rank does 
 constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
 
 std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
-  const Announcement called{.kind = what & 0xff,
-                            .dtype = what >> 8 & 0xff,
-                            .op = what >> 16 & 0xff,
-                            .root = what >> 32,
-                            .count = count,
-                            .order = static_cast<Reduction>(what >> 24 & 0xff)};
-  return called.text() + (place == ~std::uint64_t{0} || called.kind > static_cast<std::uint64_t>(Kind::kAllToAll)
-                              ? ""
-                              : " in communication memory");
+  const bool is_direct = place != ~std::uint64_t{0} && (what & 0xff) <= static_cast<std::uint64_t>(Kind::kAllToAll);
+  return call_text(what, count) + (is_direct ? " in communication memory" : "");
 }
 
 bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
 
 }  // namespace
-
-void Operation::wait() {
-  if (group) group->wait(*this);
-  failure.check();
-}
-
-bool Operation::is_completed() {
-  if (group && !group->advance_to(*this) && ++polls % 64 == 0) group->look_around(*call, sequence, nullptr);
-  return !group;
-}
 
 bool Operation::is_known_complete() { return !group || group->is_done_by_others(*this); }
 
@@ -51,20 +32,13 @@ bool SharedGroup::is_done_by_others(const Operation& op) const {
 void SharedGroup::wait(Operation& op) {
   if (!op.group) return;
   failure_.check_usable(*op.call);
-  for (int i = 0; i < spins_; ++i) {
-    if (advance_to(op)) return;
-    pause(i);
-  }
-  Deadline deadline(timeout_);
-  const WaitingSign sign(control_.rank(rank_));
-  while (!advance_to(op)) {
-    {
-      Sleeper sleeper(control_.header());
-      if (advance_to(op)) return;
-      sleeper.sleep(deadline.slice());
-    }
-    if (!advance_to(op)) look_around(*op.call, op.sequence, &deadline);
-  }
+  wait_until([&] { return advance_to(op); },
+             [&](Deadline& deadline) { look_around(*op.call, op.sequence, &deadline); });
+}
+
+bool SharedGroup::poll(Operation& op) {
+  if (!advance_to(op) && ++op.polls % 64 == 0) look_around(*op.call, op.sequence, nullptr);
+  return !op.group;
 }
 
 bool SharedGroup::advance_to(Operation& op) {
@@ -99,7 +73,7 @@ bool SharedGroup::advance(Operation& op) {
                                    control_.inline_data(1, op.inline_number)};
     run_inline(op, inputs, rank_);
     control_.rank(rank_).inline_done.store(inline_finished_, std::memory_order_seq_cst);
-    if (control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+    wake_sleepers(control_.header());
   } else if (op.path != Operation::Path::kArrivalsOnly) {
     work(op);
     if (control_.done(op.sequence % kSlots).value.load(std::memory_order_acquire) < op.done_at) return false;
@@ -151,7 +125,7 @@ void SharedGroup::work(Operation& op) {
   std::atomic<std::uint64_t>& done = control_.done(op.sequence % kSlots).value;
   const bool last = done.fetch_add(finished, std::memory_order_seq_cst) + finished == op.done_at;
   own.busy.store(0, std::memory_order_relaxed);
-  if (last && control_.header().sleepers.load(std::memory_order_seq_cst) != 0) wake(size_);
+  if (last) wake_sleepers(control_.header());
 }
 
 // Sets the order of arrival from the ranks' tickets. Called only with a claimed task: until the task is done, no rank
@@ -192,11 +166,6 @@ void SharedGroup::finish(Operation& op) {
   op.segment = nullptr;
   std::shared_ptr<Operation>& slot = in_flight_[op.sequence % kSlots];
   if (slot.get() == &op) slot = nullptr;  // last, because the slot may be the only owner
-}
-
-void SharedGroup::wake(int count) {
-  control_.header().events.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(control_.header().events, count);
 }
 
 // Liveness check, called once per slice while waiting. Without a deadline it is called by is_completed.
@@ -316,8 +285,8 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
 void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
   std::uint64_t none = 0;
   const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
-  control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_acq_rel);
-  wake(size_);
+  control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_seq_cst);
+  wake_sleepers(control_.header());
   give_up(GroupFailure(message, timeout));
 }
 

@@ -362,7 +362,7 @@ std::unique_ptr<Backend> make_shm(const InitOptions& options, const Rendezvous& 
   Deadline deadline(options.timeout);
   const std::size_t bytes = (Control::bytes(place.size) + kPage - 1) / kPage * kPage;
   const std::shared_ptr<Segment> control = memory->allocate_control(bytes, deadline, place.watch.get());
-  return std::make_unique<SharedGroup>("shm", options, place, std::move(memory), control);
+  return std::make_unique<SharedGroup>(options, place, std::move(memory), control);
 }
 
 }  // namespace lockstep::parallel
