@@ -1,16 +1,8 @@
 // Arithmetic and comparisons: forward and gradient side by side.
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
-#include "lockstep/autograd/view_results_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+
+#include "lockstep/autograd/operations_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::requires_grad;
-using autograd::Saved;
 
 namespace {
 
@@ -47,13 +39,9 @@ Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size
 Tensor add(const Tensor& a, const Tensor& b, const Scalar& alpha) {
   return record("add", raw::add(a, b, alpha), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), alpha](const Tensor& grad, const Needs& needs) {
-                  Gradients gradients;
-                  gradients.push_back(needs[0] ? sum_to(grad, a_shape) : Tensor());
-                  if (!needs[1])
-                    gradients.push_back({});
-                  else
-                    gradients.push_back(sum_to(alpha.to_double() == 1 ? grad : mul(grad, alpha), b_shape, needs, 1));
-                  return gradients;
+                  const Tensor by_b = !needs[1] || alpha.to_double() == 1 ? grad : mul(grad, alpha);
+                  return Gradients{needs[0] ? sum_to(grad, a_shape) : Tensor(),
+                                   needs[1] ? sum_to(by_b, b_shape, needs, 1) : Tensor()};
                 });
 }
 
@@ -87,19 +75,14 @@ Tensor div(const Tensor& a, const Tensor& b) {
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   return record("pow", raw::pow(base, exponent), {base, exponent},
                 [a = Saved(base), p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
-                  Gradients gradients;
+                  Gradients gradients{Tensor(), Tensor()};
                   if (needs[0]) {
                     const Tensor by_a = mul(*p, pow(*a, sub(*p, 1.0)));
-                    gradients.push_back(sum_to(mul(grad, where(*p == 0.0, 0.0, by_a)), a->shape()));
-                  } else {
-                    gradients.push_back({});
+                    gradients[0] = sum_to(mul(grad, where(*p == 0.0, 0.0, by_a)), a->shape());
                   }
                   if (needs[1]) {
                     const Tensor base = where(*a == 0.0, where(*p >= 0.0, 1.0, *a), *a);
-                    const Tensor by_p = mul(out, log(base));
-                    gradients.push_back(sum_to(mul(grad, by_p), p->shape()));
-                  } else {
-                    gradients.push_back({});
+                    gradients[1] = sum_to(mul(grad, mul(out, log(base))), p->shape());
                   }
                   return gradients;
                 });

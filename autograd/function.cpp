@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lockstep/autograd/history_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
@@ -20,78 +19,71 @@ Tensor Context::saved(std::size_t index) const {
   LOCKSTEP_CHECK(!entry.tensor.defined() || entry.tensor.version() == entry.version,
                  "saved: {} was changed in place after it was saved for backward (version {}, saved at {})",
                  describe(entry.tensor), entry.tensor.version(), entry.version);
-  if (entry.output < 0 || outputs_.empty()) return entry.tensor;
-  return outputs_[static_cast<std::size_t>(entry.output)];
+  return entry.output >= 0 && node_ ? node_->output(static_cast<std::size_t>(entry.output)) : entry.tensor;
 }
 
-namespace {
+// The node of a user-defined operation. It owns the context, which refers back to it.
+class FunctionNode final : public Node {
+ public:
+  FunctionNode(const char* op, std::shared_ptr<Context> context, std::vector<bool> is_tensor, UserBackward backward)
+      : Node(op), context_(std::move(context)), is_tensor_(std::move(is_tensor)), backward_(std::move(backward)) {
+    context_->node_ = this;
+    saves_tensors_ = std::ranges::any_of(context_->entries_, [](const auto& entry) { return entry.tensor.defined(); });
+  }
 
-// A closure, and whether its forward saved tensors.
-template <class F>
-struct FunctionBackward {
-  F closure;
-  bool saves;
+  // Finds the saved tensors that are results, and saves these as outputs of this node.
+  void save_outputs(const std::vector<Tensor>& results) {
+    for (Context::Entry& entry : context_->entries_) {
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        if (!entry.tensor.defined() || entry.tensor.ref() != results[i].ref()) continue;
+        entry.output = static_cast<int>(i);
+        entry.tensor = outputs[i].saved = raw::alias(entry.tensor);
+        outputs[i].version = entry.version;
+      }
+    }
+  }
 
-  bool saves_tensors() const { return saves; }
-  Gradients operator()(Tensors& grads, const Needs& needs) { return closure(grads, needs); }
+  Gradients run(Tensors& grads, const Needs& needs) override {
+    const std::size_t tensors = edges.size();
+    context_->wanted_ = 0;
+    for (std::size_t i = 0; i < tensors && i < 64; ++i) context_->wanted_ |= std::uint64_t{needs[i]} << i;
+    Gradients gradients = backward_(*context_, grads);
+    if (gradients.size() == tensors) return gradients;
+    LOCKSTEP_CHECK(gradients.size() == is_tensor_.size(), "returned {} gradients for {} tensors among {} arguments",
+                   gradients.size(), tensors, is_tensor_.size());
+    Gradients of_tensors;
+    for (std::size_t i = 0; i < is_tensor_.size(); ++i) {
+      if (is_tensor_[i]) of_tensors.push_back(gradients[i]);
+    }
+    return of_tensors;
+  }
+  void release() override {
+    if (!saves_tensors_) return;
+    context_.reset();
+    for (OutputInfo& info : outputs) info.saved = Tensor();
+  }
+  bool released() const override { return !context_; }
+
+ private:
+  std::shared_ptr<Context> context_;
+  std::vector<bool> is_tensor_;  // for each argument of forward
+  UserBackward backward_;
+  bool saves_tensors_;
 };
-
-}  // namespace
 
 std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> context, std::vector<Tensor> outputs,
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
-                                    Callback<Gradients(Context&, Tensors&)> backward) {
+                                    UserBackward backward) {
   if (!detail::should_record(inputs)) return outputs;
-  for (Context::Entry& entry : context->entries_) {
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!entry.tensor.defined() || entry.tensor.ref() != outputs[i].ref()) continue;
-      entry.output = static_cast<int>(i);
-      entry.tensor = raw::alias(entry.tensor);
-    }
-  }
+  auto* const node = new FunctionNode(name, std::move(context), is_tensor, std::move(backward));
+  auto owner = Ref<Node>::adopt(node);
+  for (const Tensor& input : inputs) detail::add_edge(*node, input);
   // An output may also be an input or a saved tensor. A new handle gives the output a history of its own.
-  for (Tensor& output : outputs) output = raw::alias(output);
-
-  // The closure needs its node, to restore the history of saved outputs. The pointer is set after recording.
-  struct Link {
-    Node* node = nullptr;
-  };
-  auto link = std::make_shared<Link>();
-  auto closure = [context, is_tensor,
-                  backward = std::make_shared<Callback<Gradients(Context&, Tensors&)>>(std::move(backward)),
-                  link](Tensors& grads, const Needs& needs) {
-    context->wanted_ = 0;
-    std::size_t tensors = 0;
-    for (const bool tensor : is_tensor) tensors += tensor;
-    for (std::size_t i = 0; i < tensors && i < 64; ++i) context->wanted_ |= std::uint64_t{needs[i]} << i;
-    context->outputs_.resize(link->node->outputs.size());
-    for (const Context::Entry& entry : context->entries_) {
-      if (entry.output < 0) continue;
-      const auto index = static_cast<std::size_t>(entry.output);
-      OutputInfo& info = link->node->outputs[index];
-      info.saved = entry.tensor;
-      info.version = entry.version;
-      context->outputs_[index] = link->node->output(index);
-      info.saved = Tensor();
-    }
-    Gradients gradients = (*backward)(*context, grads);
-    context->outputs_.clear();  // breaks the reference cycle with this node
-    if (gradients.size() == tensors) return gradients;
-    LOCKSTEP_CHECK(gradients.size() == is_tensor.size(), "returned {} gradients for {} tensors among {} arguments",
-                   gradients.size(), tensors, is_tensor.size());
-    Gradients of_tensors;
-    for (std::size_t i = 0; i < is_tensor.size(); ++i) {
-      if (is_tensor[i]) of_tensors.push_back(gradients[i]);
-    }
-    return of_tensors;
-  };
-  const bool saves = std::ranges::any_of(context->entries_, [](const auto& entry) { return entry.tensor.defined(); });
-  outputs =
-      record_all(name, std::move(outputs), inputs, FunctionBackward<decltype(closure)>{std::move(closure), saves});
-  for (const Tensor& output : outputs) {
-    if (output.requires_grad()) link->node = history(output)->node.get();
-  }
-  return outputs;
+  std::vector<Tensor> results;
+  for (const Tensor& output : outputs) results.push_back(raw::alias(output));
+  detail::attach(owner, results, false);
+  node->save_outputs(outputs);
+  return results;
 }
 
 }  // namespace lockstep::autograd

@@ -33,25 +33,23 @@ class Context {
   bool needs_input_grad(std::size_t index) const { return (wanted_ >> index & 1u) != 0; }
 
  private:
-  template <class F>
-  friend class Function;
-  friend std::vector<Tensor> record_function(const char*, std::shared_ptr<Context>, std::vector<Tensor>,
-                                             const std::vector<Tensor>&, const std::vector<bool>&,
-                                             Callback<Gradients(Context&, Tensors&)>);
+  friend class FunctionNode;
   struct Entry {
     Tensor tensor;
     std::uint32_t version = 0;
     int output = -1;  // index, if the tensor is an output: saved without history, which would form a reference cycle
   };
   std::vector<Entry> entries_;
-  std::vector<Tensor> outputs_;  // the saved outputs, while backward runs
+  Node* node_ = nullptr;  // the recorded operation
   std::uint64_t wanted_ = 0;
 };
 
+/// The backward of a user-defined operation.
+using UserBackward = Callback<Gradients(Context&, Tensors&)>;
 /// Records an operation run by Function::apply. Not called directly.
 std::vector<Tensor> record_function(const char* name, std::shared_ptr<Context> context, std::vector<Tensor> outputs,
                                     const std::vector<Tensor>& inputs, const std::vector<bool>& is_tensor,
-                                    Callback<Gradients(Context&, Tensors&)> backward);
+                                    UserBackward backward);
 
 /// Base class of user-defined operations: struct Mine : `Function<Mine>`, as the head of this file shows.
 template <class F>
@@ -64,26 +62,26 @@ class Function {
     std::vector<Tensor> inputs;
     (add_input(inputs, args), ...);
     const std::vector<bool> is_tensor{std::is_convertible_v<const Args&, const Tensor&>...};
-    using Result = decltype(F::forward(*context, args...));
-    if constexpr (std::is_same_v<Result, Tensor>) {
-      std::vector<Tensor> outputs;
-      {
-        const NoGradGuard no_grad;
+    constexpr bool kSingle = std::is_same_v<decltype(F::forward(*context, args...)), Tensor>;
+    std::vector<Tensor> outputs;
+    {
+      const NoGradGuard no_grad;
+      if constexpr (kSingle)
         outputs.push_back(F::forward(*context, args...));
-      }
-      return record_function("function", std::move(context), std::move(outputs), inputs, is_tensor,
-                             [](Context& c, Tensors& grads) { return Gradients(F::backward(c, grads[0])); })[0];
-    } else {
-      std::vector<Tensor> outputs;
-      {
-        const NoGradGuard no_grad;
+      else
         outputs = F::forward(*context, args...);
-      }
-      return record_function("function", std::move(context), std::move(outputs), inputs, is_tensor,
-                             [](Context& c, Tensors& grads) {
-                               return Gradients(F::backward(c, std::vector<Tensor>(grads.begin(), grads.end())));
-                             });
     }
+    outputs = record_function("function", std::move(context), std::move(outputs), inputs, is_tensor,
+                              [](Context& c, Tensors& grads) {
+                                if constexpr (kSingle)
+                                  return Gradients(F::backward(c, grads[0]));
+                                else
+                                  return Gradients(F::backward(c, std::vector<Tensor>(grads.begin(), grads.end())));
+                              });
+    if constexpr (kSingle)
+      return std::move(outputs[0]);
+    else
+      return outputs;
   }
 
  private:

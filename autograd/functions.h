@@ -89,10 +89,8 @@ inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo)
 inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  ///< min(x, hi)
 
 // --- reductions -------------------------------------------------------------------------------------------------------------
-Tensor sum(const Tensor& x);  ///< bool and integers give i64
-Tensor sum(const Tensor& x, const Shape& dims, bool keepdim = false);
-Tensor mean(const Tensor& x);  ///< sum / number of elements; f32 or f64
-Tensor mean(const Tensor& x, const Shape& dims, bool keepdim = false);
+Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);   ///< bool and integers give i64
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  ///< sum / number of elements; f32 or f64
 /// The largest element along the dimensions; NaN wins. Equal elements share the gradient. If the result is NaN, the
 /// gradient of its slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -105,16 +103,15 @@ Tensor min(const Tensor& x);  ///< the smallest element, as max(x)
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// The smallest values and their indices, as max(x, dim).
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
-inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }    ///< for a number, see clamp_min
-inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }    ///< for a number, see clamp_max
-Tensor var(const Tensor& x);                                                     ///< unbiased: divided by n - 1
-Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options = {});  ///< divided by n - correction
-Tensor std(const Tensor& x);  ///< the square root of var; gradient 0 where std is 0
-Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options = {});
+inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }  ///< for a number, see clamp_min
+inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }  ///< for a number, see clamp_max
+/// Unbiased by default: the divisor is n - correction, and the correction is 1.
+Tensor var(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
+/// The square root of var; gradient 0 where std is 0.
+Tensor std(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
 /// (sum |x|^p)^(1/p), gradient 0 where the norm is 0. For p = infinity the largest |x|, for -infinity the smallest, for
 /// 0 the number of nonzero elements. p = 2 is the Euclidean norm.
-Tensor norm(const Tensor& x, const Scalar& p = 2);
-Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim = false);
+Tensor norm(const Tensor& x, const Scalar& p = 2, const Shape& dims = {}, bool keepdim = false);
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);  ///< log(sum(exp(x))), without overflow
 /// The i64 index of the largest element, the first if several are equal. Without `dim`: an index into the flattened x.
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);

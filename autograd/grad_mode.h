@@ -11,20 +11,7 @@ bool grad_mode();             ///< on by default
 void set_grad_mode(bool on);  ///< for this thread; prefer the guards
 }  // namespace autograd
 
-/// Turns recording off for this thread while the guard exists: for evaluation, optimizer steps and in-place changes of
-/// parameters.
-class NoGradGuard {
- public:
-  NoGradGuard() : previous_(autograd::grad_mode()) { autograd::set_grad_mode(false); }
-  ~NoGradGuard() { autograd::set_grad_mode(previous_); }
-  NoGradGuard(const NoGradGuard&) = delete;
-  NoGradGuard& operator=(const NoGradGuard&) = delete;
-
- private:
-  bool previous_;
-};
-
-/// Turns recording on again inside a NoGradGuard.
+/// Turns recording on for this thread while the guard exists, inside a NoGradGuard; off with `on` = false.
 class EnableGradGuard {
  public:
   explicit EnableGradGuard(bool on = true) : previous_(autograd::grad_mode()) { autograd::set_grad_mode(on); }
@@ -34,6 +21,13 @@ class EnableGradGuard {
 
  private:
   bool previous_;
+};
+
+/// Turns recording off for this thread while the guard exists: for evaluation, optimizer steps and in-place changes of
+/// parameters.
+class NoGradGuard : public EnableGradGuard {
+ public:
+  NoGradGuard() : EnableGradGuard(false) {}
 };
 
 }  // namespace lockstep

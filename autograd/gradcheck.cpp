@@ -34,13 +34,15 @@ double difference(const Function1& fn, const std::vector<Tensor>& inputs, double
   return (above - below) / (2 * step);
 }
 
+std::vector<Tensor> that_require_grad(std::vector<Tensor> tensors) {
+  std::erase_if(tensors, [](const Tensor& tensor) { return !tensor.requires_grad(); });
+  return tensors;
+}
+
 bool check(const Function1& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, const char* order) {
   const EnableGradGuard recording;
   const Tensor out = fn(inputs);
-  std::vector<Tensor> checked;
-  for (const Tensor& input : inputs) {
-    if (input.requires_grad()) checked.push_back(input);
-  }
+  const std::vector<Tensor> checked = that_require_grad(inputs);
   LOCKSTEP_CHECK(!checked.empty() && out.requires_grad(),
                  "gradcheck: no input requires grad, or the result does not depend on one");
   const auto gradients = grad(std::vector<Tensor>{out}, checked,
@@ -80,15 +82,11 @@ bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std
   all.back().requires_grad_();
   const Function1 gradient = [&](const std::vector<Tensor>& in) {
     const std::vector<Tensor> own(in.begin(), in.end() - 1);
-    std::vector<Tensor> checked;
-    for (const Tensor& input : own) {
-      if (input.requires_grad()) checked.push_back(input);
-    }
     // Recording is off for the differences, which therefore run the unrecorded backward. An operation that implements
     // both must return the same gradient from both.
     const bool record = grad_mode();
     const EnableGradGuard recording;
-    const auto gradients = grad(std::vector<Tensor>{fn(own)}, checked,
+    const auto gradients = grad(std::vector<Tensor>{fn(own)}, that_require_grad(own),
                                 {.grad_outputs = {in.back()}, .create_graph = record, .allow_unused = true});
     std::vector<Tensor> flat;
     for (const Tensor& each : gradients) {

@@ -1,19 +1,10 @@
 // Joining, splitting, indexing and sorting: forward and gradient side by side.
 #include <algorithm>
 
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
-#include "lockstep/autograd/view_results_internal.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::requires_grad;
-using autograd::Saved;
 
 namespace {
 
@@ -123,10 +114,10 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
   return record(
       "scatter_add", raw::scatter_add(x, dim, index, src), {x, src},
       [dim, index = Saved(index, requires_grad(src)), src_shape = src.shape()](const Tensor& grad, const Needs& needs) {
-        Gradients gradients;
-        gradients.push_back(needs[0] ? grad : Tensor());
-        if (!needs[1]) return gradients.push_back({}), std::move(gradients);
-        Tensor by_src = gather(grad, dim, *index);
+        Gradients gradients{needs[0] ? grad : Tensor(), Tensor()};
+        if (!needs[1]) return gradients;
+        Tensor& by_src = gradients[1];
+        by_src = gather(grad, dim, *index);
         if (by_src.shape() != src_shape) {  // the index did not cover src: the gradient of the rest is 0
           for (std::size_t d = 0; d < src_shape.size(); ++d) {
             Shape unused = by_src.shape();
@@ -134,7 +125,6 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
             if (unused[d] > 0) by_src = cat({by_src, raw::zeros(unused, grad.options())}, static_cast<std::int64_t>(d));
           }
         }
-        gradients.push_back(by_src);
         return gradients;
       });
 }

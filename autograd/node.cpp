@@ -1,5 +1,6 @@
 #include "lockstep/autograd/node.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "lockstep/autograd/history_internal.h"
@@ -14,6 +15,8 @@ namespace {
 constinit thread_local bool recording = true;
 constinit thread_local const void* current_replica = nullptr;
 constinit std::atomic<std::uint64_t> next_sequence{1};
+
+bool wants_grad(const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
 }  // namespace
 
 bool grad_mode() { return recording; }
@@ -80,25 +83,12 @@ bool requires_grad(const Tensor& tensor) { return recording && tensor.requires_g
 
 namespace detail {
 
-bool should_record(std::initializer_list<Input> inputs) {
-  if (!recording) return false;
-  for (const Input& input : inputs) {
-    if (input.tensor->defined() && input.tensor->requires_grad()) return true;
-  }
-  return false;
-}
-
-bool should_record(const std::vector<Tensor>& inputs) {
-  if (!recording) return false;
-  for (const Tensor& input : inputs) {
-    if (input.defined() && input.requires_grad()) return true;
-  }
-  return false;
-}
+bool should_record(std::initializer_list<Input> inputs) { return recording && std::ranges::any_of(inputs, wants_grad); }
+bool should_record(const std::vector<Tensor>& inputs) { return recording && std::ranges::any_of(inputs, wants_grad); }
 
 void add_edge(Node& node, const Tensor& input) {
   Edge& edge = node.edges.emplace_back();
-  if (!input.defined() || !input.requires_grad()) return;
+  if (!wants_grad(input)) return;
   const History& from = *history(input);
   if (from.node) {
     edge.node = from.node;
@@ -108,8 +98,8 @@ void add_edge(Node& node, const Tensor& input) {
   }
 }
 
-void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_outputs) {
-  for (std::size_t i = 0; i < count; ++i) {
+void attach(Ref<Node> node, std::span<Tensor> outputs, bool save_outputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     Tensor& out = outputs[i];
     OutputInfo& info = node->outputs.emplace_back();
     info.shape = out.shape();
@@ -123,7 +113,7 @@ void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_output
     // A handle that already has a history (an operation returned its input) gets a fresh one.
     if (out.impl().autograd) out = raw::alias(out);
     History& history = ensure_history(out);
-    history.node = i + 1 < count ? node : std::move(node);
+    history.node = i + 1 < outputs.size() ? node : std::move(node);
     history.output = static_cast<std::uint32_t>(i);
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -136,15 +137,16 @@ namespace detail {
 
 // An argument of record: a reference that does not change the reference count.
 struct Input {
-  Input(const Tensor& t) : tensor(&t) {}  // NOLINT: implicit
-  const Tensor* tensor;
+  Input(const Tensor& t) : tensor(t) {}              // NOLINT: implicit
+  operator const Tensor&() const { return tensor; }  // NOLINT: implicit
+  const Tensor& tensor;
 };
 
 bool should_record(std::initializer_list<Input> inputs);
 bool should_record(const std::vector<Tensor>& inputs);
 void add_edge(Node& node, const Tensor& input);
 // Makes `outputs` the node's outputs: sets the history of each to the node.
-void attach(Ref<Node> node, Tensor* outputs, std::size_t count, bool save_outputs);
+void attach(Ref<Node> node, std::span<Tensor> outputs, bool save_outputs);
 
 template <class Backward>
 class ClosureNode final : public Node {
@@ -182,6 +184,16 @@ class ClosureNode final : public Node {
   std::optional<Backward> backward_;
 };
 
+// Records an operation if an input requires grad.
+template <class Inputs, class Backward>
+void record(const char* name, std::span<Tensor> outputs, const Inputs& inputs, Backward&& backward) {
+  if (!should_record(inputs)) return;
+  using Closure = ClosureNode<std::decay_t<Backward>>;
+  auto node = Ref<Node>::adopt(new Closure(name, std::forward<Backward>(backward)));
+  for (const Tensor& input : inputs) add_edge(*node, input);
+  attach(std::move(node), outputs, Closure::kWantsOutput);
+}
+
 }  // namespace detail
 
 /// Records an operation with one output. `backward` is a closure
@@ -194,23 +206,16 @@ class ClosureNode final : public Node {
 /// Returns `out`, which requires grad if an input does.
 template <class Backward>
 Tensor record(const char* name, Tensor out, std::initializer_list<detail::Input> inputs, Backward&& backward) {
-  if (!detail::should_record(inputs)) return out;
   using Closure = detail::ClosureNode<std::decay_t<Backward>>;
   static_assert(Closure::kSingle, "a closure for several outputs goes to record_all");
-  auto node = Ref<Node>::adopt(new Closure(name, std::forward<Backward>(backward)));
-  for (const detail::Input& input : inputs) detail::add_edge(*node, *input.tensor);
-  detail::attach(std::move(node), &out, 1, Closure::kWantsOutput);
+  detail::record(name, {&out, 1}, inputs, std::forward<Backward>(backward));
   return out;
 }
 
 /// Records an operation with any number of inputs and one output.
 template <class Backward>
 Tensor record(const char* name, Tensor out, const std::vector<Tensor>& inputs, Backward&& backward) {
-  if (!detail::should_record(inputs)) return out;
-  using Closure = detail::ClosureNode<std::decay_t<Backward>>;
-  auto node = Ref<Node>::adopt(new Closure(name, std::forward<Backward>(backward)));
-  for (const Tensor& input : inputs) detail::add_edge(*node, input);
-  detail::attach(std::move(node), &out, 1, Closure::kWantsOutput);
+  detail::record(name, {&out, 1}, inputs, std::forward<Backward>(backward));
   return out;
 }
 
@@ -219,11 +224,7 @@ Tensor record(const char* name, Tensor out, const std::vector<Tensor>& inputs, B
 template <class Backward>
 std::vector<Tensor> record_all(const char* name, std::vector<Tensor> outs, const std::vector<Tensor>& inputs,
                                Backward&& backward) {
-  if (!detail::should_record(inputs)) return outs;
-  using Closure = detail::ClosureNode<std::decay_t<Backward>>;
-  auto node = Ref<Node>::adopt(new Closure(name, std::forward<Backward>(backward)));
-  for (const Tensor& input : inputs) detail::add_edge(*node, input);
-  detail::attach(std::move(node), outs.data(), outs.size(), false);
+  detail::record(name, outs, inputs, std::forward<Backward>(backward));
   return outs;
 }
 

@@ -1,18 +1,9 @@
 // Layer and batch normalisation: forward and gradient side by side.
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
-#include "lockstep/autograd/view_results_internal.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::requires_grad;
-using autograd::Saved;
 
 namespace {
 
@@ -23,17 +14,13 @@ Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   const Tensor centered = sub(x, mean(x, dims, true));
   const Tensor by_deviation = rsqrt(add(mean(mul(centered, centered), dims, true), eps));
   const Tensor z = mul(centered, by_deviation);
-  Gradients gradients;
+  Tensor by_x;
   if (needs[0]) {
     const Tensor g = weight.defined() ? mul(grad, weight) : grad;
     const Tensor along_z = mul(z, mean(mul(g, z), dims, true));
-    gradients.push_back(mul(by_deviation, sub(sub(g, mean(g, dims, true)), along_z)));
-  } else {
-    gradients.push_back({});
+    by_x = mul(by_deviation, sub(sub(g, mean(g, dims, true)), along_z));
   }
-  gradients.push_back(needs[1] ? sum_to(mul(grad, z), shape) : Tensor());
-  gradients.push_back(needs[2] ? sum_to(grad, shape) : Tensor());
-  return gradients;
+  return {by_x, needs[1] ? sum_to(mul(grad, z), shape) : Tensor(), needs[2] ? sum_to(grad, shape) : Tensor()};
 }
 
 // The tensor for the gradient of a parameter: its bucket view, or new memory; undefined if the gradient is not needed.

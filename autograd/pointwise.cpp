@@ -2,17 +2,11 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::Saved;
 using raw::Pointwise;
 using raw::PointwiseParams;
 

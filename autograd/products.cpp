@@ -1,16 +1,8 @@
 // Matrix products: forward and gradient side by side.
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
-#include "lockstep/autograd/view_results_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+
+#include "lockstep/autograd/operations_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::requires_grad;
-using autograd::Saved;
 
 // d/da = g b^T, d/db = a^T g. A vector counts as a row (left operand) or a column (right operand).
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -20,9 +12,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                   const bool row = a_shape.dim() == 1, column = b_shape.dim() == 1;
                   Tensor g = row ? grad.unsqueeze(column ? 0 : -2) : grad;
                   if (column) g = g.unsqueeze(-1);  // (..., m, n)
-                  Gradients gradients;
-                  gradients.push_back({});
-                  gradients.push_back({});
+                  Gradients gradients{Tensor(), Tensor()};
                   if (needs[0]) {
                     const Tensor right = column ? b->unsqueeze(1) : *b;
                     const Tensor full = matmul(g, right.transpose(-1, -2));

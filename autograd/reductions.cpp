@@ -2,18 +2,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
-#include "lockstep/autograd/view_results_internal.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::Saved;
 
 namespace {
 
@@ -168,12 +160,6 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
                   return Gradients{mul(spread(grad, x->shape(), dims), exp(sub(*x, spread(out, x->shape(), dims))))};
                 });
 }
-
-Tensor sum(const Tensor& x) { return sum(x, {}); }
-Tensor mean(const Tensor& x) { return mean(x, {}); }
-Tensor var(const Tensor& x) { return var(x, {}); }
-Tensor std(const Tensor& x) { return std(x, {}); }
-Tensor norm(const Tensor& x, const Scalar& p) { return norm(x, p, {}); }
 
 namespace {
 

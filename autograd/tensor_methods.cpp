@@ -1,18 +1,11 @@
 // The members of Tensor that use autograd: views, conversions, in-place changes.
 #include <ostream>
 
-#include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/history_internal.h"
-#include "lockstep/autograd/view_results_internal.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
-
-using autograd::Gradients;
-using autograd::Needs;
-using autograd::record;
-using autograd::requires_grad;
 
 // --- views --------------------------------------------------------------------------------------------------------------------
 
@@ -202,9 +195,7 @@ Tensor& Tensor::operator=(const Scalar& value) && {
 
 // --- reductions as members ------------------------------------------------------------------------------------------------------
 
-Tensor Tensor::sum() const { return lockstep::sum(*this); }
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return lockstep::sum(*this, dims, keepdim); }
-Tensor Tensor::mean() const { return lockstep::mean(*this); }
 Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return lockstep::mean(*this, dims, keepdim); }
 Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return lockstep::amax(*this, dims, keepdim); }
 Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return lockstep::amin(*this, dims, keepdim); }
@@ -218,11 +209,8 @@ Tensor Tensor::min(const Tensor& other) const { return minimum(*this, other); }
 std::pair<Tensor, Tensor> Tensor::min(std::int64_t dim, bool keepdim) const {
   return lockstep::min(*this, dim, keepdim);
 }
-Tensor Tensor::var() const { return lockstep::var(*this); }
 Tensor Tensor::var(const Shape& dims, const VarOptions& options) const { return lockstep::var(*this, dims, options); }
-Tensor Tensor::std() const { return lockstep::std(*this); }
 Tensor Tensor::std(const Shape& dims, const VarOptions& options) const { return lockstep::std(*this, dims, options); }
-Tensor Tensor::norm(const Scalar& p) const { return lockstep::norm(*this, p); }
 Tensor Tensor::norm(const Scalar& p, const Shape& dims, bool keepdim) const {
   return lockstep::norm(*this, p, dims, keepdim);
 }

@@ -65,8 +65,9 @@ std::shared_ptr<const BatchPlan> LoaderPlan::next_epoch() {
   return plan;
 }
 
-void check_skip(std::int64_t batches) {
+void LoaderPlan::skip(std::int64_t batches) {
   LOCKSTEP_CHECK(batches >= 0, "DataLoader: skip({}): the number of batches must be at least 0", batches);
+  skip_ = batches;
 }
 
 }  // namespace lockstep::data::detail

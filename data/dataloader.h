@@ -63,10 +63,13 @@ class LoaderPlan {
   // The batches of the next epoch, with every index checked.
   std::shared_ptr<const BatchPlan> next_epoch();
   const Settings& settings() const { return settings_; }
+  void skip(std::int64_t batches);
+  std::int64_t take_skip() { return std::exchange(skip_, 0); }  // how many batches the next epoch skips
 
  private:
   std::int64_t dataset_size_;
   Settings settings_;
+  std::int64_t skip_ = 0;
 };
 
 }  // namespace detail
@@ -96,7 +99,7 @@ class DataLoader {
         source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
 
   /// Starts the next epoch.
-  Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), std::exchange(skip_, 0)); }
+  Iterator begin() { return Iterator(source_, plan_.next_epoch(), plan_.settings(), plan_.take_skip()); }
   std::default_sentinel_t end() const { return {}; }  ///< end of the epoch
 
   /// Number of batches in an epoch.
@@ -107,7 +110,7 @@ class DataLoader {
   /// skip(k) skips the first k batches of that epoch, without making them. Epochs count from 0.
   std::int64_t epoch() const { return plan_.epoch(); }
   void set_epoch(std::int64_t epoch) { plan_.set_epoch(epoch); }  ///< see epoch()
-  void skip(std::int64_t batches);                                ///< see epoch()
+  void skip(std::int64_t batches) { plan_.skip(batches); }        ///< see epoch()
 
  private:
   struct Source {
@@ -121,7 +124,6 @@ class DataLoader {
 
   detail::LoaderPlan plan_;
   std::shared_ptr<const Source> source_;
-  std::int64_t skip_ = 0;
 };
 
 /// Deduces the example type from the data set.
@@ -180,15 +182,5 @@ class DataLoader<E>::Iterator {
   std::optional<E> batch_;
   std::unique_ptr<Prefetcher> workers_;
 };
-
-namespace detail {
-void check_skip(std::int64_t batches);
-}  // namespace detail
-
-template <class E>
-void DataLoader<E>::skip(std::int64_t batches) {
-  detail::check_skip(batches);
-  skip_ = batches;
-}
 
 }  // namespace lockstep::data

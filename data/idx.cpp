@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "lockstep/data/elements_internal.h"
 #include "lockstep/data/inflate_internal.h"
 #include "lockstep/data/readers.h"
 #include "lockstep/tensor/byte_reader_internal.h"
@@ -16,31 +17,25 @@ namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 4 + 4 * kMaxDims;
 
-enum Type : std::uint8_t { kU8 = 0x08, kI8 = 0x09, kI16 = 0x0b, kI32 = 0x0c, kF32 = 0x0d, kF64 = 0x0e };
-
 struct Header {
-  std::uint8_t type;
+  Element element;
   Shape shape;
   std::uint64_t bytes;       // size of the header
   std::uint64_t data_bytes;  // size of the data after the header
 };
 
-std::size_t bytes_of(std::uint8_t type, const ByteReader& reader) {
-  switch (type) {
-    case kU8:
-    case kI8:
-      return 1;
-    case kI16:
-      return 2;
-    case kI32:
-    case kF32:
-      return 4;
-    case kF64:
-      return 8;
-    default:
-      reader.fail(fmt::format(
-          "unknown IDX type 0x{:02x}, expected 08 (u8), 09 (i8), 0b (i16), 0c (i32), 0d (f32) or 0e (f64)", type));
+Element element_of_type(std::uint8_t type, const ByteReader& reader) {
+  struct Known {
+    std::uint8_t type;
+    std::string_view code;
+  };
+  static constexpr Known kKnown[] = {{0x08, "u1"}, {0x09, "i1"}, {0x0b, "i2"},
+                                     {0x0c, "i4"}, {0x0d, "f4"}, {0x0e, "f8"}};
+  for (const Known& known : kKnown) {
+    if (known.type == type) return *element_of(known.code, std::endian::big);
   }
+  reader.fail(fmt::format(
+      "unknown IDX type 0x{:02x}, expected 08 (u8), 09 (i8), 0b (i16), 0c (i32), 0d (f32) or 0e (f64)", type));
 }
 
 // `start` holds the first kMaxHeaderBytes bytes of the file, or the whole file if it is shorter.
@@ -49,22 +44,16 @@ Header parse_header(std::span<const std::byte> start, const std::string& name) {
   if (reader.big<std::uint16_t>("IDX magic") != 0)
     reader.fail("not an IDX file: it does not begin with two zero bytes");
   Header header;
-  header.type = reader.big<std::uint8_t>("IDX type");
-  header.data_bytes = bytes_of(header.type, reader);
+  header.element = element_of_type(reader.big<std::uint8_t>("IDX type"), reader);
   const auto dims = reader.big<std::uint8_t>("IDX number of dimensions");
   if (dims < 1 || dims > kMaxDims) reader.fail(fmt::format("{} dimensions, expected 1 to {}", dims, kMaxDims));
-  bool fits = true, empty = false;
-  for (int i = 0; i < dims; ++i) {
-    const auto size = reader.big<std::uint32_t>("IDX size");
-    header.shape.push_back(size);
-    empty = empty || size == 0;  // the product skips zeros, which would hide an overflow
-    fits = fits && (size == 0 || checked_mul(header.data_bytes, size, &header.data_bytes));
-  }
-  if (!fits || header.data_bytes > limits::kArrayBytes) {
+  for (int i = 0; i < dims; ++i) header.shape.push_back(reader.big<std::uint32_t>("IDX size"));
+  const auto bytes = array_bytes(header.shape, header.element.bytes, limits::kArrayBytes);
+  if (!bytes) {
     reader.fail(fmt::format("shape {} is more than the {} bytes an array may have", header.shape.to_string(),
                             limits::kArrayBytes));
   }
-  if (empty) header.data_bytes = 0;
+  header.data_bytes = *bytes;
   header.bytes = reader.offset();
   return header;
 }
@@ -74,56 +63,8 @@ Header parse_header(std::span<const std::byte> start, const std::string& name) {
                             header.shape.to_string(), header.data_bytes, found));
 }
 
-// Reads the next bytes of a file's data.
-using ReadNext = Callback<void(std::span<std::byte>)>;
-
-// Fills `out` with converted elements of type Stored, through a small buffer.
-template <class Stored, class Target>
-void convert(const ReadNext& read, const Tensor& out) {
-  constexpr std::size_t kChunk = 16 << 10;
-  std::vector<std::byte> chunk;
-  std::span<Target> left = out.span<Target>();
-  while (!left.empty()) {
-    const std::span<Target> part = left.subspan(0, std::min(kChunk, left.size()));
-    left = left.subspan(part.size());
-    chunk.resize(part.size() * sizeof(Stored));
-    read(chunk);
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      std::array<std::byte, sizeof(Stored)> element;
-      std::copy_n(chunk.begin() + static_cast<std::ptrdiff_t>(i * sizeof(Stored)), sizeof(Stored), element.begin());
-      if (std::endian::native == std::endian::little) std::reverse(element.begin(), element.end());
-      part[i] = static_cast<Target>(std::bit_cast<Stored>(element));
-    }
-  }
-}
-
-Tensor read_data(const Header& header, const ReadNext& read) {
-  const DType dtype = header.type == kU8    ? kUInt8
-                      : header.type == kF32 ? kFloat32
-                      : header.type == kF64 ? kFloat64
-                                            : kInt32;
-  const Tensor out = raw::empty(header.shape, {.dtype = dtype});
-  if (header.data_bytes == 0) return out;
-  switch (header.type) {
-    case kU8:
-      read(std::as_writable_bytes(out.span<std::uint8_t>()));
-      break;
-    case kI8:
-      convert<std::int8_t, std::int32_t>(read, out);
-      break;
-    case kI16:
-      convert<std::int16_t, std::int32_t>(read, out);
-      break;
-    case kI32:
-      convert<std::int32_t, std::int32_t>(read, out);
-      break;
-    case kF32:
-      convert<float, float>(read, out);
-      break;
-    default:
-      convert<double, double>(read, out);
-  }
-  return out;
+Tensor read_data(const Header& header, const std::string& name, FunctionRef<void(std::span<std::byte>)> read) {
+  return read_elements({.size = header.data_bytes, .name = name, .read = read}, header.element, header.shape, false);
 }
 
 Tensor read_plain(const ByteSource& source) {
@@ -133,48 +74,31 @@ Tensor read_plain(const ByteSource& source) {
   const std::uint64_t held = source.size() - header.bytes;
   if (held != header.data_bytes) fail_size(source.name(), header, fmt::format("the file has {}", held));
   std::uint64_t offset = header.bytes;
-  return read_data(header, [&](std::span<std::byte> out) {
+  return read_data(header, source.name(), [&](std::span<std::byte> out) {
     source.read_at(offset, out);
     offset += out.size();
   });
 }
 
-// Reads the header, and checks the number of bytes after it.
-Header check_gzip(std::span<const std::byte> compressed, const std::string& name) {
+// Decompresses twice, the first time only to count, so that the tensor is allocated only if the file has all its
+// bytes.
+Tensor read_gzip(std::span<const std::byte> compressed, const std::string& name) {
   Inflater inflater(compressed, Compression::kGzip, name);
-  std::vector<std::byte> start(kMaxHeaderBytes);
-  start.resize(inflater.read(start));
-  const Header header = parse_header(start, name);
+  std::vector<std::byte> chunk(64 << 10);
+  std::uint64_t held = inflater.read(std::span(chunk).first(kMaxHeaderBytes));
+  const Header header = parse_header(std::span(chunk).first(held), name);
   if (header.data_bytes > limits::kInflatedBytes || header.data_bytes / limits::kDeflateRatio > compressed.size()) {
     fail_size(
         name, header,
         fmt::format("{} compressed bytes cannot give that (limit: {})", compressed.size(), limits::kInflatedBytes));
   }
-  std::vector<std::byte> chunk(64 << 10);
-  std::uint64_t held = start.size() - header.bytes;
-  while (const std::size_t count = inflater.read(chunk)) {
-    held += count;
-    if (held > header.data_bytes) break;
-  }
-  if (held != header.data_bytes) {
-    fail_size(
-        name, header,
-        held > header.data_bytes ? "the file decompresses to more" : fmt::format("the file decompresses to {}", held));
-  }
-  return header;
-}
-
-// Decompresses twice, the first time only to count, so that the tensor is allocated only if the file has all its
-// bytes.
-Tensor read_gzip(std::span<const std::byte> compressed, const std::string& name) {
-  const Header header = check_gzip(compressed, name);
-  Inflater inflater(compressed, Compression::kGzip, name);
-  std::vector<std::byte> start(header.bytes);
-  static_cast<void>(inflater.read(start));
-  return read_data(header, [&](std::span<std::byte> out) {
-    const std::size_t count = inflater.read(out);
-    LOCKSTEP_CHECK_IO(count == out.size(), "{}: the file changed while it was read", name);
-  });
+  held -= header.bytes;
+  for (std::size_t count = 1; count > 0 && held <= header.data_bytes; held += count) count = inflater.read(chunk);
+  if (held > header.data_bytes) fail_size(name, header, "the file decompresses to more");
+  if (held < header.data_bytes) fail_size(name, header, fmt::format("the file decompresses to {}", held));
+  inflater.rewind();
+  inflater.read(std::span(chunk).first(header.bytes));
+  return read_data(header, name, [&](std::span<std::byte> out) { inflater.read(out); });
 }
 
 Tensor read_source(const ByteSource& source) {

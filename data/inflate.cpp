@@ -1,7 +1,5 @@
 #include "lockstep/data/inflate_internal.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -20,44 +18,40 @@ uInt zlib_count(std::size_t count) {
 
 }  // namespace
 
-struct Inflater::Stream {
-  z_stream z = {};
-  std::span<const std::byte> input;
-  Compression compression;
-  bool ended = false;
-};
-
 bool is_gzip(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
 }
 
 Inflater::Inflater(std::span<const std::byte> compressed, Compression compression, std::string name)
-    : stream_(std::make_unique<Stream>()), name_(std::move(name)) {
-  stream_->input = compressed;
-  stream_->compression = compression;
-  const int result = inflateInit2(&stream_->z, compression == Compression::kGzip ? kGzipWindow : kBareWindow);
+    : compressed_(compressed), left_(compressed), compression_(compression), name_(std::move(name)) {
+  const int result = inflateInit2(&stream_, compression == Compression::kGzip ? kGzipWindow : kBareWindow);
   LOCKSTEP_CHECK_IO(result == Z_OK, "{}: zlib cannot start: {}", name_, zError(result));
 }
 
-Inflater::~Inflater() { inflateEnd(&stream_->z); }
+Inflater::~Inflater() { inflateEnd(&stream_); }
+
+void Inflater::rewind() {
+  inflateReset(&stream_);
+  left_ = compressed_;
+  ended_ = false;
+}
 
 std::size_t Inflater::read(std::span<std::byte> out) {
-  z_stream& z = stream_->z;
   std::size_t done = 0;
-  while (done < out.size() && !stream_->ended) {
-    const uInt offered = zlib_count(stream_->input.size()), wanted = zlib_count(out.size() - done);
-    z.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(stream_->input.data()));
-    z.avail_in = offered;
-    z.next_out = reinterpret_cast<Bytef*>(out.data() + done);
-    z.avail_out = wanted;
-    const int result = inflate(&z, Z_NO_FLUSH);
-    const std::size_t consumed = offered - z.avail_in, produced = wanted - z.avail_out;
-    stream_->input = stream_->input.subspan(consumed);
+  while (done < out.size() && !ended_) {
+    const uInt offered = zlib_count(left_.size()), wanted = zlib_count(out.size() - done);
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(left_.data()));
+    stream_.avail_in = offered;
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data() + done);
+    stream_.avail_out = wanted;
+    const int result = inflate(&stream_, Z_NO_FLUSH);
+    const std::size_t consumed = offered - stream_.avail_in, produced = wanted - stream_.avail_out;
+    left_ = left_.subspan(consumed);
     done += produced;
     if (result == Z_STREAM_END) {
-      stream_->ended = !next_member();
+      ended_ = !next_member();
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      fail(z.msg ? z.msg : zError(result));
+      fail(stream_.msg ? stream_.msg : zError(result));
     } else if (consumed == 0 && produced == 0) {
       fail("the compressed data end too early");
     }
@@ -67,10 +61,9 @@ std::size_t Inflater::read(std::span<std::byte> out) {
 
 // gzip files may be joined end to end; anything else after the end is an error.
 bool Inflater::next_member() {
-  if (stream_->input.empty()) return false;
-  if (stream_->compression != Compression::kGzip || !is_gzip(stream_->input))
-    fail("something follows the compressed data");
-  inflateReset(&stream_->z);
+  if (left_.empty()) return false;
+  if (compression_ != Compression::kGzip || !is_gzip(left_)) fail("something follows the compressed data");
+  inflateReset(&stream_);
   return true;
 }
 

@@ -1,9 +1,10 @@
 // Decompression with zlib of data that somebody else compressed, piece by piece.
 #pragma once
 
+#include <zlib.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -31,14 +32,18 @@ class Inflater {
   // Fills `out` as far as the stream goes and returns how many bytes that were: fewer than asked only at its end.
   // Throws IoError where the stream is damaged or cut off, or where something follows it.
   std::size_t read(std::span<std::byte> out);
+  // Starts again at the first byte.
+  void rewind();
 
  private:
-  struct Stream;
   bool next_member();
   [[noreturn]] void fail(const char* what) const;
 
-  std::unique_ptr<Stream> stream_;
+  std::span<const std::byte> compressed_, left_;
+  Compression compression_;
   std::string name_;
+  z_stream stream_ = {};
+  bool ended_ = false;
 };
 
 }  // namespace lockstep::data

@@ -10,20 +10,11 @@
 
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-
-// An element as the file stores it, and the dtype it becomes here.
-struct Element {
-  char kind;  // NumPy's: b bool, i integer, u unsigned, f floating
-  std::size_t bytes;
-  bool swap;  // the other byte order than this machine's
-  DType dtype;
-};
 
 struct NpyHeader {
   Element element;
@@ -107,29 +98,18 @@ class Literal {
 };
 
 // "<f4", "|b1", ">i8": byte order, kind, bytes.
-std::optional<Element> element_of(std::string_view descr) {
-  struct Known {
-    std::string_view code;
-    DType dtype;
-  };
-  static constexpr Known kKnown[] = {
-      {"b1", kBool},  {"u1", kUInt8}, {"i1", kInt32}, {"i2", kInt32},   {"u2", kInt32},   {"i4", kInt32},
-      {"u4", kInt64}, {"i8", kInt64}, {"u8", kInt64}, {"f2", kFloat16}, {"f4", kFloat32}, {"f8", kFloat64},
-  };
-  if (descr.size() != 3 || std::string_view("<>|=").find(descr[0]) == std::string_view::npos) return std::nullopt;
-  for (const Known& known : kKnown) {
-    if (known.code != descr.substr(1)) continue;
-    const auto bytes = static_cast<std::size_t>(descr[2] - '0');
-    const bool little_here = std::endian::native == std::endian::little;
-    return Element{descr[1], bytes, bytes > 1 && descr[0] == (little_here ? '>' : '<'), known.dtype};
-  }
-  return std::nullopt;
+std::optional<Element> element_of_descr(std::string_view descr) {
+  if (descr.empty() || std::string_view("<>|=").find(descr[0]) == std::string_view::npos) return std::nullopt;
+  const std::endian order = descr[0] == '<'   ? std::endian::little
+                            : descr[0] == '>' ? std::endian::big
+                                              : std::endian::native;
+  return element_of(descr.substr(1), order);
 }
 
 Element read_element(Literal& literal) {
   if (literal.accept('[')) literal.fail("a structured array; only plain numbers are read");
   const std::string_view descr = literal.string();
-  const auto element = element_of(descr);
+  const auto element = element_of_descr(descr);
   if (!element && descr.find('O') != std::string_view::npos) {
     literal.fail("an array of Python objects, which are never unpickled; save it as numbers");
   }
@@ -191,124 +171,18 @@ NpyHeader read_header(const ByteStream& stream) {
   return parse_header_text({reinterpret_cast<const char*>(text.data()), text.size()}, stream.name, begin);
 }
 
-// Elements of the shape, after checking that the file holds exactly that many bytes: nothing is allocated before.
-std::uint64_t checked_count(const NpyHeader& header, const ByteStream& stream) {
-  std::uint64_t bytes = header.element.bytes;
-  bool fits = true, empty = false;
-  for (const std::int64_t size : header.shape) {  // zeros are left out, or (0, 2^62, 2^62) would pass
-    empty = empty || size == 0;
-    fits = fits && (size == 0 || checked_mul(bytes, static_cast<std::uint64_t>(size), &bytes));
-  }
-  fits = fits && bytes <= limits::kArrayBytes;
-  LOCKSTEP_CHECK_IO(fits, "{}: npy header: shape {} is more than the {} bytes an array may have", stream.name,
-                    header.shape.to_string(), limits::kArrayBytes);
-  if (empty) bytes = 0;
-  const std::uint64_t held = stream.size - header.data_offset;
-  LOCKSTEP_CHECK_IO(bytes == held, "{}: byte {}: shape {} of {} bytes each needs {} bytes, the file has {}",
-                    stream.name, header.data_offset, header.shape.to_string(), header.element.bytes, bytes, held);
-  return bytes / header.element.bytes;
-}
-
-template <class T>
-T load(const std::byte* at, bool swap) {
-  std::byte raw[sizeof(T)];
-  std::memcpy(raw, at, sizeof(T));
-  if (swap) std::reverse(raw, raw + sizeof(T));
-  return std::bit_cast<T>(raw);
-}
-
-// Turns `count` stored elements into the tensor's: reads forward and writes forward, so it may widen from a copy only.
-template <class Stored, class Target>
-void convert_elements(std::span<const std::byte> from, bool swap, Target* to, const std::string& file) {
-  for (std::size_t i = 0; i < from.size() / sizeof(Stored); ++i) {
-    const auto value = load<Stored>(from.data() + i * sizeof(Stored), swap);
-    if constexpr (std::is_same_v<Stored, std::uint64_t>) {
-      LOCKSTEP_CHECK_IO(value >> 63 == 0, "{}: the u64 value {} does not fit i64", file, value);
-    }
-    to[i] = static_cast<Target>(value);
-  }
-}
-
-void convert_elements(const Element& element, std::span<const std::byte> from, const Tensor& to,
-                      const std::string& file) {
-  const bool swap = element.swap;
-  if (element.kind == 'b') {  // any byte but 0 and 1 would be undefined behaviour as a bool
-    auto* out = static_cast<std::uint8_t*>(to.raw_data());
-    for (std::size_t i = 0; i < from.size(); ++i) out[i] = from[i] != std::byte{0};
-  } else if (element.kind == 'i' && element.bytes == 1) {
-    convert_elements<std::int8_t>(from, swap, to.data<std::int32_t>(), file);
-  } else if (element.kind == 'i' && element.bytes == 2) {
-    convert_elements<std::int16_t>(from, swap, to.data<std::int32_t>(), file);
-  } else if (element.kind == 'u' && element.bytes == 2) {
-    convert_elements<std::uint16_t>(from, swap, to.data<std::int32_t>(), file);
-  } else if (element.kind == 'u' && element.bytes == 4) {
-    convert_elements<std::uint32_t>(from, swap, to.data<std::int64_t>(), file);
-  } else if (element.kind == 'u' && element.bytes == 8) {
-    convert_elements<std::uint64_t>(from, swap, to.data<std::int64_t>(), file);
-  } else {  // the same size here and there
-    auto* out = static_cast<std::byte*>(to.raw_data());
-    std::memcpy(out, from.data(), from.size());
-    if (!swap) return;
-    for (std::size_t i = 0; i < from.size(); i += element.bytes) std::reverse(out + i, out + i + element.bytes);
-  }
-}
-
-// Puts elements in column-major order, as Fortran has them, where they belong in a row-major tensor.
-class FortranOrder {
- public:
-  explicit FortranOrder(const Tensor& to) : to_(to), index_(to.shape()) {
-    for (std::int64_t& index : index_) index = 0;
-  }
-
-  // `part` holds the next elements.
-  void put(const Tensor& part) {
-    const std::size_t bytes = item_size(part.dtype());
-    const auto* from = static_cast<const std::byte*>(part.raw_data());
-    for (std::int64_t i = 0; i < part.numel(); ++i, from += bytes) {
-      std::memcpy(static_cast<std::byte*>(to_.raw_data()) + offset_ * static_cast<std::int64_t>(bytes), from, bytes);
-      step();
-    }
-  }
-
- private:
-  void step() {
-    for (int dim = 0; dim < to_.dim(); ++dim) {
-      offset_ += to_.strides()[dim];
-      if (++index_[dim] < to_.shape()[dim]) return;
-      offset_ -= to_.strides()[dim] * index_[dim];
-      index_[dim] = 0;
-    }
-  }
-
-  const Tensor& to_;
-  Shape index_;              // of the next element
-  std::int64_t offset_ = 0;  // of the next element, in elements
-};
-
 }  // namespace
 
-// The data pass through a small buffer, so that memory holds the tensor and no second copy.
 Tensor read_npy(const ByteStream& stream) {
-  constexpr std::uint64_t kChunkElements = 32 << 10;
   const NpyHeader header = read_header(stream);
-  const std::uint64_t count = checked_count(header, stream);
-  const Tensor out = raw::empty(header.shape, {.dtype = header.element.dtype});
-  const bool in_order = !header.fortran_order || out.dim() < 2;
-  const Tensor flat = raw::view(out, {static_cast<std::int64_t>(count)});
-  FortranOrder order(out);
-  std::vector<std::byte> chunk;
-  for (std::uint64_t first = 0; first < count; first += kChunkElements) {
-    const std::uint64_t last = std::min(count, first + kChunkElements);
-    chunk.resize((last - first) * header.element.bytes);
-    stream.read(chunk);
-    const auto elements = static_cast<std::int64_t>(last - first);
-    const Tensor part = in_order
-                            ? raw::slice(flat, 0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1)
-                            : raw::empty({elements}, out.options());
-    convert_elements(header.element, chunk, part, stream.name);
-    if (!in_order) order.put(part);
-  }
-  return out;
+  const auto bytes = array_bytes(header.shape, header.element.bytes, limits::kArrayBytes);
+  LOCKSTEP_CHECK_IO(bytes, "{}: npy header: shape {} is more than the {} bytes an array may have", stream.name,
+                    header.shape.to_string(), limits::kArrayBytes);
+  // Checked before anything is allocated.
+  const std::uint64_t held = stream.size - header.data_offset;
+  LOCKSTEP_CHECK_IO(*bytes == held, "{}: byte {}: shape {} of {} bytes each needs {} bytes, the file has {}",
+                    stream.name, header.data_offset, header.shape.to_string(), header.element.bytes, *bytes, held);
+  return read_elements(stream, header.element, header.shape, header.fortran_order);
 }
 
 Tensor parse_npy(const ByteSource& source) {

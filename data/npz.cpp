@@ -179,15 +179,11 @@ class Content {
         "{}: the archive says {} bytes; {} compressed ones cannot give that (limit: {})", name_, entry.bytes,
         entry.compressed_bytes, limits::kInflatedBytes);
     compressed_ = read_part(source, begin_, entry.compressed_bytes);
+    inflater_ = std::make_unique<Inflater>(compressed_, Compression::kDeflate, name_);
   }
 
   std::uint64_t size() const { return entry_.bytes; }
   const std::string& name() const { return name_; }
-
-  void rewind() {
-    position_ = 0;
-    if (entry_.method == kDeflated) inflater_ = std::make_unique<Inflater>(compressed_, Compression::kDeflate, name_);
-  }
 
   // Throws IoError where there are fewer bytes than `out` has.
   void read(std::span<std::byte> out) {
@@ -201,9 +197,8 @@ class Content {
   }
 
   // Compares size and checksum with the archive's, so that nothing is allocated later for bytes that are not
-  // there.
+  // there. Returns to the first byte.
   void check() {
-    rewind();
     std::vector<std::byte> chunk(64 << 10);
     uLong crc = 0;
     while (position_ < size()) {
@@ -213,6 +208,8 @@ class Content {
     }
     if (inflater_) require_size(size() + inflater_->read(std::span(chunk).first(1)));
     LOCKSTEP_CHECK_IO(crc == entry_.crc, "{}: its checksum is {:08x}, the archive says {:08x}", name_, crc, entry_.crc);
+    position_ = 0;
+    if (inflater_) inflater_->rewind();
   }
 
  private:
@@ -236,7 +233,6 @@ Tensor parse_npz(const ByteSource& source, const std::string& name) {
   const Entry& entry = pick(entries, name, source.name());
   Content content(source, entry);
   content.check();
-  content.rewind();
   return read_npy(
       {.size = content.size(), .name = content.name(), .read = [&](std::span<std::byte> out) { content.read(out); }});
 }

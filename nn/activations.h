@@ -9,35 +9,25 @@
 
 namespace lockstep::nn {
 
+/// A function as a module.
+template <Tensor (*kFunction)(const Tensor& x)>
+class Activation : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return kFunction(x); }
+};
+
 /// relu(x)
-class ReLU : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return relu(x); }
-};
-
+class ReLU : public Activation<relu> {};
 /// sigmoid(x)
-class Sigmoid : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return sigmoid(x); }
-};
-
+class Sigmoid : public Activation<sigmoid> {};
 /// tanh(x)
-class Tanh : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return tanh(x); }
-};
-
+class Tanh : public Activation<tanh> {};
 /// the exact form, with erf
-class GELU : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return gelu(x); }
-};
-
+class GELU : public Activation<gelu> {};
 /// silu(x)
-class SiLU : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return silu(x); }
-};
+class SiLU : public Activation<silu> {};
+/// softplus(x)
+class Softplus : public Activation<softplus> {};
 
 /// leaky_relu(x, slope)
 class LeakyReLU : public Module {
@@ -47,12 +37,6 @@ class LeakyReLU : public Module {
 
  private:
   double slope_;
-};
-
-/// softplus(x)
-class Softplus : public Module {
- public:
-  Tensor forward(const Tensor& x) const override { return softplus(x); }
 };
 
 /// softmax(x, dim): the outputs sum to 1 along `dim`.

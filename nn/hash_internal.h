@@ -1,6 +1,8 @@
 // Incremental 64-bit XXH3. Not installed.
 #pragma once
 
+#include <xxhash.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,16 +13,14 @@ namespace lockstep::nn {
 
 class Hash {
  public:
-  Hash();
-  ~Hash();
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-
-  void update(std::span<const std::byte> bytes);
-  std::uint64_t digest() const;
+  Hash() { XXH3_64bits_reset(&state_); }
+  void update(std::span<const std::byte> bytes) {
+    if (!bytes.empty()) XXH3_64bits_update(&state_, bytes.data(), bytes.size());
+  }
+  std::uint64_t digest() const { return XXH3_64bits_digest(&state_); }
 
  private:
-  void* state_;
+  XXH3_state_t state_;
 };
 
 // The memory of a contiguous tensor on the CPU.

@@ -1,15 +1,13 @@
 #include "lockstep/nn/losses.h"
 
 #include "lockstep/autograd/creation.h"
-#include "lockstep/autograd/functions.h"
-#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/warning.h"
 
 namespace lockstep::nn {
 namespace {
 
-using autograd::Gradients, autograd::Needs, autograd::Saved, autograd::record;
 using raw::PointwiseLoss;
 
 bool computes(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }

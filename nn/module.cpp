@@ -1,5 +1,6 @@
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <typeinfo>
 #include <unordered_set>
@@ -11,16 +12,6 @@
 
 namespace lockstep::nn {
 namespace {
-
-// Appends the handles in `own` that are defined and not listed yet.
-template <class Handle, class Named>
-void list(const std::string& path, const std::vector<Named>& own, std::unordered_set<const TensorSlot*>& seen,
-          std::vector<std::pair<std::string, Handle>>& out) {
-  for (const auto& entry : own) {
-    const Handle& handle = *entry.handle;
-    if (handle.master().defined() && seen.insert(handle.id()).second) out.emplace_back(join(path, entry.name), handle);
-  }
-}
 
 template <class Handle>
 std::vector<Handle> without_names(std::vector<std::pair<std::string, Handle>> named) {
@@ -38,15 +29,12 @@ void Module::check_name(const std::string& name) const {
   LOCKSTEP_CHECK(!name.empty(), "{}: the name of a child, parameter or buffer is empty", type_name());
   LOCKSTEP_CHECK(name.find('.') == std::string::npos, "{}: the name {} contains '.', which separates modules in paths",
                  type_name(), lockstep::in_quotes(name));
-  const auto taken = [&](const auto& entries) {
-    for (const auto& entry : entries) {
-      if (entry.name == name) return true;
-    }
-    return false;
-  };
-  bool child_has_it = false;
-  for (const auto& child : children_) child_has_it = child_has_it || child->name_ == name;
-  const char* kind = child_has_it ? "child" : taken(parameters_) ? "parameter" : taken(buffers_) ? "buffer" : nullptr;
+  const auto is_child = [&](const auto& child) { return child->name_ == name; };
+  const auto is_entry = [&](const auto& entry) { return entry.name == name; };
+  const char* kind = std::ranges::any_of(children_, is_child)     ? "child"
+                     : std::ranges::any_of(parameters_, is_entry) ? "parameter"
+                     : std::ranges::any_of(buffers_, is_entry)    ? "buffer"
+                                                                  : nullptr;
   LOCKSTEP_CHECK(!kind, "{}: there is a {} named {} already", type_name(), kind, lockstep::in_quotes(name));
 }
 
@@ -133,19 +121,20 @@ std::vector<Module*> Module::children() const {
   return list;
 }
 
-std::vector<std::pair<std::string, Parameter>> Module::named_parameters() const {
-  std::vector<std::pair<std::string, Parameter>> named;
-  std::unordered_set<const TensorSlot*> seen;
-  visit("", [&](const std::string& path, const Module& module) { list(path, module.parameters_, seen, named); });
+template <class Handle>
+std::vector<std::pair<std::string, Handle>> Module::list(std::vector<Named<Handle>> Module::*entries) const {
+  std::vector<std::pair<std::string, Handle>> named;
+  std::unordered_set<const TensorSlot*> seen;  // a tied parameter is listed once
+  visit("", [&](const std::string& path, const Module& module) {
+    for (const auto& [name, handle] : module.*entries) {
+      if (handle->master().defined() && seen.insert(handle->id()).second) named.emplace_back(join(path, name), *handle);
+    }
+  });
   return named;
 }
 
-std::vector<std::pair<std::string, Buffer>> Module::named_buffers() const {
-  std::vector<std::pair<std::string, Buffer>> named;
-  std::unordered_set<const TensorSlot*> seen;
-  visit("", [&](const std::string& path, const Module& module) { list(path, module.buffers_, seen, named); });
-  return named;
-}
+std::vector<std::pair<std::string, Parameter>> Module::named_parameters() const { return list(&Module::parameters_); }
+std::vector<std::pair<std::string, Buffer>> Module::named_buffers() const { return list(&Module::buffers_); }
 
 std::vector<Parameter> Module::parameters() const { return without_names(named_parameters()); }
 std::vector<Buffer> Module::buffers() const { return without_names(named_buffers()); }

@@ -127,6 +127,8 @@ class Module {
   Tensor run(const Forward& forward) const;
   template <class Visit>
   void visit(const std::string& path, const Visit& visitor) const;
+  template <class Handle>
+  std::vector<std::pair<std::string, Handle>> list(std::vector<Named<Handle>> Module::*entries) const;
 
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<Named<Parameter>> parameters_;

@@ -5,7 +5,6 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/nn/module_internal.h"
-#include "lockstep/nn/text_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -40,6 +39,12 @@ void convert_all(const Module& module, const Convert& convert) {
     if (grad.defined()) tensor.set_grad(convert(grad));
   }
   for (const Buffer& buffer : module.buffers()) buffer.set_master(convert(buffer.master()));
+}
+
+// "(2, 3) f32"
+std::string shape_and_dtype(const Tensor& tensor) {
+  if (!tensor.defined()) return "an undefined tensor";
+  return fmt::format("{} {}", tensor.shape().to_string(), name(tensor.dtype()));
 }
 
 // `"a", "b" and 3 more`
@@ -88,14 +93,13 @@ void Module::to(DType dtype) {
 StateDict Module::state_dict() const {
   StateDict dict;
   visit("", [&](const std::string& path, const Module& module) {
-    for (const auto& entry : module.parameters_) {
-      const Tensor& tensor = entry.handle->master();
-      if (tensor.defined()) dict.insert(join(path, entry.name), tensor.detach());
-    }
-    for (const auto& entry : module.buffers_) {
-      const Tensor& tensor = entry.handle->master();
-      if (tensor.defined()) dict.insert(join(path, entry.name), tensor.detach());
-    }
+    const auto insert = [&](const auto& entries) {
+      for (const auto& [name, handle] : entries) {
+        if (handle->master().defined()) dict.insert(join(path, name), handle->master().detach());
+      }
+    };
+    insert(module.parameters_);
+    insert(module.buffers_);
   });
   return dict;
 }
@@ -115,7 +119,7 @@ LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadSta
     const Tensor& from = dict.at(name);
     LOCKSTEP_CHECK(from.defined() && from.shape() == tensor.shape(),
                    "load_state_dict: {}: the module has {}, the dict {}", lockstep::in_quotes(name),
-                   shape_and_dtype(tensor), from.defined() ? shape_and_dtype(from) : "an undefined tensor");
+                   shape_and_dtype(tensor), shape_and_dtype(from));
   }
   const NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {

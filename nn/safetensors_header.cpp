@@ -1,6 +1,7 @@
 // The header of a safetensors file: JSON that is parsed while it is read. Every token is checked as soon as it is
 // complete. Memory holds the parsed header, but no copy of its text.
 #include <algorithm>
+#include <array>
 #include <istream>
 #include <limits>
 #include <streambuf>
@@ -104,7 +105,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
       require_at_most("bytes of names", name_bytes_ += key_.size(), limits::kSafetensorsNameBytes);
       header_.entries.emplace_back().name = key_;  // copied: a moved string would keep the parser's larger buffer
       place_ = Place::kEntry;
-      seen_ = 0;
+      seen_ = {};
     } else {
       unexpected("an object");
     }
@@ -114,22 +115,17 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     key_ = std::move(name);
     if (place_ != Place::kEntry) return true;
-    const unsigned field = key_ == "dtype"          ? kDTypeField
-                           : key_ == "shape"        ? kShapeField
-                           : key_ == "data_offsets" ? kOffsetsField
-                                                    : kNoField;
-    if (field == kNoField)
+    const auto field = static_cast<std::size_t>(std::ranges::find(kFields, key_) - kFields);
+    if (field == std::size(kFields))
       fail(fmt::format("unknown field {}; expected dtype, shape, data_offsets", lockstep::in_quotes(key_)));
-    if (seen_ & field) fail(fmt::format("{} appears twice", key_));
-    seen_ |= field;
+    if (std::exchange(seen_[field], true)) fail(fmt::format("{} appears twice", key_));
     return true;
   }
 
   bool end_object() override {
-    if (place_ == Place::kEntry && seen_ != (kDTypeField | kShapeField | kOffsetsField))
-      fail(fmt::format("{} is missing", !(seen_ & kDTypeField)   ? "dtype"
-                                        : !(seen_ & kShapeField) ? "shape"
-                                                                 : "data_offsets"));
+    for (std::size_t i = 0; i < std::size(kFields) && place_ == Place::kEntry; ++i) {
+      if (!seen_[i]) fail(fmt::format("{} is missing", kFields[i]));
+    }
     place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
     return true;
   }
@@ -154,9 +150,10 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Place { kStart, kTop, kMetadata, kEntry, kShape, kOffsets, kEnd };
-  enum : unsigned { kNoField = 0, kDTypeField = 1, kShapeField = 2, kOffsetsField = 4 };
+  static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};  // of each tensor
 
   Entry& entry() { return header_.entries.back(); }
+  bool in_entry() const { return place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets; }
 
   void require_at_most(const char* what, std::uint64_t count, std::uint64_t most) const {
     if (count > most) fail(fmt::format("more than {} {}", most, what));
@@ -171,8 +168,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void fail(const std::string& message) const {
-    const bool in_entry = place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets;
-    const std::string where = in_entry ? "tensor " + lockstep::in_quotes(header_.entries.back().name)
+    const std::string where = in_entry() ? "tensor " + lockstep::in_quotes(header_.entries.back().name)
                               : place_ == Place::kMetadata
                                   ? fmt::format("{}: {}", kMetadataKey, lockstep::in_quotes(key_))
                               : place_ == Place::kTop ? lockstep::in_quotes(key_)
@@ -181,23 +177,13 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void unexpected(const char* found) const {
-    const char* wanted = "an object";
-    switch (place_) {
-      case Place::kMetadata:
-        wanted = "a string";
-        break;
-      case Place::kEntry:
-        wanted = key_ == "dtype" ? "a string" : "an array";
-        break;
-      case Place::kShape:
-      case Place::kOffsets:
-        wanted = "a non-negative integer";
-        break;
-      default:
-        break;
-    }
-    const bool field = place_ == Place::kEntry || place_ == Place::kShape || place_ == Place::kOffsets;
-    fail(fmt::format("{}{}found {}, expected {}", field ? key_ : "", field ? ": " : "", found, wanted));
+    const bool in_array = place_ == Place::kShape || place_ == Place::kOffsets;
+    const bool wants_string = place_ == Place::kMetadata || (place_ == Place::kEntry && key_ == "dtype");
+    const char* wanted = in_array                  ? "a non-negative integer"
+                         : wants_string            ? "a string"
+                         : place_ == Place::kEntry ? "an array"
+                                                   : "an object";
+    fail(fmt::format("{}{}found {}, expected {}", in_entry() ? key_ : "", in_entry() ? ": " : "", found, wanted));
   }
 
   Header& header_;
@@ -206,7 +192,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
   std::uint64_t name_bytes_ = 0;  // total of all tensors so far
   bool saw_metadata_ = false;
-  unsigned seen_ = 0;
+  std::array<bool, std::size(kFields)> seen_ = {};  // fields of the current tensor
   int offsets_ = 0;
 };
 
@@ -214,20 +200,12 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
 void check_size(const Entry& entry, const std::string& file) {
   LOCKSTEP_CHECK_IO(entry.begin <= entry.end, "{}: header: tensor {}: data_offsets go backwards: [{}, {}]", file,
                     lockstep::in_quotes(entry.name), entry.begin, entry.end);
-  constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
-  std::uint64_t numel = 1, extent = item_size(entry.dtype);  // extent: checks that strides do not overflow
-  bool fits = true;
-  for (const std::int64_t size : entry.shape) {
-    numel *= static_cast<std::uint64_t>(size);
-    if (size > 0) fits = fits && checked_mul(extent, static_cast<std::uint64_t>(size), &extent) && extent <= kLargest;
-    if (!fits) break;
-  }
-  LOCKSTEP_CHECK_IO(fits, "{}: header: tensor {}: shape {} is too large for any memory", file,
+  const auto bytes = array_bytes(entry.shape, item_size(entry.dtype), std::uint64_t{1} << 62);
+  LOCKSTEP_CHECK_IO(bytes, "{}: header: tensor {}: shape {} is too large for any memory", file,
                     lockstep::in_quotes(entry.name), entry.shape.to_string());
-  const std::uint64_t bytes = numel * item_size(entry.dtype);
   LOCKSTEP_CHECK_IO(
-      entry.end - entry.begin == bytes, "{}: header: tensor {}: {} bytes for shape {} {}, the offsets give {}", file,
-      lockstep::in_quotes(entry.name), bytes, entry.shape.to_string(), name(entry.dtype), entry.end - entry.begin);
+      entry.end - entry.begin == *bytes, "{}: header: tensor {}: {} bytes for shape {} {}, the offsets give {}", file,
+      lockstep::in_quotes(entry.name), *bytes, entry.shape.to_string(), name(entry.dtype), entry.end - entry.begin);
 }
 
 void check_names(const std::vector<Entry>& entries, const std::string& file) {

@@ -45,10 +45,7 @@ struct Header {
 // payload. `source` need not contain the payload. Throws IoError.
 Header read_header(const ByteSource& source, std::uint64_t file_bytes);
 
-StateDict read(const ByteSource& source, Metadata* metadata);
 // Writes the whole file, without the commit.
 void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file);
-
-std::string checksum_text(std::uint64_t hash);
 
 }  // namespace lockstep::nn::safetensors

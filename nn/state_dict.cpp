@@ -1,11 +1,29 @@
 #include "lockstep/nn/state_dict.h"
 
-#include "lockstep/nn/text_internal.h"
+#include <algorithm>
+#include <numeric>
+
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep {
 namespace {
+
+// Number of insertions, deletions and substitutions that turn one name into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
 
 // The entry with the most similar name; null if none is similar.
 const StateDict::Entry* nearest(const StateDict& dict, const std::string& name) {
@@ -14,7 +32,7 @@ const StateDict::Entry* nearest(const StateDict& dict, const std::string& name) 
   if (name.size() > 256 || dict.size() > 10'000) return nullptr;  // too slow for an error message
   for (const auto& entry : dict) {
     if (entry.first.size() > 256) continue;
-    const std::size_t distance = nn::edit_distance(entry.first, name);
+    const std::size_t distance = edit_distance(entry.first, name);
     if (distance < least) {
       best = &entry;
       least = distance;

@@ -2,35 +2,29 @@
 
 #include <cmath>
 
-#include "lockstep/optim/gradient_internal.h"
-#include "lockstep/optim/step_list_internal.h"
+#include "lockstep/optim/step_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep::optim {
 namespace {
 
-void check(const char* name, const AdamOptions& o) {
-  detail::require_option(name, "lr", o.lr);
-  detail::require_option(name, "beta1", o.beta1, 1);
-  detail::require_option(name, "beta2", o.beta2, 1);
-  detail::require_option(name, "eps", o.eps);
-  detail::require_option(name, "weight_decay", o.weight_decay);
+// The options of a group, in the order of Layout::options.
+std::vector<double> merge(const AdamGroup& group, const AdamOptions& defaults) {
+  return {group.lr.value_or(defaults.lr), group.beta1.value_or(defaults.beta1), group.beta2.value_or(defaults.beta2),
+          group.eps.value_or(defaults.eps), group.weight_decay.value_or(defaults.weight_decay)};
 }
 
-AdamOptions merge(const AdamGroup& group, const AdamOptions& defaults) {
-  return {.lr = group.lr.value_or(defaults.lr),
-          .beta1 = group.beta1.value_or(defaults.beta1),
-          .beta2 = group.beta2.value_or(defaults.beta2),
-          .eps = group.eps.value_or(defaults.eps),
-          .weight_decay = group.weight_decay.value_or(defaults.weight_decay)};
+AdamOptions from(std::span<const double> options) {
+  return {.lr = options[0], .beta1 = options[1], .beta2 = options[2], .eps = options[3], .weight_decay = options[4]};
 }
 
 AdamOptions from(const AdamWOptions& o) {
   return {.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay};
 }
 
-raw::AdamStep step_numbers(const AdamOptions& o, std::int64_t steps, bool decoupled) {
+raw::AdamStep step_numbers(std::span<const double> options, std::int64_t steps, bool decoupled) {
+  const AdamOptions o = from(options);
   const auto t = static_cast<double>(steps);
   return {.beta1 = o.beta1,
           .beta2 = o.beta2,
@@ -44,15 +38,24 @@ raw::AdamStep step_numbers(const AdamOptions& o, std::int64_t steps, bool decoup
 
 }  // namespace
 
-AdamBase::AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults)
-    : name_(name), decoupled_(decoupled) {
-  check(name_, defaults);
-  for (const AdamGroup& group : groups) {
-    options_.push_back(merge(group, defaults));
-    check(name_, options_.back());
-    add_group(name_, group.params);
-  }
-  require_parameters(name_);
+AdamBase::AdamBase(const char* type, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults)
+    : Optimizer({.type = type,
+                 .options = {"lr", "beta1", "beta2", "eps", "weight_decay"},
+                 .buffers = {"exp_avg", "exp_avg_sq"},
+                 .saves_steps = true}),
+      decoupled_(decoupled) {
+  AdamBase::check_options(merge({}, defaults));
+  for (const AdamGroup& group : groups) add_group(group.params, merge(group, defaults));
+  require_parameters();
+}
+
+void AdamBase::check_options(std::span<const double> options) const {
+  const AdamOptions o = from(options);
+  detail::require_option(type(), "lr", o.lr);
+  detail::require_option(type(), "beta1", o.beta1, 1);
+  detail::require_option(type(), "beta2", o.beta2, 1);
+  detail::require_option(type(), "eps", o.eps);
+  detail::require_option(type(), "weight_decay", o.weight_decay);
 }
 
 void AdamBase::step() {
@@ -63,10 +66,10 @@ void AdamBase::step() {
   std::int64_t steps = 0;       // the step number of all parameters in `list`
   const auto take = [&] {
     if (list.all().empty()) return;
-    raw::AdamStep numbers = step_numbers(options_[group], steps, decoupled_);
+    raw::AdamStep numbers = step_numbers(options(group), steps, decoupled_);
     capture::keep_on_device(numbers, list.device(), [this, group, slots = std::move(captured)] {
       for (Slot* const slot : slots) ++slot->steps;
-      return step_numbers(options_[group], slots[0]->steps, decoupled_);
+      return step_numbers(options(group), slots[0]->steps, decoupled_);
     });
     raw::adam_step(list.all(), numbers);
     list.clear();
@@ -86,24 +89,6 @@ void AdamBase::step() {
   }
   take();
   for (Slot& slot : slots_) slot.steps += gradient(slot.parameter.master()) != nullptr;
-}
-
-std::vector<Optimizer::Option> AdamBase::options(std::size_t group) {
-  AdamOptions& o = options_[group];
-  return {{"lr", &o.lr, nullptr},
-          {"beta1", &o.beta1, nullptr},
-          {"beta2", &o.beta2, nullptr},
-          {"eps", &o.eps, nullptr},
-          {"weight_decay", &o.weight_decay, nullptr}};
-}
-
-void AdamBase::check_options(std::span<const double> values) const {
-  check(name_, {.lr = values[0], .beta1 = values[1], .beta2 = values[2], .eps = values[3], .weight_decay = values[4]});
-}
-
-std::span<const char* const> AdamBase::buffer_names() const {
-  static constexpr const char* kNames[] = {"exp_avg", "exp_avg_sq"};
-  return kNames;
 }
 
 Adam::Adam(const Groups<AdamGroup>& params, const AdamOptions& options) : AdamBase("Adam", false, params, options) {}

@@ -43,18 +43,12 @@ class AdamBase : public Optimizer {
   void step() override;
 
  protected:
-  AdamBase(const char* name, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults);
+  AdamBase(const char* type, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults);
 
  private:
-  std::vector<Option> options(std::size_t group) override;
-  void check_options(std::span<const double> values) const override;
-  std::span<const char* const> buffer_names() const override;
-  bool saves_steps() const override { return true; }
-  double& group_lr(std::size_t group) override { return options_[group].lr; }
+  void check_options(std::span<const double> options) const override;
 
-  const char* name_;
   bool decoupled_;
-  std::vector<AdamOptions> options_;  // one for each group
 };
 
 /// Adam. weight_decay is L2 regularisation: it is added to the gradient.

@@ -1,6 +1,5 @@
 #include "lockstep/optim/checkpoint.h"
 
-#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -22,21 +21,26 @@ void insert_all(StateDict& dict, const std::string& prefix, const StateDict& par
 
 // The seed and counters are unsigned 64-bit integers; i64 tensors store their bits.
 Tensor random_state() {
-  std::vector<std::int64_t> words;
-  for (std::uint64_t word : random::state()) words.push_back(std::bit_cast<std::int64_t>(word));
-  return optim::to_tensor(words);
+  const std::vector<std::uint64_t> words = random::state();
+  return optim::to_tensor(std::vector<std::int64_t>(words.begin(), words.end()));
 }
 
 std::vector<std::uint64_t> read_random_state(const StateDict& dict) {
-  std::vector<std::uint64_t> state;
-  for (std::int64_t word : optim::StateReader(dict).integers(kRandomKey)) {
-    state.push_back(std::bit_cast<std::uint64_t>(word));
+  const auto words = optim::StateReader(dict).list<std::int64_t>(kRandomKey);
+  return {words.begin(), words.end()};
+}
+
+// The entries whose names begin with `prefix`, with the prefix removed.
+StateDict with_prefix_removed(const StateDict& dict, const std::string& prefix) {
+  StateDict result;
+  for (const auto& [name, tensor] : dict) {
+    if (name.starts_with(prefix)) result.insert(name.substr(prefix.size()), tensor);
   }
-  return state;
+  return result;
 }
 
 StateDict part(const StateDict& dict, const std::string& prefix) {
-  StateDict result = optim::with_prefix_removed(dict, prefix);
+  StateDict result = with_prefix_removed(dict, prefix);
   LOCKSTEP_CHECK(!result.empty(), "the file has no entry that begins with \"{}\"", prefix);
   return result;
 }
@@ -48,8 +52,8 @@ void load_parts(const StateDict& dict, const CheckpointParts& parts) {
   if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."));
   if (parts.scheduler) load_scheduler = parts.scheduler->prepare_load(part(dict, "scheduler."));
   StateDict extra;
-  if (parts.extra) extra = optim::with_prefix_removed(dict, "extra.");
-  const StateDict model = parts.model ? optim::with_prefix_removed(dict, "model.") : StateDict();
+  if (parts.extra) extra = with_prefix_removed(dict, "extra.");
+  const StateDict model = parts.model ? with_prefix_removed(dict, "model.") : StateDict();
 
   const std::vector<std::uint64_t> previous = random::state();
   random::set_state(read_random_state(dict));

@@ -16,6 +16,8 @@
 
 namespace lockstep::optim {
 
+class StateReader;
+
 /// The parameters of an optimizer: a list of parameters, or groups with their own options. Converts implicitly from
 /// both, so that an optimizer needs one constructor, and compiler messages for misspelt options stay short.
 template <class Group>
@@ -54,7 +56,7 @@ class Optimizer {
   /// Sets the learning rate of all groups, or of one. Throws InvalidArgument below 0.
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
-  std::size_t group_count() const { return group_sizes_.size(); }  ///< number of groups
+  std::size_t group_count() const { return groups_.size(); }  ///< number of groups
 
   /// Flat, with PyTorch's names: `"state.<parameter>.<name>`" for parameters that have been updated, and
   /// `"param_groups.<group>.<option>`" (f64, 0-d; flags are bool), `"param_groups.<group>.params`" (i64: the parameters'
@@ -75,18 +77,24 @@ class Optimizer {
     std::int64_t steps = 0;   ///< number of steps so far
     Tensor buffers[2] = {};   ///< undefined before the first step
   };
-  /// An option of one group: its name and address. Exactly one pointer is set.
-  struct Option {
-    const char* name;  ///< name in the state dict
-    double* number;    ///< null for a flag
-    bool* flag;        ///< null for a number
+  /// The optimizer's class, and what it saves under PyTorch's names.
+  struct Layout {
+    const char* type;                       ///< name of the class, for messages
+    std::vector<const char*> options;       ///< options of each group, lr first
+    std::size_t flags = 0;                  ///< how many options, the last ones, are flags: 0 or 1, saved as bool
+    std::vector<const char*> buffers = {};  ///< names of Slot::buffers, at most two
+    bool saves_steps = false;               ///< whether a step depends on Slot::steps
   };
 
-  Optimizer() = default;
-  /// Called by constructors, once per group. Throws InvalidArgument if a parameter was added before.
-  void add_group(const char* optimizer, const std::vector<nn::Parameter>& parameters);
+  explicit Optimizer(Layout layout) : layout_(std::move(layout)) {}
+  /// Called by constructors, once per group, with its options in the order of Layout::options. Throws InvalidArgument
+  /// if check_options does, or if a parameter was added before.
+  void add_group(const std::vector<nn::Parameter>& parameters, std::vector<double> options);
   /// Throws InvalidArgument if no parameter was added.
-  void require_parameters(const char* optimizer) const;
+  void require_parameters() const;
+  /// The options of a group, in the order of Layout::options.
+  std::span<const double> options(std::size_t group) const { return groups_[group].options; }
+  const char* type() const { return layout_.type; }  ///< see Layout
   /// Initialises `buffer` with zeros like the parameter, or converts it after the parameter changed its device or
   /// dtype.
   static void fit(Tensor& buffer, const Tensor& parameter);
@@ -94,21 +102,22 @@ class Optimizer {
   std::vector<Slot> slots_;  ///< one for each parameter, groups in order
 
  private:
-  struct Loaded;
+  struct Group {
+    std::vector<double> options;
+    std::size_t size;  // number of parameters
+  };
 
-  // The options of one group, lr first. The pointers are valid while the optimizer exists.
-  virtual std::vector<Option> options(std::size_t group) = 0;
-  // Throws InvalidArgument for values that the constructor would reject. The order is that of `options`.
-  virtual void check_options(std::span<const double> values) const = 0;
-  // Names of the buffers in use, in the order of Slot::buffers, and whether `steps` is saved.
-  virtual std::span<const char* const> buffer_names() const = 0;
-  virtual bool saves_steps() const = 0;
-  virtual double& group_lr(std::size_t group) = 0;
+  // Throws InvalidArgument for options of a group that are out of range.
+  virtual void check_options(std::span<const double> options) const = 0;
 
   void check_group(std::size_t group) const;
-  Loaded read(const StateDict& state);
+  bool is_flag(std::size_t option) const { return option + layout_.flags >= layout_.options.size(); }
+  // A checked copy of the groups and the slots, with the options and the state of a state dict.
+  std::vector<Group> read_groups(const StateReader& reader) const;
+  std::vector<Slot> read_slots(const StateReader& reader) const;
 
-  std::vector<std::size_t> group_sizes_;
+  Layout layout_;
+  std::vector<Group> groups_;
 };
 
 namespace detail {

@@ -42,7 +42,7 @@ StateDict Scheduler::state_dict() const { return {{"last_epoch", to_tensor(t_)},
 Callback<void()> Scheduler::prepare_load(const StateDict& state) {
   const StateReader reader(state);
   const std::int64_t t = reader.count("last_epoch");
-  std::vector<double> base = reader.numbers("base_lrs");
+  std::vector<double> base = reader.list<double>("base_lrs");
   reader.require_all_read();
   LOCKSTEP_CHECK(base.size() == base_.size(), "load_state_dict: \"base_lrs\" has {} groups, the optimizer {}",
                  base.size(), base_.size());

@@ -42,13 +42,7 @@ class SGD : public Optimizer {
   void step() override;
 
  private:
-  std::vector<Option> options(std::size_t group) override;
-  void check_options(std::span<const double> values) const override;
-  std::span<const char* const> buffer_names() const override;
-  bool saves_steps() const override { return false; }
-  double& group_lr(std::size_t group) override { return options_[group].lr; }
-
-  std::vector<SGDOptions> options_;  // one for each group
+  void check_options(std::span<const double> options) const override;
 };
 
 }  // namespace lockstep::optim

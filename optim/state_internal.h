@@ -7,15 +7,22 @@
 #include <vector>
 
 #include "lockstep/nn/state_dict.h"
-#include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::optim {
 
-Tensor to_tensor(double value);        // f64, 0-d
-Tensor to_tensor(bool value);          // bool, 0-d
-Tensor to_tensor(std::int64_t value);  // i64, 0-d
-Tensor to_tensor(const std::vector<double>& values);
-Tensor to_tensor(const std::vector<std::int64_t>& values);
+// A 0-d tensor.
+template <class T>
+Tensor to_tensor(T value) {
+  return raw::from_bytes(&value, {}, dtype_of<T>);
+}
+// A 1-D tensor.
+template <class T>
+Tensor to_tensor(const std::vector<T>& values) {
+  return raw::from_bytes(values.data(), {static_cast<std::int64_t>(values.size())}, dtype_of<T>);
+}
 
 // Reads entries of a state dict, and records which were read. All functions throw InvalidArgument naming the key.
 class StateReader {
@@ -23,20 +30,53 @@ class StateReader {
   explicit StateReader(const StateDict& dict) : dict_(dict) {}
 
   bool contains(const std::string& key) const { return dict_.contains(key); }
-  const Tensor& at(const std::string& key) const;
-  double number(const std::string& key) const;                       // one element: f64 or bool
-  std::int64_t count(const std::string& key) const;                  // one element: i64 from 0 to 2^53
-  std::vector<double> numbers(const std::string& key) const;         // 1-D, f64
-  std::vector<std::int64_t> integers(const std::string& key) const;  // 1-D, i64
+
+  const Tensor& at(const std::string& key) const {
+    LOCKSTEP_CHECK(contains(key),
+                   "load_state_dict: \"{}\" is missing; was the state saved by an object of another class?", key);
+    read_.insert(key);
+    return dict_.at(key);
+  }
+
+  // One element: f64 or bool.
+  double number(const std::string& key) const {
+    const Tensor& tensor = at(key);
+    LOCKSTEP_CHECK(tensor.numel() == 1 && (tensor.dtype() == kFloat64 || tensor.dtype() == kBool),
+                   "load_state_dict: \"{}\" is {}, expected one f64 or bool", key, describe(tensor));
+    return tensor.item<double>();
+  }
+
+  // One element: i64 from 0 to 2^53.
+  std::int64_t count(const std::string& key) const {
+    const Tensor& tensor = at(key);
+    LOCKSTEP_CHECK(tensor.numel() == 1 && tensor.dtype() == kInt64, "load_state_dict: \"{}\" is {}, expected one i64",
+                   key, describe(tensor));
+    const auto value = tensor.item<std::int64_t>();
+    constexpr std::int64_t kMost = std::int64_t{1} << 53;  // schedules and optimizers compute with it in f64
+    LOCKSTEP_CHECK(value >= 0 && value <= kMost, "load_state_dict: \"{}\" is {}, expected a count from 0 to {}", key,
+                   value, kMost);
+    return value;
+  }
+
+  // 1-D, of dtype T.
+  template <class T>
+  std::vector<T> list(const std::string& key) const {
+    const Tensor& tensor = at(key);
+    LOCKSTEP_CHECK(tensor.dim() == 1 && tensor.dtype() == dtype_of<T>, "load_state_dict: \"{}\" is {}, expected 1-D {}",
+                   key, describe(tensor), name(dtype_of<T>));
+    return tensor.to_vector<T>();
+  }
+
   // Throws for the first key that was not read.
-  void require_all_read() const;
+  void require_all_read() const {
+    for (const auto& [key, tensor] : dict_) {
+      LOCKSTEP_CHECK(read_.contains(key), "load_state_dict: {}, {}, is unexpected", in_quotes(key), describe(tensor));
+    }
+  }
 
  private:
   const StateDict& dict_;
   mutable std::set<std::string> read_;
 };
-
-// The entries whose names begin with `prefix`, with the prefix removed.
-StateDict with_prefix_removed(const StateDict& dict, const std::string& prefix);
 
 }  // namespace lockstep::optim

@@ -6,6 +6,17 @@
 
 namespace lockstep {
 
+std::optional<std::uint64_t> array_bytes(std::span<const std::int64_t> shape, std::uint64_t item, std::uint64_t most) {
+  std::uint64_t bytes = item;
+  bool empty = false;
+  for (const std::int64_t size : shape) {  // the product skips zeros, which would hide an overflow
+    empty = empty || size == 0;
+    if (size != 0 && !checked_mul(bytes, static_cast<std::uint64_t>(size), &bytes)) return std::nullopt;
+  }
+  if (bytes > most) return std::nullopt;
+  return empty ? 0 : bytes;
+}
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 40;
   constexpr std::size_t kWidest = 2 * kShown;  // escapes take four characters for a byte

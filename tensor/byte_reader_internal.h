@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +45,10 @@ inline constexpr std::uint64_t kDeflateRatio = 1032;  // deflate's largest ratio
 [[nodiscard]] constexpr bool checked_mul(std::uint64_t a, std::uint64_t b, std::uint64_t* result) {
   return !__builtin_mul_overflow(a, b, result);
 }
+
+// The bytes of an array with elements of `item` bytes; empty if they are more than `most`. The sizes in `shape` are
+// untrusted, but not negative.
+std::optional<std::uint64_t> array_bytes(std::span<const std::int64_t> shape, std::uint64_t item, std::uint64_t most);
 
 // Quotes `text` for a message: in double quotes, at most 40 bytes or 80 characters of it, control characters as \xNN.
 std::string in_quotes(std::string_view text);

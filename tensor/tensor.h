@@ -197,10 +197,8 @@ class Tensor {
   const Tensor& div_(const Scalar& other) const;
 
   // --- reductions (see the free functions) --------------------------------------------------------------------------
-  Tensor sum() const;
-  Tensor sum(const Shape& dims, bool keepdim = false) const;
-  Tensor mean() const;
-  Tensor mean(const Shape& dims, bool keepdim = false) const;
+  Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor mean(const Shape& dims = {}, bool keepdim = false) const;
   Tensor amax(const Shape& dims = {}, bool keepdim = false) const;
   Tensor amin(const Shape& dims = {}, bool keepdim = false) const;
   Tensor max() const;
@@ -209,12 +207,9 @@ class Tensor {
   Tensor min() const;
   Tensor min(const Tensor& other) const;
   std::pair<Tensor, Tensor> min(std::int64_t dim, bool keepdim = false) const;
-  Tensor var() const;
-  Tensor var(const Shape& dims, const VarOptions& options = {}) const;
-  Tensor std() const;
-  Tensor std(const Shape& dims, const VarOptions& options = {}) const;
-  Tensor norm(const Scalar& p = 2) const;
-  Tensor norm(const Scalar& p, const Shape& dims, bool keepdim = false) const;
+  Tensor var(const Shape& dims = {}, const VarOptions& options = {}) const;
+  Tensor std(const Shape& dims = {}, const VarOptions& options = {}) const;
+  Tensor norm(const Scalar& p = 2, const Shape& dims = {}, bool keepdim = false) const;
   Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
   Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
 

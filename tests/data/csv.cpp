@@ -206,7 +206,7 @@ TEST_CASE("a header is limited in columns and bytes, and uses no more memory tha
   CHECK(memory_for(header + ",a\n" + row + "\n", {.target = "y"}) < kAllowed);
   CHECK(contains(io_error(row + ",\n"), "more than 524288 columns"));
   CHECK(contains(error_of<ls::IoError>([&] { parse(row + ",2\n", {.target = "0", .header = false}); }),
-                 "f.csv:1: more than 524288 columns"));
+                 "more than 524288 columns"));
   CHECK(memory_for(row + "\n" + row + "\n", {.target = "0", .standardize = true, .header = false}) < kAllowed);
 }
 

@@ -67,7 +67,7 @@ Tensor ForwardPass::record(std::unique_ptr<ForwardPass> pass, const Batch& input
     part.graph.cuts.clear();
   }
   own.target_ = gathered.device();
-  autograd::detail::attach(std::move(node), &gathered, 1, false);
+  autograd::detail::attach(std::move(node), {&gathered, 1}, false);
   return gathered;
 }
 

@@ -1,13 +1,21 @@
-// The parameters that one call of a raw operation updates: those with equal hyperparameters. Not installed.
+// What the steps of all optimizers share. Not installed.
 #pragma once
 
 #include <array>
 #include <span>
 
+#include "lockstep/autograd/history_internal.h"
 #include "lockstep/tensor/optim_ops_internal.h"
 
 namespace lockstep::optim {
 
+// The gradient of `parameter`, without a reference count; null if there is none.
+inline const Tensor* gradient(const Tensor& parameter) {
+  const autograd::History* history = autograd::history(parameter);
+  return history && history->grad.defined() ? &history->grad : nullptr;
+}
+
+// The parameters that one call of a raw operation updates: those with equal hyperparameters.
 class StepList {
  public:
   // Whether a parameter can be added: there is room, and dtype and device are those of the list.

@@ -1,17 +1,25 @@
-// Operations that closures use to write a gradient directly to a bucket view (Needs::view).
+// What the files with the public operations share.
 #pragma once
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/node.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 
-// If `view` is defined, these write the result to `view` and return it; otherwise they record the operation.
+using autograd::Gradients;
+using autograd::Needs;
+using autograd::record;
+using autograd::requires_grad;
+using autograd::Saved;
+
+// Closures use these to write a gradient directly to a bucket view (Needs::view). If `view` is defined, they write the
+// result to `view` and return it; otherwise they record the operation.
 Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view);
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view);
 // x summed over the dimensions that broadcasting from `shape` repeated: the gradient of a broadcast operand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for input `input`, written to its bucket view if anything is summed.
-Tensor sum_to(const Tensor& x, const Shape& shape, const autograd::Needs& needs, std::size_t input);
+Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size_t input);
 
 }  // namespace lockstep
