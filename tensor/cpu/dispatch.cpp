@@ -9,7 +9,6 @@
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/threads.h"
 #include "lockstep/tensor/trace.h"
-#include "lockstep/tensor/trace_kernels_internal.h"
 
 namespace lockstep {
 
