@@ -23,8 +23,7 @@ struct Page {
   alignas(16) Bytes host;
   std::size_t used = 0;
   void* device = nullptr;
-  Bytes written;  // bytes on the device; empty before the first launch
-  bool is_written = false;
+  std::optional<Bytes> written;  // bytes on the device, from the first launch on
 };
 
 struct DeviceScalars {
@@ -116,11 +115,10 @@ std::unique_ptr<RecordedWork> record(Accelerator& accelerator, Device device, Re
 
 void start(RecordedStep& recorded, Device device) {
   for (const auto& page : recorded.pages) {
-    if (page->is_written && std::memcmp(page->written.data(), page->host.data(), page->used) == 0) continue;
+    if (page->written && std::memcmp(page->written->data(), page->host.data(), page->used) == 0) continue;
     kernels(device).write_words(page->device, page->host.data(),
                                 static_cast<std::int64_t>(page->used / sizeof(std::uint64_t)));
     page->written = page->host;
-    page->is_written = true;
   }
   recorded.work->launch();
 }
