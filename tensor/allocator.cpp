@@ -1,6 +1,5 @@
 #include "lockstep/tensor/allocator_internal.h"
 
-#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
@@ -17,17 +16,13 @@ constexpr std::size_t kCachedFrom = 4096;  // smaller blocks are kept by each th
 constexpr int kClassesPerDoubling = 4;     // a block is at most a quarter too large
 constexpr int kClasses = 64 * kClassesPerDoubling;
 
-struct Counters {
-  std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
-};
-
 struct Cache {
   std::mutex mutex;
   std::vector<void*> blocks[kClasses];
   std::int64_t bytes = 0;
 };
 
-constinit Counters counters[kMaxCpuDevices];
+constinit AllocationCounters counters[kMaxCpuDevices];
 
 Cache& cache() {
   static Cache* instance = new Cache;  // never destroyed: storages in statics may outlive every other static
@@ -56,15 +51,6 @@ void* take_cached(int index) {
   return block;
 }
 
-void count(int device_index, std::int64_t bytes) {
-  Counters& of = counters[device_index];
-  of.allocations.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t now = of.allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  std::int64_t peak = of.peak.load(std::memory_order_relaxed);
-  while (now > peak && !of.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
-}
-
 // Allocates `bytes`, kCachedFrom or more; null if there is no memory.
 void* allocate_large(std::size_t bytes) {
   if (bytes >= std::size_t{1} << 62) return nullptr;
@@ -86,12 +72,12 @@ void* allocate(std::size_t bytes, int device_index) {
   void* block = bytes < kCachedFrom ? small_blocks::allocate(bytes) : allocate_large(bytes);
   if (!block) [[unlikely]]
     throw_no_memory(bytes, device_index);
-  count(device_index, static_cast<std::int64_t>(bytes));
+  counters[device_index].add(bytes);
   return block;
 }
 
 void deallocate(void* block, std::size_t bytes, int device_index) {
-  counters[device_index].allocated.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
+  counters[device_index].remove(bytes);
   if (bytes < kCachedFrom) {
     small_blocks::deallocate(block, bytes);
     return;
@@ -103,20 +89,11 @@ void deallocate(void* block, std::size_t bytes, int device_index) {
 }
 
 AllocatorStats stats(int device_index) {
-  const Counters& of = counters[device_index];
-  AllocatorStats out;
-  out.allocated_bytes = of.allocated.load(std::memory_order_relaxed);
-  out.peak_bytes = of.peak.load(std::memory_order_relaxed);
-  out.allocations = of.allocations.load(std::memory_order_relaxed);
   const std::lock_guard lock(cache().mutex);
-  out.cached_bytes = cache().bytes;
-  return out;
+  return counters[device_index].stats(cache().bytes);
 }
 
-void reset_peak(int device_index) {
-  counters[device_index].peak.store(counters[device_index].allocated.load(std::memory_order_relaxed),
-                                    std::memory_order_relaxed);
-}
+void reset_peak(int device_index) { counters[device_index].reset_peak(); }
 
 void empty_cache() {
   const std::lock_guard lock(cache().mutex);

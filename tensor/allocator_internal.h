@@ -3,11 +3,39 @@
 // users see it through Storage and allocator_stats.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/tensor/storage.h"
 
-namespace lockstep::cpu {
+namespace lockstep {
+
+// Counts the allocations of one device, from any thread.
+class AllocationCounters {
+ public:
+  void add(std::size_t bytes) {
+    const auto size = static_cast<std::int64_t>(bytes);
+    allocations_.fetch_add(1, std::memory_order_relaxed);
+    const std::int64_t now = allocated_.fetch_add(size, std::memory_order_relaxed) + size;
+    std::int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+  }
+  void remove(std::size_t bytes) { allocated_.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(allocated_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+  AllocatorStats stats(std::int64_t cached_bytes) const {
+    return {.allocated_bytes = allocated_.load(std::memory_order_relaxed),
+            .peak_bytes = peak_.load(std::memory_order_relaxed),
+            .allocations = allocations_.load(std::memory_order_relaxed),
+            .cached_bytes = cached_bytes};
+  }
+
+ private:
+  std::atomic<std::int64_t> allocated_{0}, peak_{0}, allocations_{0};
+};
+
+namespace cpu {
 
 // Allocates at least `bytes`, aligned as by malloc. Throws DeviceError, naming both sizes, if there is no memory.
 void* allocate(std::size_t bytes, int device_index);
@@ -17,4 +45,5 @@ AllocatorStats stats(int device_index);
 void reset_peak(int device_index);
 void empty_cache();
 
-}  // namespace lockstep::cpu
+}  // namespace cpu
+}  // namespace lockstep

@@ -22,7 +22,7 @@ Arena::Arena(Accelerator& accelerator, int index, std::size_t expected) : accele
 
 Arena::~Arena() {
   for (std::byte* const slab : slabs_) {
-    if (!capture::defer_free_unordered(slab, {DeviceType::kCuda, index_}))
+    if (!capture::defer_free(slab, 0, {DeviceType::kCuda, index_}, true))
       accelerator_.deallocate_unordered(slab, index_);
   }
 }
@@ -65,7 +65,7 @@ void Arena::deallocate(void* data) noexcept {
   join_neighbours(free_.insert(std::move(node)).position);
 }
 
-Arena::Blocks::iterator Arena::join_neighbours(Blocks::iterator block) {
+void Arena::join_neighbours(Blocks::iterator block) {
   const auto follows = [&](Blocks::iterator a, Blocks::iterator b) {
     return a->first + a->second == b->first && !slabs_.contains(b->first);
   };
@@ -73,12 +73,11 @@ Arena::Blocks::iterator Arena::join_neighbours(Blocks::iterator block) {
     block->second += next->second;
     free_.erase(next);
   }
-  if (block == free_.begin()) return block;
+  if (block == free_.begin()) return;
   const auto before = std::prev(block);
-  if (!follows(before, block)) return block;
+  if (!follows(before, block)) return;
   before->second += block->second;
   free_.erase(block);
-  return before;
 }
 
 }  // namespace lockstep

@@ -16,8 +16,6 @@ class Arena final : public CaptureMemory {
   // `expected`: the memory likely to be needed at the same time; more is allocated from the device on demand.
   Arena(Accelerator& accelerator, int index, std::size_t expected);
   ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
 
   void* allocate(std::size_t bytes) override;
   void deallocate(void* data) noexcept override;  // from any thread
@@ -26,7 +24,7 @@ class Arena final : public CaptureMemory {
  private:
   using Blocks = std::map<std::byte*, std::size_t>;  // a block's address and size
   void grow(std::size_t at_least);
-  Blocks::iterator join_neighbours(Blocks::iterator block);
+  void join_neighbours(Blocks::iterator block);
 
   Accelerator& accelerator_;
   int index_;

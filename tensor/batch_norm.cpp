@@ -22,8 +22,6 @@ void require_place(const char* name, const Tensor& place, const Tensor& x) {
                  describe(place));
 }
 
-void* place_or_null(const Tensor& place) { return place.defined() ? place.raw_data() : nullptr; }
-
 }  // namespace
 
 BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
@@ -38,14 +36,12 @@ BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   LOCKSTEP_CHECK(rows.outer * rows.inner > 1,
                  "batch_norm: a variance needs more than one value for each channel while training; x is {}",
                  describe(x));
-  const Dense input(x), w(weight, !weight.defined() || weight.is_contiguous()),
-      b(bias, !bias.defined() || bias.is_contiguous());
+  const Dense input(x), w(weight), b(bias);
   BatchNormalized result{.out = empty(x.shape(), x.options()), .statistics = empty({2, rows.n}, x.options())};
   if (rows.n > 0)
     kernels(x.device())
-        .batch_norm(input->raw_data(), data_or_null(*w), data_or_null(*b), result.out.raw_data(),
-                    result.statistics.raw_data(), place_or_null(running_mean), place_or_null(running_var), rows,
-                    x.dtype(), momentum, eps);
+        .batch_norm(input.data(), w.data(), b.data(), result.out.raw_data(), result.statistics.raw_data(),
+                    data_or_null(running_mean), data_or_null(running_var), rows, x.dtype(), momentum, eps);
   for (const Tensor* changed : {&running_mean, &running_var}) {
     if (changed->defined()) changed->impl().storage->bump_version();
   }
@@ -58,12 +54,12 @@ Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& we
   LOCKSTEP_CHECK(grad.shape() == x.shape(), "batch_norm: the gradient is {}, x is {}", describe(grad), describe(x));
   require_place("the output for weight's gradient", grad_weight, x);
   require_place("the output for bias's gradient", grad_bias, x);
-  const Dense g(grad), input(x), w(weight, !weight.defined() || weight.is_contiguous());
+  const Dense g(grad), input(x), w(weight);
   Tensor out = empty(x.shape(), x.options());
   if (out.numel() > 0)
     kernels(x.device())
-        .batch_norm_backward(g->raw_data(), input->raw_data(), data_or_null(*w), statistics.raw_data(), out.raw_data(),
-                             place_or_null(grad_weight), place_or_null(grad_bias), rows_along(x, 1), x.dtype());
+        .batch_norm_backward(g.data(), input.data(), w.data(), statistics.raw_data(), out.raw_data(),
+                             data_or_null(grad_weight), data_or_null(grad_bias), rows_along(x, 1), x.dtype());
   return out;
 }
 

@@ -2,7 +2,6 @@
 // reading failed. All readers (safetensors, npy, npz, IDX) use it.
 #pragma once
 
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -63,11 +62,18 @@ class ByteReader {
   // Reads an integer; `what` names the field in error messages.
   template <std::unsigned_integral T>
   T little(const char* what) {
-    return read<T>(what, std::endian::little);
+    T value = 0;
+    for (int shift = 0; const std::byte byte : bytes(sizeof(T), what)) {
+      value |= static_cast<T>(static_cast<T>(byte) << shift);
+      shift += 8;
+    }
+    return value;
   }
   template <std::unsigned_integral T>
   T big(const char* what) {
-    return read<T>(what, std::endian::big);
+    T value = 0;
+    for (const std::byte byte : bytes(sizeof(T), what)) value = static_cast<T>(value << 8 | static_cast<T>(byte));
+    return value;
   }
   std::span<const std::byte> bytes(std::uint64_t count, const char* what);
   std::string_view text(std::uint64_t count, const char* what);
@@ -82,24 +88,6 @@ class ByteReader {
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
-  template <class T>
-  T read(const char* what, std::endian order) {
-    T value;
-    std::memcpy(&value, bytes(sizeof(T), what).data(), sizeof(T));
-    return order == std::endian::native ? value : swap_bytes(value);
-  }
-  template <class T>
-  static T swap_bytes(T value) {
-    if constexpr (sizeof(T) == 1)
-      return value;
-    else if constexpr (sizeof(T) == 2)
-      return __builtin_bswap16(value);
-    else if constexpr (sizeof(T) == 4)
-      return __builtin_bswap32(value);
-    else
-      return __builtin_bswap64(value);
-  }
-
   std::span<const std::byte> bytes_;
   std::string file_;
   std::uint64_t base_;

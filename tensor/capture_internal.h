@@ -18,10 +18,10 @@ bool is_active(Device device);
 // Allocates memory for a tensor. Returns null if no thread captures on the device. Throws DeviceError if another
 // thread does.
 Ref<Storage> allocate(std::size_t bytes, Device device);
-// Takes over memory of a tensor older than the capture, to free it later. Returns false if nothing was taken over.
-bool defer_free(void* data, std::size_t bytes, Device device) noexcept;
-// The same for memory of Accelerator::allocate_unordered, of any device: freeing it waits for the device.
-bool defer_free_unordered(void* data, Device device) noexcept;
+// Takes over memory of a tensor older than the capture, to free it later; or, if it is `unordered`, memory of
+// Accelerator::allocate_unordered, of any device: freeing it waits for the device. Returns false if nothing was taken
+// over.
+bool defer_free(void* data, std::size_t bytes, Device device, bool unordered = false) noexcept;
 // Throws InvalidArgument if the calling thread captures on the device: `op` would wait for the device.
 void forbid(const char* op, Device device);
 

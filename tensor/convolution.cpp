@@ -42,7 +42,6 @@ Tensor workspace(const Convolution& c, ConvolutionPass pass, const Tensor& like)
   kernels(like.device()).conv2d_workspace(c, pass, &elements);
   return elements > 0 ? empty({elements}, like.options()) : Tensor();
 }
-void* data_of(const Tensor& room) { return room.defined() ? room.raw_data() : nullptr; }
 
 }  // namespace
 
@@ -62,10 +61,9 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
       fill(out, 0);
     return out;
   }
-  const Dense input(x), w(weight), b(bias, !bias.defined() || bias.is_contiguous());
+  const Dense input(x), w(weight), b(bias);
   const Tensor room = workspace(c, ConvolutionPass::kForward, x);
-  kernels(x.device())
-      .conv2d(c, input->raw_data(), w->raw_data(), data_or_null(*b), out.raw_data(), data_of(room), x.dtype());
+  kernels(x.device()).conv2d(c, input.data(), w.data(), b.data(), out.raw_data(), data_or_null(room), x.dtype());
   return out;
 }
 
@@ -78,8 +76,7 @@ Tensor conv2d_backward_input(const Tensor& grad, const Tensor& weight, const Sha
   if (grad.numel() == 0) return fill(out, 0), out;
   const Dense g(grad), w(weight);
   const Tensor room = workspace(c, ConvolutionPass::kBackwardInput, grad);
-  kernels(grad.device())
-      .conv2d_backward_input(c, g->raw_data(), w->raw_data(), out.raw_data(), data_of(room), grad.dtype());
+  kernels(grad.device()).conv2d_backward_input(c, g.data(), w.data(), out.raw_data(), data_or_null(room), grad.dtype());
   return out;
 }
 
@@ -92,7 +89,7 @@ void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& o
   const Dense g(grad), input(x);
   const Tensor room = workspace(c, ConvolutionPass::kBackwardWeight, grad);
   kernels(grad.device())
-      .conv2d_backward_weight(c, g->raw_data(), input->raw_data(), out.raw_data(), data_of(room), grad.dtype());
+      .conv2d_backward_weight(c, g.data(), input.data(), out.raw_data(), data_or_null(room), grad.dtype());
 }
 
 }  // namespace lockstep::raw

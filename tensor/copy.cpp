@@ -11,30 +11,20 @@ namespace lockstep::raw {
 
 namespace {
 
-void convert(const Tensor& from, const Tensor& to) {
-  const Tensor source = apart(from, to);
-  kernels(to.device()).cast(make_loop<2>(to.shape(), {&to, &source}), from.dtype(), to.dtype());
-}
-
-// Copies with a device that is not a CPU: bytes are copied between devices, dtypes are converted on one of them.
-void copy_elsewhere(const Tensor& from, const Tensor& to) {
-  const bool same_bytes =
-      from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous() && from.shape() == to.shape();
-  if (same_bytes) {
-    if (from.raw_data() == to.raw_data()) return;
-    const Device device = to.device().is_cpu() ? from.device() : to.device();
-    if (from.device() != to.device()) {
-      capture::forbid("a copy between devices", from.device());
-      capture::forbid("a copy between devices", to.device());
-    }
-    return accelerator(device).copy(to.raw_data(), to.device(), from.raw_data(), from.device(),
-                                    static_cast<std::size_t>(to.numel()) * item_size(to.dtype()));
+// Copies all elements of `from` to `to`, both contiguous and of one dtype and shape.
+void copy_bytes(const Tensor& from, const Tensor& to) {
+  if (from.raw_data() == to.raw_data()) return;
+  const auto bytes = static_cast<std::size_t>(to.numel()) * item_size(to.dtype());
+  if (from.device().is_cpu() && to.device().is_cpu()) {
+    std::memmove(to.raw_data(), from.raw_data(), bytes);
+    return;
   }
-  if (from.device() == to.device()) return convert(from, to);
-  const Tensor dense = contiguous(from);
-  Tensor there = empty(dense.shape(), {.dtype = dense.dtype(), .device = to.device()});
-  copy_elsewhere(dense, there);
-  copy(there, to);
+  if (from.device() != to.device()) {
+    capture::forbid("a copy between devices", from.device());
+    capture::forbid("a copy between devices", to.device());
+  }
+  accelerator(to.device().is_cpu() ? from.device() : to.device())
+      .copy(to.raw_data(), to.device(), from.raw_data(), from.device(), bytes);
 }
 
 }  // namespace
@@ -42,15 +32,18 @@ void copy_elsewhere(const Tensor& from, const Tensor& to) {
 void copy(const Tensor& from, const Tensor& to) {
   if (to.numel() == 0 && from.numel() <= 1) return;
   require_broadcast_to("copy_", from, to);
-  if (!from.device().is_cpu() || !to.device().is_cpu()) [[unlikely]]
-    return copy_elsewhere(from, to);
-  // All CPU devices share one memory: a copy between them is a copy.
-  if (from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous() && from.shape() == to.shape()) {
-    if (from.raw_data() != to.raw_data())
-      std::memmove(to.raw_data(), from.raw_data(), static_cast<std::size_t>(to.numel()) * item_size(to.dtype()));
-    return;
+  if (from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous() && from.shape() == to.shape())
+    return copy_bytes(from, to);
+  // All CPU devices share one memory.
+  if (from.device() == to.device() || (from.device().is_cpu() && to.device().is_cpu())) {
+    const Tensor source = apart(from, to);
+    return kernels(to.device()).cast(make_loop<2>(to.shape(), {&to, &source}), from.dtype(), to.dtype());
   }
-  convert(from, to);
+  // Between devices only bytes are copied: elements are made contiguous on one device and converted on the other.
+  const Tensor dense = contiguous(from);
+  Tensor there = empty(dense.shape(), {.dtype = dense.dtype(), .device = to.device()});
+  copy_bytes(dense, there);
+  copy(there, to);
 }
 
 namespace {

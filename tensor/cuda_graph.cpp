@@ -23,8 +23,7 @@ struct Page {
   alignas(16) Bytes host;
   std::size_t used = 0;
   void* device = nullptr;
-  Bytes written;  // bytes on the device; empty before the first launch
-  bool is_written = false;
+  std::optional<Bytes> written;  // bytes on the device, from the first launch on
 };
 
 struct DeviceScalars {
@@ -53,46 +52,39 @@ struct RecordedStep {
 
 namespace {
 
-// An active capture.
-struct Capture {
-  Device device;
-  Accelerator& accelerator;
-  RecordedStep& recorded;
-  std::vector<Freed> freed = {};  // memory of older tensors and graphs, guarded by capture_mutex
-};
-
+struct Capture;
 constinit std::mutex capture_mutex;                  // guards changes of `under_way` and its list
 constinit std::atomic<Capture*> under_way{nullptr};  // at most one in a process
 constinit thread_local Capture* own = nullptr;       // the capture of this thread
 
-// Registers a capture for its lifetime, then performs the deferred frees.
-class Announced {
- public:
-  explicit Announced(Capture& capture) : capture_(capture) {
+// An active capture. Memory that is freed meanwhile is freed at its end.
+struct Capture {
+  Capture(Device device, Accelerator& accelerator, RecordedStep& recorded)
+      : device(device), accelerator(accelerator), recorded(recorded) {
     const std::lock_guard lock(capture_mutex);
     LOCKSTEP_CHECK(!under_way.load(),
                    "CudaGraph: another capture is active in this process, on {}; captures cannot overlap",
                    under_way.load()->device.to_string());
-    under_way.store(&capture);
-    own = &capture;
+    under_way.store(this);
+    own = this;
   }
-  ~Announced() {
+  ~Capture() {
     std::unique_lock lock(capture_mutex);
     under_way.store(nullptr);
     own = nullptr;
     lock.unlock();
-    for (const Freed& block : capture_.freed) {
+    for (const Freed& block : freed) {
       if (block.unordered)
-        capture_.accelerator.deallocate_unordered(block.data, block.device.index());
+        accelerator.deallocate_unordered(block.data, block.device.index());
       else
-        capture_.accelerator.deallocate(block.data, block.bytes, block.device.index());
+        accelerator.deallocate(block.data, block.bytes, block.device.index());
     }
   }
-  Announced(const Announced&) = delete;
-  Announced& operator=(const Announced&) = delete;
 
- private:
-  Capture& capture_;
+  const Device device;
+  Accelerator& accelerator;
+  RecordedStep& recorded;
+  std::vector<Freed> freed;  // memory of older tensors and graphs, guarded by capture_mutex
 };
 
 // Runs the step and returns how much memory it needs beyond what was allocated before.
@@ -105,29 +97,28 @@ std::size_t warm_up(Accelerator& accelerator, Device device, FunctionRef<void()>
   return static_cast<std::size_t>(std::max<std::int64_t>(accelerator.stats(device.index()).peak_bytes - before, 0));
 }
 
-std::unique_ptr<RecordedWork> record(Capture& capture, FunctionRef<void()> step) {
-  const int index = capture.device.index();
-  const Announced announced(capture);
-  capture.accelerator.begin_capture(index, *capture.recorded.arena);
+std::unique_ptr<RecordedWork> record(Accelerator& accelerator, Device device, RecordedStep& recorded,
+                                     FunctionRef<void()> step) {
+  Capture capture(device, accelerator, recorded);
+  accelerator.begin_capture(device.index(), *recorded.arena);
   try {
     step();
   } catch (...) {
     try {
-      static_cast<void>(capture.accelerator.end_capture(index));
+      static_cast<void>(accelerator.end_capture(device.index()));
     } catch (const Error&) {  // the step's exception is the cause
     }
     throw;
   }
-  return capture.accelerator.end_capture(index);
+  return accelerator.end_capture(device.index());
 }
 
 void start(RecordedStep& recorded, Device device) {
   for (const auto& page : recorded.pages) {
-    if (page->is_written && std::memcmp(page->written.data(), page->host.data(), page->used) == 0) continue;
+    if (page->written && std::memcmp(page->written->data(), page->host.data(), page->used) == 0) continue;
     kernels(device).write_words(page->device, page->host.data(),
                                 static_cast<std::int64_t>(page->used / sizeof(std::uint64_t)));
     page->written = page->host;
-    page->is_written = true;
   }
   recorded.work->launch();
 }
@@ -151,21 +142,12 @@ Ref<Storage> capture::allocate(std::size_t bytes, Device device) {
                        std::shared_ptr<void>(data, [arena](void* memory) { arena->deallocate(memory); }));
 }
 
-bool capture::defer_free(void* data, std::size_t bytes, Device device) noexcept {
+bool capture::defer_free(void* data, std::size_t bytes, Device device, bool unordered) noexcept {
   if (!under_way.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(capture_mutex);
   Capture* const capture = under_way.load();
-  if (!capture || capture->device != device) return false;
-  capture->freed.push_back({.data = data, .bytes = bytes, .device = device, .unordered = false});
-  return true;
-}
-
-bool capture::defer_free_unordered(void* data, Device device) noexcept {
-  if (!under_way.load(std::memory_order_acquire)) return false;
-  const std::lock_guard lock(capture_mutex);
-  Capture* const capture = under_way.load();
-  if (!capture) return false;
-  capture->freed.push_back({.data = data, .bytes = 0, .device = device, .unordered = true});
+  if (!capture || (!unordered && capture->device != device)) return false;
+  capture->freed.push_back({.data = data, .bytes = bytes, .device = device, .unordered = unordered});
   return true;
 }
 
@@ -209,8 +191,7 @@ void CudaGraph::capture(FunctionRef<void()> step, const CaptureOptions& options)
   auto recorded = std::make_unique<RecordedStep>();
   const std::size_t expected = options.warm_up ? warm_up(device, device_, step) : 0;
   recorded->arena = std::make_shared<Arena>(device, device_.index(), expected);
-  Capture capture{.device = device_, .accelerator = device, .recorded = *recorded};
-  recorded->work = record(capture, step);
+  recorded->work = record(device, device_, *recorded, step);
   start(*recorded, device_);
   recorded_ = std::move(recorded);
 }

@@ -32,10 +32,7 @@ struct Multiply {
 };
 
 struct Divide {
-  template <class T>
-  HOST_DEVICE T operator()(T a, T b) const {
-    return a / b;
-  }
+  HOST_DEVICE auto operator()(auto a, auto b) const { return a / b; }
 };
 
 struct Power {
@@ -62,53 +59,29 @@ struct Power {
 
 // NaN in either operand gives NaN, as in PyTorch.
 struct Maximum {
-  template <class T>
-  HOST_DEVICE T operator()(T a, T b) const {
-    return a > b || a != a ? a : b;
-  }
+  HOST_DEVICE auto operator()(auto a, auto b) const { return a > b || a != a ? a : b; }
 };
 struct Minimum {
-  template <class T>
-  HOST_DEVICE T operator()(T a, T b) const {
-    return a < b || a != a ? a : b;
-  }
+  HOST_DEVICE auto operator()(auto a, auto b) const { return a < b || a != a ? a : b; }
 };
 
 struct Equal {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a == b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a == b; }
 };
 struct NotEqual {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a != b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a != b; }
 };
 struct Less {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a < b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a < b; }
 };
 struct LessEqual {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a <= b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a <= b; }
 };
 struct Greater {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a > b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a > b; }
 };
 struct GreaterEqual {
-  template <class T>
-  HOST_DEVICE bool operator()(T a, T b) const {
-    return a >= b;
-  }
+  HOST_DEVICE bool operator()(auto a, auto b) const { return a >= b; }
 };
 
 template <class F>
@@ -130,10 +103,7 @@ HOST_DEVICE void with_relation(raw::Compare relation, F function) {
 }
 
 struct Where {
-  template <class T>
-  HOST_DEVICE T operator()(std::uint8_t condition, T a, T b) const {
-    return condition ? a : b;
-  }
+  HOST_DEVICE auto operator()(std::uint8_t condition, auto a, auto b) const { return condition ? a : b; }
 };
 
 template <class From, class To>

@@ -46,48 +46,27 @@ bool leads_to(const std::string& path, int descriptor) {
          named.st_ino == open.st_ino;
 }
 
-class OwnDescriptor {
- public:
-  explicit OwnDescriptor(int descriptor) : descriptor_(descriptor) {}
-  ~OwnDescriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OwnDescriptor(const OwnDescriptor&) = delete;
-  OwnDescriptor& operator=(const OwnDescriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 // --- reading --------------------------------------------------------------------------------------------------------
 
 // O_NONBLOCK: opening a pipe without a writer would block forever.
-InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); });
-  LOCKSTEP_CHECK_IO(descriptor_ >= 0, "{}: cannot open: {}", path_, reason(errno));
+InputFile::InputFile(std::string path)
+    : path_(std::move(path)),
+      file_(uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); })) {
+  LOCKSTEP_CHECK_IO(file_.get() >= 0, "{}: cannot open: {}", path_, reason(errno));
   struct stat status;
-  const int result = ::fstat(descriptor_, &status);
-  const int error = errno;
-  if (result == 0 && S_ISREG(status.st_mode)) {
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    return;
-  }
-  ::close(descriptor_);  // no destructor runs after a constructor throws
-  LOCKSTEP_CHECK_IO(result == 0, "{}: cannot read its size: {}", path_, reason(error));
-  throw IoError(fmt::format("{}: is {}, not a regular file", path_, kind_of(status.st_mode)));
+  LOCKSTEP_CHECK_IO(::fstat(file_.get(), &status) == 0, "{}: cannot read its size: {}", path_, reason(errno));
+  LOCKSTEP_CHECK_IO(S_ISREG(status.st_mode), "{}: is {}, not a regular file", path_, kind_of(status.st_mode));
+  size_ = static_cast<std::uint64_t>(status.st_size);
 }
-
-InputFile::~InputFile() { ::close(descriptor_); }
 
 void InputFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   std::size_t done = 0;
   while (done < out.size()) {
     const auto position = static_cast<off_t>(offset + done);
     const ssize_t count =
-        uninterrupted([&] { return ::pread(descriptor_, out.data() + done, out.size() - done, position); });
+        uninterrupted([&] { return ::pread(file_.get(), out.data() + done, out.size() - done, position); });
     LOCKSTEP_CHECK_IO(count >= 0, "{}: byte {}: cannot read: {}", path_, offset + done, reason(errno));
     LOCKSTEP_CHECK_IO(count > 0, "{}: byte {}: {} bytes needed, the file ends here", path_, offset + done,
                       out.size() - done);
@@ -126,10 +105,10 @@ FileSystemCalls FileSystemCalls::real() {
 }
 
 std::string boot_id() {
-  const int file = uninterrupted([] { return ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); });
+  const OwnDescriptor file(
+      uninterrupted([] { return ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); }));
   char text[36];
-  const ssize_t count = file < 0 ? -1 : uninterrupted([&] { return ::read(file, text, sizeof(text)); });
-  if (file >= 0) ::close(file);
+  const ssize_t count = file.get() < 0 ? -1 : uninterrupted([&] { return ::read(file.get(), text, sizeof(text)); });
   return count == sizeof(text) ? std::string(text, sizeof(text)) : "";
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +15,26 @@
 
 namespace lockstep {
 
+// Closes a file descriptor at the end; a negative one stands for none.
+class OwnDescriptor {
+ public:
+  explicit OwnDescriptor(int descriptor) : descriptor_(descriptor) {}
+  ~OwnDescriptor() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  OwnDescriptor(const OwnDescriptor&) = delete;
+  OwnDescriptor& operator=(const OwnDescriptor&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
 // An open regular file. Devices, pipes and directories are refused, and opening one never blocks.
 class InputFile final : public ByteSource {
  public:
   // Throws IoError, naming path and reason, if it cannot be opened or is not a regular file.
   explicit InputFile(std::string path);
-  ~InputFile() override;
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   std::uint64_t size() const override { return size_; }  // at the time of opening
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
@@ -29,8 +42,8 @@ class InputFile final : public ByteSource {
 
  private:
   std::string path_;
+  OwnDescriptor file_;
   std::uint64_t size_ = 0;
-  int descriptor_ = -1;
 };
 
 // All bytes of a source. Throws IoError if it holds more than `max_bytes`.

@@ -5,6 +5,16 @@
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
+// Memory as elements of T.
+template <class T>
+T* as(void* data) {
+  return static_cast<T*>(data);
+}
+template <class T>
+const T* as(const void* data) {
+  return static_cast<const T*>(data);
+}
+
 // Calls function(T{}) with the C++ type of a dtype.
 template <class F>
 void for_float(DType dtype, F function) {

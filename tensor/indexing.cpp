@@ -146,22 +146,18 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 
 namespace {
 
-// The order of the elements along the last dimension of x (which is contiguous), the first `keep` of them sorted.
-Tensor sorted_order(const char* op, const Tensor& x, std::int64_t keep, bool descending) {
-  require_computable(op, x);
-  Tensor order = empty(x.shape(), {.dtype = kInt64, .device = x.device()});
-  const std::int64_t n = x.dim() == 0 ? 1 : x.shape().back();
-  if (order.numel() > 0)
-    kernels(x.device()).sort(x.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, x.dtype(), descending);
-  return order;
-}
-
+// The first `keep` elements in order, and their indices.
 std::pair<Tensor, Tensor> select_sorted(const char* op, const Tensor& x, std::int64_t dim, std::int64_t keep,
                                         bool descending) {
   const int d = wrap_dim(op, dim, x.dim());
   const bool last = d == std::max(x.dim() - 1, 0);
   const Tensor input = contiguous(last ? x : transpose(x, d, -1));
-  Tensor order = sorted_order(op, input, keep, descending);
+  require_computable(op, x);
+  Tensor order = empty(input.shape(), {.dtype = kInt64, .device = x.device()});
+  const std::int64_t n = x.dim() == 0 ? 1 : input.shape().back();
+  if (order.numel() > 0)
+    kernels(x.device())
+        .sort(input.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, x.dtype(), descending);
   if (x.dim() > 0) order = contiguous(slice(order, -1, 0, keep, 1));
   const Tensor values = gather(input, -1, order);
   if (last) return {values, order};

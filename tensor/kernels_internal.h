@@ -1,4 +1,4 @@
-// The kernel table of a device, generated from ops.def and pointwise.def. Not installed.
+// The kernel table of a device, generated from ops.def. Not installed.
 //
 // Kernels receive plain memory and geometry. They never allocate, check, promote or broadcast; raw ops (the wrappers)
 // do, and compute nothing themselves.
@@ -59,17 +59,14 @@ struct KernelTable {
 #define KERNEL(name, signature) void(*name) signature;
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-// y = f(x); out = grad f'(x) with operands (out, grad, x, y); out = grad f''(x) with operands (out, grad, x).
-#define POINTWISE(name, functor, low, high)                                 \
-  void (*name)(const Loop<2>&, DType, const PointwiseParams&);              \
-  void (*name##_derivative)(const Loop<4>&, DType, const PointwiseParams&); \
-  void (*name##_second_derivative)(const Loop<3>&, DType, const PointwiseParams&);
-#include "lockstep/tensor/pointwise.def"
-#undef POINTWISE
 };
 
 // The table of a device. Throws NotBuilt for a device that this build does not support.
 const KernelTable& kernels(Device device);
+
+// The kernels of CPU devices, and the same kernels recording a trace event each.
+const KernelTable& cpu_kernels();
+const KernelTable& traced_cpu_kernels();
 
 // The instruction-set level of the kernels in use: "v2", "v3", "v4" or "native".
 const char* cpu_level();

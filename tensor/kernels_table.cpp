@@ -7,11 +7,6 @@ const KernelTable kTable = {
 #define KERNEL(name, signature) .name = &LOCKSTEP_KERNELS::name,
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-#define POINTWISE(name, functor, low, high)                                                   \
-  .name = &LOCKSTEP_KERNELS::name, .name##_derivative = &LOCKSTEP_KERNELS::name##_derivative, \
-  .name##_second_derivative = &LOCKSTEP_KERNELS::name##_second_derivative,
-#include "lockstep/tensor/pointwise.def"
-#undef POINTWISE
 };
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

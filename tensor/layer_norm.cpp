@@ -11,8 +11,6 @@ void require_parameter(const char* name, const Tensor& parameter, const Shape& s
                  describe(parameter), shape.to_string(), describe(x));
 }
 
-Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
-
 // x as (outer, n); the statistics are (2, outer).
 Rows normalized_rows(const Tensor& x, const Tensor& statistics) {
   const std::int64_t outer = statistics.size(1);
@@ -30,23 +28,23 @@ Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight,
   LOCKSTEP_CHECK(fits, "layer_norm: x is {}, its last sizes should be {}", describe(x), shape.to_string());
   if (weight.defined()) require_parameter("weight", weight, shape, x);
   if (bias.defined()) require_parameter("bias", bias, shape, x);
-  const Tensor input = contiguous(x), w = contiguous_or_undefined(weight), b = contiguous_or_undefined(bias);
+  const Dense input(x), w(weight), b(bias);
   const std::int64_t n = shape.numel(), outer = n > 0 ? x.numel() / n : 0;
-  Normalized result{.out = empty_like(input), .statistics = empty({2, outer}, x.options())};
+  Normalized result{.out = empty_like(x), .statistics = empty({2, outer}, x.options())};
   if (outer > 0)
     kernels(x.device())
-        .layer_norm(input.raw_data(), data_or_null(w), data_or_null(b), result.out.raw_data(),
-                    result.statistics.raw_data(), {.outer = outer, .n = n}, x.dtype(), eps);
+        .layer_norm(input.data(), w.data(), b.data(), result.out.raw_data(), result.statistics.raw_data(),
+                    {.outer = outer, .n = n}, x.dtype(), eps);
   return result;
 }
 
 Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics) {
   require_same("layer_norm", grad, x);
-  const Tensor g = contiguous(grad), input = contiguous(x), w = contiguous_or_undefined(weight);
-  Tensor out = empty_like(input);
+  const Dense g(grad), input(x), w(weight);
+  Tensor out = empty_like(x);
   if (out.numel() > 0)
     kernels(x.device())
-        .layer_norm_backward(g.raw_data(), input.raw_data(), data_or_null(w), statistics.raw_data(), out.raw_data(),
+        .layer_norm_backward(g.data(), input.data(), w.data(), statistics.raw_data(), out.raw_data(),
                              normalized_rows(x, statistics), x.dtype());
   return out;
 }
@@ -61,12 +59,10 @@ void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tenso
     if (x.numel() == 0) fill(*out, 0);
   }
   if (x.numel() == 0 || (!grad_weight.defined() && !grad_bias.defined())) return;
-  const Tensor g = contiguous(grad), input = contiguous(x);
+  const Dense g(grad), input(x);
   kernels(x.device())
-      .layer_norm_backward_affine(g.raw_data(), input.raw_data(), statistics.raw_data(),
-                                  grad_weight.defined() ? grad_weight.raw_data() : nullptr,
-                                  grad_bias.defined() ? grad_bias.raw_data() : nullptr, normalized_rows(x, statistics),
-                                  x.dtype());
+      .layer_norm_backward_affine(g.data(), input.data(), statistics.raw_data(), data_or_null(grad_weight),
+                                  data_or_null(grad_bias), normalized_rows(x, statistics), x.dtype());
 }
 
 }  // namespace lockstep::raw

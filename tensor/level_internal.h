@@ -17,12 +17,6 @@ namespace lockstep::LOCKSTEP_KERNELS {
 #define KERNEL(name, signature) void name signature;
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-#define POINTWISE(name, functor, low, high)                              \
-  void name(const Loop<2>&, DType, const PointwiseParams&);              \
-  void name##_derivative(const Loop<4>&, DType, const PointwiseParams&); \
-  void name##_second_derivative(const Loop<3>&, DType, const PointwiseParams&);
-#include "lockstep/tensor/pointwise.def"
-#undef POINTWISE
 
 extern const KernelTable kTable;
 

@@ -5,9 +5,6 @@
 namespace lockstep::raw {
 namespace {
 
-// True if the weight can be read as it is: contiguous or undefined.
-bool stays(const Tensor& weight) { return !weight.defined() || weight.is_contiguous(); }
-
 double scale_of(Reduction reduction, std::int64_t count) {
   return reduction == Reduction::kMean ? 1.0 / static_cast<double>(count) : 1.0;
 }
@@ -35,12 +32,12 @@ std::string place(const Shape& shape, std::int64_t flat) {
 
 Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
                       Reduction reduction) {
-  const Dense xs(x), targets(target), weights(pos_weight, stays(pos_weight));
+  const Dense xs(x), targets(target), weights(pos_weight);
   Tensor out = empty(reduction == Reduction::kNone ? x.shape() : Shape(), x.options());
   std::int64_t bad = -1;
   kernels(x.device())
-      .pointwise_loss(loss, xs->raw_data(), targets->raw_data(), data_or_null(*weights), out.raw_data(), x.numel(),
-                      x.dtype(), reduction, scale_of(reduction, x.numel()), &bad);
+      .pointwise_loss(loss, xs.data(), targets.data(), weights.data(), out.raw_data(), x.numel(), x.dtype(), reduction,
+                      scale_of(reduction, x.numel()), &bad);
   if (bad >= 0) [[unlikely]]
     throw_not_a_probability(*xs, bad);
   return out;
@@ -48,11 +45,11 @@ Tensor pointwise_loss(PointwiseLoss loss, const Tensor& x, const Tensor& target,
 
 Tensor pointwise_loss_backward(PointwiseLoss loss, const Tensor& grad, const Tensor& x, const Tensor& target,
                                const Tensor& pos_weight, Reduction reduction) {
-  const Dense grads(grad), xs(x), targets(target), weights(pos_weight, stays(pos_weight));
+  const Dense grads(grad), xs(x), targets(target), weights(pos_weight);
   Tensor out = empty(x.shape(), x.options());
   kernels(x.device())
-      .pointwise_loss_backward(loss, grads->raw_data(), xs->raw_data(), targets->raw_data(), data_or_null(*weights),
-                               out.raw_data(), x.numel(), x.dtype(), reduction, scale_of(reduction, x.numel()));
+      .pointwise_loss_backward(loss, grads.data(), xs.data(), targets.data(), weights.data(), out.raw_data(), x.numel(),
+                               x.dtype(), reduction, scale_of(reduction, x.numel()));
   return out;
 }
 
@@ -80,30 +77,30 @@ double* TotalWeight::place(Device device) {
 
 Tensor nll_loss(const char* op, const Tensor& y, const Tensor& target, const Tensor& weight, const NllOptions& options,
                 TotalWeight* total_weight) {
-  const Dense ys(y), targets(target), weights(weight, stays(weight));
+  const Dense ys(y), targets(target), weights(weight);
   const Rows rows = class_rows(y.shape());
   Tensor out = empty(options.reduction == Reduction::kNone ? target.shape() : Shape(), y.options());
   std::int64_t bad = -1;
   kernels(y.device())
-      .nll_loss(ys->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights), out.raw_data(), rows, y.dtype(),
-                options, total_weight->place(y.device()), &bad);
+      .nll_loss(ys.data(), targets->data<std::int64_t>(), weights.data(), out.raw_data(), rows, y.dtype(), options,
+                total_weight->place(y.device()), &bad);
   check_classes(op, *targets, rows, bad);
   return out;
 }
 
 Tensor nll_loss_backward(const Tensor& grad, const Shape& shape, const Tensor& target, const Tensor& weight,
                          const NllOptions& options, const TotalWeight& total_weight) {
-  const Dense grads(grad), targets(target), weights(weight, stays(weight));
+  const Dense grads(grad), targets(target), weights(weight);
   Tensor out = empty(shape, grad.options());
   kernels(grad.device())
-      .nll_loss_backward(grads->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights), out.raw_data(),
-                         class_rows(shape), grad.dtype(), options, total_weight.place());
+      .nll_loss_backward(grads.data(), targets->data<std::int64_t>(), weights.data(), out.raw_data(), class_rows(shape),
+                         grad.dtype(), options, total_weight.place());
   return out;
 }
 
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight, const NllOptions& options,
                      CrossEntropyState* state) {
-  const Dense xs(x), targets(target), weights(weight, stays(weight));
+  const Dense xs(x), targets(target), weights(weight);
   const Rows rows = class_rows(x.shape());
   const bool reduced = options.reduction != Reduction::kNone;
   state->statistics = empty({2, rows.outer * rows.inner}, x.options());
@@ -111,19 +108,19 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight
   Tensor out = reduced ? empty({}, x.options()) : losses;
   std::int64_t bad = -1;
   kernels(x.device())
-      .cross_entropy(xs->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights),
-                     state->statistics.raw_data(), losses.raw_data(), out.raw_data(), rows, x.dtype(), options,
-                     state->total_weight.place(x.device()), &bad);
+      .cross_entropy(xs.data(), targets->data<std::int64_t>(), weights.data(), state->statistics.raw_data(),
+                     losses.raw_data(), out.raw_data(), rows, x.dtype(), options, state->total_weight.place(x.device()),
+                     &bad);
   check_classes("cross_entropy", *targets, rows, bad);
   return out;
 }
 
 Tensor cross_entropy_backward(const Tensor& grad, const Tensor& x, const Tensor& target, const Tensor& weight,
                               const NllOptions& options, const CrossEntropyState& state) {
-  const Dense grads(grad), xs(x), targets(target), weights(weight, stays(weight));
+  const Dense grads(grad), xs(x), targets(target), weights(weight);
   Tensor out = empty(x.shape(), x.options());
   kernels(x.device())
-      .cross_entropy_backward(grads->raw_data(), xs->raw_data(), targets->data<std::int64_t>(), data_or_null(*weights),
+      .cross_entropy_backward(grads.data(), xs.data(), targets->data<std::int64_t>(), weights.data(),
                               state.statistics.raw_data(), out.raw_data(), class_rows(x.shape()), x.dtype(), options,
                               state.total_weight.place());
   return out;

@@ -153,16 +153,16 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   }
   // Leading dimensions of x are one batch of rows; the weight is read as its transpose.
   const Dense rows(x, x.dim() == 2 ? readable(x) : x.is_contiguous()), w(weight, readable(weight));
-  const Dense dense_bias(bias, !bias.defined() || bias.is_contiguous());
+  const Dense dense_bias(bias);
   const Matrix own = matrix(*w);
   kernels(x.device())
       .gemm({.m = out.numel() / n,
              .n = n,
              .k = k,
-             .a = x.dim() == 2 ? matrix(*rows) : Matrix{rows->raw_data(), k, 1},
+             .a = x.dim() == 2 ? matrix(*rows) : Matrix{rows.data(), k, 1},
              .b = {own.data, own.column, own.row},
              .out = {out.raw_data(), n, 1},
-             .bias = bias.defined() ? dense_bias->raw_data() : nullptr},
+             .bias = dense_bias.data()},
             x.dtype());
   return out;
 }

@@ -28,8 +28,7 @@ Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = 
 
 // --- views (views.cpp) ----------------------------------------------------------------------------------------------
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset_elements);
-Tensor alias(const Tensor& x);  // a new handle on the same storage and geometry
-bool can_view(const Tensor& x, const Shape& shape);
+Tensor alias(const Tensor& x);                             // a new handle on the same storage and geometry
 bool is_expanded(const Tensor& x);                         // several elements share one address
 bool overlap(const Tensor& a, const Tensor& b);            // true if they may share an address
 void require_writable(const char* op, const Tensor& out);  // throws InvalidArgument if `out` is expanded

@@ -14,22 +14,13 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 struct Neg {
   static constexpr bool kIntegers = true;  // accepts integer tensors, which keep their dtype
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return -x;
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T /*x*/, T /*y*/) {
-    return T(-1);
-  }
+  HOST_DEVICE static auto value(auto x) { return -x; }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return decltype(x)(-1); }
 };
 
 struct Abs {
   static constexpr bool kIntegers = true;
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return x < T(0) ? -x : x + T(0);
-  }  // + 0 turns -0 into 0
+  HOST_DEVICE static auto value(auto x) { return x < 0 ? -x : x + 0; }  // + 0 turns -0 into 0
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
     return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0);
@@ -55,18 +46,9 @@ P exp_packet(const P& x) {
 }
 
 struct Exp {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::exp(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T /*x*/, T y) {
-    return y;
-  }
-  template <class P>
-  static P packet(const P& x) requires(sizeof(x[0]) == 8) {
-    return exp_packet(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return math::exp(x); }
+  HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return y; }
+  static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return exp_packet(x); }
 };
 
 // Eigen's log treats subnormal numbers as the smallest normal one, so they are scaled up first.
@@ -86,25 +68,13 @@ P log_packet(const P& x) {
 }
 
 struct Log {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::log(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T x, T /*y*/) {
-    return T(1) / x;
-  }
-  template <class P>
-  static P packet(const P& x) {
-    return log_packet(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return math::log(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / x; }
+  static auto packet(const auto& x) { return log_packet(x); }
 };
 
 struct Sqrt {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::sqrt(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return math::sqrt(x); }
   template <class T>
   HOST_DEVICE static T derivative(T /*x*/, T y) {
     return T(0.5) / y;
@@ -112,10 +82,7 @@ struct Sqrt {
 };
 
 struct Rsqrt {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return T(1) / math::sqrt(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return 1 / math::sqrt(x); }
   template <class T>
   HOST_DEVICE static T derivative(T /*x*/, T y) {
     return T(-0.5) * y * y * y;
@@ -123,59 +90,26 @@ struct Rsqrt {
 };
 
 struct Sin {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::sin(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T x, T /*y*/) {
-    return math::cos(x);
-  }
-  template <class P>
-  static auto packet(const P& x) {
-    return x.sin();
-  }
+  HOST_DEVICE static auto value(auto x) { return math::sin(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return math::cos(x); }
+  static auto packet(const auto& x) { return x.sin(); }
 };
 
 struct Cos {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::cos(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T x, T /*y*/) {
-    return -math::sin(x);
-  }
-  template <class P>
-  static auto packet(const P& x) {
-    return x.cos();
-  }
+  HOST_DEVICE static auto value(auto x) { return math::cos(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return -math::sin(x); }
+  static auto packet(const auto& x) { return x.cos(); }
 };
 
 struct Tanh {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::tanh(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T /*x*/, T y) {
-    return T(1) - y * y;
-  }
-  template <class P>
-  static auto packet(const P& x) {
-    return x.tanh();
-  }
+  HOST_DEVICE static auto value(auto x) { return math::tanh(x); }
+  HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return 1 - y * y; }
+  static auto packet(const auto& x) { return x.tanh(); }
 };
 
 struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the right value
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return T(1) / (T(1) + math::exp(-x));
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T /*x*/, T y) {
-    return y * (T(1) - y);
-  }
+  HOST_DEVICE static auto value(auto x) { return 1 / (1 + math::exp(-x)); }
+  HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return y * (1 - y); }
   template <class P>
   static P packet(const P& x) requires(sizeof(x[0]) == 8) {
     return 1.0 / (1.0 + exp_packet(P(-x)));
@@ -185,10 +119,7 @@ struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the r
 struct Relu {
   static constexpr bool kIntegers = true;
   static constexpr bool kStops = true;  // a derivative of 0 gives gradient 0, even for an infinite incoming gradient
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return x < T(0) ? T(0) : x;
-  }  // NaN stays
+  HOST_DEVICE static auto value(auto x) { return x < 0 ? 0 : x; }  // NaN stays
   template <class T>
   HOST_DEVICE static T derivative(T /*x*/, T y) {
     return y <= T(0) ? T(0) : T(1);
@@ -208,10 +139,7 @@ struct LeakyRelu {
 };
 
 struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return x * phi(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return x * phi(x); }
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
     return phi(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
@@ -223,14 +151,10 @@ struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
 };
 
 struct Silu {  // x sigmoid(x)
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return x * Sigmoid::value(x);
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T x, T /*y*/) {
-    const T s = Sigmoid::value(x);
-    return s * (T(1) + x * (T(1) - s));
+  HOST_DEVICE static auto value(auto x) { return x * Sigmoid::value(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) {
+    const auto s = Sigmoid::value(x);
+    return s * (1 + x * (1 - s));
   }
   template <class P>
   static P packet(const P& x) requires(sizeof(x[0]) == 8) {
@@ -239,21 +163,12 @@ struct Silu {  // x sigmoid(x)
 };
 
 struct Softplus {  // log(1 + e^x), without overflow or loss of precision for large |x|
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return (x > T(0) ? x : T(0)) + math::log1p(math::exp(x > T(0) ? -x : x));
-  }
-  template <class T>
-  HOST_DEVICE static T derivative(T x, T /*y*/) {
-    return Sigmoid::value(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return (x > 0 ? x : 0) + math::log1p(math::exp(x > 0 ? -x : x)); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return Sigmoid::value(x); }
 };
 
 struct Erf {
-  template <class T>
-  HOST_DEVICE static T value(T x) {
-    return math::erf(x);
-  }
+  HOST_DEVICE static auto value(auto x) { return math::erf(x); }
   template <class T>
   HOST_DEVICE static T derivative(T x, T /*y*/) {
     return T(1.12837916709551257390) * math::exp(-x * x);
@@ -276,10 +191,7 @@ struct Clamp {
 
 struct PowScalar {
   double exponent;
-  template <class T>
-  HOST_DEVICE T value(T x) const {
-    return raise(x, exponent);
-  }
+  HOST_DEVICE auto value(auto x) const { return raise(x, exponent); }
   template <class T>
   HOST_DEVICE T derivative(T x, T /*y*/) const {
     return exponent == 0 ? T(0) : T(exponent) * raise(x, exponent - 1);

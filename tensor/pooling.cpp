@@ -45,8 +45,7 @@ MaxPooled max_pool2d(const Tensor& x, const PoolingOptions& options) {
   const Dense input(x);
   if (result.out.numel() > 0)
     kernels(x.device())
-        .max_pool2d(w, input->raw_data(), result.out.raw_data(), result.index.data<std::int64_t>(), planes(x),
-                    x.dtype());
+        .max_pool2d(w, input.data(), result.out.raw_data(), result.index.data<std::int64_t>(), planes(x), x.dtype());
   return result;
 }
 
@@ -56,7 +55,7 @@ Tensor max_pool2d_backward(const Tensor& grad, const Tensor& index, const Shape&
   const Dense g(grad);
   if (out.numel() > 0)
     kernels(grad.device())
-        .max_pool2d_backward(w, g->raw_data(), index.data<std::int64_t>(), out.raw_data(), planes(out), grad.dtype());
+        .max_pool2d_backward(w, g.data(), index.data<std::int64_t>(), out.raw_data(), planes(out), grad.dtype());
   return out;
 }
 
@@ -65,7 +64,7 @@ Tensor avg_pool2d(const Tensor& x, const PoolingOptions& options, bool count_inc
   Tensor out = empty_output(x, w, x.dtype());
   const Dense input(x);
   if (out.numel() > 0)
-    kernels(x.device()).avg_pool2d(w, input->raw_data(), out.raw_data(), planes(x), x.dtype(), count_include_pad);
+    kernels(x.device()).avg_pool2d(w, input.data(), out.raw_data(), planes(x), x.dtype(), count_include_pad);
   return out;
 }
 
@@ -76,7 +75,7 @@ Tensor avg_pool2d_backward(const Tensor& grad, const Shape& shape, const Pooling
   const Dense g(grad);
   if (out.numel() > 0)
     kernels(grad.device())
-        .avg_pool2d_backward(w, g->raw_data(), out.raw_data(), planes(out), grad.dtype(), count_include_pad);
+        .avg_pool2d_backward(w, g.data(), out.raw_data(), planes(out), grad.dtype(), count_include_pad);
   return out;
 }
 

@@ -15,8 +15,6 @@ constexpr std::int64_t kEdge = 3;
 constexpr int kLineWidth = 80;
 constexpr int kDigits = 4;
 
-bool summarized(const Tensor& x) { return x.numel() > kSummarizeFrom; }
-
 // The elements that are printed, as f64 (exact for every dtype but large i64, which have their own code path).
 void collect(const Tensor& x, bool summarize, std::vector<Scalar>& out) {
   if (x.dim() == 0) {
@@ -78,68 +76,44 @@ class Format {
   int width_ = 0;
 };
 
-std::string row_text(const Tensor& x, const Format& format, int indent, bool summarize) {
-  const std::int64_t n = x.shape()[0];
-  const std::int64_t per_line = std::max<std::int64_t>((kLineWidth - indent) / (format.width() + 2), 1);
-  std::vector<std::string> words;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (summarize && n > 2 * kEdge && i == kEdge) {
-      words.push_back(" ...");
-      i = n - kEdge;
-    }
-    words.push_back(format(raw::select(x, 0, i).item()));
-  }
-  std::string text = "[";
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0)
-      text += i % static_cast<std::size_t>(per_line) == 0
-                  ? ",\n" + std::string(static_cast<std::size_t>(indent + 1), ' ')
-                  : ", ";
-    text += words[i];
-  }
-  return text + "]";
-}
+// Writes the elements that collect() found, in brackets for each dimension.
+class ElementWriter {
+ public:
+  ElementWriter(const Shape& shape, const Format& format, bool summarize, const std::vector<Scalar>& values)
+      : shape_(shape), format_(format), summarize_(summarize), next_(values.begin()) {}
 
-std::string block_text(const Tensor& x, const Format& format, int indent, bool summarize) {
-  if (x.dim() == 0) return format(x.item());
-  if (x.dim() == 1) return row_text(x, format, indent, summarize);
-  const std::int64_t n = x.shape()[0];
-  const std::string separator = "," + std::string(static_cast<std::size_t>(x.dim() - 1), '\n') +
-                                std::string(static_cast<std::size_t>(indent + 1), ' ');
-  std::string text = "[";
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (i > 0) text += separator;
-    if (summarize && n > 2 * kEdge && i == kEdge) {
-      text += "..." + separator;
-      i = n - kEdge;
+  // The next block, over dimension `dim` and those after it.
+  std::string block(int dim, int indent) {
+    if (dim == shape_.dim()) return format_(*next_++);
+    const int below = shape_.dim() - dim - 1;
+    const std::int64_t n = shape_[static_cast<std::size_t>(dim)];
+    const std::int64_t in_row = std::max((kLineWidth - indent) / (format_.width() + 2), 1);
+    const std::int64_t per_line = below == 0 ? in_row : 1;
+    const std::string line_end = "," + std::string(static_cast<std::size_t>(std::max(below, 1)), '\n') +
+                                 std::string(static_cast<std::size_t>(indent + 1), ' ');
+    std::string text = "[";
+    for (std::int64_t i = 0, written = 0; i < n; ++i, ++written) {
+      if (written > 0) text += written % per_line == 0 ? line_end : ", ";
+      if (summarize_ && n > 2 * kEdge && i == kEdge) {
+        text += below == 0 ? " ..." : "...";
+        i = n - kEdge - 1;
+      } else {
+        text += block(dim + 1, indent + 1);
+      }
     }
-    text += block_text(raw::select(x, 0, i), format, indent + 1, summarize);
+    return text + "]";
   }
-  return text + "]";
-}
+
+ private:
+  const Shape& shape_;
+  const Format& format_;
+  bool summarize_;
+  std::vector<Scalar>::const_iterator next_;
+};
 
 // PyTorch's names of dtypes without the prefix "torch.", printed if not the default dtype.
-const char* torch_name(DType dtype) {
-  switch (dtype) {
-    case kUInt8:
-      return "uint8";
-    case kInt32:
-      return "int32";
-    case kFloat16:
-      return "float16";
-    case kBFloat16:
-      return "bfloat16";
-    case kFloat64:
-      return "float64";
-    case kFloat32:
-      return "float32";
-    case kInt64:
-      return "int64";
-    case kBool:
-      return "bool";
-  }
-  return "";
-}
+constexpr const char* kTorchNames[kDTypeCount] = {"bool",    "uint8",    "int32",   "int64",
+                                                  "float16", "bfloat16", "float32", "float64"};
 
 }  // namespace
 
@@ -151,12 +125,14 @@ std::string raw::to_string(const Tensor& x, const std::string& suffix) {
   const bool usual = x.dtype() == kFloat32 || x.dtype() == kInt64 || x.dtype() == kBool;
   const bool shown = x.numel() == 0 ? x.dtype() != kFloat32 : !usual;
   if (x.device() != Device()) facts += fmt::format(", device='{}'", x.device().to_string());
-  if (shown) facts += fmt::format(", dtype={}", torch_name(x.dtype()));
+  if (shown) facts += fmt::format(", dtype={}", kTorchNames[static_cast<std::size_t>(x.dtype())]);
   std::string body = "[]";
   if (x.numel() > 0) {
     std::vector<Scalar> values;
-    collect(host, summarized(host), values);
-    body = block_text(host, Format(host, values), 7, summarized(host));
+    const bool summarize = x.numel() > kSummarizeFrom;
+    collect(host, summarize, values);
+    const Format format(host, values);
+    body = ElementWriter(x.shape(), format, summarize, values).block(0, 7);
   }
   return "tensor(" + body + facts + suffix + ")";
 }

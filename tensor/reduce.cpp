@@ -58,27 +58,15 @@ Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
   return out;
 }
 
-void require_elements(const char* op, const Tensor& x, const Plan& p) {
-  LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: no elements to reduce in {}", op, describe(x));
-}
-
-using ExtremeKernel = void (*KernelTable::*)(const void*, void*, const Rows&, DType);
-
-Tensor extreme(const char* op, const Tensor& x, const Shape& dims, bool keepdim, ExtremeKernel kernel) {
+// The result of a kernel that picks one element of each row: its value or its position.
+template <class Out>
+Tensor pick(const char* op, const Tensor& x, const Shape& dims, bool keepdim, DType out_dtype,
+            void (*KernelTable::*kernel)(const void*, Out*, const Rows&, DType)) {
   const Plan p = plan(op, x, dims, keepdim);
-  require_elements(op, x, p);
-  Tensor out = empty(p.shape, x.options());
-  if (out.numel() > 0) (kernels(x.device()).*kernel)(p.input.raw_data(), out.raw_data(), p.rows, x.dtype());
-  return out;
-}
-
-using PositionKernel = void (*KernelTable::*)(const void*, std::int64_t*, const Rows&, DType);
-
-Tensor position(const char* op, const Tensor& x, std::int64_t dim, bool keepdim, PositionKernel kernel) {
-  const Plan p = plan(op, x, {dim}, keepdim);
-  require_elements(op, x, p);
-  Tensor out = empty(p.shape, {.dtype = kInt64, .device = x.device()});
-  if (out.numel() > 0) (kernels(x.device()).*kernel)(p.input.raw_data(), out.data<std::int64_t>(), p.rows, x.dtype());
+  LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: no elements to reduce in {}", op, describe(x));
+  Tensor out = empty(p.shape, {.dtype = out_dtype, .device = x.device()});
+  Out* const to = static_cast<Out*>(out.raw_data());
+  if (out.numel() > 0) (kernels(x.device()).*kernel)(p.input.raw_data(), to, p.rows, x.dtype());
   return out;
 }
 
@@ -111,17 +99,17 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 Tensor max(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
-  return extreme(op, x, dims, keepdim, &KernelTable::max);
+  return pick(op, x, dims, keepdim, x.dtype(), &KernelTable::max);
 }
 Tensor min(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
-  return extreme(op, x, dims, keepdim, &KernelTable::min);
+  return pick(op, x, dims, keepdim, x.dtype(), &KernelTable::min);
 }
 
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim, const char* op) {
-  return position(op, x, dim, keepdim, &KernelTable::argmax);
+  return pick(op, x, {dim}, keepdim, kInt64, &KernelTable::argmax);
 }
 Tensor argmin(const Tensor& x, std::int64_t dim, bool keepdim, const char* op) {
-  return position(op, x, dim, keepdim, &KernelTable::argmin);
+  return pick(op, x, {dim}, keepdim, kInt64, &KernelTable::argmin);
 }
 
 Tensor var(const Tensor& x, const Shape& dims, bool keepdim, std::int64_t correction) {

@@ -67,14 +67,10 @@ class Writer {
  private:
   void write(const TraceEvent& event) {
     switch (event.kind) {
-      case TraceKind::kCollective:  // overlaps with other events of the thread
+      case TraceKind::kCollective:  // these overlap with other events of the thread
+      case TraceKind::kHops:
         begin(event, "b", event.begin), put_id(event), put_labels(out_, event.labels), put(out_, "}}");
         begin(event, "e", event.end), put_id(event), put(out_, "}}");
-        return;
-      case TraceKind::kHops:  // likewise
-        begin(event, "b", event.begin), put(out_, ",\"id\":\"{}.hops.{}\"", pid_, event.labels.id);
-        put_labels(out_, event.labels), put(out_, "}}");
-        begin(event, "e", event.end), put(out_, ",\"id\":\"{}.hops.{}\"}}", pid_, event.labels.id);
         return;
       case TraceKind::kBucketLaunched:
         arrow(event, "s", "");
@@ -94,6 +90,7 @@ class Writer {
   // two ranks.
   void put_id(const TraceEvent& event) {
     const TraceLabels& labels = event.labels;
+    if (event.kind == TraceKind::kHops) return put(out_, ",\"id\":\"{}.hops.{}\"", pid_, labels.id);
     put(out_, ",\"id\":\"{}.{}.", pid_, labels.group);
     if (labels.to >= 0) put(out_, "{}.{}.", event.name, labels.to);
     put(out_, "{}\"", labels.id);

@@ -1,5 +1,5 @@
-#include "lockstep/tensor/trace_kernels_internal.h"
-
+// CPU kernels that record trace events.
+#include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/trace.h"
 
 namespace lockstep {
@@ -16,25 +16,14 @@ struct Traced<kKernel, kName> {
 };
 
 #define KERNEL(name, signature) constexpr char k_##name[] = #name;
-#define POINTWISE(name, functor, low, high)                     \
-  constexpr char k_##name[] = #name;                            \
-  constexpr char k_##name##_derivative[] = #name " derivative"; \
-  constexpr char k_##name##_second_derivative[] = #name " second derivative";
 #include "lockstep/tensor/ops.def"
-#include "lockstep/tensor/pointwise.def"
 #undef KERNEL
-#undef POINTWISE
 
-#define ENTRY(name) .name = &Traced<&KernelTable::name, k_##name>::run,
 constexpr KernelTable kTracedTable = {
-#define KERNEL(name, signature) ENTRY(name)
+#define KERNEL(name, signature) .name = &Traced<&KernelTable::name, k_##name>::run,
 #include "lockstep/tensor/ops.def"
 #undef KERNEL
-#define POINTWISE(name, functor, low, high) ENTRY(name) ENTRY(name##_derivative) ENTRY(name##_second_derivative)
-#include "lockstep/tensor/pointwise.def"
-#undef POINTWISE
 };
-#undef ENTRY
 
 }  // namespace
 

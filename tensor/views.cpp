@@ -84,11 +84,6 @@ void require_writable(const char* op, const Tensor& out) {
                  describe(out));
 }
 
-bool can_view(const Tensor& x, const Shape& shape) {
-  Strides strides;
-  return view_strides(x, infer("view", x, shape), strides);
-}
-
 Tensor view(const Tensor& x, const Shape& shape) {
   const Shape full = infer("view", x, shape);
   Strides strides;

@@ -10,7 +10,7 @@ namespace lockstep::raw {
 
 inline std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
 // The address of an optional operand's elements.
-inline const void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
+inline void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() : nullptr; }
 
 // Separate functions, so that the checks are small enough to be inlined.
 [[noreturn, gnu::noinline]] inline void throw_devices_differ(const char* op, const Tensor& a, const Tensor& b) {
@@ -46,16 +46,17 @@ inline void require_float(const char* op, const Tensor& x) {
   LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "{}: needs f32 or f64, got {}", op, describe(x));
 }
 
-// The tensor itself if it is contiguous (or a kernel can read it as it is), otherwise a contiguous copy. Takes no
-// reference to the tensor.
+// The tensor itself if it is contiguous or undefined (or a kernel can read it as it is), otherwise a contiguous copy.
+// Takes no reference to the tensor.
 class Dense {
  public:
-  explicit Dense(const Tensor& x) : Dense(x, x.is_contiguous()) {}
+  explicit Dense(const Tensor& x) : Dense(x, !x.defined() || x.is_contiguous()) {}
   Dense(const Tensor& x, bool as_it_is) : copy_(as_it_is ? Tensor() : clone(x)), tensor_(as_it_is ? x : copy_) {}
   Dense(const Dense&) = delete;
   Dense& operator=(const Dense&) = delete;
   const Tensor& operator*() const { return tensor_; }
   const Tensor* operator->() const { return &tensor_; }
+  void* data() const { return data_or_null(tensor_); }
 
  private:
   Tensor copy_;

@@ -9,17 +9,16 @@
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/threads.h"
 #include "lockstep/tensor/trace.h"
-#include "lockstep/tensor/trace_kernels_internal.h"
 
 namespace lockstep {
 
 #if LOCKSTEP_HAVE_LEVELS_ALL
-#define LOCKSTEP_LEVELS(X) X(v4, "x86-64-v4") X(v3, "x86-64-v3") X(v2, "x86-64-v2")
+#define LOCKSTEP_LEVELS(X) X(v4) X(v3) X(v2)
 #else
-#define LOCKSTEP_LEVELS(X) X(native, "")
+#define LOCKSTEP_LEVELS(X) X(native)
 #endif
 
-#define DECLARE(level, cpu_name)   \
+#define DECLARE(level)             \
   namespace cpu::level {           \
   extern const KernelTable kTable; \
   }
@@ -52,7 +51,7 @@ Level choose() {
   num_threads();  // throws for an invalid LOCKSTEP_NUM_THREADS even if no operation uses the pool
   const std::optional<std::string> wanted = environment("LOCKSTEP_ISA");
   const Level levels[] = {
-#define ENTRY(level, cpu_name) {#level, &cpu::level::kTable, supports(#level)},
+#define ENTRY(level) {#level, &cpu::level::kTable, supports(#level)},
       LOCKSTEP_LEVELS(ENTRY)
 #undef ENTRY
   };

@@ -2,10 +2,11 @@
 // in order.
 #include "lockstep/tensor/level_internal.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/cpu/planes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
@@ -96,29 +97,20 @@ struct Backward {
 void batch_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, void* running_mean,
                 void* running_var, const Rows& rows, DType dtype, double momentum, double eps) {
   for_float(dtype, [&]<class T>(T) {
-    T* const means = static_cast<T*>(statistics);
-    const Training<T> body{static_cast<const T*>(x),
-                           static_cast<const T*>(weight),
-                           static_cast<const T*>(bias),
-                           static_cast<T*>(out),
-                           means,
-                           means + rows.n,
-                           static_cast<T*>(running_mean),
-                           static_cast<T*>(running_var),
-                           momentum,
-                           eps};
-    for_planes(rows.n, rows.outer * rows.inner, [&](std::int64_t channel) { body.run(rows, channel); });
+    T* const means = as<T>(statistics);
+    const Training<T> body{as<T>(x),       as<T>(weight),       as<T>(bias),        as<T>(out), means,
+                           means + rows.n, as<T>(running_mean), as<T>(running_var), momentum,   eps};
+    for_units(rows.n, rows.outer * rows.inner, [&](std::int64_t channel) { body.run(rows, channel); });
   });
 }
 
 void batch_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
                          void* grad_weight, void* grad_bias, const Rows& rows, DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    const T* const means = static_cast<const T*>(statistics);
-    const Backward<T> body{
-        static_cast<const T*>(grad), static_cast<const T*>(x),     static_cast<const T*>(weight), means, means + rows.n,
-        static_cast<T*>(out),        static_cast<T*>(grad_weight), static_cast<T*>(grad_bias)};
-    for_planes(rows.n, rows.outer * rows.inner, [&](std::int64_t channel) { body.run(rows, channel); });
+    const T* const means = as<T>(statistics);
+    const Backward<T> body{as<T>(grad),    as<T>(x),   as<T>(weight),      means,
+                           means + rows.n, as<T>(out), as<T>(grad_weight), as<T>(grad_bias)};
+    for_units(rows.n, rows.outer * rows.inner, [&](std::int64_t channel) { body.run(rows, channel); });
   });
 }
 

@@ -36,19 +36,6 @@ void join_blocks(W* a, const W* b, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) a[i] = join<kOp>(a[i], b[i]);
 }
 
-// Combines two inputs into two outputs in one pass: the usual case, at memory bandwidth.
-template <class T, raw::CombineOp kOp, bool kScaled>
-void combine_pair(const T* a, const T* b, T* out0, T* out1, std::int64_t count, Wide<T> scale) {
-  LOCKSTEP_EACH_ELEMENT
-  for (std::int64_t i = 0; i < count; ++i) {
-    Wide<T> x = join<kOp>(widen(a[i]), widen(b[i]));
-    if constexpr (kScaled) x = static_cast<Wide<T>>(x * scale);
-    const T y = narrow<T>(x);
-    out0[i] = y;
-    out1[i] = y;
-  }
-}
-
 // The canonical combination of N values, a power of two.
 template <raw::CombineOp kOp, int N, class W>
 [[gnu::always_inline]] inline W join_all(const W* values) {
@@ -58,7 +45,7 @@ template <raw::CombineOp kOp, int N, class W>
     return join<kOp>(join_all<kOp, N / 2>(values), join_all<kOp, N / 2>(values + N / 2));
 }
 
-// Combines N inputs into one output or N outputs, in one pass.
+// Combines N inputs into one output or N outputs, in one pass: the usual case, at memory bandwidth.
 template <class T, raw::CombineOp kOp, int N>
 void combine_few(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> scale) {
   const T* in[N];
@@ -70,7 +57,9 @@ void combine_few(const raw::Combine& c, std::int64_t first, std::int64_t count, 
     for (std::int64_t i = 0; i < count; ++i) {
       Wide<T> values[N];
       for (int k = 0; k < N; ++k) values[k] = widen(in[k][i]);
-      const T y = narrow<T>(static_cast<Wide<T>>(join_all<kOp, N>(values) * scale));
+      Wide<T> total = join_all<kOp, N>(values);
+      if constexpr (std::is_floating_point_v<Wide<T>>) total *= scale;  // integers are not scaled
+      const T y = narrow<T>(total);
       for (int k = 0; k < kOuts; ++k) out[k][i] = y;
     }
   };
@@ -85,7 +74,7 @@ template <class T, raw::CombineOp kOp>
 void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count, Wide<T> (*blocks)[kBlock]) {
   int height = 0;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-    const T* in = static_cast<const T*>(c.inputs[i]) + first;
+    const T* in = as<T>(c.inputs[i]) + first;
     for (std::int64_t k = 0; k < count; ++k) blocks[height][k] = widen(in[k]);
     ++height;
     if (c.in_turn && i > 0) join_blocks<kOp>(blocks[0], blocks[--height], count);
@@ -98,16 +87,13 @@ void combine_block(const raw::Combine& c, std::int64_t first, std::int64_t count
 template <class T, raw::CombineOp kOp>
 void combine_all(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   const auto scale = static_cast<Wide<T>>(c.scale);
-  if (c.inputs.size() == 2 && !c.outputs.empty() && c.outputs.size() <= 2) {
-    const T *a = static_cast<const T*>(c.inputs[0]) + first, *b = static_cast<const T*>(c.inputs[1]) + first;
-    T *out0 = static_cast<T*>(c.outputs.front()) + first, *out1 = static_cast<T*>(c.outputs.back()) + first;
-    if (c.scale == 1) return combine_pair<T, kOp, false>(a, b, out0, out1, count, scale);
-    return combine_pair<T, kOp, true>(a, b, out0, out1, count, scale);
-  }
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    const bool usual = !c.in_turn && (c.outputs.size() == 1 || c.outputs.size() == c.inputs.size());
-    if (c.inputs.size() == 4 && usual) return combine_few<T, kOp, 4>(c, first, count, scale);
-    if (c.inputs.size() == 8 && usual) return combine_few<T, kOp, 8>(c, first, count, scale);
+  const std::size_t inputs = c.inputs.size(), outputs = c.outputs.size();
+  if (outputs == 1 || outputs == inputs) {
+    if (inputs == 2) return combine_few<T, kOp, 2>(c, first, count, scale);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      if (inputs == 4 && !c.in_turn) return combine_few<T, kOp, 4>(c, first, count, scale);
+      if (inputs == 8 && !c.in_turn) return combine_few<T, kOp, 8>(c, first, count, scale);
+    }
   }
   alignas(64) Wide<T> blocks[kLevels][kBlock];
   alignas(64) T result[kBlock];
@@ -116,7 +102,7 @@ void combine_all(const raw::Combine& c, std::int64_t first, std::int64_t count) 
     combine_block<T, kOp>(c, at, n, blocks);
     for (std::int64_t k = 0; k < n; ++k)
       result[k] = narrow<T>(c.scale == 1 ? blocks[0][k] : static_cast<Wide<T>>(blocks[0][k] * scale));
-    for (void* out : c.outputs) std::memcpy(static_cast<T*>(out) + at, result, static_cast<std::size_t>(n) * sizeof(T));
+    for (void* out : c.outputs) std::memcpy(as<T>(out) + at, result, static_cast<std::size_t>(n) * sizeof(T));
   }
 }
 
@@ -137,24 +123,9 @@ void combine_type(const raw::Combine& c, std::int64_t first, std::int64_t count)
 }  // namespace
 
 void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
-  switch (c.dtype) {
-    case DType::kBool:
-      return;  // rejected by the wrapper
-    case DType::kUInt8:
-      return combine_type<std::uint8_t>(c, first, count);
-    case DType::kInt32:
-      return combine_type<std::int32_t>(c, first, count);
-    case DType::kInt64:
-      return combine_type<std::int64_t>(c, first, count);
-    case DType::kFloat16:
-      return combine_type<Half>(c, first, count);
-    case DType::kBFloat16:
-      return combine_type<BFloat16>(c, first, count);
-    case DType::kFloat32:
-      return combine_type<float>(c, first, count);
-    case DType::kFloat64:
-      return combine_type<double>(c, first, count);
-  }
+  for_any(c.dtype, [&]<class T>(T) {
+    if constexpr (!std::is_same_v<T, bool>) combine_type<T>(c, first, count);  // the wrapper refuses bool
+  });
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

@@ -46,7 +46,7 @@ struct Plan {
   template <class T, class F>
   void run(void* workspace, F body) const {
     const auto share = [&](std::int64_t s) {
-      T* const own = static_cast<T*>(workspace) + s * room;
+      T* const own = as<T>(workspace) + s * room;
       for (std::int64_t unit = s * units / shares; unit < (s + 1) * units / shares; ++unit) body(unit, s, own);
     };
     if (shares > 1 && units * weights * width >= kShareFrom)
@@ -130,14 +130,8 @@ void add_columns(const Convolution& c, const Plan& plan, const T* columns, std::
   });
 }
 
-template <class T>
-Matrix matrix(const T* data, std::int64_t row, std::int64_t column) {
-  return {const_cast<T*>(data), row, column};
-}
-
-template <class T>
-constexpr DType dtype_of() {
-  return std::is_same_v<T, float> ? kFloat32 : kFloat64;
+Matrix matrix(const void* data, std::int64_t row, std::int64_t column) {
+  return {const_cast<void*>(data), row, column};
 }
 
 // Calls body(begin, width) for the tiles of an image.
@@ -145,84 +139,6 @@ template <class F>
 void for_tiles(const Plan& plan, F body) {
   for (std::int64_t begin = 0; begin < plan.positions; begin += plan.width)
     body(begin, std::min(plan.width, plan.positions - begin));
-}
-
-template <class T>
-void forward(const Convolution& c, const T* x, const T* weight, const T* bias, T* out, void* workspace) {
-  const Plan plan(c, ConvolutionPass::kForward);
-  plan.run<T>(workspace, [&](std::int64_t unit, std::int64_t, T* columns) {
-    const std::int64_t tile = unit % plan.tiles, block = unit / plan.tiles, group = block % c.groups;
-    const std::int64_t begin = tile * plan.width, width = std::min(plan.width, plan.positions - begin);
-    gather_columns(c, plan, x + block * c.in * plan.pixels, begin, width, columns);
-    T* const to = out + block * c.out * plan.positions + begin;
-    gemm({.m = c.out,
-          .n = width,
-          .k = plan.inputs,
-          .a = matrix(weight + group * c.out * plan.inputs, plan.inputs, 1),
-          .b = matrix(columns, width, 1),
-          .out = {to, plan.positions, 1}},
-         dtype_of<T>());
-    for (std::int64_t o = 0; bias && o < c.out; ++o) {
-      const T shift = bias[group * c.out + o];
-      for (std::int64_t k = 0; k < width; ++k) to[o * plan.positions + k] += shift;
-    }
-  });
-}
-
-// An image's gradient is the sum over its tiles, in order.
-template <class T>
-void backward_input(const Convolution& c, const T* grad, const T* weight, T* out, void* workspace) {
-  const Plan plan(c, ConvolutionPass::kBackwardInput);
-  plan.run<T>(workspace, [&](std::int64_t block, std::int64_t, T* columns) {
-    const T* const of_group = weight + block % c.groups * c.out * plan.inputs;
-    T* const to = out + block * c.in * plan.pixels;
-    std::fill(to, to + c.in * plan.pixels, T(0));
-    for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
-      gemm({.m = plan.inputs,
-            .n = width,
-            .k = c.out,
-            .a = matrix(of_group, 1, plan.inputs),
-            .b = matrix(grad + block * c.out * plan.positions + begin, plan.positions, 1),
-            .out = {columns, width, 1}},
-           dtype_of<T>());
-      add_columns(c, plan, columns, begin, width, to);
-    });
-  });
-}
-
-// Each share sums over its images, in order; then the shares are added, in order.
-template <class T>
-void backward_weight(const Convolution& c, const T* grad, const T* x, T* out, void* workspace) {
-  const Plan plan(c, ConvolutionPass::kBackwardWeight);
-  const std::int64_t of_group = c.out * plan.inputs;
-  const auto total_of = [&](std::int64_t share) {
-    return static_cast<T*>(workspace) + share * plan.room + plan.column_room;
-  };
-  for (std::int64_t share = 0; share < plan.shares; ++share)
-    std::fill(total_of(share), total_of(share) + plan.weights, T(0));
-  plan.run<T>(workspace, [&](std::int64_t image, std::int64_t share, T* columns) {
-    T* const product = columns + plan.column_room + aligned(plan.weights);
-    for (std::int64_t group = 0; group < c.groups; ++group) {
-      const std::int64_t block = image * c.groups + group;
-      T* const total = total_of(share) + group * of_group;
-      for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
-        gather_columns(c, plan, x + block * c.in * plan.pixels, begin, width, columns);
-        gemm({.m = c.out,
-              .n = plan.inputs,
-              .k = width,
-              .a = matrix(grad + block * c.out * plan.positions + begin, plan.positions, 1),
-              .b = matrix(columns, 1, width),
-              .out = {product, plan.inputs, 1}},
-             dtype_of<T>());
-        for (std::int64_t i = 0; i < of_group; ++i) total[i] += product[i];
-      });
-    }
-  });
-  std::copy(total_of(0), total_of(0) + plan.weights, out);
-  for (std::int64_t share = 1; share < plan.shares; ++share) {
-    const T* const total = total_of(share);
-    for (std::int64_t i = 0; i < plan.weights; ++i) out[i] += total[i];
-  }
 }
 
 }  // namespace
@@ -234,23 +150,84 @@ void conv2d_workspace(const Convolution& c, ConvolutionPass pass, std::int64_t* 
 
 void conv2d(const Convolution& c, const void* x, const void* weight, const void* bias, void* out, void* workspace,
             DType dtype) {
+  const Plan plan(c, ConvolutionPass::kForward);
   for_float(dtype, [&]<class T>(T) {
-    forward(c, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<const T*>(bias),
-            static_cast<T*>(out), workspace);
+    plan.run<T>(workspace, [&](std::int64_t unit, std::int64_t, T* columns) {
+      const std::int64_t tile = unit % plan.tiles, block = unit / plan.tiles, group = block % c.groups;
+      const std::int64_t begin = tile * plan.width, width = std::min(plan.width, plan.positions - begin);
+      gather_columns(c, plan, as<T>(x) + block * c.in * plan.pixels, begin, width, columns);
+      T* const to = as<T>(out) + block * c.out * plan.positions + begin;
+      gemm({.m = c.out,
+            .n = width,
+            .k = plan.inputs,
+            .a = matrix(as<T>(weight) + group * c.out * plan.inputs, plan.inputs, 1),
+            .b = matrix(columns, width, 1),
+            .out = {to, plan.positions, 1}},
+           dtype);
+      for (std::int64_t o = 0; bias && o < c.out; ++o) {
+        const T shift = as<T>(bias)[group * c.out + o];
+        for (std::int64_t k = 0; k < width; ++k) to[o * plan.positions + k] += shift;
+      }
+    });
   });
 }
 
+// An image's gradient is the sum over its tiles, in order.
 void conv2d_backward_input(const Convolution& c, const void* grad, const void* weight, void* out, void* workspace,
                            DType dtype) {
+  const Plan plan(c, ConvolutionPass::kBackwardInput);
   for_float(dtype, [&]<class T>(T) {
-    backward_input(c, static_cast<const T*>(grad), static_cast<const T*>(weight), static_cast<T*>(out), workspace);
+    plan.run<T>(workspace, [&](std::int64_t block, std::int64_t, T* columns) {
+      const T* const of_group = as<T>(weight) + block % c.groups * c.out * plan.inputs;
+      T* const to = as<T>(out) + block * c.in * plan.pixels;
+      std::fill(to, to + c.in * plan.pixels, T(0));
+      for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
+        gemm({.m = plan.inputs,
+              .n = width,
+              .k = c.out,
+              .a = matrix(of_group, 1, plan.inputs),
+              .b = matrix(as<T>(grad) + block * c.out * plan.positions + begin, plan.positions, 1),
+              .out = {columns, width, 1}},
+             dtype);
+        add_columns(c, plan, columns, begin, width, to);
+      });
+    });
   });
 }
 
+// Each share sums over its images, in order; then the shares are added, in order.
 void conv2d_backward_weight(const Convolution& c, const void* grad, const void* x, void* out, void* workspace,
                             DType dtype) {
+  const Plan plan(c, ConvolutionPass::kBackwardWeight);
+  const std::int64_t of_group = c.out * plan.inputs;
   for_float(dtype, [&]<class T>(T) {
-    backward_weight(c, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<T*>(out), workspace);
+    const auto total_of = [&](std::int64_t share) { return as<T>(workspace) + share * plan.room + plan.column_room; };
+    for (std::int64_t share = 0; share < plan.shares; ++share)
+      std::fill(total_of(share), total_of(share) + plan.weights, T(0));
+    plan.run<T>(workspace, [&](std::int64_t image, std::int64_t share, T* columns) {
+      T* const product = columns + plan.column_room + aligned(plan.weights);
+      for (std::int64_t group = 0; group < c.groups; ++group) {
+        const std::int64_t block = image * c.groups + group;
+        T* const total = total_of(share) + group * of_group;
+        for_tiles(plan, [&](std::int64_t begin, std::int64_t width) {
+          gather_columns(c, plan, as<T>(x) + block * c.in * plan.pixels, begin, width, columns);
+          gemm({.m = c.out,
+                .n = plan.inputs,
+                .k = width,
+                .a = matrix(as<T>(grad) + block * c.out * plan.positions + begin, plan.positions, 1),
+                .b = matrix(columns, 1, width),
+                .out = {product, plan.inputs, 1}},
+               dtype);
+          for (std::int64_t i = 0; i < of_group; ++i) total[i] += product[i];
+        });
+      }
+    });
+    T* const result = as<T>(out);
+    std::copy(total_of(0), total_of(0) + plan.weights, result);
+    for (std::int64_t share = 1; share < plan.shares; ++share) {
+      const T* const total = total_of(share);
+      for (std::int64_t i = 0; i < plan.weights; ++i) result[i] += total[i];
+    }
   });
 }
 

@@ -99,7 +99,7 @@ void product_with_bias(const Problem<T>& g, const T* bias) {
 
 void gemm(const Gemm& gemm, DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    const T* bias = static_cast<const T*>(gemm.bias);
+    const T* bias = as<T>(gemm.bias);
     const bool cut = gemm.m >= 2 * kBlockRows && gemm.m * gemm.n * gemm.k >= kShareFrom;
     const std::int64_t rows = cut ? kBlockRows : gemm.m;
     const std::int64_t blocks = cut ? (gemm.m + rows - 1) / rows : 1;
@@ -107,11 +107,9 @@ void gemm(const Gemm& gemm, DType dtype) {
       const std::int64_t problem = unit / blocks, first = unit % blocks * rows;
       const std::int64_t count = gemm.m - first < rows ? gemm.m - first : rows;
       product_with_bias(
-          Problem<T>{count, gemm.n, gemm.k,
-                     static_cast<const T*>(gemm.a.data) + problem * gemm.a_step + first * gemm.a.row, gemm.a.row,
-                     gemm.a.column, static_cast<const T*>(gemm.b.data) + problem * gemm.b_step, gemm.b.row,
-                     gemm.b.column, static_cast<T*>(gemm.out.data) + problem * gemm.out_step + first * gemm.out.row,
-                     gemm.out.row},
+          Problem<T>{count, gemm.n, gemm.k, as<T>(gemm.a.data) + problem * gemm.a_step + first * gemm.a.row, gemm.a.row,
+                     gemm.a.column, as<T>(gemm.b.data) + problem * gemm.b_step, gemm.b.row, gemm.b.column,
+                     as<T>(gemm.out.data) + problem * gemm.out_step + first * gemm.out.row, gemm.out.row},
           bias);
     };
     const std::int64_t units = gemm.batch * blocks;

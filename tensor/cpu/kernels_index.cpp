@@ -19,21 +19,11 @@ void index_range(const std::int64_t* index, std::int64_t count, std::int64_t* lo
 void index_select(const void* in, const std::int64_t* index, void* out, const Rows& in_rows, std::int64_t count,
                   DType dtype) {
   const std::int64_t row_bytes = in_rows.inner * static_cast<std::int64_t>(item_size(dtype));
-  const auto copy_row = [&](std::int64_t unit) {
+  for_units(in_rows.outer * count, in_rows.inner, [&](std::int64_t unit) {
     const std::int64_t o = unit / count, i = unit % count;
     std::memcpy(static_cast<char*>(out) + unit * row_bytes,
                 static_cast<const char*>(in) + (o * in_rows.n + index[i]) * row_bytes,
                 static_cast<std::size_t>(row_bytes));
-  };
-  const std::int64_t units = in_rows.outer * count;
-  if (units * in_rows.inner < kParallelFrom) {
-    for (std::int64_t unit = 0; unit < units; ++unit) copy_row(unit);
-    return;
-  }
-  const std::int64_t group = kChunk / in_rows.inner > 0 ? kChunk / in_rows.inner : 1;
-  for_chunks((units + group - 1) / group, [&](std::int64_t chunk) {
-    const std::int64_t end = (chunk + 1) * group < units ? (chunk + 1) * group : units;
-    for (std::int64_t unit = chunk * group; unit < end; ++unit) copy_row(unit);
   });
 }
 
@@ -43,8 +33,8 @@ void index_add(void* out, const std::int64_t* index, const void* source, const R
   for_number(dtype, [&]<class T>(T) {
     for (std::int64_t o = 0; o < out_rows.outer; ++o) {
       for (std::int64_t i = 0; i < count; ++i) {
-        T* to = static_cast<T*>(out) + (o * out_rows.n + index[i]) * out_rows.inner;
-        const T* from = static_cast<const T*>(source) + (o * count + i) * out_rows.inner;
+        T* to = as<T>(out) + (o * out_rows.n + index[i]) * out_rows.inner;
+        const T* from = as<T>(source) + (o * count + i) * out_rows.inner;
         for (std::int64_t c = 0; c < out_rows.inner; ++c) to[c] = static_cast<T>(to[c] + from[c]);
       }
     }
@@ -56,11 +46,11 @@ void gather(const void* in, const std::int64_t* index, void* out, const Rows& in
             DType dtype) {
   for_size(dtype, [&]<class T>(T) {
     for (std::int64_t o = 0; o < index_rows.outer; ++o) {
-      const T* from = static_cast<const T*>(in) + o * in_n * index_rows.inner;
+      const T* from = as<T>(in) + o * in_n * index_rows.inner;
       for (std::int64_t r = 0; r < index_rows.n; ++r) {
         const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
         for (std::int64_t c = 0; c < index_rows.inner; ++c)
-          static_cast<T*>(out)[row + c] = from[index[row + c] * index_rows.inner + c];
+          as<T>(out)[row + c] = from[index[row + c] * index_rows.inner + c];
       }
     }
   });
@@ -70,12 +60,12 @@ void scatter_add(void* out, const std::int64_t* index, const void* source, const
                  DType dtype) {
   for_number(dtype, [&]<class T>(T) {
     for (std::int64_t o = 0; o < index_rows.outer; ++o) {
-      T* to = static_cast<T*>(out) + o * out_n * index_rows.inner;
+      T* to = as<T>(out) + o * out_n * index_rows.inner;
       for (std::int64_t r = 0; r < index_rows.n; ++r) {
         const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
         for (std::int64_t c = 0; c < index_rows.inner; ++c) {
           T& sum = to[index[row + c] * index_rows.inner + c];
-          sum = static_cast<T>(sum + static_cast<const T*>(source)[row + c]);
+          sum = static_cast<T>(sum + as<T>(source)[row + c]);
         }
       }
     }

@@ -1,4 +1,4 @@
-// Losses: one pass for the value, one for the gradient. The order of sums depends on the shape alone.
+// Losses of an element: one pass for the value, one for the gradient. The order of sums depends on the shape alone.
 #include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
@@ -13,7 +13,7 @@ namespace {
 template <class T>
 struct Bce {
   using P = Packet<T>;
-  static constexpr bool kProbabilities = true;
+  static constexpr bool kProbabilities = true;  // every x must be in [0, 1]
   // The logarithms are clamped to at least -100, and x (1 - x) to at least 1e-12f, as in PyTorch: 0 and 1 have finite
   // losses and gradients.
   static P value(const P& x, const P& y, const P&) {
@@ -26,7 +26,6 @@ struct Bce {
 template <class T>
 struct BceWithLogits {
   using P = Packet<T>;
-  static constexpr bool kProbabilities = false;
   static P value(const P& x, const P& y, const P& w) {
     const P decay = exp_packet<P>(-x.abs());  // never overflows
     return (T(1) - y) * x + (T(1) + (w - T(1)) * y) * (decay.log1p() + (-x).max(T(0)));
@@ -41,7 +40,6 @@ struct BceWithLogits {
 template <class T>
 struct Mse {
   using P = Packet<T>;
-  static constexpr bool kProbabilities = false;
   static P value(const P& x, const P& y, const P&) { return (x - y) * (x - y); }
   static P derivative(const P& x, const P& y, const P&) { return T(2) * (x - y); }
 };
@@ -49,7 +47,6 @@ struct Mse {
 template <class T>
 struct L1 {
   using P = Packet<T>;
-  static constexpr bool kProbabilities = false;
   static P value(const P& x, const P& y, const P&) { return (x - y).abs(); }
   static P derivative(const P& x, const P& y, const P&) {
     return (x > y).select(P::Ones(), (x < y).select(P::Constant(-1), (x - y) * T(0)));  // 0 where equal, NaN for NaN
@@ -76,17 +73,14 @@ struct Operands {
   const T *x, *target, *weight;
   std::int64_t count;
 
-  static Packet<T> load(const T* from, std::int64_t at, std::int64_t length, T padding) {
-    return length == kPacketSize<T> ? load_packet(from + at) : load_tail(from + at, length, padding);
-  }
   // Calls body(at, length, x, target, weight) for every packet from `begin` to `end`.
   template <class F>
   void for_packets(std::int64_t begin, std::int64_t end, F body) const {
     constexpr std::int64_t kSize = kPacketSize<T>;
     for (std::int64_t at = begin; at < end; at += kSize) {
       const std::int64_t length = end - at < kSize ? end - at : kSize;
-      body(at, length, load(x, at, length, T(0.5)), load(target, at, length, T(0.5)),
-           weight ? load(weight, at, length, T(1)) : Packet<T>(Packet<T>::Ones()));
+      body(at, length, load_part(x + at, length, T(0.5)), load_part(target + at, length, T(0.5)),
+           weight ? load_part(weight + at, length, T(1)) : Packet<T>(Packet<T>::Ones()));
     }
   }
 };
@@ -94,14 +88,6 @@ struct Operands {
 template <class T>
 bool are_probabilities(const Packet<T>& x) {
   return (x >= T(0) && x <= T(1)).all();  // false for NaN
-}
-
-template <class T>
-void store(T* out, std::int64_t at, std::int64_t length, const Packet<T>& value) {
-  if (length == kPacketSize<T>)
-    store_packet<T>(out + at, value);
-  else
-    store_tail<T>(out + at, value, length);
 }
 
 // Writes the sum, block by block in f64, or each `out[i]`. Returns false if an x should be a probability and is not.
@@ -115,9 +101,9 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
     in.for_packets(
         block, end,
         [&](std::int64_t at, std::int64_t length, const Packet<T>& x, const Packet<T>& y, const Packet<T>& w) {
-          if constexpr (Loss::kProbabilities) valid = valid && are_probabilities<T>(x);
+          if constexpr (requires { Loss::kProbabilities; }) valid = valid && are_probabilities<T>(x);
           Packet<T> value = Loss::value(x, y, w);
-          if (!reduce) return store(out, at, length, value);
+          if (!reduce) return store_part<T>(out + at, value, length);
           if (length < kPacketSize<T>) value = load_tail<T>(value.data(), length, T(0));
           sums += value;
         });
@@ -127,27 +113,14 @@ bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
   return valid;
 }
 
-// The terms of one sample's loss, apart from its log probabilities.
-template <class T>
-struct ClassWeights {
-  ClassWeights(const void* weight, std::int64_t classes, const raw::NllOptions& options)
-      : weight(static_cast<const T*>(weight)), keep(static_cast<T>(1 - options.label_smoothing)),
-        spread(static_cast<T>(options.label_smoothing / static_cast<double>(classes))) {}
-  T of(std::int64_t label) const { return weight ? weight[label] : T(1); }
-
-  const T* weight;
-  T keep, spread;  // the label's weight, and the smoothing weight of every class
-};
-
 }  // namespace
 
 void pointwise_loss(raw::PointwiseLoss loss, const void* x, const void* target, const void* pos_weight, void* out,
                     std::int64_t count, DType dtype, raw::Reduction reduction, double scale, std::int64_t* bad) {
   for_float(dtype, [&]<class T>(T) {
-    const Operands<T> in{static_cast<const T*>(x), static_cast<const T*>(target), static_cast<const T*>(pos_weight),
-                         count};
+    const Operands<T> in{as<T>(x), as<T>(target), as<T>(pos_weight), count};
     with_loss<T>(loss, [&](auto kind) {
-      if (run_loss(in, static_cast<T*>(out), reduction != raw::Reduction::kNone, scale, kind)) return;
+      if (run_loss(in, as<T>(out), reduction != raw::Reduction::kNone, scale, kind)) return;
       for (*bad = 0; in.x[*bad] >= T(0) && in.x[*bad] <= T(1);) ++*bad;
     });
   });
@@ -157,70 +130,18 @@ void pointwise_loss_backward(raw::PointwiseLoss loss, const void* grad, const vo
                              const void* pos_weight, void* out, std::int64_t count, DType dtype,
                              raw::Reduction reduction, double scale) {
   for_float(dtype, [&]<class T>(T) {
-    const Operands<T> in{static_cast<const T*>(x), static_cast<const T*>(target), static_cast<const T*>(pos_weight),
-                         count};
-    const T* grads = static_cast<const T*>(grad);
+    const Operands<T> in{as<T>(x), as<T>(target), as<T>(pos_weight), count};
+    const T* grads = as<T>(grad);
     const bool one_grad = reduction != raw::Reduction::kNone;
     const T factor = one_grad ? static_cast<T>(*grads * static_cast<T>(scale)) : T(1);
     with_loss<T>(loss, [&](auto kind) {
       in.for_packets(
           0, count,
           [&](std::int64_t at, std::int64_t length, const Packet<T>& xs, const Packet<T>& y, const Packet<T>& w) {
-            const Packet<T> g =
-                one_grad ? Packet<T>(Packet<T>::Constant(factor)) : Operands<T>::load(grads, at, length, T(0));
-            store(static_cast<T*>(out), at, length, Packet<T>(g * kind.derivative(xs, y, w)));
+            const Packet<T> g = one_grad ? Packet<T>(Packet<T>::Constant(factor)) : load_part(grads + at, length, T(0));
+            store_part<T>(as<T>(out) + at, g * kind.derivative(xs, y, w), length);
           });
     });
-  });
-}
-
-void nll_loss(const void* y, const std::int64_t* target, const void* weight, void* out, const Rows& rows, DType dtype,
-              const raw::NllOptions& options, double* total_weight, std::int64_t* bad) {
-  for_float(dtype, [&]<class T>(T) {
-    const ClassWeights<T> weights(weight, rows.n, options);
-    const bool reduce = options.reduction != raw::Reduction::kNone;
-    double total = 0, counted = 0;
-    for (std::int64_t sample = 0; sample < rows.outer * rows.inner; ++sample) {
-      const std::int64_t label = target[sample];
-      T loss = 0;
-      if (label != options.ignore_index) {
-        if (label < 0 || label >= rows.n) return static_cast<void>(*bad = sample);
-        const T* scores = static_cast<const T*>(y) + sample / rows.inner * rows.n * rows.inner + sample % rows.inner;
-        loss = -weights.keep * weights.of(label) * scores[label * rows.inner];
-        if (weights.spread != 0) {
-          T all = 0;
-          for (std::int64_t c = 0; c < rows.n; ++c) all += weights.of(c) * scores[c * rows.inner];
-          loss -= weights.spread * all;
-        }
-        counted += static_cast<double>(weights.of(label));
-      }
-      if (reduce)
-        total += static_cast<double>(loss);
-      else
-        static_cast<T*>(out)[sample] = loss;
-    }
-    *total_weight = counted;
-    if (reduce)
-      *static_cast<T*>(out) = static_cast<T>(options.reduction == raw::Reduction::kMean ? total / counted : total);
-  });
-}
-
-void nll_loss_backward(const void* grad, const std::int64_t* target, const void* weight, void* out, const Rows& rows,
-                       DType dtype, const raw::NllOptions& options, const double* total_weight) {
-  for_float(dtype, [&]<class T>(T) {
-    const ClassWeights<T> weights(weight, rows.n, options);
-    const T* grads = static_cast<const T*>(grad);
-    const bool one_grad = options.reduction != raw::Reduction::kNone;
-    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
-    for (std::int64_t sample = 0; sample < rows.outer * rows.inner; ++sample) {
-      T* slopes = static_cast<T*>(out) + sample / rows.inner * rows.n * rows.inner + sample % rows.inner;
-      const std::int64_t label = target[sample];
-      const bool counts = label != options.ignore_index;
-      const T g = counts ? grads[one_grad ? 0 : sample] * factor : T(0);
-      for (std::int64_t c = 0; c < rows.n; ++c)
-        slopes[c * rows.inner] = counts && weights.spread != 0 ? -g * weights.spread * weights.of(c) : T(0);
-      if (counts) slopes[label * rows.inner] -= g * weights.keep * weights.of(label);
-    }
   });
 }
 

@@ -10,16 +10,6 @@
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {
 
-// Calls loop(first, count) for all elements, in one call if there are few, otherwise in parts on the pool's threads.
-template <class F>
-void in_chunks(std::int64_t count, F loop) {
-  if (count < kParallelFrom) return loop(std::int64_t{0}, count);
-  for_chunks((count + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
-    const std::int64_t first = chunk * kChunk;
-    loop(first, count - first < kChunk ? count - first : kChunk);
-  });
-}
-
 // Calls function(std::bool_constant) so that a flag costs nothing inside the loop.
 template <class F>
 void with_flag(bool flag, F function) {
@@ -75,10 +65,11 @@ void sgd_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const ra
   for_float(dtype, [&]<class T>(T) {
     const SgdNumbers<T> numbers(step);
     for (const raw::SteppedMemory& one : tensors) {
-      T *p = static_cast<T*>(one.parameter), *b = static_cast<T*>(one.state[0]);
-      const T* g = static_cast<const T*>(one.grad);
+      T *p = as<T>(one.parameter), *b = as<T>(one.state[0]);
+      const T* g = as<T>(one.grad);
       with_flag(step.weight_decay != 0, [&](auto decays) {
-        in_chunks(one.count, [&](std::int64_t at, std::int64_t n) {
+        for_parts(one.count, 1, [&](std::int64_t at, std::int64_t end) {
+          const std::int64_t n = end - at;
           if (!b) return sgd_plain<T, decays>(p + at, g + at, n, numbers);
           with_flag(step.nesterov,
                     [&](auto nesterov) { sgd_momentum<T, decays, nesterov>(p + at, g + at, b + at, n, numbers); });
@@ -92,9 +83,10 @@ void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const r
   for_float(dtype, [&]<class T>(T) {
     const AdamNumbers<T> numbers(step);
     for (const raw::SteppedMemory& one : tensors) {
-      T *p = static_cast<T*>(one.parameter), *m = static_cast<T*>(one.state[0]), *s = static_cast<T*>(one.state[1]);
-      const T* g = static_cast<const T*>(one.grad);
-      in_chunks(one.count, [&](std::int64_t at, std::int64_t n) {
+      T *p = as<T>(one.parameter), *m = as<T>(one.state[0]), *s = as<T>(one.state[1]);
+      const T* g = as<T>(one.grad);
+      for_parts(one.count, 1, [&](std::int64_t at, std::int64_t end) {
+        const std::int64_t n = end - at;
         if (step.weight_decay == 0)
           adam<T, Decay::kNone>(p + at, g + at, m + at, s + at, n, numbers);
         else if (step.decoupled)

@@ -82,13 +82,12 @@ class Divisor {
 
 void max_pool2d(const Windows& w, const void* x, void* out, std::int64_t* index, std::int64_t planes, DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    for_planes(planes, input_size(w), [&](std::int64_t plane) {
-      const T* const from = static_cast<const T*>(x) + plane * input_size(w);
+    for_units(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const from = as<T>(x) + plane * input_size(w);
       for (std::int64_t row = 0; row < w.output.height; ++row) {
         for (std::int64_t begin = 0; begin < w.output.width; begin += kTile) {
           const std::int64_t to = plane * output_size(w) + row * w.output.width + begin;
-          largest_of_tile(w, from, row, begin, std::min(kTile, w.output.width - begin), static_cast<T*>(out) + to,
-                          index + to);
+          largest_of_tile(w, from, row, begin, std::min(kTile, w.output.width - begin), as<T>(out) + to, index + to);
         }
       }
     });
@@ -98,10 +97,10 @@ void max_pool2d(const Windows& w, const void* x, void* out, std::int64_t* index,
 void max_pool2d_backward(const Windows& w, const void* grad, const std::int64_t* index, void* out, std::int64_t planes,
                          DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    for_planes(planes, input_size(w), [&](std::int64_t plane) {
-      const T* const g = static_cast<const T*>(grad) + plane * output_size(w);
+    for_units(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const g = as<T>(grad) + plane * output_size(w);
       const std::int64_t* const chosen = index + plane * output_size(w);
-      T* const to = static_cast<T*>(out) + plane * input_size(w);
+      T* const to = as<T>(out) + plane * input_size(w);
       std::fill(to, to + input_size(w), T(0));
       for (std::int64_t i = 0; i < output_size(w); ++i) to[chosen[i]] += g[i];
     });
@@ -111,10 +110,10 @@ void max_pool2d_backward(const Windows& w, const void* grad, const std::int64_t*
 void avg_pool2d(const Windows& w, const void* x, void* out, std::int64_t planes, DType dtype, bool count_include_pad) {
   for_float(dtype, [&]<class T>(T) {
     const Divisor<T> divisor(w, count_include_pad);
-    for_planes(planes, input_size(w), [&](std::int64_t plane) {
-      const T* const from = static_cast<const T*>(x) + plane * input_size(w);
+    for_units(planes, input_size(w), [&](std::int64_t plane) {
+      const T* const from = as<T>(x) + plane * input_size(w);
       for (std::int64_t row = 0; row < w.output.height; ++row) {
-        T* const to = static_cast<T*>(out) + plane * output_size(w) + row * w.output.width;
+        T* const to = as<T>(out) + plane * output_size(w) + row * w.output.width;
         std::fill(to, to + w.output.width, T(0));
         for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
           for (std::int64_t place = range.first; place < range.last; ++place)
@@ -130,11 +129,11 @@ void avg_pool2d_backward(const Windows& w, const void* grad, void* out, std::int
                          bool count_include_pad) {
   for_float(dtype, [&]<class T>(T) {
     const Divisor<T> divisor(w, count_include_pad);
-    for_planes(planes, input_size(w), [&](std::int64_t plane) {
-      T* const to = static_cast<T*>(out) + plane * input_size(w);
+    for_units(planes, input_size(w), [&](std::int64_t plane) {
+      T* const to = as<T>(out) + plane * input_size(w);
       std::fill(to, to + input_size(w), T(0));
       for (std::int64_t row = 0; row < w.output.height; ++row) {
-        const T* const g = static_cast<const T*>(grad) + plane * output_size(w) + row * w.output.width;
+        const T* const g = as<T>(grad) + plane * output_size(w) + row * w.output.width;
         for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
           for (std::int64_t place = range.first; place < range.last; ++place)
             to[pixel + place * w.stride.width] += g[place] / divisor.of(row, place);

@@ -13,20 +13,6 @@ constexpr std::int64_t kColumns = 256;     // columns of one share of a column r
 constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
 constexpr int kPartials = 64;              // shares of one long row
 
-// Runs `count` units of `work` elements each, on several threads if worthwhile.
-template <class F>
-void for_units(std::int64_t count, std::int64_t work, F body) {
-  if (count * work < kParallelFrom) {
-    for (std::int64_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-  const std::int64_t group = kChunk / work > 0 ? kChunk / work : 1;
-  for_chunks((count + group - 1) / group, [&](std::int64_t chunk) {
-    const std::int64_t end = (chunk + 1) * group < count ? (chunk + 1) * group : count;
-    for (std::int64_t i = chunk * group; i < end; ++i) body(i);
-  });
-}
-
 // The sum of one row; a long row is split into kPartials shares of whole blocks.
 template <class T, class F>
 double sum_row(const T* x, std::int64_t n, F f) {
@@ -84,37 +70,21 @@ void sum_integers(const T* in, T* out, const Rows& rows) {
   }
 }
 
-template <class T>
-void sum_floats(const T* in, T* out, const Rows& rows, double scale) {
-  if (rows.inner == 1) {
-    for_units(rows.outer, rows.n, [&](std::int64_t o) {
-      out[o] = static_cast<T>(sum_row(in + o * rows.n, rows.n, [](const Packet<T>& x) { return x; }) * scale);
-    });
-    return;
-  }
-  for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
-    sum_columns(in + o * rows.n * rows.inner, out + o * rows.inner, rows.n, rows.inner, begin, count, scale,
-                [](T x, std::int64_t) { return x; });
-  });
-}
-
-template <class T>
-void squares(const T* in, const T* center, T* out, const Rows& rows, double scale) {
+// The sums of f(x, center), of packets or elements; `center` (outer, inner) may be null for 0.
+template <class T, class F>
+void sum_floats(const T* in, const T* center, T* out, const Rows& rows, double scale, F f) {
   if (rows.inner == 1) {
     for_units(rows.outer, rows.n, [&](std::int64_t o) {
       const T c = center ? center[o] : T(0);
-      const auto square = [c](const Packet<T>& x) { return Packet<T>((x - c) * (x - c)); };
-      out[o] = static_cast<T>(sum_row(in + o * rows.n, rows.n, square) * scale);
+      const auto term = [c, f](const Packet<T>& x) { return Packet<T>(f(x, c)); };
+      out[o] = static_cast<T>(sum_row(in + o * rows.n, rows.n, term) * scale);
     });
     return;
   }
   for_columns(rows, [&](std::int64_t o, std::int64_t begin, std::int64_t count) {
     const T* c = center ? center + o * rows.inner : nullptr;
     sum_columns(in + o * rows.n * rows.inner, out + o * rows.inner, rows.n, rows.inner, begin, count, scale,
-                [c](T x, std::int64_t column) {
-                  const T d = x - (c ? c[column] : T(0));
-                  return d * d;
-                });
+                [c, f](T x, std::int64_t column) { return f(x, c ? c[column] : T(0)); });
   });
 }
 
@@ -152,40 +122,40 @@ void extreme(const T* in, T* out, const Rows& rows, Better better) {
 
 constexpr auto kGreater = [](auto a, auto b) { return a > b; };
 constexpr auto kLess = [](auto a, auto b) { return a < b; };
+constexpr auto kValue = [](const auto& x, auto) { return x; };
+constexpr auto kSquare = [](const auto& x, auto center) { return (x - center) * (x - center); };
 
 }  // namespace
 
 void sum(const void* in, void* out, const Rows& rows, DType dtype, double scale) {
   for_number(dtype, [&]<class T>(T) {
     if constexpr (std::is_floating_point_v<T>)
-      sum_floats(static_cast<const T*>(in), static_cast<T*>(out), rows, scale);
+      sum_floats<T>(as<T>(in), nullptr, as<T>(out), rows, scale, kValue);
     else
-      sum_integers(static_cast<const T*>(in), static_cast<T*>(out), rows);
+      sum_integers(as<T>(in), as<T>(out), rows);
   });
 }
 
 void sum_squares(const void* in, const void* center, void* out, const Rows& rows, DType dtype, double scale) {
-  for_float(dtype, [&]<class T>(T) {
-    squares(static_cast<const T*>(in), static_cast<const T*>(center), static_cast<T*>(out), rows, scale);
-  });
+  for_float(dtype, [&]<class T>(T) { sum_floats(as<T>(in), as<T>(center), as<T>(out), rows, scale, kSquare); });
 }
 
 void max(const void* in, void* out, const Rows& rows, DType dtype) {
   for_number(dtype, [&]<class T>(T) {
-    const T* x = static_cast<const T*>(in);
-    T* y = static_cast<T*>(out);
+    const T* x = as<T>(in);
+    T* y = as<T>(out);
     if (rows.inner > 1) return extreme(x, y, rows, kGreater);
     for_units(rows.outer, rows.n, [&](std::int64_t o) { y[o] = max_of(x + o * rows.n, rows.n); });
   });
 }
 void min(const void* in, void* out, const Rows& rows, DType dtype) {
-  for_number(dtype, [&]<class T>(T) { extreme(static_cast<const T*>(in), static_cast<T*>(out), rows, kLess); });
+  for_number(dtype, [&]<class T>(T) { extreme(as<T>(in), as<T>(out), rows, kLess); });
 }
 void argmax(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
-  for_number(dtype, [&]<class T>(T) { position(static_cast<const T*>(in), out, rows, kGreater); });
+  for_number(dtype, [&]<class T>(T) { position(as<T>(in), out, rows, kGreater); });
 }
 void argmin(const void* in, std::int64_t* out, const Rows& rows, DType dtype) {
-  for_number(dtype, [&]<class T>(T) { position(static_cast<const T*>(in), out, rows, kLess); });
+  for_number(dtype, [&]<class T>(T) { position(as<T>(in), out, rows, kLess); });
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

@@ -14,19 +14,6 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-// Calls body(o) for every outer index, on several threads if rows * width is large.
-template <class F>
-void for_rows(std::int64_t outer, std::int64_t width, F body) {
-  if (outer * width < kParallelFrom || outer == 1) {
-    for (std::int64_t o = 0; o < outer; ++o) body(o);
-    return;
-  }
-  const std::int64_t group = std::max<std::int64_t>(kChunk / width, 1);
-  for_chunks((outer + group - 1) / group, [&](std::int64_t chunk) {
-    for (std::int64_t o = chunk * group; o < std::min(outer, (chunk + 1) * group); ++o) body(o);
-  });
-}
-
 // y[i] = e^(x[i] - shift), with the same code for every element.
 template <class T>
 void shifted_exp(const T* x, T* y, std::int64_t n, T shift) {
@@ -126,21 +113,14 @@ void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool l
   constexpr int kSize = kPacketSize<T>;
   Packet<T> sums = Packet<T>::Zero();
   for (std::int64_t i = 0; i < n; i += kSize) {
-    const bool whole = i + kSize <= n;
-    const Packet<T> gs = whole ? load_packet(g + i) : load_tail(g + i, n - i, T(0));
-    const Packet<T> ys = whole ? load_packet(y + i) : load_tail(y + i, n - i, T(0));
+    const Packet<T> gs = load_part(g + i, n - i, T(0)), ys = load_part(y + i, n - i, T(0));
     sums += log ? gs : Packet<T>(gs * ys);
   }
   const T total = add_lanes<T>(sums);
   for (std::int64_t i = 0; i < n; i += kSize) {
-    const bool whole = i + kSize <= n;
-    const Packet<T> gs = whole ? load_packet(g + i) : load_tail(g + i, n - i, T(0));
-    const Packet<T> ys = whole ? load_packet(y + i) : load_tail(y + i, n - i, T(0));
+    const Packet<T> gs = load_part(g + i, n - i, T(0)), ys = load_part(y + i, n - i, T(0));
     const Packet<T> result = log ? Packet<T>(gs - exp_packet<Packet<T>>(ys) * total) : Packet<T>(ys * (gs - total));
-    if (whole)
-      store_packet<T>(out + i, result);
-    else
-      store_tail<T>(out + i, result, n - i);
+    store_part<T>(out + i, result, n - i);
   }
 }
 
@@ -148,9 +128,9 @@ void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool l
 
 void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log) {
   for_float(dtype, [&]<class T>(T) {
-    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-      const T* x = static_cast<const T*>(in) + o * rows.n * rows.inner;
-      T* y = static_cast<T*>(out) + o * rows.n * rows.inner;
+    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+      const T* x = as<T>(in) + o * rows.n * rows.inner;
+      T* y = as<T>(out) + o * rows.n * rows.inner;
       if (rows.inner == 1) return softmax_row(x, y, rows.n, log);
       for (std::int64_t c = 0; c < rows.inner; ++c) softmax_column(x + c, y + c, rows, log);
     });
@@ -159,10 +139,10 @@ void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log)
 
 void softmax_backward(const void* grad, const void* y, void* out, const Rows& rows, DType dtype, bool log) {
   for_float(dtype, [&]<class T>(T) {
-    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
       const std::int64_t start = o * rows.n * rows.inner;
-      const T *g = static_cast<const T*>(grad) + start, *values = static_cast<const T*>(y) + start;
-      T* to = static_cast<T*>(out) + start;
+      const T *g = as<T>(grad) + start, *values = as<T>(y) + start;
+      T* to = as<T>(out) + start;
       if (rows.inner == 1) return softmax_backward_row(g, values, to, rows.n, log);
       for (std::int64_t c = 0; c < rows.inner; ++c)
         softmax_backward_column(g + c, values + c, to + c, rows.n, rows.inner, log);
@@ -200,14 +180,10 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
     const std::int64_t end = std::min(n, begin + kSumBlock);
     Packet<T> sums = Packet<T>::Zero(), sums_z = sums;
     for (std::int64_t i = begin; i < end; i += kSize) {
-      const bool whole = i + kSize <= end;
-      const auto load = [&](const T* from, T padding) {
-        return whole ? load_packet(from + i) : load_tail(from + i, end - i, padding);
-      };
-      Packet<T> gw = load(g, T(0));  // the padding is 0 in both sums
-      if (weight) gw *= load(weight, T(0));
+      Packet<T> gw = load_part(g + i, end - i, T(0));  // the padding is 0 in both sums
+      if (weight) gw *= load_part(weight + i, end - i, T(0));
       sums += gw;
-      sums_z += gw * ((load(x, mean) - mean) * factor);
+      sums_z += gw * ((load_part(x + i, end - i, mean) - mean) * factor);
     }
     total += static_cast<double>(add_lanes<T>(sums));
     total_z += static_cast<double>(add_lanes<T>(sums_z));
@@ -256,10 +232,10 @@ void layer_norm_columns(const T* g, const T* x, const T* mean, const T* factor, 
 void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
                 DType dtype, double eps) {
   for_float(dtype, [&]<class T>(T) {
-    T* mean = static_cast<T*>(statistics);
-    for_rows(rows.outer, rows.n, [&](std::int64_t o) {
-      layer_norm_row(static_cast<const T*>(x) + o * rows.n, static_cast<const T*>(weight), static_cast<const T*>(bias),
-                     static_cast<T*>(out) + o * rows.n, mean + o, mean + rows.outer + o, rows.n, eps);
+    T* mean = as<T>(statistics);
+    for_units(rows.outer, rows.n, [&](std::int64_t o) {
+      layer_norm_row(as<T>(x) + o * rows.n, as<T>(weight), as<T>(bias), as<T>(out) + o * rows.n, mean + o,
+                     mean + rows.outer + o, rows.n, eps);
     });
   });
 }
@@ -267,11 +243,10 @@ void layer_norm(const void* x, const void* weight, const void* bias, void* out, 
 void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
                          const Rows& rows, DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    const T* mean = static_cast<const T*>(statistics);
-    for_rows(rows.outer, rows.n, [&](std::int64_t o) {
-      layer_norm_backward_row(static_cast<const T*>(grad) + o * rows.n, static_cast<const T*>(x) + o * rows.n,
-                              static_cast<const T*>(weight), mean[o], mean[rows.outer + o],
-                              static_cast<T*>(out) + o * rows.n, rows.n);
+    const T* mean = as<T>(statistics);
+    for_units(rows.outer, rows.n, [&](std::int64_t o) {
+      layer_norm_backward_row(as<T>(grad) + o * rows.n, as<T>(x) + o * rows.n, as<T>(weight), mean[o],
+                              mean[rows.outer + o], as<T>(out) + o * rows.n, rows.n);
     });
   });
 }
@@ -279,21 +254,20 @@ void layer_norm_backward(const void* grad, const void* x, const void* weight, co
 void layer_norm_backward_affine(const void* grad, const void* x, const void* statistics, void* grad_weight,
                                 void* grad_bias, const Rows& rows, DType dtype) {
   for_float(dtype, [&]<class T>(T) {
-    const T* mean = static_cast<const T*>(statistics);
-    for_rows((rows.n + kColumns - 1) / kColumns, rows.outer * kColumns, [&](std::int64_t piece) {
+    const T* mean = as<T>(statistics);
+    for_units((rows.n + kColumns - 1) / kColumns, rows.outer * kColumns, [&](std::int64_t piece) {
       const std::int64_t begin = piece * kColumns;
-      layer_norm_columns(static_cast<const T*>(grad), static_cast<const T*>(x), mean, mean + rows.outer,
-                         static_cast<T*>(grad_weight), static_cast<T*>(grad_bias), rows, begin,
-                         std::min(kColumns, rows.n - begin));
+      layer_norm_columns(as<T>(grad), as<T>(x), mean, mean + rows.outer, as<T>(grad_weight), as<T>(grad_bias), rows,
+                         begin, std::min(kColumns, rows.n - begin));
     });
   });
 }
 
 void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool reverse) {
   for_number(dtype, [&]<class T>(T) {
-    for_rows(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-      const T* x = static_cast<const T*>(in) + o * rows.n * rows.inner;
-      T* y = static_cast<T*>(out) + o * rows.n * rows.inner;
+    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
+      const T* x = as<T>(in) + o * rows.n * rows.inner;
+      T* y = as<T>(out) + o * rows.n * rows.inner;
       for (std::int64_t c = 0; c < rows.inner; ++c) {
         T total = 0;
         for (std::int64_t r = 0; r < rows.n; ++r) {
@@ -309,8 +283,8 @@ void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool rever
 void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t keep, DType dtype,
           bool descending) {
   for_number(dtype, [&]<class T>(T) {
-    for_rows(outer, n, [&](std::int64_t o) {
-      const T* x = static_cast<const T*>(in) + o * n;
+    for_units(outer, n, [&](std::int64_t o) {
+      const T* x = as<T>(in) + o * n;
       std::int64_t* row = order + o * n;
       for (std::int64_t i = 0; i < n; ++i) row[i] = i;
       // NaN counts as the largest value; equal values keep their order.

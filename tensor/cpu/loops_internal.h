@@ -25,6 +25,25 @@ void for_chunks(std::int64_t chunks, F body) {
       chunks, [](void* context, std::int64_t chunk) { (*static_cast<F*>(context))(chunk); }, &body);
 }
 
+// Calls body(begin, end) for parts of [0, count), units of `work` elements each, on several threads if worthwhile.
+// The pool gets a copy of `body`: the compiler keeps the captures of the other one in registers.
+template <class F>
+void for_parts(std::int64_t count, std::int64_t work, F body) {
+  if (count * work < kParallelFrom) return body(std::int64_t{0}, count);
+  const std::int64_t group = kChunk / work > 0 ? kChunk / work : 1;
+  for_chunks((count + group - 1) / group, [=](std::int64_t chunk) {
+    body(chunk * group, (chunk + 1) * group < count ? (chunk + 1) * group : count);
+  });
+}
+
+// Calls body(unit) for all `count` units, likewise.
+template <class F>
+void for_units(std::int64_t count, std::int64_t work, F body) {
+  for_parts(count, work, [body](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t unit = begin; unit < end; ++unit) body(unit);
+  });
+}
+
 namespace detail {
 
 // One operand of type T in a row: its tile and the row's address.
@@ -123,14 +142,8 @@ template <class Out, class... In, int N, class F>
 void run_loop(const Loop<N>& loop, F body) {
   static_assert(N == 1 + sizeof...(In));
   if (loop.numel == 0) return;
-  if (loop.numel < kParallelFrom) {
-    detail::run_range<Out, In...>(loop, 0, loop.numel, body);
-    return;
-  }
-  for_chunks((loop.numel + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
-    const std::int64_t begin = chunk * kChunk, end = begin + kChunk < loop.numel ? begin + kChunk : loop.numel;
-    detail::run_range<Out, In...>(loop, begin, end, body);
-  });
+  for_parts(loop.numel, 1,
+            [&](std::int64_t begin, std::int64_t end) { detail::run_range<Out, In...>(loop, begin, end, body); });
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

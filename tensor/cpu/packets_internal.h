@@ -40,6 +40,16 @@ template <class T>
   }
 }
 
+// A packet, or the last `count` elements if there are fewer.
+template <class T>
+Packet<T> load_part(const T* from, std::int64_t count, T padding) {
+  return count >= kPacketSize<T> ? load_packet(from) : load_tail(from, count, padding);
+}
+template <class T>
+void store_part(T* to, const Packet<T>& value, std::int64_t count) {
+  count >= kPacketSize<T> ? store_packet<T>(to, value) : store_tail<T>(to, value, count);
+}
+
 // out[i] = f(in[i]) packet by packet.
 template <class T, class F>
 void map_packets(std::int64_t count, T* out, const T* in, F f) {

@@ -1,4 +1,4 @@
-// Shared by the image kernels: threads over channels, and the windows of a row that contain an element.
+// Shared by the image kernels: the windows of a row that contain an element.
 #pragma once
 
 #include <algorithm>
@@ -7,19 +7,6 @@
 #include "lockstep/tensor/cpu/loops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
-
-// Calls body(plane) for `count` planes of `work` elements each, on several threads if worthwhile.
-template <class F>
-void for_planes(std::int64_t count, std::int64_t work, F body) {
-  if (count * work < kParallelFrom) {
-    for (std::int64_t plane = 0; plane < count; ++plane) body(plane);
-    return;
-  }
-  const std::int64_t group = std::max<std::int64_t>(kChunk / work, 1);
-  for_chunks((count + group - 1) / group, [&](std::int64_t chunk) {
-    for (std::int64_t plane = chunk * group; plane < std::min(count, (chunk + 1) * group); ++plane) body(plane);
-  });
-}
 
 struct Range {
   std::int64_t first, last;  // last: one past the end

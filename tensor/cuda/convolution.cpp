@@ -5,6 +5,7 @@
 #if LOCKSTEP_HAS_CUDNN
 #include <cudnn.h>
 
+#include <bit>
 #include <limits>
 
 #include "lockstep/tensor/cuda/handles_internal.h"
@@ -76,33 +77,11 @@ class Workspace {
   void* data_;
 };
 
-ConvolutionKey key_of(const Convolution& c, ConvolutionPass pass, DType dtype) {
-  const raw::Windows& w = c.windows;
-  return {static_cast<std::int64_t>(pass),
-          static_cast<std::int64_t>(dtype),
-          c.images,
-          c.groups,
-          c.in,
-          c.out,
-          w.input.height,
-          w.input.width,
-          w.output.height,
-          w.output.width,
-          w.kernel.height,
-          w.kernel.width,
-          w.stride.height,
-          w.stride.width,
-          w.padding.height,
-          w.padding.width,
-          w.dilation.height,
-          w.dilation.width};
-}
-
 // The operands of a convolution as cuDNN descriptors.
 class Operation {
  public:
   Operation(const Convolution& c, ConvolutionPass pass, DType dtype)
-      : wide_(dtype == kFloat64), key_(key_of(c, pass, dtype)) {
+      : wide_(dtype == kFloat64), key_(pass, dtype, std::bit_cast<std::array<std::int64_t, 16>>(c)) {
     const cudnnDataType_t type = wide_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
     const raw::Windows& w = c.windows;
     check_dnn(cudnnSetTensor4dDescriptor(x_, CUDNN_TENSOR_NCHW, type, narrow(c.images), narrow(c.groups * c.in),
@@ -124,38 +103,40 @@ class Operation {
     if (!wide_) check_dnn(cudnnSetConvolutionMathType(how_, CUDNN_FMA_MATH), "cudnnSetConvolutionMathType");
   }
 
-  void forward(const void* x, const void* weight, void* out) const {
-    run<cudnnConvolutionFwdAlgoPerf_t>(
-        "cudnnConvolutionForward",
-        [&](int most, int* count, auto* found) {
-          return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
-        },
-        [&](auto algorithm, const Workspace& room) {
-          return cudnnConvolutionForward(handle(), one(), x_, x, weight_, weight, how_, algorithm, room.data(),
-                                         room.bytes(), zero(), y_, out);
-        });
-  }
-  void backward_input(const void* grad, const void* weight, void* out) const {
-    run<cudnnConvolutionBwdDataAlgoPerf_t>(
-        "cudnnConvolutionBackwardData",
-        [&](int most, int* count, auto* found) {
-          return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
-        },
-        [&](auto algorithm, const Workspace& room) {
-          return cudnnConvolutionBackwardData(handle(), one(), weight_, weight, y_, grad, how_, algorithm, room.data(),
-                                              room.bytes(), zero(), x_, out);
-        });
-  }
-  void backward_weight(const void* grad, const void* x, void* out) const {
-    run<cudnnConvolutionBwdFilterAlgoPerf_t>(
-        "cudnnConvolutionBackwardFilter",
-        [&](int most, int* count, auto* found) {
-          return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
-        },
-        [&](auto algorithm, const Workspace& room) {
-          return cudnnConvolutionBackwardFilter(handle(), one(), x_, x, y_, grad, how_, algorithm, room.data(),
-                                                room.bytes(), zero(), weight_, out);
-        });
+  // Starts a pass; `a` and `b` are the operands of convolve().
+  void start(ConvolutionPass pass, const void* a, const void* b, void* out) const {
+    switch (pass) {
+      case ConvolutionPass::kForward:
+        return run<cudnnConvolutionFwdAlgoPerf_t>(
+            "cudnnConvolutionForward",
+            [&](int most, int* count, auto* found) {
+              return cudnnGetConvolutionForwardAlgorithm_v7(handle(), x_, weight_, how_, y_, most, count, found);
+            },
+            [&](auto algorithm, const Workspace& room) {
+              return cudnnConvolutionForward(handle(), factor<1>(wide_), x_, a, weight_, b, how_, algorithm,
+                                             room.data(), room.bytes(), factor<0>(wide_), y_, out);
+            });
+      case ConvolutionPass::kBackwardInput:
+        return run<cudnnConvolutionBwdDataAlgoPerf_t>(
+            "cudnnConvolutionBackwardData",
+            [&](int most, int* count, auto* found) {
+              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), weight_, y_, how_, x_, most, count, found);
+            },
+            [&](auto algorithm, const Workspace& room) {
+              return cudnnConvolutionBackwardData(handle(), factor<1>(wide_), weight_, b, y_, a, how_, algorithm,
+                                                  room.data(), room.bytes(), factor<0>(wide_), x_, out);
+            });
+      case ConvolutionPass::kBackwardWeight:
+        return run<cudnnConvolutionBwdFilterAlgoPerf_t>(
+            "cudnnConvolutionBackwardFilter",
+            [&](int most, int* count, auto* found) {
+              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), x_, y_, how_, weight_, most, count, found);
+            },
+            [&](auto algorithm, const Workspace& room) {
+              return cudnnConvolutionBackwardFilter(handle(), factor<1>(wide_), x_, b, y_, a, how_, algorithm,
+                                                    room.data(), room.bytes(), factor<0>(wide_), weight_, out);
+            });
+    }
   }
 
  private:
@@ -193,14 +174,8 @@ class Operation {
                     current_device(), kMostWorkspace));
   }
 
-  // cuDNN computes one() * result + zero() * previous content; both are f64 for f64.
-  const void* one() const { return wide_ ? static_cast<const void*>(&one64_) : &one32_; }
-  const void* zero() const { return wide_ ? static_cast<const void*>(&zero64_) : &zero32_; }
-
   bool wide_;
   ConvolutionKey key_;
-  double one64_ = 1, zero64_ = 0;
-  float one32_ = 1, zero32_ = 0;
   TensorDescriptor x_, y_;
   FilterDescriptor weight_;
   ConvolutionDescriptor how_;
@@ -210,18 +185,7 @@ class Operation {
 
 void convolve(const Convolution& convolution, ConvolutionPass pass, const void* a, const void* b, void* out,
               DType dtype) {
-  const Operation operation(convolution, pass, dtype);
-  switch (pass) {
-    case ConvolutionPass::kForward:
-      operation.forward(a, b, out);
-      break;
-    case ConvolutionPass::kBackwardInput:
-      operation.backward_input(a, b, out);
-      break;
-    case ConvolutionPass::kBackwardWeight:
-      operation.backward_weight(a, b, out);
-      break;
-  }
+  Operation(convolution, pass, dtype).start(pass, a, b, out);
   check_launch("conv2d");
 }
 

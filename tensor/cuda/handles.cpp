@@ -4,17 +4,16 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/cuda/capture_internal.h"
 
 namespace lockstep::cuda {
 namespace {
 
+// The handles of threads that have ended, by device.
 struct Pool {
   std::mutex mutex;
-  std::vector<std::pair<int, std::unique_ptr<Handles>>> unused;  // device index and handles
+  std::multimap<int, std::unique_ptr<Handles>> unused;
 };
 Pool& pool() {
   static Pool* const instance = new Pool;
@@ -22,17 +21,9 @@ Pool& pool() {
 }
 
 std::unique_ptr<Handles> take_unused(int device) {
-  Pool& from = pool();
-  const std::lock_guard lock(from.mutex);
-  for (auto& [index, handles] : from.unused) {
-    if (index != device) continue;
-    std::unique_ptr<Handles> found = std::move(handles);
-    std::swap(from.unused.back().first, index);
-    std::swap(from.unused.back().second, handles);
-    from.unused.pop_back();
-    return found;
-  }
-  return nullptr;
+  const std::lock_guard lock(pool().mutex);
+  auto node = pool().unused.extract(device);
+  return node ? std::move(node.mapped()) : nullptr;
 }
 
 // Sets the stream first: cublasSetStream resets the workspace to the default one.
@@ -51,7 +42,7 @@ struct OfThread {
   std::map<int, std::unique_ptr<Handles>> devices;
   ~OfThread() {
     const std::lock_guard lock(pool().mutex);
-    for (auto& [device, handles] : devices) pool().unused.emplace_back(device, std::move(handles));
+    pool().unused.merge(devices);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/tensor/cuda/algorithm_cache_internal.h"
@@ -19,6 +20,14 @@ namespace lockstep::cuda {
 // Throws DeviceError with cuBLAS's own text unless `status` is success.
 void check_blas(cublasStatus_t status, const char* call);
 
+// 1 and 0 as factors of a result: f64 for f64 (`wide`), otherwise f32.
+template <int kValue>
+const void* factor(bool wide) {
+  static constexpr double kWide = kValue;
+  static constexpr float kNarrow = kValue;
+  return wide ? static_cast<const void*>(&kWide) : &kNarrow;
+}
+
 inline constexpr std::size_t kWorkspaceBytes = 32u << 20;  // NVIDIA's recommendation for Hopper
 
 // Everything that the choice of a product's algorithm depends on.
@@ -26,7 +35,7 @@ using ProductKey = std::array<std::int64_t, 13>;
 
 // Everything that the choice of a convolution's algorithm depends on; the candidates of one pass, best first, with
 // their workspace in bytes.
-using ConvolutionKey = std::array<std::int64_t, 18>;
+using ConvolutionKey = std::tuple<raw::ConvolutionPass, DType, std::array<std::int64_t, 16>>;
 struct ConvolutionWay {
   int algorithm;
   std::size_t workspace;

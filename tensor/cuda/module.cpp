@@ -1,6 +1,7 @@
 // The module liblockstep_cuda: CUDA devices for the library.
+#include <utility>
+
 #include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/cuda/capture_internal.h"
 #include "lockstep/tensor/cuda/fault_internal.h"
 #include "lockstep/tensor/cuda/runtime_internal.h"
 
@@ -12,21 +13,66 @@ extern const KernelTable kTable;
 
 namespace {
 
-class Event {
+using OwnedGraph = Owned<cudaGraph_t, cudaGraphDestroy>;
+
+class Graph final : public RecordedWork {
  public:
-  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  ~Event() { forget(cudaEventDestroy(event_)); }  // does not affect streams that wait for it
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  // Makes `later` wait for all work started on `earlier` so far.
-  void order(cudaStream_t earlier, cudaStream_t later) {
-    check(cudaEventRecord(event_, earlier), "cudaEventRecord");
-    check(cudaStreamWaitEvent(later, event_, 0), "cudaStreamWaitEvent");
+  explicit Graph(OwnedGraph graph) : device_(current_device()), graph_(std::move(graph)) {
+    cudaGraphExec_t ready = nullptr;
+    check(cudaGraphInstantiate(&ready, graph_.get(), 0), "cudaGraphInstantiate");
+    ready_.reset(ready);
+  }
+  ~Graph() override {  // waits for launches; errors cannot be reported here
+    try {
+      const DeviceGuard guard(device_);
+      forget(cudaStreamSynchronize(stream()));
+    } catch (const DeviceError&) {
+    }
+  }
+
+  void launch() override {
+    const DeviceGuard guard(device_);
+    check(cudaGraphLaunch(ready_.get(), stream()), "cudaGraphLaunch");
+    check_launch("replay");
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  int device_;
+  OwnedGraph graph_;
+  Owned<cudaGraphExec_t, cudaGraphExecDestroy> ready_;
 };
+
+using OwnedEvent = Owned<cudaEvent_t, cudaEventDestroy>;
+
+// An event after all work started on `stream`, of the current device, so far.
+OwnedEvent record(cudaStream_t stream, unsigned flags) {
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreateWithFlags(&made, flags), "cudaEventCreateWithFlags");
+  OwnedEvent event(made);
+  check(cudaEventRecord(event.get(), stream), "cudaEventRecord");
+  return event;
+}
+
+class Event final : public DeviceEvent {
+ public:
+  double seconds_since(const DeviceEvent& earlier) const override {
+    const cudaEvent_t start = static_cast<const Event&>(earlier).event_.get(), end = event_.get();
+    float milliseconds = 0;
+    check(cudaEventSynchronize(start), "cudaEventSynchronize");
+    check(cudaEventSynchronize(end), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&milliseconds, start, end), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  OwnedEvent event_ = record(stream(), cudaEventDefault);
+};
+
+// Makes `later` wait for all work started on `earlier`, a stream of the current device, so far.
+void order(cudaStream_t earlier, cudaStream_t later) {
+  const OwnedEvent event = record(earlier, cudaEventDisableTiming);  // may be destroyed while a stream waits for it
+  check(cudaStreamWaitEvent(later, event.get(), 0), "cudaStreamWaitEvent");
+}
 
 class CudaAccelerator final : public Accelerator {
  public:
@@ -75,18 +121,26 @@ class CudaAccelerator final : public Accelerator {
     record->kind = Fault::kNone;
     throw InvalidArgument(describe(fault, index));
   }
+
   std::unique_ptr<DeviceEvent> record_event(int index) override {
     const DeviceGuard guard(index);
-    return cuda::record_event();
+    return std::make_unique<Event>();
   }
 
+  // Thread-local: calls of other threads on other streams, such as allocations, do not invalidate the capture.
   void begin_capture(int index, CaptureMemory& memory) override {
     const DeviceGuard guard(index);
-    cuda::begin_capture(memory);
+    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    set_capture(&memory);
   }
   std::unique_ptr<RecordedWork> end_capture(int index) override {
     const DeviceGuard guard(index);
-    return cuda::end_capture();
+    set_capture(nullptr);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
+    OwnedGraph owned(graph);
+    check(status, "cudaStreamEndCapture");
+    return std::make_unique<Graph>(std::move(owned));
   }
   void* allocate_unordered(std::size_t bytes, int index) override {
     const DeviceGuard guard(index);
@@ -138,12 +192,10 @@ class CudaAccelerator final : public Accelerator {
     const cudaStream_t target = stream();
     set_device(from_index);
     const cudaStream_t source = stream();
-    Event ready;
-    ready.order(source, target);
+    order(source, target);
     set_device(to_index);
     check(cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, target), "cudaMemcpyPeerAsync");
-    Event done;
-    done.order(target, source);
+    order(target, source);
   }
 };
 

@@ -22,55 +22,29 @@ struct Operand {
 
 struct Types {
   explicit Types(DType dtype)
-      : data(dtype == kFloat64    ? CUDA_R_64F
-             : dtype == kFloat16  ? CUDA_R_16F
-             : dtype == kBFloat16 ? CUDA_R_16BF
-                                  : CUDA_R_32F),
-        scale(dtype == kFloat64 ? CUDA_R_64F : CUDA_R_32F),
-        compute(dtype == kFloat64                     ? CUBLAS_COMPUTE_64F
+      : wide(dtype == kFloat64), data(wide                 ? CUDA_R_64F
+                                      : dtype == kFloat16  ? CUDA_R_16F
+                                      : dtype == kBFloat16 ? CUDA_R_16BF
+                                                           : CUDA_R_32F),
+        scale(wide ? CUDA_R_64F : CUDA_R_32F),
+        compute(wide                                  ? CUBLAS_COMPUTE_64F
                 : dtype == kFloat32 && tf32_allowed() ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                       : CUBLAS_COMPUTE_32F) {}
+  bool wide;
   cudaDataType_t data, scale;
   cublasComputeType_t compute;
 };
 
-// 1 and 0 in the scale type.
-struct Factors {
-  const void* one(const Types& types) const {
-    return types.scale == CUDA_R_64F ? &one64 : static_cast<const void*>(&one32);
-  }
-  const void* zero(const Types& types) const {
-    return types.scale == CUDA_R_64F ? &zero64 : static_cast<const void*>(&zero32);
-  }
-  double one64 = 1, zero64 = 0;
-  float one32 = 1, zero32 = 0;
-};
+using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// Owns a descriptor of cuBLASLt.
-template <class T>
-struct Destroy;
-template <>
-struct Destroy<cublasLtMatmulDescOpaque_t> {
-  void operator()(cublasLtMatmulDesc_t desc) const { static_cast<void>(cublasLtMatmulDescDestroy(desc)); }
-};
-template <>
-struct Destroy<cublasLtMatrixLayoutOpaque_t> {
-  void operator()(cublasLtMatrixLayout_t layout) const { static_cast<void>(cublasLtMatrixLayoutDestroy(layout)); }
-};
-template <>
-struct Destroy<cublasLtMatmulPreferenceOpaque_t> {
-  void operator()(cublasLtMatmulPreference_t wish) const { static_cast<void>(cublasLtMatmulPreferenceDestroy(wish)); }
-};
-template <class T>
-using Owned = std::unique_ptr<T, Destroy<T>>;
-
-Owned<cublasLtMatrixLayoutOpaque_t> layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
-                                           std::int64_t stride) {
+Layout layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
   check_blas(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows),
                                         static_cast<std::uint64_t>(columns), stride),
              "cublasLtMatrixLayoutCreate");
-  return Owned<cublasLtMatrixLayoutOpaque_t>(made);
+  return Layout(made);
 }
 
 template <class T>
@@ -123,14 +97,14 @@ struct Problem {
   Types types;
   Operand a, b;
   std::int64_t out_stride;
-  Owned<cublasLtMatmulDescOpaque_t> desc;
-  Owned<cublasLtMatrixLayoutOpaque_t> b_layout, a_layout, out_layout;
+  Description desc;
+  Layout b_layout, a_layout, out_layout;
 };
 
 std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& problem, const Gemm& g) {
   cublasLtMatmulPreference_t made = nullptr;
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
-  const Owned<cublasLtMatmulPreferenceOpaque_t> wish(made);
+  const Preference wish(made);
   set(*wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
   // Partial sums of split work stay in the compute type; the "in place" scheme would add them in the result's type.
   set(*wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -153,11 +127,10 @@ std::optional<cublasLtMatmulAlgo_t> choose(const Handles& own, const Problem& pr
 void product(const Gemm& g, DType dtype) {
   const Operand a(g.a, g.m, g.k), b(g.b, g.k, g.n);
   const Types types(dtype);
-  const Factors factors;
   check_blas(
       cublasGemmStridedBatchedEx_64(product_handles().blas, b.operation(), a.operation(), g.n, g.m, g.k,
-                                    factors.one(types), g.b.data, types.data, b.stride, g.b_step, g.a.data, types.data,
-                                    a.stride, g.a_step, factors.zero(types), g.out.data, types.data,
+                                    factor<1>(types.wide), g.b.data, types.data, b.stride, g.b_step, g.a.data,
+                                    types.data, a.stride, g.a_step, factor<0>(types.wide), g.out.data, types.data,
                                     std::max(g.out.row, g.n), g.out_step, g.batch, types.compute, CUBLAS_GEMM_DEFAULT),
       "cublasGemmStridedBatchedEx");
   check_launch("gemm");
@@ -171,12 +144,11 @@ bool product_with_bias(const Gemm& g, DType dtype) {
   const std::optional<cublasLtMatmulAlgo_t>& algorithm =
       own.products.find(problem.key(g), [&] { return choose(own, problem, g); });
   if (!algorithm) return false;
-  const Factors factors;
-  check_blas(
-      cublasLtMatmul(own.lt, problem.desc.get(), factors.one(problem.types), g.b.data, problem.b_layout.get(), g.a.data,
-                     problem.a_layout.get(), factors.zero(problem.types), g.out.data, problem.out_layout.get(),
-                     g.out.data, problem.out_layout.get(), &*algorithm, own.workspace, kWorkspaceBytes, stream()),
-      "cublasLtMatmul");
+  check_blas(cublasLtMatmul(own.lt, problem.desc.get(), factor<1>(problem.types.wide), g.b.data, problem.b_layout.get(),
+                            g.a.data, problem.a_layout.get(), factor<0>(problem.types.wide), g.out.data,
+                            problem.out_layout.get(), g.out.data, problem.out_layout.get(), &*algorithm, own.workspace,
+                            kWorkspaceBytes, stream()),
+             "cublasLtMatmul");
   check_launch("linear");
   return true;
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/tensor/allocator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
 
@@ -19,7 +20,7 @@ struct PerDevice {
   std::atomic<bool> is_prepared{false};
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
-  std::atomic<std::int64_t> allocated{0}, peak{0}, allocations{0};
+  AllocationCounters counters;
   void* fault = nullptr;
 };
 
@@ -101,9 +102,19 @@ std::int64_t cached_bytes(const PerDevice& device) {
 [[noreturn]] void throw_no_memory(const PerDevice& device, std::size_t bytes) {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  throw DeviceError(
-      fmt::format("cuda:{}: out of memory: {} bytes requested; {} of {} are free, {} in live tensors, {} cached",
-                  current_device(), bytes, free, total, device.allocated.load(), cached_bytes(device)));
+  throw DeviceError(fmt::format(
+      "cuda:{}: out of memory: {} bytes requested; {} of {} are free, {} in live tensors, {} cached", current_device(),
+      bytes, free, total, device.counters.stats(0).allocated_bytes, cached_bytes(device)));
+}
+
+// cudaMalloc is a call that may invalidate a capture; a thread in relaxed mode may make it.
+cudaError_t relaxed_malloc(void** data, std::size_t bytes) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  const cudaError_t status = cudaMalloc(data, bytes);
+  forget(status);
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  return status;
 }
 
 }  // namespace
@@ -190,12 +201,7 @@ void* allocate(std::size_t bytes) {
     }
   }
   check(status, "cudaMallocAsync");
-  device.allocations.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t now =
-      device.allocated.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
-  std::int64_t peak = device.peak.load(std::memory_order_relaxed);
-  while (now > peak && !device.peak.compare_exchange_weak(peak, now)) {
-  }
+  device.counters.add(bytes);
   return data;
 }
 
@@ -204,25 +210,38 @@ void deallocate(void* data, std::size_t bytes) noexcept {
   if (is_capturing()) return capture.memory->deallocate(data);
   try {
     PerDevice& device = here();
-    device.allocated.fetch_sub(static_cast<std::int64_t>(bytes));
+    device.counters.remove(bytes);
     forget(cudaFreeAsync(data, device.stream));
   } catch (const DeviceError&) {
   }
 }
 
+void* allocate_unordered(std::size_t bytes) {
+  static_cast<void>(stream());  // initialises the device
+  void* data = nullptr;
+  cudaError_t status = relaxed_malloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation && !is_capturing()) {  // releases memory cached from freed tensors
+    empty_cache(current_device());
+    status = relaxed_malloc(&data, bytes);
+  }
+  if (status == cudaErrorMemoryAllocation)
+    throw DeviceError(
+        fmt::format("cuda:{}: out of memory: {} bytes requested outside tensor memory; "
+                    "empty_cache() before CudaGraph::capture may help",
+                    current_device(), bytes));
+  check(status, "cudaMalloc");
+  return data;
+}
+
 AllocatorStats stats(int index) {
   const DeviceGuard guard(index);
   const PerDevice& device = here();
-  return {.allocated_bytes = device.allocated.load(),
-          .peak_bytes = device.peak.load(),
-          .allocations = device.allocations.load(),
-          .cached_bytes = cached_bytes(device)};
+  return device.counters.stats(cached_bytes(device));
 }
 
 void reset_peak(int index) {
   const DeviceGuard guard(index);
-  PerDevice& device = here();
-  device.peak.store(device.allocated.load());
+  here().counters.reset_peak();
 }
 
 void empty_cache(int index) {

@@ -4,7 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <type_traits>
 
 #include "lockstep/tensor/accelerator_internal.h"
 
@@ -14,6 +16,20 @@ namespace lockstep::cuda {
 void check(cudaError_t status, const char* call);
 // Ignores an error that cannot be reported, in destructors, and clears it so that the next launch does not report it.
 void forget(cudaError_t status) noexcept;
+
+// Owns an object of the runtime or of a CUDA library, which kDestroy destroys.
+template <auto kDestroy>
+struct Destroy {
+  void operator()(auto* object) const {
+    if constexpr (std::is_same_v<decltype(kDestroy(object)), cudaError_t>)
+      forget(kDestroy(object));
+    else
+      static_cast<void>(kDestroy(object));
+  }
+};
+template <class T, auto kDestroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<kDestroy>>;
+
 // Checks a launch. With LOCKSTEP_CUDA_SYNC=1 waits for the kernel, so that its failure is reported under its own name.
 void check_launch(const char* op);
 
@@ -45,6 +61,8 @@ class DeviceGuard {
 // Allocates and frees on the current device, in the order of its stream.
 void* allocate(std::size_t bytes);
 void deallocate(void* data, std::size_t bytes) noexcept;
+// As Accelerator::allocate_unordered.
+void* allocate_unordered(std::size_t bytes);
 AllocatorStats stats(int index);
 void reset_peak(int index);
 void empty_cache(int index);  // does nothing for a device that is not in use

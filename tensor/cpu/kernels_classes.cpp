@@ -1,6 +1,6 @@
-// Cross-entropy with class labels, from scores to loss and gradient. Rows of few classes process as many samples as a
-// packet has lanes, one class at a time; long rows use packets along the classes. The choice depends on the shape
-// alone.
+// Losses of class labels. Cross-entropy goes from scores to loss and gradient: rows of few classes process as many
+// samples as a packet has lanes, one class at a time; long rows use packets along the classes. The choice depends on
+// the shape alone.
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kFewClasses = 64;
 
 // The operands of one call: scores x (outer, n, inner), a label and two statistics for each of outer * inner samples.
+// The negative log-likelihood has log probabilities in place of scores, and no statistics.
 template <class T>
 struct Samples {
   const T* x;
@@ -33,6 +34,7 @@ struct Samples {
     return rows.inner == 1 ? sample * rows.n : sample / rows.inner * rows.n * rows.inner + sample % rows.inner;
   }
   bool counts(std::int64_t sample) const { return labels[sample] != ignored; }
+  bool exists(std::int64_t sample) const { return labels[sample] >= 0 && labels[sample] < rows.n; }  // its class
   T weight_of(std::int64_t label) const { return weight ? weight[label] : T(1); }
   bool in_lanes() const { return rows.inner > 1 || rows.n <= kFewClasses; }
 };
@@ -40,12 +42,12 @@ struct Samples {
 template <class T>
 Samples<T> make_samples(const void* x, const std::int64_t* labels, const void* weight, void* statistics,
                         const Rows& rows, const raw::NllOptions& options) {
-  T* stats = static_cast<T*>(statistics);
-  return {static_cast<const T*>(x),
+  T* stats = as<T>(statistics);
+  return {as<T>(x),
           labels,
-          static_cast<const T*>(weight),
+          as<T>(weight),
           stats,
-          stats + rows.outer * rows.inner,
+          stats ? stats + rows.outer * rows.inner : nullptr,
           rows,
           options.ignore_index,
           static_cast<T>(1 - options.label_smoothing),
@@ -56,15 +58,8 @@ Samples<T> make_samples(const void* x, const std::int64_t* labels, const void* w
 template <class T, class F>
 void for_groups(const Samples<T>& s, F body) {
   constexpr std::int64_t kLanes = kPacketSize<T>;
-  const std::int64_t samples = s.count();
-  const std::int64_t per_chunk =
-      (std::max<std::int64_t>(kChunk / std::max<std::int64_t>(s.rows.n, 1), 1) + kLanes - 1) / kLanes * kLanes;
-  const auto run = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t at = begin; at < end; at += kLanes) body(at, std::min(end - at, kLanes));
-  };
-  if (samples * s.rows.n < kParallelFrom) return run(0, samples);
-  for_chunks((samples + per_chunk - 1) / per_chunk,
-             [&](std::int64_t chunk) { run(chunk * per_chunk, std::min(samples, (chunk + 1) * per_chunk)); });
+  for_units((s.count() + kLanes - 1) / kLanes, kLanes * s.rows.n,
+            [&](std::int64_t group) { body(group * kLanes, std::min(s.count() - group * kLanes, kLanes)); });
 }
 
 // Class c of `count` samples, one a lane. Lanes past the end repeat the first sample.
@@ -110,7 +105,7 @@ void statistics_of_row(const Samples<T>& s, std::int64_t sample) {
   constexpr int kSize = kPacketSize<T>;
   Packet<T> best = Packet<T>::Constant(-std::numeric_limits<T>::infinity());
   for (std::int64_t i = 0; i < s.rows.n; i += kSize) {
-    const Packet<T> scores = i + kSize <= s.rows.n ? load_packet(x + i) : load_tail<T>(x + i, s.rows.n - i, x[0]);
+    const Packet<T> scores = load_part(x + i, s.rows.n - i, x[0]);
     best = (scores > best).select(scores, best);
   }
   const T shift = best.maxCoeff();
@@ -119,13 +114,9 @@ void statistics_of_row(const Samples<T>& s, std::int64_t sample) {
       std::log(sum_packets(x, s.rows.n, [shift](const Packet<T>& v) { return exp_packet<Packet<T>>(v - shift); })));
 }
 
-template <class T>
-T loss_of(const Samples<T>& s, std::int64_t sample) {
+template <class T, class F>
+T loss_of(const Samples<T>& s, std::int64_t sample, F log_probability) {
   if (!s.counts(sample)) return 0;
-  const T* x = s.x + s.start(sample);
-  const auto log_probability = [&](std::int64_t c) {
-    return (x[c * s.rows.inner] - s.shift[sample]) - s.log_sum[sample];
-  };
   const std::int64_t label = s.labels[sample];
   T loss = -s.keep * s.weight_of(label) * log_probability(label);
   if (s.spread != 0) {
@@ -187,24 +178,25 @@ void cross_entropy(const void* x, const std::int64_t* target, const void* weight
     const Samples<T> s = make_samples<T>(x, target, weight, statistics, rows, options);
     double counted = 0;
     for (std::int64_t sample = 0; sample < s.count(); ++sample) {
-      const std::int64_t label = target[sample];
-      if (label == options.ignore_index) continue;
-      if (label < 0 || label >= rows.n) return static_cast<void>(*bad = sample);
-      counted += static_cast<double>(s.weight_of(label));
+      if (!s.counts(sample)) continue;
+      if (!s.exists(sample)) return static_cast<void>(*bad = sample);
+      counted += static_cast<double>(s.weight_of(target[sample]));
     }
     *total_weight = counted;
-    T* each = static_cast<T*>(losses);
+    T* each = as<T>(losses);
     for_groups(s, [&](std::int64_t first, std::int64_t count) {
       if (s.in_lanes()) statistics_in_lanes(s, first, count);
       for (std::int64_t sample = first; sample < first + count; ++sample) {
         if (!s.in_lanes()) statistics_of_row(s, sample);
-        each[sample] = loss_of(s, sample);
+        const T* scores = s.x + s.start(sample);
+        each[sample] = loss_of(
+            s, sample, [&](std::int64_t c) { return (scores[c * rows.inner] - s.shift[sample]) - s.log_sum[sample]; });
       }
     });
     if (options.reduction == raw::Reduction::kNone) return;
     double total = 0;
     for (std::int64_t sample = 0; sample < s.count(); ++sample) total += static_cast<double>(each[sample]);
-    *static_cast<T*>(out) = static_cast<T>(options.reduction == raw::Reduction::kMean ? total / counted : total);
+    *as<T>(out) = static_cast<T>(options.reduction == raw::Reduction::kMean ? total / counted : total);
   });
 }
 
@@ -213,7 +205,7 @@ void cross_entropy_backward(const void* grad, const void* x, const std::int64_t*
                             const double* total_weight) {
   for_float(dtype, [&]<class T>(T) {
     const Samples<T> s = make_samples<T>(x, target, weight, statistics, rows, options);
-    const T* grads = static_cast<const T*>(grad);
+    const T* grads = as<T>(grad);
     const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
     T all_weights = 0;
     for (std::int64_t c = 0; c < rows.n; ++c) all_weights += s.weight_of(c);
@@ -221,9 +213,51 @@ void cross_entropy_backward(const void* grad, const void* x, const std::int64_t*
       T g[kPacketSize<T>] = {};
       for (std::int64_t j = 0; j < count; ++j)
         g[j] = options.reduction == raw::Reduction::kNone ? grads[first + j] : *grads * factor;
-      if (s.in_lanes()) return gradient_in_lanes(s, g, all_weights, static_cast<T*>(out), first, count);
-      for (std::int64_t j = 0; j < count; ++j) gradient_of_row(s, g[j], all_weights, static_cast<T*>(out), first + j);
+      if (s.in_lanes()) return gradient_in_lanes(s, g, all_weights, as<T>(out), first, count);
+      for (std::int64_t j = 0; j < count; ++j) gradient_of_row(s, g[j], all_weights, as<T>(out), first + j);
     });
+  });
+}
+
+void nll_loss(const void* y, const std::int64_t* target, const void* weight, void* out, const Rows& rows, DType dtype,
+              const raw::NllOptions& options, double* total_weight, std::int64_t* bad) {
+  for_float(dtype, [&]<class T>(T) {
+    const Samples<T> s = make_samples<T>(y, target, weight, nullptr, rows, options);
+    double total = 0, counted = 0;
+    for (std::int64_t sample = 0; sample < s.count(); ++sample) {
+      if (s.counts(sample)) {
+        if (!s.exists(sample)) return static_cast<void>(*bad = sample);
+        counted += static_cast<double>(s.weight_of(target[sample]));
+      }
+      const T* scores = s.x + s.start(sample);
+      const T loss = loss_of(s, sample, [&](std::int64_t c) { return scores[c * rows.inner]; });
+      if (options.reduction == raw::Reduction::kNone)
+        as<T>(out)[sample] = loss;
+      else
+        total += static_cast<double>(loss);
+    }
+    *total_weight = counted;
+    if (options.reduction == raw::Reduction::kNone) return;
+    *as<T>(out) = static_cast<T>(options.reduction == raw::Reduction::kMean ? total / counted : total);
+  });
+}
+
+void nll_loss_backward(const void* grad, const std::int64_t* target, const void* weight, void* out, const Rows& rows,
+                       DType dtype, const raw::NllOptions& options, const double* total_weight) {
+  for_float(dtype, [&]<class T>(T) {
+    const Samples<T> s = make_samples<T>(nullptr, target, weight, nullptr, rows, options);
+    const bool one_grad = options.reduction != raw::Reduction::kNone;
+    const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
+    const T spread = s.spread;
+    for (std::int64_t sample = 0; sample < s.count(); ++sample) {
+      T* slopes = as<T>(out) + s.start(sample);
+      const std::int64_t label = target[sample];
+      const bool counts = s.counts(sample);
+      const T g = counts ? as<T>(grad)[one_grad ? 0 : sample] * factor : T(0);
+      for (std::int64_t c = 0; c < rows.n; ++c)
+        slopes[c * rows.inner] = counts && spread != 0 ? -g * spread * s.weight_of(c) : T(0);
+      if (counts) slopes[label * rows.inner] -= g * s.keep * s.weight_of(label);
+    }
   });
 }
 
