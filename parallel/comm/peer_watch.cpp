@@ -1,18 +1,13 @@
 #include "lockstep/parallel/comm/peer_watch_internal.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/rendezvous/socket_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -22,27 +17,6 @@ constexpr const char* kLeftInOrder = "left";
 constexpr int kShownRanks = 8;
 
 std::string key_of(const char* what, int rank) { return fmt::format("watch/{}/{}", what, rank); }
-
-std::string process_space() {
-  char space[64] = {};
-  const ssize_t size = ::readlink("/proc/self/ns/pid", space, sizeof(space));
-  return boot_id() + " " + std::string(space, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-}
-
-// True if the mark names another process of this host, and that process has ended.
-bool has_ended(const std::string& mark) {
-  const std::size_t end = mark.find('/');
-  pid_t process = 0;
-  const std::string_view digits = std::string_view(mark).substr(0, end);
-  if (end == std::string::npos ||
-      std::from_chars(digits.data(), digits.data() + digits.size(), process).ec != std::errc() || process <= 0 ||
-      process == ::getpid() || mark.substr(end + 1) != process_space())
-    return false;
-  const Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (!watched) return errno == ESRCH;
-  pollfd entry{watched.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
 
 }  // namespace
 
@@ -63,7 +37,7 @@ struct PeerWatch::Sign {
 PeerWatch::PeerWatch(PeerWatchOptions options, Callback<void()> on_failure)
     : options_(std::move(options)), on_failure_(std::move(on_failure)), next_((options_.rank + 1) % options_.size),
       heard_at_(std::chrono::steady_clock::now()) {
-  options_.store->set(key_of("process", options_.rank), fmt::format("{}/{}", ::getpid(), process_space()));
+  options_.store->set(key_of("process", options_.rank), process_identity(::getpid()));
   give_sign();
   thread_ = std::thread([this] { run(); });
 }

@@ -1,6 +1,4 @@
 // Groups of a subset of a group's ranks.
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <span>
@@ -18,11 +16,10 @@ namespace lockstep::parallel {
 std::shared_ptr<FormationWatch> ProcessGroup::watch_split(std::uint64_t number) const {
   if (!place_.store || size() == 1) return nullptr;
   const auto store = std::make_shared<PrefixStore>(fmt::format("split/{}/formation/", number), place_.store);
-  auto will = store->leave_last_will(
-      FormationWatch::keys_of(rank()),
-      fmt::format("Lsplit: rank {} (process {}) ended before the group was made", rank(), ::getpid()));
   const bool is_first = (place_.members.empty() ? rank() : place_.members[static_cast<std::size_t>(rank())]) == 0;
-  return std::make_shared<FormationWatch>(store, std::move(will), rank(), size(), is_first);
+  auto watch = std::make_shared<FormationWatch>(store, "split", rank(), size(), is_first);
+  watch->begin();
+  return watch;
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {

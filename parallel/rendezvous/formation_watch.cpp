@@ -1,26 +1,122 @@
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <fstream>
+#include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/parallel/rendezvous/place_internal.h"
+#include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::parallel {
+
+// --- outcomes -------------------------------------------------------------------------------------------------------
+
+void raise_outcome(const std::string& outcome) {
+  const std::string text = outcome.substr(1);
+  if (outcome[0] == kLate) throw CommTimeout(text);
+  throw CommError(text);
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kShown = 12;
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i) {
+    const bool is_last = i + 1 == ranks.size();
+    out += fmt::format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", ranks[i]);
+  }
+  if (ranks.size() > kShown) out += fmt::format(" and {} more", ranks.size() - kShown);
+  return out;
+}
+
+// --- processes ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Field 22 of the process's `stat`, in clock ticks after the boot. Field 2, the program's name, may hold any character.
+std::string start_time(pid_t process) {
+  constexpr int kAfterName = 20;
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string text, field;
+  std::getline(file, text, '\0');
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  for (int i = 0; i < kAfterName && fields >> field; ++i) {
+  }
+  return fields ? field : "";
+}
+
+}  // namespace
+
+std::string namespace_id(const char* kind) {
+  const std::string boot = boot_id();
+  if (boot.empty()) return "";
+  char name[64] = {};
+  const ssize_t size = ::readlink(fmt::format("/proc/self/ns/{}", kind).c_str(), name, sizeof(name));
+  return size <= 0 ? "" : boot + " " + std::string(name, static_cast<std::size_t>(size));
+}
+
+std::string process_identity(pid_t process) {
+  const std::string start = start_time(process), space = namespace_id("pid");
+  return start.empty() || space.empty() ? "" : fmt::format("{} {} {}", process, start, space);
+}
+
+bool has_ended(const std::string& identity) {
+  pid_t process = 0;
+  std::string start, space;
+  std::istringstream fields(identity);
+  fields >> process >> start;
+  std::getline(fields >> std::ws, space);
+  if (!fields || process <= 0 || process == ::getpid() || space != namespace_id("pid")) return false;
+  const Descriptor file(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!file && errno == ESRCH) return true;
+  pollfd ended{file.get(), POLLIN, 0};  // without a descriptor it is -1, which poll ignores
+  if (::poll(&ended, 1, 0) > 0) return true;
+  const std::string now = start_time(process);
+  return !now.empty() && now != start;  // the id belongs to a newer process
+}
+
 namespace {
 
 using std::chrono::milliseconds;
 
 constexpr const char *kFailureKey = "failure", *kQuestionKey = "question";
-constexpr milliseconds kWaitSlice{100};        // wait for a key between two checks for a failure
+constexpr milliseconds kWaitSlice{100};        // wait for a key between two checks for a failure or of the processes
 constexpr milliseconds kBetweenQuestions{25};  // least time between two requests
 constexpr milliseconds kUntilNoticed{1000};    // for the store to notice the end of a process after a rank has
 constexpr milliseconds kUntilHeard{1000};      // for the ranks to receive the reason before the store ends
 
 std::string here_key(int rank) { return fmt::format("here/{}", rank); }
 std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
+std::string process_key(int rank) { return fmt::format("process/{}", rank); }
+// The keys that the end of a rank sets.
+std::vector<std::string> will_keys(int rank) { return {FormationWatch::kOutcome, kFailureKey, heard_key(rank)}; }
+
+// Sends a waiting request in slices, with a call of `between` after each slice.
+template <class Between>
+std::string request_in_slices(Store& store, const StoreRequest& request, milliseconds timeout, Between between) {
+  Deadline deadline(timeout);
+  for (;;) {
+    try {
+      return store.request(request, std::min(timeout, kWaitSlice));
+    } catch (const CommTimeout&) {
+      between();
+    }
+    deadline.waited(2 * kWaitSlice);
+    if (deadline.passed())
+      throw CommTimeout(fmt::format("init_process_group: no rank has set the key {} in the store within {} ms",
+                                    in_quotes(request.keys.at(0)), timeout.count()));
+  }
+}
 
 class WatchedStore final : public Store {
  public:
@@ -28,21 +124,9 @@ class WatchedStore final : public Store {
       : watch_(std::move(watch)), store_(std::move(store)) {
     set_timeout(store_->timeout());
   }
-  // Sends a waiting request in slices, and checks the watch between the slices.
   std::string request(const StoreRequest& request, milliseconds timeout) override {
     if (!waits_for_keys(request.op) || watch_->is_finished()) return store_->request(request, timeout);
-    Deadline deadline(timeout);
-    for (;;) {
-      try {
-        return store_->request(request, std::min(timeout, kWaitSlice));
-      } catch (const CommTimeout&) {
-        watch_->check();
-      }
-      deadline.waited(2 * kWaitSlice);
-      if (deadline.passed())
-        throw CommTimeout(fmt::format("init_process_group: no rank has set the key {} in the store within {} ms",
-                                      in_quotes(request.keys.at(0)), timeout.count()));
-    }
+    return request_in_slices(*store_, request, timeout, [this] { watch_->check(); });
   }
   std::unique_ptr<LastWill> leave_last_will(const std::vector<std::string>& keys, const std::string& value) override {
     return store_->leave_last_will(keys, value);
@@ -57,12 +141,45 @@ class WatchedStore final : public Store {
 
 // --- the watch ------------------------------------------------------------------------------------------------------
 
-std::vector<std::string> FormationWatch::keys_of(int rank) { return {kFailureKey, heard_key(rank)}; }
-
-FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
+FormationWatch::FormationWatch(std::shared_ptr<Store> store, std::string where, int rank, int size,
                                bool waits_for_others)
-    : store_(std::move(store)), will_(std::move(will)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
-      looked_(std::chrono::steady_clock::now()) {}
+    : store_(std::move(store)), where_(std::move(where)), rank_(rank), size_(size), waits_for_others_(waits_for_others),
+      processes_(static_cast<std::size_t>(size)), looked_(std::chrono::steady_clock::now()) {}
+
+std::string FormationWatch::will_of(int rank, const std::string& process) const {
+  return fmt::format("{}{}: rank {} (process {}) ended before the group was made", kLost, where_, rank, process);
+}
+
+void FormationWatch::begin() {
+  will_ = store_->leave_last_will(will_keys(rank_), will_of(rank_, std::to_string(::getpid())));
+  if (will_) return;
+  store_->set(process_key(rank_), process_identity(::getpid()));
+  records_processes_ = true;
+}
+
+std::string FormationWatch::get(const std::string& key, milliseconds timeout) {
+  if (!records_processes_) return store_->get(key, timeout);
+  const auto check = [this] {
+    const std::lock_guard lock(mutex_);
+    check_processes();
+  };
+  check();
+  return request_in_slices(*store_, {.op = StoreOp::kGet, .keys = {key}}, timeout, check);
+}
+
+// A rank deletes its key when the group is complete, so the key is read after the end of the process.
+void FormationWatch::check_processes() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_check_) return;
+  next_check_ = now + kWaitSlice;
+  for (int rank = 0; rank < size_; ++rank) {
+    std::string& process = processes_[static_cast<std::size_t>(rank)];
+    if (process.empty() && store_->check({process_key(rank)})) process = store_->get(process_key(rank), kAttempt);
+    if (!has_ended(process) || !store_->check({process_key(rank)})) continue;
+    for (const std::string& key : will_keys(rank))
+      store_->compare_set(key, "", will_of(rank, process.substr(0, process.find(' '))));
+  }
+}
 
 std::shared_ptr<Store> FormationWatch::watched(std::shared_ptr<FormationWatch> watch, std::shared_ptr<Store> store) {
   return std::make_shared<WatchedStore>(std::move(watch), std::move(store));
@@ -73,6 +190,7 @@ std::string FormationWatch::failure() {
   const auto now = std::chrono::steady_clock::now();
   if (!failure_.empty() || is_finished() || now - looked_ < kBetweenQuestions) return failure_;
   try {
+    if (records_processes_) check_processes();
     if (store_->check({kFailureKey})) failure_ = store_->get(kFailureKey);
     if (failure_.empty() && !is_asked_ && store_->check({kQuestionKey})) {
       store_->set(here_key(rank_), "1");
@@ -98,7 +216,7 @@ std::string FormationWatch::find_first(const Error& error) {
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
   if (dynamic_cast<const CommError*>(&error)) {
     try {
-      return store_->get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
+      return get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
     } catch (const CommTimeout&) {
       // No other rank has recorded a failure: this rank is the first.
     }
@@ -117,7 +235,7 @@ std::vector<int> FormationWatch::silent_ranks() {
   store_->set(here_key(rank_), "1");
   store_->set(kQuestionKey, "1");
   try {
-    store_->wait(keys_of_others(here_key), kUntilNoticed);
+    store_->wait(keys_of_others(here_key, all_ranks()), kUntilNoticed);
     return {};
   } catch (const CommTimeout&) {
     std::vector<int> silent;
@@ -128,9 +246,16 @@ std::vector<int> FormationWatch::silent_ranks() {
   }
 }
 
-std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank)) const {
+std::vector<int> FormationWatch::all_ranks() const {
+  std::vector<int> all(static_cast<std::size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+std::vector<std::string> FormationWatch::keys_of_others(std::string (*key)(int rank),
+                                                        const std::vector<int>& ranks) const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size_; ++rank) {
+  for (const int rank : ranks) {
     if (rank != rank_) keys.push_back(key(rank));
   }
   return keys;
@@ -144,13 +269,12 @@ std::string FormationWatch::record(const Error& error) {
       fmt::format("{}{}{}", late ? kLate : kLost, is_of_ranks ? "" : fmt::format("rank {}: ", rank_), error.what()));
 }
 
-void FormationWatch::let_others_hear() {
-  store_->set(heard_key(rank_), "");
-  if (!waits_for_others_) return;
+void FormationWatch::confirm_failure(const std::vector<int>& ranks) {
   try {
-    store_->wait(keys_of_others(heard_key), kUntilHeard);
-  } catch (const CommTimeout&) {
-    // The other rank is busy elsewhere and does not wait for this rank.
+    store_->set(heard_key(rank_), "");
+    if (waits_for_others_) store_->wait(keys_of_others(heard_key, ranks), kUntilHeard);
+  } catch (const CommError&) {
+    // The store has ended, or a rank is busy elsewhere and does not wait for this rank.
   }
 }
 
@@ -159,7 +283,7 @@ void FormationWatch::explain(const Error& error) {
   std::string first;
   try {
     first = find_first(error);
-    let_others_hear();
+    confirm_failure(all_ranks());
   } catch (const CommError&) {  // the store's holder has ended, which explains any failure of this rank
     if (first.empty() && follows) throw;
   } catch (const Error&) {
@@ -172,7 +296,7 @@ void FormationWatch::explain(const Error& error) {
 void FormationWatch::pass_on(const Error& error) {
   try {
     record(error);
-    let_others_hear();
+    confirm_failure(all_ranks());
   } catch (const Error&) {
     // The store has ended: no rank waits for its keys.
   }
@@ -182,38 +306,29 @@ void FormationWatch::finish() {
   finished_.store(true, std::memory_order_release);
   if (will_) will_->cancel();
   will_ = nullptr;
-}
-
-// --- the alarm ------------------------------------------------------------------------------------------------------
-
-FormationAlarm::FormationAlarm(FormationWatch* watch, Callback<void()> on_failure)
-    : watch_(watch), on_failure_(std::move(on_failure)) {
-  if (watch_) thread_ = std::thread([this] { run(); });
-}
-
-FormationAlarm::~FormationAlarm() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+  try {
+    if (records_processes_) store_->delete_key(process_key(rank_));
+  } catch (const Error&) {
+    // The other ranks cannot read the key either.
   }
-  stop_.notify_one();
-  thread_.join();
 }
 
-void FormationAlarm::run() {
-  std::unique_lock lock(mutex_);
-  for (bool failed = false; !failed;) {
-    if (stop_.wait_for(lock, 2 * kBetweenQuestions, [this] { return stopping_; })) return;
-    lock.unlock();
-    try {
-      failed = !watch_->failure().empty();
-    } catch (const Error&) {  // the store has ended, so the group has failed
-      failed = true;
+std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure) {
+  if (!watch) return {};
+  return std::jthread([watch, on_failure = std::move(on_failure)](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    for (std::unique_lock lock(mutex);;) {
+      stopped.wait_for(lock, stop, 2 * kBetweenQuestions, [] { return false; });
+      if (stop.stop_requested()) return;
+      try {
+        if (watch->failure().empty()) continue;
+      } catch (const Error&) {
+        // The store has ended, so the group has failed.
+      }
+      return on_failure();
     }
-    if (failed) on_failure_();
-    lock.lock();
-  }
+  });
 }
 
 }  // namespace lockstep::parallel

@@ -2,13 +2,17 @@
 //
 // Before the other ranks depend on a rank, the rank leaves a last-will entry: if the rank ends, the store sets the key
 // `failure` unless the key exists. A rank that fails first reads `failure` for the end of another rank, and records
-// its own error only if there is none. So all ranks throw the first cause, however many connections it has broken. Not
-// installed.
+// its own error only if there is none. So all ranks throw the first cause, however many connections it has broken.
+//
+// A FileStore, or a store of the user, may not notice the end of a process. Over such a store each rank records its
+// process, and the ranks that wait check whether the processes on their host exist. They set the keys of a rank that
+// has ended as its last-will entry would. Not installed.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -22,16 +26,35 @@
 
 namespace lockstep::parallel {
 
+// First character of an outcome that is an error; the error text follows.
+inline constexpr char kLost = 'L', kLate = 'T';
+[[noreturn]] void raise_outcome(const std::string& outcome);
+
+// "rank 1", "ranks 1, 2 and 5".
+std::string list_ranks(const std::vector<int>& ranks);
+
+// The boot of this host and one namespace of this process, such as "net" or "pid". Empty, with errno set, if either
+// cannot be read.
+std::string namespace_id(const char* kind);
+// Identifies a process of this host among those of all hosts: its id, start time, boot and pid namespace. Empty if
+// /proc cannot be read.
+std::string process_identity(pid_t process);
+// Whether another process of this host and pid namespace has ended. False if that cannot be found out.
+bool has_ended(const std::string& identity);
+
 class FormationWatch {
  public:
-  // The keys that the last-will entry of `rank` must set, in addition to the caller's keys.
-  static std::vector<std::string> keys_of(int rank);
+  // `store` is used for this group alone; `where` begins the message about a rank that ends. With `waits_for_others`,
+  // after a failure the rank stays until the others have received the reason. This is for a rank that holds the store,
+  // and for a store that is treated as one of an earlier run once it has no users.
+  FormationWatch(std::shared_ptr<Store> store, std::string where, int rank, int size, bool waits_for_others);
 
-  // `store` is used for this group alone. `will` sets the keys of this rank; null if the store has no last-will
-  // entries. With `waits_for_others`, after a failure the rank stays until the others have received the reason. This
-  // is for a rank that holds the store, and for a store that is treated as one of an earlier run once it has no users.
-  FormationWatch(std::shared_ptr<Store> store, std::unique_ptr<LastWill> will, int rank, int size,
-                 bool waits_for_others);
+  // Leaves the last-will entry. Call before another rank depends on this one.
+  void begin();
+  // The end of a rank sets this key, too, unless it exists: a registration waits for it.
+  static constexpr const char* kOutcome = "outcome";
+  // Waits until the key exists, and returns its value.
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
 
   // Wraps `store` so that waits end with the reason once the group has failed. After finish() only forwards to
   // `store`.
@@ -47,47 +70,41 @@ class FormationWatch {
   void explain(const Error& error);
   // For a rank whose `error` is the first cause: records it as the reason for the ranks that wait at the store.
   void pass_on(const Error& error);
+  // Confirms that this rank has received the reason. If this rank waits for others, returns after a limited time, or
+  // when all of `ranks` have confirmed it.
+  void confirm_failure(const std::vector<int>& ranks);
   // Call when the group is complete: cancels the last-will entry.
   void finish();
+  std::vector<int> all_ranks() const;
+  bool waits_for_others() const { return waits_for_others_; }
   bool is_finished() const { return finished_.load(std::memory_order_acquire); }
 
  private:
   std::string find_first(const Error& error);
   std::vector<int> silent_ranks();
-  std::vector<std::string> keys_of_others(std::string (*key)(int rank)) const;
+  std::string will_of(int rank, const std::string& process) const;
+  std::vector<std::string> keys_of_others(std::string (*key)(int rank), const std::vector<int>& ranks) const;
   std::string record(const Error& error);
-  void let_others_hear();
+  void check_processes();
 
   std::shared_ptr<Store> store_;
-  std::unique_ptr<LastWill> will_;
+  std::string where_;
   int rank_, size_;
   bool waits_for_others_;
+  std::unique_ptr<LastWill> will_;
+  bool records_processes_ = false;  // the store has no last-will entries
   std::atomic<bool> finished_{false};
-  std::mutex mutex_;  // guards the members below
+  std::mutex mutex_;                    // guards the members below
+  std::vector<std::string> processes_;  // the identities of the ranks' processes; empty: unknown yet
+  std::chrono::steady_clock::time_point next_check_;
   std::string failure_;
   bool is_asked_ = false;  // whether a rank that timed out asked this rank for a reply, and this rank has answered
   std::chrono::steady_clock::time_point looked_;
 };
 
-// Runs a thread for its lifetime that checks whether the group has failed and then calls `on_failure` once: for a
-// library whose waits cannot be ended otherwise. Does nothing if `watch` is null.
-class FormationAlarm {
- public:
-  FormationAlarm(FormationWatch* watch, Callback<void()> on_failure);
-  ~FormationAlarm();
-  FormationAlarm(const FormationAlarm&) = delete;
-  FormationAlarm& operator=(const FormationAlarm&) = delete;
-
- private:
-  void run();
-
-  FormationWatch* watch_;
-  Callback<void()> on_failure_;
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
+// A thread that checks whether the group has failed and then calls `on_failure` once: for a library whose waits cannot
+// be ended otherwise. No thread if `watch` is null.
+std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure);
 
 // A store for keys that ranks need only while they create a group. Forwards to another store and remembers the keys it
 // changed, so that clear() can delete them.

@@ -71,15 +71,15 @@ std::optional<std::string> launcher_job(const Launcher& launcher) {
   return *job + "." + step.value_or("0");
 }
 
-void check_nothing_missing(const Launcher& launcher, const RendezvousOptions& options, bool needs_master) {
+void check_nothing_missing(const Launcher& launcher, const Place& place, bool needs_master) {
   std::string missing, present;
   const auto look = [&](const char* name, bool is_needed) {
     const auto value = environment(name);
     if (value) present += fmt::format("{}{} is {}", present.empty() ? "" : ", ", name, in_quotes(*value));
     if (!value && is_needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
-  look(launcher.rank, options.rank < 0);
-  look(launcher.size, options.world_size < 0);
+  look(launcher.rank, place.rank < 0);
+  look(launcher.size, place.size < 0);
   look("MASTER_ADDR", needs_master);
   look("MASTER_PORT", needs_master);
   LOCKSTEP_CHECK(missing.empty(), "init_process_group: env:// needs {}{}\n{}", missing,
@@ -103,15 +103,27 @@ bool is_on_one_host(const Launcher& launcher, int size) {
   return true;
 }
 
-JobId hash_job(const std::string& text) {
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  return {hash.low64, hash.high64};
+// Sets the socket's name and the job's id from the address and `job`. On one host the address is only a name; no
+// process listens on the port.
+void set_socket(Place& place, const std::string& job) {
+  const std::string name = place.address + "\n" + place.store_name;
+  place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
+  const XXH128_hash_t hash = XXH3_128bits(job.data(), job.size());
+  place.job = {hash.low64, hash.high64};
 }
 
 // A port for a SLURM job without MASTER_PORT, derived from its identity: steps and jobs that share a host differ.
 int port_of_job(const std::string& job) {
   constexpr int kFirst = 20000, kSpan = 40000;
   return kFirst + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kSpan);
+}
+
+void check_place(const Place& place) {
+  LOCKSTEP_CHECK(place.size >= 1 && place.size <= kMaxRanks,
+                 "init_process_group: the world size is {}, expected 1 to {}", place.size, kMaxRanks);
+  LOCKSTEP_CHECK(place.rank >= 0 && place.rank < place.size,
+                 "init_process_group: the rank is {}, expected 0 to {} (world size {})", place.rank, place.size - 1,
+                 place.size);
 }
 
 // Sets the endpoint where rank 0 serves the store of ranks on several hosts.
@@ -147,25 +159,17 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address == "[::1]" || address.starts_with("127.");
 }
 
-void check_place(int rank, int size) {
-  LOCKSTEP_CHECK(size >= 1 && size <= kMaxRanks, "init_process_group: the world size is {}, expected 1 to {}", size,
-                 kMaxRanks);
-  LOCKSTEP_CHECK(rank >= 0 && rank < size, "init_process_group: the rank is {}, expected 0 to {} (world size {})", rank,
-                 size - 1, size);
-}
-
 Place place_from_environment(const RendezvousOptions& options) {
   const Launcher& launcher = find_launcher();
   const auto size = environment(launcher.size), rank = environment(launcher.rank);
   const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
 
-  Place place;
-  place.size = options.world_size;
+  Place place = read_url(options);
   if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
   const bool is_alone = place.size == 1;  // a single rank needs no rendezvous
-  check_nothing_missing(launcher, options, !is_alone && (launcher.needs_master || (!job && !port)));
-  place.rank = options.rank >= 0 ? options.rank : to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
-  check_place(place.rank, place.size);
+  check_nothing_missing(launcher, place, !is_alone && (launcher.needs_master || (!job && !port)));
+  if (place.rank < 0) place.rank = to_number(*rank, launcher.rank, 0, kMaxRanks - 1);
+  check_place(place);
   if (is_alone) return place;
 
   const std::string run = fmt::format("run {} restart {} job {}", environment("TORCHELASTIC_RUN_ID").value_or("none"),
@@ -174,8 +178,6 @@ Place place_from_environment(const RendezvousOptions& options) {
   if (!place.is_one_host) {
     find_master(place, launcher, job);
     place.job_text = run;
-    place.store_name = options.group_name;
-    place.authenticate = options.authenticate;
     return place;
   }
   if (port) {
@@ -185,15 +187,8 @@ Place place_from_environment(const RendezvousOptions& options) {
   } else {
     place.address = fmt::format("{} job {}", launcher.name, *job);
   }
-  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
+  set_socket(place, environment("LOCKSTEP_JOB_TOKEN").value_or("") + "\n" + run);
   return place;
-}
-
-// On one host the address is only a name; no process listens on the port.
-void set_socket(Place& place, const RendezvousOptions& options, const std::string& job) {
-  const std::string name = place.address + "\n" + options.group_name;
-  place.socket = fmt::format("lockstep-{}-{:016x}", ::geteuid(), XXH3_64bits(name.data(), name.size()));
-  place.job = hash_job(job);
 }
 
 // --- other URLs -----------------------------------------------------------------------------------------------------
@@ -206,7 +201,7 @@ int to_number(const RendezvousOptions& options, const char* what, const std::str
 }
 
 // "rank=0&world_size=2".
-void read_query(const RendezvousOptions& options, const std::string& query, Url& url) {
+void read_query(const RendezvousOptions& options, const std::string& query, Place& place) {
   for (std::size_t begin = 0; begin < query.size();) {
     const std::size_t end = std::min(query.find('&', begin), query.size());
     const std::string part = query.substr(begin, end - begin);
@@ -215,61 +210,51 @@ void read_query(const RendezvousOptions& options, const std::string& query, Url&
     LOCKSTEP_CHECK(name == "rank" || name == "world_size",
                    "init_process_group: init_method {}: unknown {}; expected rank=... and world_size=...",
                    in_quotes(options.init_method), in_quotes(name));
-    int& number = name == "rank" ? url.rank : url.world_size;
+    int& number = name == "rank" ? place.rank : place.size;
     if (number < 0) number = to_number(options, name.c_str(), value, 0, kMaxRanks);
     begin = end + 1;
   }
 }
 
-void read_host(const RendezvousOptions& options, const std::string& text, Url& url) {
+void read_host(const RendezvousOptions& options, const std::string& text, Place& place) {
   const std::size_t colon = text.rfind(':');
   LOCKSTEP_CHECK(colon != std::string::npos && colon > 0 && text.find(']', colon) == std::string::npos,
                  "init_process_group: init_method {}: expected tcp://host:port", in_quotes(options.init_method));
-  url.host = text.substr(0, colon);
-  if (url.host.starts_with('[') && url.host.ends_with(']')) url.host = url.host.substr(1, url.host.size() - 2);
-  url.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
+  place.host = text.substr(0, colon);
+  if (place.host.starts_with('[') && place.host.ends_with(']'))
+    place.host = place.host.substr(1, place.host.size() - 2);
+  place.port = to_number(options, "the port", text.substr(colon + 1), 1, 65535);
 }
 
 }  // namespace
 
-Url read_url(const RendezvousOptions& options) {
+Place read_url(const RendezvousOptions& options) {
   const std::string& text = options.init_method;
   const std::size_t colon = text.find("://");
-  Url url{.scheme = text.substr(0, colon), .rank = options.rank, .world_size = options.world_size};
-  const bool is_known = url.scheme == "env" || url.scheme == "tcp" || url.scheme == "file" || url.scheme == "mpi";
-  LOCKSTEP_CHECK(colon != std::string::npos && is_known,
-                 "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
-                 in_quotes(text));
+  Place place{.rank = options.rank,
+              .size = options.world_size,
+              .scheme = text.substr(0, colon),
+              .store_name = options.group_name,
+              .authenticate = options.authenticate};
+  const std::string& scheme = place.scheme;
+  LOCKSTEP_CHECK(
+      colon != std::string::npos && (scheme == "env" || scheme == "tcp" || scheme == "file" || scheme == "mpi"),
+      "init_process_group: init_method {} is none of env://, tcp://host:port, file:///path and mpi://",
+      in_quotes(text));
   const std::string rest = text.substr(colon + 3);
   const std::size_t query = std::min(rest.find('?'), rest.size());
-  const std::string place = rest.substr(0, query);
-  read_query(options, rest.substr(std::min(query + 1, rest.size())), url);
-  if (url.scheme == "tcp") read_host(options, place, url);
-  if (url.scheme == "file") {
-    LOCKSTEP_CHECK(place.starts_with('/'),
+  const std::string target = rest.substr(0, query);
+  read_query(options, rest.substr(std::min(query + 1, rest.size())), place);
+  if (scheme == "tcp") {
+    read_host(options, target, place);
+  } else if (scheme == "file") {
+    LOCKSTEP_CHECK(target.starts_with('/'),
                    "init_process_group: init_method {}: expected file:///path, an absolute path", in_quotes(text));
-    url.path = place;
+    place.path = target;
+  } else {
+    LOCKSTEP_CHECK(target.empty(), "init_process_group: init_method {}: nothing may follow {}://", in_quotes(text),
+                   scheme);
   }
-  if (url.scheme == "env" || url.scheme == "mpi")
-    LOCKSTEP_CHECK(place.empty(), "init_process_group: init_method {}: nothing may follow {}://", in_quotes(text),
-                   url.scheme);
-  return url;
-}
-
-Place place_from_url(const RendezvousOptions& options, const Url& url) {
-  LOCKSTEP_CHECK(url.rank >= 0 && url.world_size >= 0,
-                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 after the port)",
-                 in_quotes(options.init_method));
-  check_place(url.rank, url.world_size);
-  Place place{.rank = url.rank, .size = url.world_size};
-  place.is_one_host = is_loopback(url.host);
-  place.host = url.host;
-  place.port = url.port;
-  place.port_name = fmt::format("port {} of {}", url.port, url.host);
-  place.authenticate = options.authenticate;
-  place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : url.host, url.port);
-  place.store_name = options.group_name;
-  set_socket(place, options, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
   return place;
 }
 
@@ -326,17 +311,16 @@ void check_same_backend(const std::vector<Shared>& all) {
   }
 }
 
-}  // namespace
-
+// Asks MPI, which this call initialises. Without an address if the backend needs no store.
 Place place_from_mpi(const RendezvousOptions& options) {
   const BackendModule& mpi = backend_module("mpi");
-  Place place;
+  Place place = read_url(options);
+  const int given_rank = place.rank, given_size = place.size;
   mpi.place(&place.rank, &place.size);
-  LOCKSTEP_CHECK(
-      (options.rank < 0 || options.rank == place.rank) && (options.world_size < 0 || options.world_size == place.size),
-      "init_process_group: .rank is {} and .world_size is {}, but MPI says rank {} of {}\n"
-      "Leave them out with mpi://, and start the program with mpirun -np",
-      options.rank, options.world_size, place.rank, place.size);
+  LOCKSTEP_CHECK((given_rank < 0 || given_rank == place.rank) && (given_size < 0 || given_size == place.size),
+                 "init_process_group: .rank is {} and .world_size is {}, but MPI says rank {} of {}\n"
+                 "Leave them out with mpi://, and start the program with mpirun -np",
+                 given_rank, given_size, place.rank, place.size);
   if (place.size == 1) return place;
   Shared own = place.rank == 0 && options.backend != "mpi" ? draw() : Shared();
   put(own.backend, options.backend);
@@ -350,10 +334,33 @@ Place place_from_mpi(const RendezvousOptions& options) {
   place.port = shared.port;
   place.port_name = fmt::format("port {} of {}, which was free when MPI's rank 0 chose it", shared.port, shared.host);
   place.token = shared.token;
-  place.authenticate = options.authenticate;
   place.job_text = fmt::format("MPI job {}", shared.job);
   place.address = place.is_one_host ? place.job_text : fmt::format("{}:{}", place.host, place.port);
-  set_socket(place, options, place.token);
+  set_socket(place, place.token);
+  return place;
+}
+
+}  // namespace
+
+// --- all ------------------------------------------------------------------------------------------------------------
+
+Place find_place(const RendezvousOptions& options) {
+  Place place{.rank = options.rank, .size = options.world_size};
+  if (!options.store) place = read_url(options);
+  if (place.scheme == "env") return place_from_environment(options);
+  if (place.scheme == "mpi") return place_from_mpi(options);
+  LOCKSTEP_CHECK(!options.store || (place.rank >= 0 && place.size >= 0),
+                 "init_process_group: with .store, .rank and .world_size must be given, too (they are {} and {})",
+                 place.rank, place.size);
+  LOCKSTEP_CHECK(place.rank >= 0 && place.size >= 0,
+                 "init_process_group: {} needs .rank and .world_size (or ?rank=0&world_size=2 after the {})",
+                 in_quotes(options.init_method), place.scheme == "tcp" ? "port" : "path");
+  check_place(place);
+  if (place.scheme != "tcp") return place;
+  place.is_one_host = is_loopback(place.host);
+  place.port_name = fmt::format("port {} of {}", place.port, place.host);
+  place.address = fmt::format("{}:{}", place.is_one_host ? "127.0.0.1" : place.host, place.port);
+  set_socket(place, environment("LOCKSTEP_JOB_TOKEN").value_or(""));
   return place;
 }
 

@@ -44,6 +44,7 @@ class ListedStore final : public ls::parallel::Store {
 // where their ranks are, stays in the store.
 inline void check_no_keys_left(const ls::parallel::InitOptions& options, ListedStore& store) {
   const Group group = ls::parallel::init_process_group(options);
+  group->barrier();  // every rank has deleted its keys of the formation
   const std::set<std::string> before = store.keys();
   for (const std::string& key : before) CHECK_MESSAGE((contains(key, "/rendezvous/") || contains(key, "/host/")), key);
   group->barrier();

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/parallel/comm/peer_watch_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
 #include "tests/support/testing.h"
 
@@ -111,11 +112,7 @@ TEST_CASE("a rank whose store's holder has ended knows that no further message c
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) pause();
-  const std::string own = [&] {
-    const par::PeerWatch watch({.rank = 1, .size = 2, .store = store}, [] {});
-    return store->get("watch/process/1");
-  }();
-  store->set("watch/process/0", std::to_string(child) + own.substr(own.find('/')));
+  store->set("watch/process/0", par::process_identity(child));
   Watched b(1, 2, store);
   b.watch().remember_holder();
   const auto pass_beats = [&](int count) {  // each heartbeat asks the store

@@ -135,7 +135,7 @@ TEST_CASE("init_method is read, or refused by the part that is wrong") {
   CHECK(read("tcp://node7:29500?rank=3&world_size=4").rank == 3);
   CHECK(read("tcp://[::1]:29500").host == "::1");
   CHECK(read("file:///tmp/x?world_size=2").path == "/tmp/x");
-  CHECK(read("file:///tmp/x?world_size=2").world_size == 2);
+  CHECK(read("file:///tmp/x?world_size=2").size == 2);
   CHECK(par::read_url({.init_method = "tcp://a:1?rank=3", .rank = 1}).rank == 1);  // options come first
   const auto text = [&](const std::string& method) { return error_of<E>([&] { read(method); }); };
   for (const char* method : {"", "tcp", "http://x", "tcp:/x:1"}) {

@@ -112,7 +112,7 @@ void check_rendezvous(const ProxyPlan& plan) {
                            .job_text = "job",
                            .token = kToken};
     has_met[rank] = succeeds(plan, [&] {
-      const par::Rendezvous here = par::meet(place, timeout);
+      const par::Rendezvous here = par::meet_at_endpoint({.timeout = timeout}, place);
       here.store->set("from " + std::to_string(rank), std::to_string(rank));
       if (rank == 1) return;
       const std::string got = here.store->get("from 1", timeout);

@@ -39,7 +39,7 @@ inline void sweep_kill_points(const std::string& backend, int otherwise) {
   const int stride = from_environment("LOCKSTEP_KILL_STRIDE", otherwise);
   sweep_points({.backend = backend}, stride);
   if (stride > 1) return;
-  for (const char* method : {"tcp", "hosts"}) sweep_points({.backend = backend, .method = method}, stride);
+  for (const char* method : {"tcp", "hosts", "file"}) sweep_points({.backend = backend, .method = method}, stride);
 }
 
 // Each trial with a stopped rank takes the whole timeout, so the default stride is large.
@@ -56,8 +56,8 @@ inline void run_random_kills(const std::string& backend, int otherwise) {
   for (int i = 0; i < 3; ++i) run_kill_trial({.backend = backend}, whole);  // without a victim
   for (int seed = first; seed < first + trials; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
-    constexpr const char* kMethods[] = {"env", "tcp", "hosts"};
-    KillTrial trial{.backend = backend, .method = kMethods[random() % 3]};
+    constexpr const char* kMethods[] = {"env", "tcp", "hosts", "file"};
+    KillTrial trial{.backend = backend, .method = kMethods[random() % 4]};
     trial.size = 3 + static_cast<int>(random() % 2);
     trial.victim = static_cast<int>(random() % static_cast<unsigned>(trial.size));
     trial.phase = static_cast<JobPhase>(1 + random() % 6);

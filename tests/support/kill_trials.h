@@ -26,6 +26,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <regex>
@@ -43,7 +44,7 @@ inline const char* name(JobPhase phase) {
 }
 
 struct KillTrial {
-  std::string backend = "shm", method = "env";  // env, tcp, or hosts: TLS, as ranks of several hosts
+  std::string backend = "shm", method = "env";  // env, tcp, file, or hosts: TLS, as ranks of several hosts
   int size = 3, victim = 0;
   int point = 0;                      // the victim ends before this call; 0: at a random moment
   JobPhase phase = JobPhase::kStart;  // the random moment: the phase of the victim, ...
@@ -99,11 +100,16 @@ inline std::set<int> blamed_ranks(std::string text) {
   return blamed;
 }
 
+inline std::filesystem::path store_file(const std::string& group) {
+  return std::filesystem::current_path() / ("store " + group);
+}
+
 inline ls::parallel::InitOptions options_of(const KillTrial& trial, int rank, const std::string& group, int port) {
   ls::parallel::InitOptions options{
       .backend = trial.backend, .timeout = trial.timeout, .world_size = trial.size, .rank = rank, .group_name = group};
   options.authenticate = false;
   if (trial.method == "tcp") options.init_method = "tcp://127.0.0.1:" + std::to_string(port);
+  if (trial.method == "file") options.init_method = "file://" + store_file(group).string();
   if (trial.method == "hosts") {
     const std::string port_text = std::to_string(port);
     for (const auto& [variable, value] :
@@ -257,6 +263,7 @@ inline void run_kill_trial(const KillTrial& trial, KillTally& tally) {
   for (int rank = 0; rank < trial.size && !is_void; ++rank) {
     if (rank != trial.victim) judge(trial, board, rank, hung[static_cast<std::size_t>(rank)], tally);
   }
+  std::filesystem::remove(store_file(group));
   board.~TrialBoard();
   munmap(memory, sizeof(TrialBoard));
 }

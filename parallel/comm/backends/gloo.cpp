@@ -207,7 +207,7 @@ class GlooTransport final : public Transport {
     data_ = make_mesh(device);
     results_ = make_mesh(second_device);
     news_ = make_mesh(device);
-    const FormationAlarm alarm(place.watch.get(), [this] {
+    const std::jthread alarm = formation_alarm(place.watch.get(), [this] {
       for (const auto& mesh : {data_, results_, news_}) mesh->abort();
     });
     for (const auto& [mesh, name] : {std::pair{data_, "data"}, {results_, "results"}, {news_, "news"}}) {
