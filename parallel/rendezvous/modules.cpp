@@ -1,6 +1,5 @@
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 
-#include <map>
 #include <mutex>
 
 #include "lockstep/tensor/check_internal.h"
@@ -22,8 +21,9 @@ struct Known {
   const char* name;
   const char* fix;
   BackendEntry* linked;  // null: the module is a separate file
+  const BackendModule* opened = nullptr;
 };
-constexpr Known kKnown[] = {
+Known known_backends[] = {
 #define LOCKSTEP_BACKEND_MODULE(name, fix) {#name, fix, nullptr},
 #define LOCKSTEP_LINKED_BACKEND(name, fix) {#name, fix, lockstep_backend_##name},
 #include "backend_modules.def"
@@ -31,20 +31,13 @@ constexpr Known kKnown[] = {
 #undef LOCKSTEP_LINKED_BACKEND
 };
 
-const Known* find(std::string_view name) {
-  for (const Known& known : kKnown) {
+std::mutex opening;  // guards Known::opened
+
+Known* find(std::string_view name) {
+  for (Known& known : known_backends) {
     if (name == known.name) return &known;
   }
   return nullptr;
-}
-
-struct Opened {
-  std::mutex mutex;
-  std::map<std::string, const BackendModule*> modules;
-};
-Opened& opened() {
-  static Opened instance;
-  return instance;
 }
 
 BackendEntry* open_entry(const Known& known) {
@@ -64,26 +57,25 @@ bool is_backend_module(std::string_view name) { return find(name) != nullptr; }
 
 std::string backend_module_names() {
   std::string names;
-  for (const Known& known : kKnown) {
-    const bool is_last = &known == std::end(kKnown) - 1;
+  for (const Known& known : known_backends) {
+    const bool is_last = &known == std::end(known_backends) - 1;
     names += fmt::format("{}{}", names.empty() ? "" : is_last ? " and " : ", ", known.name);
   }
   return names;
 }
 
 const BackendModule& backend_module(std::string_view name) {
-  const Known* const known = find(name);
+  Known* const known = find(name);
   LOCKSTEP_CHECK(known, "init_process_group: there is no backend '{}'", name);
-  const std::lock_guard lock(opened().mutex);
-  const BackendModule*& module = opened().modules[known->name];
-  if (module) return *module;
+  const std::lock_guard lock(opening);
+  if (known->opened) return *known->opened;
   BackendEntry* const entry = known->linked ? known->linked : open_entry(*known);
   const BackendModule* const offered = entry();
   if (std::string(offered->version) != LOCKSTEP_VERSION)
     throw NotBuilt(
         fmt::format("init_process_group: the module of backend '{}' was built for Lockstep {}, the library is {}", name,
                     offered->version, LOCKSTEP_VERSION));
-  return *(module = offered);
+  return *(known->opened = offered);
 }
 
 }  // namespace lockstep::parallel

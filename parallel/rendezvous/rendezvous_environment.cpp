@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -202,9 +203,8 @@ int to_number(const RendezvousOptions& options, const char* what, const std::str
 
 // "rank=0&world_size=2".
 void read_query(const RendezvousOptions& options, const std::string& query, Place& place) {
-  for (std::size_t begin = 0; begin < query.size();) {
-    const std::size_t end = std::min(query.find('&', begin), query.size());
-    const std::string part = query.substr(begin, end - begin);
+  std::istringstream parts(query);
+  for (std::string part; std::getline(parts, part, '&');) {
     const std::size_t equal = std::min(part.find('='), part.size());
     const std::string name = part.substr(0, equal), value = part.substr(std::min(equal + 1, part.size()));
     LOCKSTEP_CHECK(name == "rank" || name == "world_size",
@@ -212,7 +212,6 @@ void read_query(const RendezvousOptions& options, const std::string& query, Plac
                    in_quotes(options.init_method), in_quotes(name));
     int& number = name == "rank" ? place.rank : place.size;
     if (number < 0) number = to_number(options, name.c_str(), value, 0, kMaxRanks);
-    begin = end + 1;
   }
 }
 
@@ -265,7 +264,7 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-// --- mpi:// ---------------------------------------------------------------------------------------------------------
+// --- mpi:// ----------------------------------------------------------------------------------------------------------
 
 // init_method "mpi://": MPI provides rank and size. The backend mpi needs nothing else; the other backends use a
 // store, whose address, job and token rank 0 draws and MPI broadcasts.
@@ -342,7 +341,7 @@ Place place_from_mpi(const RendezvousOptions& options) {
 
 }  // namespace
 
-// --- all ------------------------------------------------------------------------------------------------------------
+// --- every init_method -----------------------------------------------------------------------------------------------
 
 Place find_place(const RendezvousOptions& options) {
   Place place{.rank = options.rank, .size = options.world_size};
