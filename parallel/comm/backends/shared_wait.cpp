@@ -251,9 +251,14 @@ void SharedGroup::fail_if_gone(const Call& call, int rank) {
     const std::string lost = departure(r) == Departure::kNone ? memory_->lost(r) : "";
     if (!lost.empty()) fail(Poison::kLost, r, fmt::format("{}: rank {} is gone: {}", call.describe(), r, lost));
   };
-  fail_if_ended(rank);
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) fail_if_ended(r);
+  // A rank that has started an operation leaves before it ends, unless it is killed. A rank that has not may have failed
+  // while it joined the group, because another one was killed.
+  const auto has_joined = [&](int r) { return control_.arrival(0, r).sequence.load(std::memory_order_acquire) > 0; };
+  for (const bool joined : {true, false}) {
+    if (has_joined(rank) == joined) fail_if_ended(rank);
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_ && has_joined(r) == joined) fail_if_ended(r);
+    }
   }
   if (how == Departure::kByError) {
     const auto now = Deadline::Clock::now();
