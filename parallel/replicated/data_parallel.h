@@ -33,10 +33,10 @@ class DataParallel : public TrainingStep<DataParallel> {
   DataParallel& operator=(const DataParallel&) = delete;
 
   /// Forward on all devices at once. Samples are split as evenly as possible; a batch of fewer samples than devices
-  /// uses one device for each sample. The results are gathered, in order, on the output device. Backward
-  /// from the results runs each replica's part on its own thread; after the DataParallel is destroyed, one part after
-  /// another on the calling thread. Gradients flow only through the tensor that forward returns. An exception names
-  /// the replica and its device.
+  /// uses one device for each sample. The results are gathered, in order, on the output device. Backward from the
+  /// results runs each replica's part on its own thread; the first one's, and after the DataParallel is destroyed all
+  /// parts one after another, on the calling thread. Gradients flow only through the tensor that forward returns. An
+  /// exception names the replica and its device.
   Tensor operator()(const Tensor& x);
   /// Calls the module's forward_inputs. Throws InvalidArgument if the inputs have different numbers of samples.
   Tensor operator()(const std::vector<Tensor>& inputs);
@@ -45,7 +45,8 @@ class DataParallel : public TrainingStep<DataParallel> {
   /// The traffic between devices. `from` and `to` are positions in `devices`; devices.size() stands for every other
   /// device (an output device, or the device of the inputs).
   TrafficStats& traffic();
-  // backward(x, y, loss_fn): see step.h. Forward, loss and backward of a replica run on its own thread.
+  // backward(x, y, loss_fn): see step.h. Forward, loss and backward of a replica run on its own thread,
+  // those of the first one on the calling thread.
 
  private:
   friend class TrainingStep<DataParallel>;

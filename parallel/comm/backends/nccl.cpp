@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
-#include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
@@ -22,6 +21,7 @@
 #include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/file_internal.h"
 #include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/spin_internal.h"
 
 namespace lockstep::parallel::nccl {
 namespace {
@@ -247,7 +247,7 @@ bool NcclGroup::poll(NcclWork& work) {
 void NcclGroup::wait(NcclWork& work) {
   compute_stream(communicator_->device());
   Deadline deadline(timeout_);
-  Spin spin(kSpins);
+  Spin spin(kSpins, /*yields=*/true);
   while (!look(work)) {
     if (spin.next()) continue;
     if (communicator_->watch().is_orphaned())

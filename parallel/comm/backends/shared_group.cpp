@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::size_t kArenaStep = 256 * 1024;  // memory is reserved in steps of this
 constexpr std::uint64_t kStagedPlace = ~std::uint64_t{0};
-constexpr int kSpins = 2000;  // about 20 us: a running peer arrives within them, a descheduled one may take long
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -39,7 +38,7 @@ SharedGroup::SharedGroup(const InitOptions& options, const Rendezvous& place, st
                          std::shared_ptr<Segment> control)
     : Backend(place), timeout_(options.timeout), memory_(std::move(memory)),
       // With more ranks than cores a spinning rank would occupy the core that the awaited rank needs.
-      spins_(place.size <= memory_->cores() ? kSpins : 0), control_segment_(std::move(control)),
+      spins_(place.size <= memory_->cores() ? Spin::kTurns : 0), control_segment_(std::move(control)),
       control_(control_segment_->base, place.size) {
   arena_ = memory_->arena();
   for (auto& counters : claimed_so_far_) counters.assign(static_cast<std::size_t>(size_), 0);

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/comm/backends/segment_internal.h"
 #include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
+#include "lockstep/tensor/spin_internal.h"
 
 namespace lockstep::parallel {
 
@@ -133,7 +134,7 @@ class SharedGroup final : public Backend {
 // Spins, then sleeps in slices until `is_done`. Calls `look`, a liveness check, after every slice.
 template <class Check, class Look>
 void SharedGroup::wait_until(Check is_done, Look look) {
-  Spin spin(spins_);
+  Spin spin(spins_, /*yields=*/true);
   do {
     if (is_done()) return;
   } while (spin.next());

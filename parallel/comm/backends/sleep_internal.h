@@ -1,45 +1,11 @@
-// Waiting for another rank: a spinning loop, and a sleep that cannot miss its wake-up.
+// Sleeping until another rank changes the shared state, without missing its wake-up.
 #pragma once
-
-#include <sched.h>
 
 #include <chrono>
 
 #include "lockstep/parallel/comm/backends/control_internal.h"
 
 namespace lockstep::parallel {
-
-// A wait that checks again and again, up to `turns` times. Ends earlier if other processes use the cores: each yield
-// then costs a time slice of several milliseconds.
-class Spin {
- public:
-  explicit Spin(int turns) : turns_(turns) {}
-
-  // Pauses before the next check. Returns false if the wait should sleep instead.
-  bool next() {
-    if (turn_ >= turns_) return false;
-    // Yields the core now and then, because the rank that is waited for may need it.
-    if (++turn_ > 200 && turn_ % 50 == 0 && !yield()) return false;
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-    return true;
-  }
-
- private:
-  static constexpr std::chrono::milliseconds kLongest{1};
-
-  // Returns whether the core came back soon.
-  bool yield() {
-    const auto before = std::chrono::steady_clock::now();
-    sched_yield();
-    return std::chrono::steady_clock::now() - before < kLongest;
-  }
-
-  int turns_, turn_ = 0;
-};
 
 // During its lifetime every rank that changes shared state increments `events` and wakes this rank. Check the awaited
 // condition again before `sleep`, which returns immediately if there was an event since construction.

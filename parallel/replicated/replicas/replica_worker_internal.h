@@ -1,70 +1,71 @@
 // A thread that runs tasks for its replica, one at a time. Not installed.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
+#include <cstdint>
 #include <exception>
-#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "lockstep/tensor/callback.h"
+#include "lockstep/tensor/spin_internal.h"
 
 namespace lockstep::parallel {
 
 class ReplicaWorker {
  public:
-  ReplicaWorker() : thread_([this] { loop(); }) {}
+  // `spins`: wait for tasks by spinning before sleeping, which is faster where each thread has a core.
+  explicit ReplicaWorker(bool spins) : turns_(spins ? Spin::kTurns : 0), thread_([this] { loop(); }) {}
   ~ReplicaWorker() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
+    change(State::kStop);
     thread_.join();
   }
   ReplicaWorker(const ReplicaWorker&) = delete;
   ReplicaWorker& operator=(const ReplicaWorker&) = delete;
 
-  // Starts `task`, which must live until `wait` returns.
-  void start(const Callback<void()>* task) {
-    {
-      const std::lock_guard lock(mutex_);
-      task_ = task;
-    }
-    wake_.notify_all();
+  // Starts `body(replica)`. `body` must live until `wait` returns.
+  void start(FunctionRef<void(int replica)>& body, int replica) {
+    body_ = &body;
+    replica_ = replica;
+    change(State::kBusy);
   }
   // Waits for the task. Returns its exception, null if there was none.
   std::exception_ptr wait() {
-    std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return task_ == nullptr; });
+    wait_while(State::kBusy);
     return std::exchange(error_, nullptr);
   }
 
  private:
+  enum class State : std::uint32_t { kIdle, kBusy, kStop };
+
   void loop() {
-    std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return stop_ || task_ != nullptr; });
-      if (stop_) return;
-      const Callback<void()>* const task = task_;
-      lock.unlock();
-      std::exception_ptr error;
+      wait_while(State::kIdle);
+      if (state_.load(std::memory_order_acquire) == State::kStop) return;
       try {
-        (*task)();
+        (*body_)(replica_);
       } catch (...) {
-        error = std::current_exception();
+        error_ = std::current_exception();
       }
-      lock.lock();
-      error_ = error;
-      task_ = nullptr;
-      wake_.notify_all();
+      change(State::kIdle);
+    }
+  }
+  void change(State state) {
+    state_.store(state, std::memory_order_release);
+    state_.notify_one();
+  }
+  void wait_while(State state) const {
+    for (Spin spin(turns_, /*yields=*/false); state_.load(std::memory_order_acquire) == state;) {
+      if (!spin.next()) return state_.wait(state, std::memory_order_acquire);
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  const Callback<void()>* task_ = nullptr;
+  const int turns_;
+  // Hands the members below from one thread to the other.
+  std::atomic<State> state_ = State::kIdle;
+  FunctionRef<void(int replica)>* body_ = nullptr;
+  int replica_ = 0;
   std::exception_ptr error_;
-  bool stop_ = false;
   std::thread thread_;
 };
 

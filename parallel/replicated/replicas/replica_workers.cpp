@@ -18,20 +18,30 @@ namespace {
   }
 }
 
+// Returns the exception of `body`, null if there was none.
+std::exception_ptr run_here(FunctionRef<void(int replica)> body, int replica) {
+  try {
+    body(replica);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 }  // namespace
 
-ReplicaWorkers::ReplicaWorkers(std::size_t count) {
-  for (std::size_t r = 0; r < count; ++r) workers_.push_back(std::make_unique<ReplicaWorker>());
+ReplicaWorkers::ReplicaWorkers(std::size_t replicas) {
+  const bool spins = replicas <= static_cast<std::size_t>(usable_cores());
+  for (std::size_t r = 1; r < replicas; ++r) workers_.push_back(std::make_unique<ReplicaWorker>(spins));
 }
 
 bool ReplicaWorkers::run(FunctionRef<void(int replica)> body, std::span<std::exception_ptr> errors) {
-  const std::unique_lock lock(busy_, std::try_to_lock);
-  if (!lock) return false;
-  std::vector<Callback<void()>> tasks;
-  for (std::size_t r = 0; r < errors.size(); ++r) tasks.emplace_back([&body, r] { body(static_cast<int>(r)); });
-  const TraceSpan span(TraceKind::kWait, "replicas");  // includes the time to wake the threads
-  for (std::size_t r = 0; r < tasks.size(); ++r) workers_[r]->start(&tasks[r]);
-  for (std::size_t r = 0; r < tasks.size(); ++r) errors[r] = workers_[r]->wait();
+  if (busy_.test_and_set(std::memory_order_acquire)) return false;
+  for (std::size_t r = 1; r < errors.size(); ++r) workers_[r - 1]->start(body, static_cast<int>(r));
+  errors[0] = run_here(body, 0);
+  const TraceSpan span(TraceKind::kWait, "replicas");
+  for (std::size_t r = 1; r < errors.size(); ++r) errors[r] = workers_[r - 1]->wait();
+  busy_.clear(std::memory_order_release);
   return true;
 }
 
@@ -43,13 +53,7 @@ void run_replicas(ReplicaWorkers* workers, std::span<const Device> devices, Func
     trace_event(TraceKind::kReplica, "replica", begin, {.id = r});
   };
   if (!workers || !workers->run(traced, errors)) {
-    for (std::size_t r = 0; r < devices.size(); ++r) {
-      try {
-        traced(static_cast<int>(r));
-      } catch (...) {
-        errors[r] = std::current_exception();
-      }
-    }
+    for (std::size_t r = 0; r < devices.size(); ++r) errors[r] = run_here(traced, static_cast<int>(r));
   }
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (errors[r]) rethrow(errors[r], r, devices[r]);

@@ -1,8 +1,8 @@
-// The threads of DataParallel's replicas. Not installed.
+// The threads of DataParallel's replicas: the calling thread for the first one, a worker for each other. Not installed.
 #pragma once
 
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -14,15 +14,15 @@ namespace lockstep::parallel {
 
 class ReplicaWorkers {
  public:
-  explicit ReplicaWorkers(std::size_t count);
+  explicit ReplicaWorkers(std::size_t replicas);
 
   // Calls body(0) to body(errors.size() - 1) at the same time, each on its own thread, and stores their exceptions.
   // Returns false, without a call, while the threads are busy, also with the body that calls this.
   bool run(FunctionRef<void(int replica)> body, std::span<std::exception_ptr> errors);
 
  private:
-  std::mutex busy_;
-  std::vector<std::unique_ptr<ReplicaWorker>> workers_;
+  std::atomic_flag busy_;
+  std::vector<std::unique_ptr<ReplicaWorker>> workers_;  // of replica 1 and the following
 };
 
 // Calls body(0) to body(devices.size() - 1) on the workers or, if `workers` is null or busy, one after another on this
