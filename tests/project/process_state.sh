@@ -9,7 +9,8 @@ list=$SOURCE/tests/project/process_state.txt
 # .tbss hold (.data.rel.ro is constant after start), except the compiler's own: guards, references to the exception
 # routine, section names. Names lose the instruction-set level, and the number that Clang adds to a part of a variable. Of
 # .cu files what nvcc adds to every kernel does not count, nor what CUB keeps for itself: only names of ours, but for the
-# stubs that start kernels. Nor does what fmt keeps in objects of lockstep_launch, which has it compiled in.
+# stubs that start kernels. Nor does what fmt keeps in objects of lockstep_launch, which has it compiled in, nor
+# libstdc++'s table of threads that wait for an atomic.
 grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -t | sed -E 's/( _Z[^ ]*)\.[0-9]+$/\1/' | c++filt | sed -E '
   s/^.*\.dir\/(\.\/)?(.*)\.o: +file format.*/file \2/; t keep
   / \.data\.rel\.ro/ d
@@ -17,7 +18,7 @@ grep "\.o$" "$OBJECTS" | xargs -d "\n" objdump -t | sed -E 's/( _Z[^ ]*)\.[0-9]+
   s/^[0-9a-f]+ .{7} \.(data|bss)[^[:space:]]*[[:space:]]+[0-9a-f]+ +(\.hidden )?/process /; t names
   d
   : names
-  /^[a-z]+ (\.|DW\.ref\.|__tls_guard$|fmt::|guard variable for |vtable |typeinfo |VTT )/ d
+  /^[a-z]+ (\.|DW\.ref\.|__tls_guard$|fmt::|std::__detail::__waiter_pool|guard variable for |vtable |typeinfo |VTT )/ d
   s/\[abi:cxx11\]//g; s/cpu::(native|v[234])::/cpu::/g; s/Eigen_(native|v[234])::/Eigen::/g
   : keep' |
   awk '$1 == "file" {file = $2; next} file ~ /\.cu$/ && !/^[a-z]+ lockstep::/ {next} {kind = $1; sub(/^[a-z]+ /, ""); print kind, file, $0}' | sort -u >found
