@@ -19,7 +19,7 @@ namespace lockstep::parallel {
 
 /// A bucket, as a hook gets it.
 struct GradBucket {
-  std::size_t index = 0;                ///< hooks get buckets in this order, on all ranks; step 2 may have others
+  std::size_t index = 0;                ///< hooks get buckets in this order, on all ranks and in all steps
   bool is_last = false;                 ///< of the step
   Tensor buffer;                        ///< (elements): all gradients, one after another, zeros between them
   std::vector<Tensor> gradients = {};   ///< views of it, with the parameters' shapes; f32 for f16 and bf16 parameters

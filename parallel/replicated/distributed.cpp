@@ -120,7 +120,7 @@ void DistributedDataParallel::State::use(std::unique_ptr<GradientBuckets> planne
 // After the first step: plans buckets by the order in which gradients became ready on rank 0.
 void DistributedDataParallel::State::plan_by_order() {
   knows_order = true;
-  if (buckets->count() < 2) return;  // nothing to gain
+  if (hook || buckets->count() < 2) return;  // a hook may keep state for each bucket; one bucket has nothing to gain
   const Tensor agreed = raw::empty({static_cast<std::int64_t>(order.size())}, {.dtype = kInt64});
   const std::span<std::int64_t> numbers = agreed.span<std::int64_t>();
   std::ranges::copy(order, numbers.begin());

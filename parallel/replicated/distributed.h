@@ -4,8 +4,9 @@
 /// Gradients live in buckets, in the group's communication memory. While backward runs, a bucket whose gradients are
 /// complete is reduced, in the same order on all ranks; when backward returns, every rank's gradients are the mean over
 /// all ranks. The first step records the order in which gradients become ready, and buckets are planned by it from the
-/// second step on. No rank waits for a parameter that another rank did not use: that rank's gradient counts as zero. The
-/// gradient of a parameter that no rank used stays undefined. Several models may share a group, also in one backward.
+/// second step on, unless a communication hook is registered. No rank waits for a parameter that another rank did not
+/// use: that rank's gradient counts as zero. The gradient of a parameter that no rank used stays undefined. Several
+/// models may share a group, also in one backward.
 ///
 /// grad() is a view of a bucket, which the next step overwrites; to keep its values, keep grad().clone(). grad() has no
 /// history; for derivatives of gradients call autograd::grad inside the loss function.

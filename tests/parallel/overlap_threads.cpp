@@ -67,6 +67,22 @@ TEST_CASE("overlap: a layer's bias and weight share a bucket, which goes out bef
   });
 }
 
+TEST_CASE(
+    "overlap: with a communication hook, which may keep state for each bucket, buckets stay those of the first step") {
+  with_group("local", 2, [](const Group& group) {
+    overlap_test::Layers model({2, 1, 0});  // gradients become ready from the first parameter to the last
+    par::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = overlap_test::kOneBucketEach});
+    ddp.register_comm_hook(std::make_shared<par::PowerSgdHook>(par::PowerSgdOptions{.start_iteration = 0}));
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      mean(ddp(ls::ones({4, 128}))).backward();
+      const auto buckets = ddp.stats().buckets;
+      REQUIRE(buckets.size() == 3);
+      CHECK(buckets[0].parameters == std::vector<std::string>{"2.weight"});
+    }
+  });
+}
+
 TEST_CASE("overlap: a group of one communicates nothing") {
   with_group("local", 1, [](const Group& group) {
     overlap_test::Layers model({0, 1, 2});
