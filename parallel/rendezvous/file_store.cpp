@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -36,7 +38,7 @@ constexpr off_t kAccessByte = 0, kUserByte = 1;
 constexpr std::string_view kJoinedKey("\0joined", 7), kLeftKey("\0left", 5);
 
 constexpr std::chrono::microseconds kShortestLockPause{100}, kLongestLockPause{5000};
-constexpr milliseconds kShortestPause{1}, kLongestPause{10};  // between two requests that wait for keys
+constexpr milliseconds kPollWithoutEvents{10};
 constexpr std::chrono::seconds kLeaveDeadline{1};
 
 int set_lock(const Descriptor& file, off_t byte, short type) {
@@ -47,6 +49,26 @@ int set_lock(const Descriptor& file, off_t byte, short type) {
   range.l_len = 1;
   return uninterrupted([&] { return ::fcntl(file.get(), F_OFD_SETLK, &range); });
 }
+
+// Reports writes to a file. The kernel limits these objects per user; without one, the waits end by time alone.
+class FileEvents {
+ public:
+  explicit FileEvents(const Descriptor& file) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    if (events_ && ::inotify_add_watch(events_.get(), path.c_str(), IN_MODIFY | IN_ATTRIB) < 0) events_.reset();
+  }
+  void wait(milliseconds slice) {
+    pollfd ready{events_.get(), POLLIN, 0};  // without events_ the descriptor is -1, which poll ignores
+    const milliseconds time = events_ ? slice : std::min(slice, kPollWithoutEvents);
+    if (::poll(&ready, 1, static_cast<int>(time.count())) <= 0) return;
+    char buffer[4096];
+    while (::read(events_.get(), buffer, sizeof(buffer)) > 0) {
+    }
+  }
+
+ private:
+  Descriptor events_;
+};
 
 }  // namespace
 
@@ -306,7 +328,9 @@ FileStore::~FileStore() {
 std::string FileStore::request(const StoreRequest& request, std::chrono::milliseconds timeout) {
   check_store_request(request);
   Deadline deadline(timeout);
-  for (milliseconds pause = kShortestPause;; pause = std::min(2 * pause, kLongestPause)) {
+  std::optional<FileEvents> events;
+  if (waits_for_keys(request.op)) events.emplace(state_->file);  // first, so that no change is missed
+  for (;;) {
     std::optional<std::string> result, missing;
     state_->use(std::max(deadline.left(), kAttempt), [&](StoreTable& table) {
       result = table.execute(request);
@@ -317,7 +341,7 @@ std::string FileStore::request(const StoreRequest& request, std::chrono::millise
     if (deadline.passed())
       throw CommTimeout(fmt::format("FileStore: {}: no process has set {} within {} ms", state_->path,
                                     in_quotes(*missing), timeout.count()));
-    std::this_thread::sleep_for(std::min(pause, slice));
+    events->wait(slice);
   }
 }
 
