@@ -1,4 +1,4 @@
-// What the files with the public operations share.
+// Names and helpers for the files with the public operations.
 #pragma once
 
 #include "lockstep/autograd/functions.h"

@@ -1,4 +1,4 @@
-// What the steps of all optimizers share. Not installed.
+// Helpers for the steps of all optimizers: gradients, and lists of parameters to update. Not installed.
 #pragma once
 
 #include <array>

@@ -13,7 +13,7 @@ class Spin {
  public:
   static constexpr int kTurns = 2000;  // about 20 us: a running peer that is about to finish does so within them
 
-  explicit Spin(int turns, bool yields) : turns_(turns), yields_(yields) {}
+  Spin(int turns, bool yields) : turns_(turns), yields_(yields) {}
 
   // Pauses before the next check. Returns false if the wait should sleep instead.
   bool next() {
