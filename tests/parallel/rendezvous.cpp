@@ -165,22 +165,23 @@ TEST_CASE("a rank that was started twice is named with both processes, to all ra
 
 TEST_CASE("a late second rank is refused, and the job goes on") {
   const std::string port = fresh_port();
-  check_processes(2, [&](int rank) {
-    set_torchrun(port, rank, 2);
-    par::Rendezvous here = join();
-    if (rank == 0) {
-      const pid_t own = getpid();
-      for (const ExitStatus& result : run_processes(2, [&](int late) {
-             set_torchrun(port, late, 2);
-             join();
-           })) {
-        INFO(result.to_string());
-        CHECK(result.code == 1);
-        CHECK(result.error.find("was started twice: as process ") != std::string::npos);
-      }
-      here.store->set("pid", std::to_string(own));
+  const Mailbox together, refused;
+  check_processes(4, [&](int process) {
+    set_torchrun(port, process % 2, 2);
+    if (process >= 2) {
+      together.receive();
+      const std::string error = error_of<ls::Error>([] { join(); });
+      refused.send(process);
+      CHECK_MESSAGE(contains(error, "was started twice: as process "), error);
+      return;
     }
-    here.store->get("pid");
+    par::Rendezvous here = join();
+    if (process == 0) {
+      for (const int late : {2, 3}) together.send(late);
+      for (int i = 0; i < 2; ++i) refused.receive();
+      here.store->set("refused", "");
+    }
+    here.store->get("refused");
     check_together(here);
     leave_together(here);
   });
@@ -248,31 +249,36 @@ TEST_CASE("the death of rank 0 is noticed at once by those who wait") {
 
 TEST_CASE("another job on the same address is named, and not disturbed") {
   const std::string port = fresh_port();
-  check_processes(2, [&](int rank) {
-    set_torchrun(port, rank, 2);
-    setenv("LOCKSTEP_JOB_TOKEN", "one", 1);
-    par::Rendezvous here = join();
-    if (rank == 0) {
-      for (const ExitStatus& result : run_processes(3, [&](int other) {
-             setenv("RANK", std::to_string(other % 2).c_str(), 1);
-             if (other < 2) setenv("LOCKSTEP_JOB_TOKEN", "two", 1);
-             if (other == 2) setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
-             join();
-           })) {
-        INFO(result.to_string());
-        CHECK(result.code == 1);
-        CHECK(result.error.find("another job uses this address: process ") != std::string::npos);
-        CHECK(result.error.find("one") == std::string::npos);
-      }
-      const auto results = run_processes(1, [&](int) {
+  const Mailbox together, refused;
+  check_processes(6, [&](int process) {
+    set_torchrun(port, process % 2, 2);
+    set_variable("LOCKSTEP_JOB_TOKEN", "one");
+    if (process >= 2) {
+      together.receive();
+      std::string expected = "another job uses this address: process ";
+      if (process <= 3) set_variable("LOCKSTEP_JOB_TOKEN", "two");
+      if (process == 4) set_variable("TORCHELASTIC_RESTART_COUNT", "1");
+      if (process == 5) {
         set_torchrun(port, 2, 5);
-        setenv("LOCKSTEP_JOB_TOKEN", "one", 1);
-        join();
-      });
-      INFO(results[0].to_string());
-      CHECK(contains(results[0].error, "ranks disagree about the number of ranks: rank "));
-      CHECK(contains(results[0].error, ") has 2, rank 2 (process "));
-      CHECK(contains(results[0].error, ") has 5\nGive all ranks the same WORLD_SIZE"));
+        set_variable("LOCKSTEP_JOB_TOKEN", "one");
+        expected = ") has 5\nGive all ranks the same WORLD_SIZE";
+      }
+      const std::string error = error_of<ls::Error>([] { join(); });
+      refused.send(process);
+      CHECK_MESSAGE(contains(error, expected), error);
+      if (process <= 4) CHECK_MESSAGE(!contains(error, "one"), error);
+      if (process == 5) {
+        CHECK_MESSAGE(contains(error, "ranks disagree about the number of ranks: rank "), error);
+        CHECK_MESSAGE(contains(error, ") has 2, rank 2 (process "), error);
+      }
+      return;
+    }
+    par::Rendezvous here = join();
+    if (process == 0) {
+      for (int i = 2; i < 6; ++i) {  // one after another
+        together.send(i);
+        refused.receive();
+      }
       here.store->set("done", "");
     }
     here.store->get("done");

@@ -42,6 +42,14 @@ void check_together(par::Rendezvous& here) {
   for (int rank = 1; rank < here.size; ++rank) here.store->get("left " + std::to_string(rank));
 }
 
+// Has a store at `port`, tells `ranks` processes its own number, and ends when they are done.
+void be_agent(const std::string& port, const Mailbox& listening, const Mailbox& done, int ranks) {
+  ls::on_warning([](const std::string&) {});
+  const par::TcpStore store("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
+  for (int rank = 0; rank < ranks; ++rank) listening.send(getpid());
+  for (int rank = 0; rank < ranks; ++rank) done.receive();
+}
+
 }  // namespace
 
 TEST_CASE("ranks of several hosts meet over TCP, with the job's token") {
@@ -59,36 +67,39 @@ TEST_CASE("torchrun's agent has MASTER_PORT: ranks meet at LOCKSTEP_PORT, by def
   std::string lockstep_port;
   SUBCASE("by default") {}
   SUBCASE("as given") { lockstep_port = fresh_port(); }
-  ls::on_warning([](const std::string&) {});
-  const par::TcpStore agent("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
-  check_processes(2, [&](int rank) {
-    set_two_hosts(port, rank, 2);
+  const Mailbox listening, done;
+  check_processes(3, [&](int process) {
+    if (process == 2) return be_agent(port, listening, done, 2);
+    set_two_hosts(port, process, 2);
     set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
     if (!lockstep_port.empty()) set_variable("LOCKSTEP_PORT", lockstep_port);
+    listening.receive();
     par::Rendezvous here = par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
     check_together(here);
+    done.send(process);
   });
 }
 
 TEST_CASE("a MASTER_PORT that another process has is an error of rank 0 that names both") {
-  const std::string port = fresh_port();
-  ls::on_warning([](const std::string&) {});
-  const par::TcpStore other("127.0.0.1", std::stoi(port), {.is_server = true, .authenticate = false});
-  std::string name = "MASTER_PORT " + port + " of 127.0.0.1";
+  const std::string port = fresh_port(), port_below = std::to_string(std::stoi(port) - 1);
   bool is_torchrun = false;
   SUBCASE("the port that all ranks were given") {}
   SUBCASE("the port above torchrun's agent") { is_torchrun = true; }
-  const auto results = run_processes(1, [&](int) {
-    set_two_hosts(is_torchrun ? std::to_string(std::stoi(port) - 1) : port, 0, 2);
+  const std::string name = is_torchrun ? "LOCKSTEP_PORT " + port +
+                                             ", by default MASTER_PORT + 1 (torchrun's agent has MASTER_PORT " +
+                                             port_below + ") of 127.0.0.1"
+                                       : "MASTER_PORT " + port + " of 127.0.0.1";
+  const Mailbox listening, done;
+  check_processes(2, [&](int process) {
+    if (process == 1) return be_agent(port, listening, done, 1);
+    set_two_hosts(is_torchrun ? port_below : port, 0, 2);
     if (is_torchrun) set_variable("TORCHELASTIC_USE_AGENT_STORE", "True");
-    par::rendezvous({.backend = "gloo", .timeout = seconds(30)});
+    const std::int64_t agent = listening.receive();
+    const std::string error = error_of<ls::Error>([] { par::rendezvous({.backend = "gloo", .timeout = seconds(30)}); });
+    done.send(0);
+    CHECK_MESSAGE(contains(error, "rank 0 cannot listen at " + name), error);
+    CHECK_MESSAGE(contains(error, "Address already in use; process " + std::to_string(agent) + " ("), error);
   });
-  if (is_torchrun)
-    name = "LOCKSTEP_PORT " + port + ", by default MASTER_PORT + 1 (torchrun's agent has MASTER_PORT " +
-           std::to_string(std::stoi(port) - 1) + ") of 127.0.0.1";
-  CHECK_MESSAGE(contains(results[0].error, "rank 0 cannot listen at " + name), results[0].error);
-  CHECK_MESSAGE(contains(results[0].error, "Address already in use; process " + std::to_string(getpid()) + " ("),
-                results[0].error);
 }
 
 TEST_CASE("several groups, one after another") {

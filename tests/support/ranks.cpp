@@ -16,10 +16,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include "lockstep/tensor/error.h"
+#include "lockstep/tensor/threads.h"
 
 namespace {
 
@@ -197,11 +199,29 @@ std::string ExitStatus::to_string() const {
 std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>& fn,
                                       std::chrono::milliseconds deadline) {
   const Clock::time_point end = Clock::now() + deadline;
+  lockstep::set_num_threads(lockstep::num_threads());  // ends the pool's threads; the next kernel starts new ones
+  const auto threads = std::ranges::distance(std::filesystem::directory_iterator("/proc/self/task"));
+  REQUIRE_MESSAGE(threads == 1, "run_processes: " << threads << " threads run");
   std::vector<Child> children;
   for (int rank = 0; rank < n; ++rank) children.push_back(start(fn, rank));
   std::vector<ExitStatus> results;
   for (const Child& child : children) results.push_back(finish(child, end));
   return results;
+}
+
+Mailbox::Mailbox() { REQUIRE(pipe2(ends_, O_CLOEXEC) == 0); }
+
+Mailbox::~Mailbox() {
+  close(ends_[0]);
+  close(ends_[1]);
+}
+
+void Mailbox::send(std::int64_t number) const { REQUIRE(write(ends_[1], &number, sizeof(number)) == sizeof(number)); }
+
+std::int64_t Mailbox::receive() const {
+  std::int64_t number = 0;
+  REQUIRE(read(ends_[0], &number, sizeof(number)) == sizeof(number));
+  return number;
 }
 
 void check_processes(int n, const std::function<void(int rank)>& fn, std::chrono::milliseconds deadline) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,10 +28,25 @@ struct ExitStatus {
 };
 
 // Runs fn(0) to fn(n-1) in n forked processes and returns how they ended, in rank order. A process exits with 0, or
-// with 1 after an uncaught exception (also printed to stderr) or a failed CHECK. Call it while no other thread runs,
-// since a fork copies only the calling thread. The processes die with this one.
+// with 1 after an uncaught exception (also printed to stderr) or a failed CHECK. Fails if another thread runs: a fork
+// would copy the locks that it holds, but not the thread. The processes die with this one.
 std::vector<ExitStatus> run_processes(int n, const std::function<void(int rank)>& fn,
                                       std::chrono::milliseconds deadline = rank_deadline());
+
+// Numbers that processes forked later send each other, for example to say that they have come to some point. Each is
+// received once, in the order they were sent.
+class Mailbox {
+ public:
+  Mailbox();
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+  void send(std::int64_t number) const;
+  std::int64_t receive() const;  // waits for one
+
+ private:
+  int ends_[2];
+};
 
 // Calls run_processes, and fails a check for each rank that did not exit with 0.
 void check_processes(int n, const std::function<void(int rank)>& fn,
