@@ -38,7 +38,7 @@ function(lockstep_flags target)
   target_link_options(${target} PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE
-      -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O0)  # compiles twice as fast
+      -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O0)  # programs compile twice as fast
     target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
 endfunction()

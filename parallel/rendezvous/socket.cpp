@@ -307,31 +307,43 @@ Listener find_listener(int port) {
 TcpAddress address_of(const Descriptor& socket) { return ask(socket, ::getsockname); }
 TcpAddress peer_address_of(const Descriptor& socket) { return ask(socket, ::getpeername); }
 
-Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error) {
-  Descriptor socket = open_socket(address);
-  int number = socket ? 0 : errno;
-  if (socket && ::connect(socket.get(), pointer(address), address.size) != 0) {
-    number = errno;
-    if (number == EINPROGRESS || number == EINTR) {
-      socklen_t size = sizeof(number);
-      if (!wait_for(socket, POLLOUT, deadline)) {
-        number = ETIMEDOUT;
-      } else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) {
-        number = errno;
-      }
-    }
+namespace {
+
+// Returns 0, or the error.
+int connect_once(const Descriptor& socket, const TcpAddress& address, Deadline& deadline) {
+  int number = ::connect(socket.get(), pointer(address), address.size) == 0 ? 0 : errno;
+  if (number == EINPROGRESS || number == EINTR) {
+    socklen_t size = sizeof(number);
+    if (!wait_for(socket, POLLOUT, deadline)) return ETIMEDOUT;
+    if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) return errno;
   }
   if (number == 0 && is_connected_with_itself(socket)) {
     const linger at_once{1, 0};  // frees the port without lingering
     static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
     number = ECONNREFUSED;
   }
-  if (number != 0) {
+  return number;
+}
+
+}  // namespace
+
+// A listener whose queue is full drops the request. The kernel repeats it after 1, 3 and 7 s, too rarely while others
+// flood the port; a new socket sends another one at once.
+Descriptor connect_tcp(const TcpAddress& address, Deadline& deadline, std::string& error) {
+  for (std::chrono::milliseconds attempt{100};; attempt *= 2) {
+    const std::chrono::milliseconds limit = std::min(attempt, deadline.left());
+    Deadline until(limit);
+    Descriptor socket = open_socket(address);
+    const int number = socket ? connect_once(socket, address, until) : errno;
+    if (number == 0) {
+      tune_tcp(socket);
+      return socket;
+    }
+    deadline.waited(limit);
+    if (number == ETIMEDOUT && !deadline.passed()) continue;
     add_reason(error, address, number);
     return {};
   }
-  tune_tcp(socket);
-  return socket;
 }
 
 std::string address_towards(const std::vector<TcpAddress>& addresses) {

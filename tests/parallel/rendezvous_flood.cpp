@@ -96,7 +96,7 @@ class Flood {
 
 }  // namespace
 
-TEST_CASE("jobs start while two threads flood rank 0's port") {
+TEST_CASE("jobs start while others flood rank 0's port") {
   const char* const given = std::getenv("LOCKSTEP_FLOOD_TRIALS");
   const int trials = given ? std::atoi(given) : 2;
   const std::string port = fresh_port();
@@ -105,7 +105,7 @@ TEST_CASE("jobs start while two threads flood rank 0's port") {
   long connections = 0;
   const auto began = std::chrono::steady_clock::now();
   for (int trial = 0; trial < trials; ++trial) {
-    const Flood flood(2, std::stoi(port),
+    const Flood flood(LOCKSTEP_SLOWDOWN > 1 ? 1 : 2, std::stoi(port),  // an instrumented server accepts fewer
                       other_client_hello(std::stoi(port), "run run " + port + " restart 0 job none"));
     const auto results = run_processes(3, [&](int rank) {
       ls::on_warning([](const std::string&) {});
