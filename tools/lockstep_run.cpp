@@ -1,8 +1,7 @@
 // lockstep-run: starts the ranks of a job.
-//   lockstep-run --nproc-per-node 2 ./program --its-own arguments
+//   lockstep-run -n 2 ./program --its-own arguments
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -14,6 +13,7 @@
 
 #include "lockstep/parallel/launch/launch.h"
 #include "lockstep/tensor/device.h"
+#include "tools/command_line.h"
 
 namespace par = lockstep::parallel;
 
@@ -53,9 +53,13 @@ std::string variable_of(std::string name) {
 class Declaration {
  public:
   explicit Declaration(CLI::App& app) : app_(app) { app.option_defaults()->always_capture_default(); }
+  void group(const char* name) { app_.option_defaults()->group(name); }
   template <class T>
-  CLI::Option* option(const std::string& name, T& value, const char* type, const char* text, const char* letter = "") {
-    return app_.add_option(letter + both_spellings(name), value, text)->type_name(type)->envname(variable_of(name));
+  CLI::Option* option(const std::string& name, T& value, const char* type, const char* text,
+                      const char* short_names = "") {
+    return app_.add_option(short_names + both_spellings(name), value, text)
+        ->type_name(type)
+        ->envname(variable_of(name));
   }
   void flag(const std::string& name, bool& value, const char* text) {
     app_.add_flag(both_spellings(name), value, text);
@@ -65,43 +69,74 @@ class Declaration {
   CLI::App& app_;
 };
 
-void declare(CLI::App& app, Arguments& arguments) {
-  Declaration add(app);
-  add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
-  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
-  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
-  add.option("master-addr", arguments.master, "HOST", "address of host 0, if there are several");
-  add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
-      ->check(CLI::Range(1, 65535));
-  add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "--master-addr and --master-port in one option");
-  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
-  add.flag("standalone", arguments.standalone, "one host; overrides the options above");
-  add.flag("new-token", arguments.new_token,
-           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
+void declare_ranks(Declaration& add, Arguments& arguments) {
+  add.group("Ranks of this host");
+  add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core",
+             "-n,--nproc,");
   add.option("max-restarts", arguments.max_restarts, "N",
-             "restart all ranks at most N times when one has failed; one host")
+             "restart all ranks at most N times when one has failed; one host only")
       ->check(CLI::NonNegativeNumber);
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
+}
+
+void declare_output(Declaration& add, Arguments& arguments) {
+  add.group("Output");
+  add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
   add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
              "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
   add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", "-t,");
-  add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
-  // Options of torchrun, so that its command lines work.
-  add.flag("no-python", arguments.flag_ignored, "ignored: every program is run directly");
-  add.option("monitor-interval", arguments.ignored, "SECONDS", "ignored: failures are detected immediately");
+}
+
+void declare_nodes(Declaration& add, Arguments& arguments) {
+  add.group("Several hosts");
+  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
+  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
+  add.option("master-addr", arguments.master, "HOST", "address of host 0");
+  add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
+      ->check(CLI::Range(1, 65535));
+  add.option("rdzv-endpoint", arguments.endpoint, "ADDRESS",
+             "--master-addr and --master-port in one: HOST or HOST:PORT");
+  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
+  add.flag("standalone", arguments.standalone, "one host; overrides the options above");
+  add.flag("new-token", arguments.new_token,
+           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
+}
+
+// Options of torchrun, so that its command lines work.
+void declare_ignored(Declaration& add, Arguments& arguments) {
+  add.group("Options of torchrun without an effect here");
+  add.flag("no-python", arguments.flag_ignored, "every program is run directly");
+  add.option("monitor-interval", arguments.ignored, "SECONDS", "failures are detected immediately");
   for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
-    add.option(name, arguments.ignored, "X", "ignored");
+    add.option(name, arguments.ignored, "TEXT", "ignored");
+}
+
+void declare(CLI::App& app, Arguments& arguments) {
+  Declaration add(app);
+  declare_ranks(add, arguments);
+  declare_output(add, arguments);
+  declare_nodes(add, arguments);
+  declare_ignored(add, arguments);
   app.prefix_command();  // the first argument that is no option, and all after it, belong to the program
   app.footer(
-      "Options end at the program's name. PET_<NAME> variables also set them. Each rank gets RANK, WORLD_SIZE,\n"
-      "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables, LOCKSTEP_JOB_TOKEN, and\n"
-      "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped. SIGINT\n"
-      "(Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one kills them.\n"
-      "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first, 128 + signal\n"
-      "if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line; 1 if no rank could be\n"
-      "started or watched.");
+      "Examples:\n"
+      "  lockstep-run -n 2 ./program --its-own arguments\n"
+      "  lockstep-run -n auto --max-restarts 3 --log-dir logs --tee 3 ./program\n"
+      "\n"
+      "Options end at the program's name. PET_<NAME> variables also set them: PET_NPROC_PER_NODE=2.\n"
+      "\n"
+      "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables,\n"
+      "LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
+      "\n"
+      "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to\n"
+      "all ranks; a second one kills them.\n"
+      "\n"
+      "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first,\n"
+      "128 + signal if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line;\n"
+      "1 if no rank could be started or watched.");
+  command_line::complete(app);
 }
 
 // --- from text to options -----------------------------------------------------------------------------------------------
@@ -240,17 +275,14 @@ int run_as_told(const CLI::App& app, const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(
-      "Starts the ranks of a job and makes sure that they end together:\n"
-      "  lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]",
-      "lockstep-run");
+  CLI::App app("Starts the ranks of a job and makes sure that they end together", "lockstep-run");
   Arguments arguments;
   declare(app, arguments);
   try {
     app.parse(argc, argv);
     return run_as_told(app, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return command_line::report(app, error);
   } catch (const lockstep::InvalidArgument& error) {
     fmt::print(stderr, "lockstep-run: {}\n", error.what());
     return 2;

@@ -31,8 +31,9 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("both spellings of a flag go, and options end at the program's name") {
-  for (const char* flags : {"--nproc-per-node 2", "--nproc_per_node 2", "--nproc-per-node=2", "--nproc_per_node=2 --",
-                            "--standalone --no_python --no-python --shutdown_timeout 5 --nproc-per-node 2"}) {
+  for (const char* flags :
+       {"-n 2", "--nproc 2", "--nproc-per-node 2", "--nproc_per_node 2", "--nproc-per-node=2", "--nproc_per_node=2 --",
+        "--standalone --no_python --no-python --shutdown_timeout 5 --nproc-per-node 2"}) {
     INFO(flags);
     const Finished run = lockstep_run(std::string(flags) + " echo --nproc-per-node 7 -h -- x");
     CHECK(run.code == 0);
