@@ -30,7 +30,7 @@ struct Arguments {
   std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
   int node_rank = 0, master_port = 29500, max_restarts = 0;
   double grace = 30;
-  bool no_prefix = false, new_token = false, standalone = false;
+  bool no_prefix = false, no_pty = false, new_token = false, standalone = false;
   bool flag_ignored = false;
   std::string ignored;
 };
@@ -83,6 +83,7 @@ void declare_ranks(Declaration& add, Arguments& arguments) {
 void declare_output(Declaration& add, Arguments& arguments) {
   add.group("Output");
   add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
+  add.flag("no-pty", arguments.no_pty, "ranks write stdout to a pipe instead of a pseudo-terminal");
   add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
              "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
@@ -129,6 +130,11 @@ void declare(CLI::App& app, Arguments& arguments) {
       "\n"
       "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables,\n"
       "LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
+      "\n"
+      "stdout of a rank is a pseudo-terminal, so that each line is shown when it is written, and none is lost\n"
+      "when the rank aborts. isatty(1) is true, and TERM is dumb. stdout is a pipe, and isatty(1) is false, with\n"
+      "--no-pty and where the system has no pseudo-terminals. With --no-prefix and no --log-dir it is the stdout\n"
+      "of lockstep-run. stderr is a pipe, stdin is /dev/null.\n"
       "\n"
       "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to\n"
       "all ranks; a second one kills them.\n"
@@ -223,7 +229,8 @@ par::LaunchOptions to_options(const Arguments& arguments, std::vector<std::strin
           .max_restarts = arguments.max_restarts,
           .run_id = arguments.run_id,
           .nodes = to_nodes(arguments),
-          .logs = std::move(logs)};
+          .logs = std::move(logs),
+          .pty = !arguments.no_pty};
 }
 
 // --- running ------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ TEST_CASE("both spellings of a flag go, and options end at the program's name") 
     CHECK(run.output.size() == 2 * std::string("[0] --nproc-per-node 7 -h -- x\n").size());
   }
   CHECK(lockstep_run("--no-prefix echo x").output == "x\n");
+  CHECK(lockstep_run("--no-pty sh -c '[ -t 1 ] || echo pipe'").output == "[0] pipe\n");
   CHECK(lockstep_run("--nproc-per-node auto true").code == 0);
 }
 

@@ -249,6 +249,7 @@ TEST_CASE("under lockstep-run the program is a rank") {
     return;
   }
   const std::string here = hash_of("plain", {"--mode", "ddp"});
+  setenv("TERM", "xterm", 1);  // no progress bar, although stdout of a rank is a terminal
   const Finished finished =
       run(LOCKSTEP_RUN, {"--nproc-per-node", "2", std::string(LOCKSTEP_SAMPLES_DIR) + "/" + kProgram, "--epochs", "3",
                          "--out", fresh("launched")});

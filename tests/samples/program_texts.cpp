@@ -66,7 +66,7 @@ TEST_CASE("the options that most users want come first, in groups") {
                "\nHelp:\n", "-h, --help", "--version"});
   check_order(LOCKSTEP_RUN,
               {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc, --nproc-per-node N|auto\n",
-               "(default: 1)", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",
+               "(default: 1)", "--no-pty", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",
                "Example", "lockstep-run -n 2 ./program"});
 }
 
