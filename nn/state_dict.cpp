@@ -1,29 +1,13 @@
 #include "lockstep/nn/state_dict.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/edit_distance_internal.h"
 
 namespace lockstep {
 namespace {
-
-// Number of insertions, deletions and substitutions that turn one name into the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
-}
 
 // The entry with the most similar name; null if none is similar.
 const StateDict::Entry* nearest(const StateDict& dict, const std::string& name) {

@@ -3,7 +3,6 @@
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/command_line.h"
 #include "tools/explain.h"
 #include "tools/explain_scaling.h"
 
@@ -32,10 +32,15 @@ template <class T>
 void add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
                 const std::string& text) {
   std::vector<std::string> names;
-  for (const auto& [each, ignored] : choices) names.push_back(each);
+  std::string before;
+  for (const auto& [each, meaning] : choices) {
+    names.push_back(each);
+    if (meaning == value) before = each;
+  }
   app.add_option_function<std::string>(
          name, [&value, choices = std::move(choices)](const std::string& chosen) { value = choices.at(chosen); }, text)
-      ->check(CLI::IsMember(std::move(names)));
+      ->check(CLI::IsMember(std::move(names)))
+      ->default_str(before);
 }
 
 void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& text) {
@@ -50,9 +55,9 @@ void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& 
 CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
   AllReduceQuestion& question = arguments.all_reduce;
   CLI::App& all_reduce = *app.add_subcommand("all_reduce", "runs an all-reduce and prints every message");
-  add_algorithm(all_reduce, question.algorithm, "algorithm of the all-reduce (ring)");
-  all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads (4)")->check(CLI::Range(1, 64));
-  all_reduce.add_option("--elements", question.elements, "elements of each rank's tensor (12)")
+  add_algorithm(all_reduce, question.algorithm, "algorithm of the all-reduce");
+  all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads")->check(CLI::Range(1, 64));
+  all_reduce.add_option("--elements", question.elements, "elements of each rank's tensor")
       ->check(CLI::Range(0, 10'000'000));
   add_choice<par::ReduceOp>(all_reduce, "--op", question.op,
                             {{"sum", par::ReduceOp::kSum},
@@ -60,27 +65,29 @@ CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
                              {"min", par::ReduceOp::kMin},
                              {"max", par::ReduceOp::kMax},
                              {"product", par::ReduceOp::kProduct}},
-                            "how elements are combined (sum)");
-  all_reduce.add_option("--html", arguments.html, "draw the steps as a page, into this file");
+                            "how elements are combined");
+  all_reduce.add_option("--html", arguments.html, "draw the steps as a page, into this file")->type_name("FILE");
   return all_reduce;
 }
 
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
-  scaling.add_option("--model", question.model, "layers of an MLP to measure here (784x512x256x10)");
-  scaling.add_option("--batch", question.batch, "samples per device (128)")->check(CLI::Range(1, 1'000'000));
-  scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb (25)")->check(CLI::Range(0.001, 1e6));
-  scaling.add_option("--profile", question.profile, "file with the times of one device, instead of measuring");
-  scaling.add_option("--save-profile", arguments.save_profile, "write the measured profile to this file");
+  scaling.add_option("--model", question.model, "layers of an MLP to measure here");
+  scaling.add_option("--batch", question.batch, "samples per device")->check(CLI::Range(1, 1'000'000));
+  scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb")->check(CLI::Range(0.001, 1e6));
+  scaling.add_option("--profile", question.profile, "file with the times of one device, instead of measuring")
+      ->type_name("FILE");
+  scaling.add_option("--save-profile", arguments.save_profile, "write the measured profile to this file")
+      ->type_name("FILE");
   scaling.add_option("--link", question.link,
-                     "NVLink, PCIe4, 100GbE, 10GbE (the default), or a file ./link.json:\n"
+                     "NVLink, PCIe4, 100GbE, 10GbE, or a file ./link.json: "
                      "{\"latency_us\": 12, \"gigabytes_per_second\": 1.1}");
-  scaling.add_option("--ranks", question.ranks, "devices: 1..1024 (the default), or 1,2,6");
-  add_algorithm(scaling, question.algorithm, "algorithm of DDP's all-reduces (ring)");
+  scaling.add_option("--ranks", question.ranks, "devices: 1..1024, or 1,2,6");
+  add_algorithm(scaling, question.algorithm, "algorithm of DDP's all-reduces");
   scaling.add_flag("--no-overlap", question.no_overlap, "DDP reduces after backward");
   scaling.add_flag("--fixed-batch", question.fixed_batch, "divide one batch among the devices; else each has its own");
-  scaling.add_option("--html", arguments.html, "draw the curves as a page, into this file");
+  scaling.add_option("--html", arguments.html, "draw the curves as a page, into this file")->type_name("FILE");
   return scaling;
 }
 
@@ -118,14 +125,16 @@ int explain_scaling(const CLI::App& app, const Arguments& arguments) {
 int main(int argc, char** argv) {
   CLI::App app("Shows what happens inside collectives and data-parallel training", "lockstep-explain");
   app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
   Arguments arguments;
   const CLI::App& all_reduce = declare_all_reduce(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
+  command_line::complete(app);
   try {
     app.parse(argc, argv);
     return all_reduce.parsed() ? explain_all_reduce(arguments) : explain_scaling(scaling, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return command_line::report(app, error);
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep-explain: {}\n", error.what());
     return 1;

@@ -1,8 +1,7 @@
 // lockstep-run: starts the ranks of a job.
-//   lockstep-run --nproc-per-node 2 ./program --its-own arguments
+//   lockstep-run -n 2 ./program --its-own arguments
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -14,6 +13,7 @@
 
 #include "lockstep/parallel/launch/launch.h"
 #include "lockstep/tensor/device.h"
+#include "tools/command_line.h"
 
 namespace par = lockstep::parallel;
 
@@ -30,7 +30,7 @@ struct Arguments {
   std::string nproc = "1", nnodes = "1", endpoint, master = "127.0.0.1", run_id, log_dir, redirects = "0", tee = "0";
   int node_rank = 0, master_port = 29500, max_restarts = 0;
   double grace = 30;
-  bool no_prefix = false, new_token = false, standalone = false;
+  bool no_prefix = false, no_pty = false, new_token = false, standalone = false;
   bool flag_ignored = false;
   std::string ignored;
 };
@@ -53,9 +53,13 @@ std::string variable_of(std::string name) {
 class Declaration {
  public:
   explicit Declaration(CLI::App& app) : app_(app) { app.option_defaults()->always_capture_default(); }
+  void group(const char* name) { app_.option_defaults()->group(name); }
   template <class T>
-  CLI::Option* option(const std::string& name, T& value, const char* type, const char* text, const char* letter = "") {
-    return app_.add_option(letter + both_spellings(name), value, text)->type_name(type)->envname(variable_of(name));
+  CLI::Option* option(const std::string& name, T& value, const char* type, const char* text,
+                      const char* short_names = "") {
+    return app_.add_option(short_names + both_spellings(name), value, text)
+        ->type_name(type)
+        ->envname(variable_of(name));
   }
   void flag(const std::string& name, bool& value, const char* text) {
     app_.add_flag(both_spellings(name), value, text);
@@ -65,43 +69,80 @@ class Declaration {
   CLI::App& app_;
 };
 
-void declare(CLI::App& app, Arguments& arguments) {
-  Declaration add(app);
-  add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core");
-  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
-  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
-  add.option("master-addr", arguments.master, "HOST", "address of host 0, if there are several");
-  add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
-      ->check(CLI::Range(1, 65535));
-  add.option("rdzv-endpoint", arguments.endpoint, "HOST[:PORT]", "--master-addr and --master-port in one option");
-  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
-  add.flag("standalone", arguments.standalone, "one host; overrides the options above");
-  add.flag("new-token", arguments.new_token,
-           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
+void declare_ranks(Declaration& add, Arguments& arguments) {
+  add.group("Ranks of this host");
+  add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core",
+             "-n,--nproc,");
   add.option("max-restarts", arguments.max_restarts, "N",
-             "restart all ranks at most N times when one has failed; one host")
+             "restart all ranks at most N times when one has failed; one host only")
       ->check(CLI::NonNegativeNumber);
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
+}
+
+void declare_output(Declaration& add, Arguments& arguments) {
+  add.group("Output");
+  add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
+  add.flag("no-pty", arguments.no_pty, "ranks write stdout to a pipe instead of a pseudo-terminal");
   add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
              "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
   add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", "-t,");
-  add.flag("no-prefix", arguments.no_prefix, "print ranks' output without \"[rank] \" before each line");
-  // Options of torchrun, so that its command lines work.
-  add.flag("no-python", arguments.flag_ignored, "ignored: every program is run directly");
-  add.option("monitor-interval", arguments.ignored, "SECONDS", "ignored: failures are detected immediately");
+}
+
+void declare_nodes(Declaration& add, Arguments& arguments) {
+  add.group("Several hosts");
+  add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
+  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
+  add.option("master-addr", arguments.master, "HOST", "address of host 0");
+  add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
+      ->check(CLI::Range(1, 65535));
+  add.option("rdzv-endpoint", arguments.endpoint, "ADDRESS",
+             "--master-addr and --master-port in one: HOST or HOST:PORT");
+  add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");
+  add.flag("standalone", arguments.standalone, "one host; overrides the options above");
+  add.flag("new-token", arguments.new_token,
+           "print a token for LOCKSTEP_JOB_TOKEN, which several hosts need, and exit");
+}
+
+// Options of torchrun, so that its command lines work.
+void declare_ignored(Declaration& add, Arguments& arguments) {
+  add.group("Options of torchrun without an effect here");
+  add.flag("no-python", arguments.flag_ignored, "every program is run directly");
+  add.option("monitor-interval", arguments.ignored, "SECONDS", "failures are detected immediately");
   for (const char* name : {"rdzv-backend", "rdzv-conf", "role", "start-method"})
-    add.option(name, arguments.ignored, "X", "ignored");
+    add.option(name, arguments.ignored, "TEXT", "ignored");
+}
+
+void declare(CLI::App& app, Arguments& arguments) {
+  Declaration add(app);
+  declare_ranks(add, arguments);
+  declare_output(add, arguments);
+  declare_nodes(add, arguments);
+  declare_ignored(add, arguments);
   app.prefix_command();  // the first argument that is no option, and all after it, belong to the program
   app.footer(
-      "Options end at the program's name. PET_<NAME> variables also set them. Each rank gets RANK, WORLD_SIZE,\n"
-      "LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables, LOCKSTEP_JOB_TOKEN, and\n"
-      "LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set). When a rank fails the others are stopped. SIGINT\n"
-      "(Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one kills them.\n"
-      "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first, 128 + signal\n"
-      "if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line; 1 if no rank could be\n"
-      "started or watched.");
+      "Examples:\n"
+      "  lockstep-run -n 2 ./program --its-own arguments\n"
+      "  lockstep-run -n auto --max-restarts 3 --log-dir logs --tee 3 ./program\n"
+      "\n"
+      "Options end at the program's name. PET_<NAME> variables also set them: PET_NPROC_PER_NODE=2.\n"
+      "\n"
+      "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables,\n"
+      "LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
+      "\n"
+      "stdout of a rank is a pseudo-terminal, so that each line is shown when it is written, and none is lost\n"
+      "when the rank aborts. isatty(1) is true, and TERM is dumb. stdout is a pipe, and isatty(1) is false, with\n"
+      "--no-pty and where the system has no pseudo-terminals. With --no-prefix and no --log-dir it is the stdout\n"
+      "of lockstep-run. stderr is a pipe, stdin is /dev/null.\n"
+      "\n"
+      "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to\n"
+      "all ranks; a second one kills them.\n"
+      "\n"
+      "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first,\n"
+      "128 + signal if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line;\n"
+      "1 if no rank could be started or watched.");
+  command_line::complete(app);
 }
 
 // --- from text to options -----------------------------------------------------------------------------------------------
@@ -188,7 +229,8 @@ par::LaunchOptions to_options(const Arguments& arguments, std::vector<std::strin
           .max_restarts = arguments.max_restarts,
           .run_id = arguments.run_id,
           .nodes = to_nodes(arguments),
-          .logs = std::move(logs)};
+          .logs = std::move(logs),
+          .pty = !arguments.no_pty};
 }
 
 // --- running ------------------------------------------------------------------------------------------------------------
@@ -240,17 +282,14 @@ int run_as_told(const CLI::App& app, const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(
-      "Starts the ranks of a job and makes sure that they end together:\n"
-      "  lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]",
-      "lockstep-run");
+  CLI::App app("Starts the ranks of a job and makes sure that they end together", "lockstep-run");
   Arguments arguments;
   declare(app, arguments);
   try {
     app.parse(argc, argv);
     return run_as_told(app, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return command_line::report(app, error);
   } catch (const lockstep::InvalidArgument& error) {
     fmt::print(stderr, "lockstep-run: {}\n", error.what());
     return 2;

@@ -2,11 +2,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
@@ -36,18 +39,38 @@ void write_log(const Descriptor& file, const std::string& text) {
   LOCKSTEP_CHECK_IO(write_all(file, text), "launch: cannot write a rank's log: {}", reason(errno));
 }
 
+// Opens a pseudo-terminal in raw mode, which changes no byte. Returns its master and the end for a rank; both are empty
+// where the system has no pseudo-terminals.
+std::pair<Descriptor, Descriptor> open_terminal() {
+  Descriptor master(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  if (!master || ::unlockpt(master.get()) != 0) return {};
+  Descriptor terminal(::ioctl(master.get(), TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  termios mode{};
+  if (!terminal || ::tcgetattr(terminal.get(), &mode) != 0) return {};
+  ::cfmakeraw(&mode);
+  if (::tcsetattr(terminal.get(), TCSANOW, &mode) != 0) return {};
+  winsize size{};  // the launcher's, if it has a terminal
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (::ioctl(stream, TIOCGWINSZ, &size) == 0 && ::ioctl(terminal.get(), TIOCSWINSZ, &size) == 0) break;
+  }
+  return {std::move(master), std::move(terminal)};
+}
+
 // One output stream of a rank.
 struct OutputStream {
-  Descriptor open();  // returns the end of the pipe to which the rank writes
+  Descriptor open(bool prefers_terminal);  // returns the end to which the rank writes
   std::vector<std::string> read(bool has_ended);
 
-  Descriptor pipe = {};
+  Descriptor pipe = {};  // of a pipe or a pseudo-terminal, the end from which the launcher reads
   Descriptor log = {};   // where the lines are written; may be empty
   bool is_shown = true;  // whether they are passed to the callback
   std::string rest = {};
 };
 
-Descriptor OutputStream::open() {
+Descriptor OutputStream::open(bool prefers_terminal) {
+  Descriptor terminal;
+  if (prefers_terminal) std::tie(pipe, terminal) = open_terminal();
+  if (terminal) return terminal;
   int ends[2];
   LOCKSTEP_CHECK_IO(::pipe2(ends, O_CLOEXEC) == 0, "launch: cannot make a pipe: {}", reason(errno));
   pipe = Descriptor(ends[0]);
@@ -65,7 +88,7 @@ std::vector<std::string> OutputStream::read(bool has_ended) {
     size = uninterrupted([&] { return ::read(pipe.get(), buffer, sizeof(buffer)); });
     if (size > 0) rest.append(buffer, static_cast<std::size_t>(size));
   } while (has_ended && size > 0);
-  if (size == 0 || (size < 0 && errno != EAGAIN)) pipe.reset();
+  if (size == 0 || (size < 0 && errno != EAGAIN)) pipe.reset();  // a pseudo-terminal ends with EIO
 
   std::vector<std::string> lines;
   std::size_t begin = 0;
@@ -125,12 +148,12 @@ void Attempt::start(int local_rank, int number, const JobIdentity& job, const st
   rank.exit.rank = options_.nodes.rank * options_.nproc + local_rank;
   if (!log_folder.empty()) rank.log_folder = fmt::format("{}/attempt_{}/{}", log_folder, number, local_rank);
   const Descriptor out = open_stream(rank, local_rank, false), err = open_stream(rank, local_rank, true);
-  rank.process = start_process(options_.command, environment_of(local_rank, number, options_, job, rank.error.path()),
-                               out, err, watchdog_);
+  const auto environment = environment_of(local_rank, number, options_, job, rank.error.path(), bool(out));
+  rank.process = start_process(options_.command, environment, out, err, watchdog_);
   rank.exit.pid = rank.process.pid;
 }
 
-// Returns the end of a pipe to which the rank writes; empty if the rank uses the launcher's own stream.
+// Returns the end to which the rank writes; empty if the rank uses the launcher's own stream.
 Descriptor Attempt::open_stream(Rank& rank, int local_rank, bool is_stderr) const {
   OutputStream& stream = rank.streams[is_stderr];
   if (!rank.log_folder.empty()) {
@@ -144,7 +167,7 @@ Descriptor Attempt::open_stream(Rank& rank, int local_rank, bool is_stderr) cons
       stream.log = create_log(rank.log_folder + (is_stderr ? "/stderr.log" : "/stdout.log"));
     stream.is_shown = is_teed || !is_redirected;
   }
-  return on_line_ || stream.log ? stream.open() : Descriptor();
+  return on_line_ || stream.log ? stream.open(options_.pty && !is_stderr) : Descriptor();
 }
 
 LaunchResult Attempt::run() {

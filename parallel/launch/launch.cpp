@@ -112,7 +112,7 @@ LaunchResult launch(const LaunchOptions& options, OutputCallback on_line, Restar
 std::string new_job_token() { return random_hex(kTokenBytes); }
 
 std::vector<std::string> environment_of(int local_rank, int attempt, const LaunchOptions& options,
-                                        const JobIdentity& job, const std::string& error_file) {
+                                        const JobIdentity& job, const std::string& error_file, bool is_stdout_read) {
   std::vector<std::string> out;
   const auto set = [&](const std::string& name, const auto& value) {
     std::erase_if(out, [&](const std::string& entry) { return entry.starts_with(name + "="); });
@@ -135,6 +135,7 @@ std::vector<std::string> environment_of(int local_rank, int attempt, const Launc
   set("TORCHELASTIC_ERROR_FILE", error_file);
   set("LOCKSTEP_JOB_TOKEN", job.token);
   if (!std::getenv("LOCKSTEP_NUM_THREADS")) set("LOCKSTEP_NUM_THREADS", std::max(usable_cores() / options.nproc, 1));
+  if (is_stdout_read) set("TERM", "dumb");
   for (const std::string& entry : options.environment) {
     const std::size_t equals = entry.find('=');
     LOCKSTEP_CHECK(equals != std::string::npos && equals > 0, "launch: environment: \"{}\" is not NAME=value", entry);

@@ -57,6 +57,9 @@ struct LaunchOptions {
   static constexpr std::chrono::seconds kCrashLoop{10};  ///< since their start
   NodeOptions nodes = {};                                ///< the hosts of the job
   LogOptions logs = {};                                  ///< files for the ranks' output
+  /// Where launch reads a rank's stdout, makes it a pseudo-terminal in raw mode, since programs write each line to a
+  /// terminal when it is complete, but only large blocks to a pipe. False, or without pseudo-terminals: a pipe.
+  bool pty = true;
 };
 
 /// Called for each line (without its end) that a rank writes, on the thread that calls launch. Without a callback the

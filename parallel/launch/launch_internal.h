@@ -19,9 +19,10 @@ struct JobIdentity {
   std::string token = {};             // LOCKSTEP_JOB_TOKEN
   Descriptor claim = {};              // keeps the port from other launchers on this host
 };
-// "NAME=value" for one rank: this process's environment, then torchrun's variables, then `options.environment`.
+// "NAME=value" for one rank: this process's environment, then torchrun's variables, then `options.environment`. If
+// stdout is read line by line, TERM is dumb: programs then move no cursor and write no colours.
 std::vector<std::string> environment_of(int local_rank, int attempt, const LaunchOptions& options,
-                                        const JobIdentity& job, const std::string& error_file);
+                                        const JobIdentity& job, const std::string& error_file, bool is_stdout_read);
 
 // A process that kills the ranks' process groups when the launcher ends, however it ends. (The parent-death signal
 // reaches only the ranks themselves, not what they have started.)

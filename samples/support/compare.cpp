@@ -67,6 +67,11 @@ void print_intro(const Options& options) {
   std::fflush(stdout);
 }
 
+// A mode prints nothing here, and may take minutes.
+void print_progress(const Options& options, std::size_t number, const char* mode) {
+  if (!options.quiet) fmt::print(stderr, "{} of 4: {} ...\n", number, mode);
+}
+
 void print_table(const std::vector<Result>& results) {
   fmt::print(
       "                      train   test      test  ----------- bytes moved per step, all links -----------\n"
@@ -104,15 +109,18 @@ int compare(const Options& options, Train train) {
   // Mode ddp first: processes are best started before this process has threads.
   const Options ddp = in_mode(options, "ddp");
   std::filesystem::remove(result_file(ddp));
+  print_progress(options, 1, "ddp");
   if (const int code = start_ranks(ddp); code != 0) return code;
   install_stop_handler();
   std::vector<Result> results;
   for (const char* mode : {"single", "accumulate", "dp"}) {
+    print_progress(options, results.size() + 2, mode);
     const Options here = in_mode(options, mode);
     if (const int code = train(here); code != 0) return code;
     results.push_back(read_result(result_file(here)));
   }
   results.push_back(read_result(result_file(ddp)));
+  if (!options.quiet) fmt::print(stderr, "\n");
   write_traces(options);
 
   print_table(results);

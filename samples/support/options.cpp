@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 
 #include "support/ranks.h"
 #include "support/timeline.h"
+#include "tools/command_line.h"
 
 namespace samples {
 namespace {
@@ -41,6 +41,8 @@ class Flags {
   explicit Flags(CLI::App& app) : app_(app) {
     app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  // The heading of the flags declared next.
+  void group(const char* name) { app_.option_defaults()->group(name); }
   template <class T>
   CLI::Option* add(const std::string& name, T& value, const std::string& text) {
     if constexpr (std::is_same_v<T, bool>)
@@ -51,13 +53,14 @@ class Flags {
   // Declares a flag for these modes only; the help lists them.
   template <class T>
   CLI::Option* add(const Modes& modes, const std::string& name, T& value, const std::string& text) {
-    limits_.emplace_back(name, modes);
-    return add(name, value, fmt::format("({} {}) {}", modes.size() == 1 ? "mode" : "modes", listed(modes), text));
+    const std::string where = fmt::format("({} {}) ", modes.size() == 1 ? "mode" : "modes", listed(modes));
+    return limits_.emplace_back(add(name, value, where + text), modes).first;
   }
   // `reason` says why the mode is this one: "" or ", as ...".
   void check(const std::string& mode, const std::string& reason) const {
-    for (const auto& [name, modes] : limits_) {
-      if (app_.count(name) == 0 || std::ranges::find(modes, mode) != modes.end()) continue;
+    for (const auto& [option, modes] : limits_) {
+      if (option->count() == 0 || std::ranges::find(modes, mode) != modes.end()) continue;
+      const std::string name = option->get_name();
       throw CLI::ValidationError(name, fmt::format("is for --mode {} only, and the mode is {}{}\n"
                                                    "Choose the mode with --mode, or leave {} out",
                                                    listed(modes), mode, reason, name));
@@ -67,7 +70,7 @@ class Flags {
  private:
   static std::string listed(const Modes& modes) { return fmt::format("{}", fmt::join(modes, ", ")); }
   CLI::App& app_;
-  std::vector<std::pair<std::string, Modes>> limits_;
+  std::vector<std::pair<CLI::Option*, Modes>> limits_;
 };
 
 void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
@@ -111,28 +114,9 @@ void check_rank(const CLI::App& app, const Options& options) {
             "has no effect on a rank of a launcher, which sets the number of ranks; leave --nproc out");
 }
 
-// --- the flags
-// ----------------------------------------------------------------------------------------------------------
+// --- the flags ----------------------------------------------------------------------------------------------------------
 
-void declare_training(Flags& flags, Options& options) {
-  flags.add(options.data_flag, options.data, options.data_help);
-  flags.add("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
-  flags.add("--batch", options.batch, "samples per step")->check(CLI::Range(1, 1'000'000'000));
-  flags.add("--lr", options.lr, "learning rate");
-  flags.add("--seed", options.seed, "seed of the initial weights and of the order of samples")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
-  flags.add("--out", options.out, "output folder (runs/" + options.program + ")");
-  flags.add({"single", "accumulate", "dp", "ddp"}, "--save", options.save,
-            "checkpoint file (checkpoint.safetensors in --out)");
-  flags
-      .add("--save-every", options.save_every, "epochs between two checkpoints (0: when the last one is a second old)")
-      ->check(CLI::Range(0, 1'000'000'000));
-  flags
-      .add("--resume", options.resume,
-           "auto: resume the same command if it was interrupted; yes: resume or fail, more epochs are allowed; "
-           "no: start from the beginning")
-      ->check(CLI::IsMember({"auto", "yes", "no"}));
-}
+const Flags::Modes kRankModes = {"ddp", "compare"};
 
 std::string check_device(const std::string& text) {
   const bool is_known = text == "cpu" || text == "cuda" ||
@@ -142,61 +126,89 @@ std::string check_device(const std::string& text) {
 }
 
 void declare_modes(Flags& flags, Options& options) {
+  flags.group("Mode");
   flags
       .add("--mode", options.mode,
            "single: one device; accumulate: the micro-batches of a step one after another; dp: DataParallel, one "
-           "device per micro-batch; ddp: DistributedDataParallel, in several processes; compare: all of them (single; "
-           "with --nproc: ddp)")
+           "device per micro-batch; ddp: DistributedDataParallel, in several processes; compare: all of them")
+      ->default_str("single; with --nproc: ddp")
       ->check(CLI::IsMember({"single", "accumulate", "dp", "ddp", "compare"}));
   flags
       .add({"accumulate", "dp", "ddp", "compare"}, "--micro-batches", options.micro_batches,
            "micro-batches per step, over all devices and ranks; the bits depend on this number")
       ->check(CLI::Range(1, 256));
-  flags.add({"ddp", "compare"}, "--nproc", options.nproc, "ranks to start (one for each micro-batch)")
+  flags.add(kRankModes, "-n,--nproc", options.nproc, "ranks to start")
+      ->default_str("one for each micro-batch")
       ->check(CLI::Range(1, 256));
   flags
       .add("--device", options.device,
            "cpu, cuda or cuda:N. With cuda, mode dp uses cuda:0, cuda:1, ..., and each rank of ddp one of its host's "
            "GPUs; several share a GPU if there are fewer GPUs")
       ->check(check_device);
-  flags.add({"single"}, "--cuda-graph", options.cuda_graph,
-            "on a cuda device, capture one step as a CUDA graph and replay it");
-  flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
-      ->check(CLI::IsMember({"outside", "replica"}));
-}
-
-void declare_ranks(Flags& flags, Options& options) {
-  const Flags::Modes modes = {"ddp", "compare"};
   flags
-      .add(modes, "--backend", options.backend,
+      .add(kRankModes, "--backend", options.backend,
            "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; nccl: GPUs")
       ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   flags
-      .add(modes, "--order", options.order,
+      .add(kRankModes, "--comm-hook", options.comm_hook,
+           "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "
+           "steps")
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  flags.add(kRankModes, "--timeout", options.timeout, "seconds that a rank waits for the others")
+      ->check(CLI::Range(0.001, 86400.0));
+  flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
+      ->check(CLI::IsMember({"outside", "replica"}));
+  flags.add({"single"}, "--cuda-graph", options.cuda_graph,
+            "on a cuda device, capture one step as a CUDA graph and replay it");
+}
+
+void declare_training(Flags& flags, Options& options) {
+  flags.group("Training");
+  flags.add("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--batch", options.batch, "samples per step")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--lr", options.lr, "learning rate");
+  flags.add("--seed", options.seed, "seed of the initial weights and of the order of samples")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+  flags
+      .add("--resume", options.resume,
+           "auto: resume the same command if it was interrupted; yes: resume or fail, more epochs are allowed; "
+           "no: start from the beginning")
+      ->check(CLI::IsMember({"auto", "yes", "no"}));
+  flags.add(options.data_flag, options.data, options.data_help)->type_name("PATH");
+}
+
+void declare_output(Flags& flags, Options& options) {
+  flags.group("Output");
+  flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file")
+      ->type_name("FILE");
+  flags.add("--out", options.out, "output folder")->default_str("runs/" + options.program)->type_name("FOLDER");
+  flags.add({"single", "accumulate", "dp", "ddp"}, "--save", options.save, "checkpoint file")
+      ->default_str("checkpoint.safetensors in --out")
+      ->type_name("FILE");
+  flags.add("--save-every", options.save_every, "epochs between two checkpoints; 0: when the last one is a second old")
+      ->check(CLI::Range(0, 1'000'000'000));
+  flags.add("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev")
+      ->type_name("FILE");
+  flags.add("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
+  flags.add("--quiet", options.quiet, "no line for each epoch, no summary");
+}
+
+void declare_teaching(Flags& flags, Options& options) {
+  flags.group("Teaching");
+  flags.add("--explain", options.explain, "traces the run, and explains in words what happens in its last step");
+  flags.add("--trace-kernels", options.trace_kernels, "adds the CPU's kernels to traces, which takes more time");
+  flags
+      .add(kRankModes, "--order", options.order,
            "order in which the ranks' gradients are added. canonical: always the same; arrival: order of arrival, so "
            "that bits vary from run to run; own-first: each rank adds its own gradient first, so that bits differ "
            "between ranks")
       ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
   flags
-      .add(modes, "--comm-hook", options.comm_hook,
-           "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "
-           "steps")
-      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
-  flags.add(modes, "--timeout", options.timeout, "seconds that a rank waits for the others")
-      ->check(CLI::Range(0.001, 86400.0));
-  flags.add(modes, "--inject", options.inject,
-            "injects a fault: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
-            "delay:rank=1,step=17,ms=200. Ranks that a launcher restarts have no fault. A step that is never reached "
-            "is an error");
-}
-
-void declare_output(Flags& flags, Options& options) {
-  flags.add("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev");
-  flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file");
-  flags.add("--explain", options.explain, "traces the run, and explains in words what happens in its last step");
-  flags.add("--trace-kernels", options.trace_kernels, "adds the CPU's kernels to traces, which takes more time");
-  flags.add("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");
-  flags.add("--quiet", options.quiet, "no line for each epoch, no summary");
+      .add(kRankModes, "--inject", options.inject,
+           "injects a fault: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
+           "delay:rank=1,step=17,ms=200. Ranks that a launcher restarts have no fault. A step that is never reached "
+           "is an error")
+      ->type_name("FAULT");
 }
 
 }  // namespace
@@ -204,10 +216,11 @@ void declare_output(Flags& flags, Options& options) {
 Options parse(int argc, char** argv, Options options) {
   CLI::App app(options.about, options.program);
   Flags flags(app);
-  declare_training(flags, options);
   declare_modes(flags, options);
-  declare_ranks(flags, options);
+  declare_training(flags, options);
   declare_output(flags, options);
+  declare_teaching(flags, options);
+  command_line::complete(app);
   const char* const typed = std::getenv(kTypedCommand);  // if set, the parent process has checked the flags
   try {
     app.parse(argc, argv);
@@ -216,7 +229,7 @@ Options parse(int argc, char** argv, Options options) {
     if (!typed && is_rank()) check_rank(app, options);
     check_values(app, options);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
+    std::exit(command_line::report(app, error));
   }
   if (options.out.empty()) options.out = "runs/" + options.program;
   if (options.save.empty()) options.save = options.out + "/checkpoint.safetensors";

@@ -172,10 +172,12 @@ int Run::interrupted() {
 }
 
 void Run::say_how_to_go_on() const {
-  // The last --resume takes effect: "no" would discard the checkpoint just saved.
-  const char* resume = options_.resume == "no" ? " --resume auto" : "";
-  fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To go on:\n  {}{}\n", epoch_, batch_,
-             batches_per_epoch_, options_.save, options_.command, resume);
+  std::string command = options_.command;
+  for (const std::string discarding : {" --resume no", " --resume=no"}) {  // would discard the checkpoint just saved
+    for (std::size_t at; (at = command.find(discarding)) != std::string::npos;) command.erase(at, discarding.size());
+  }
+  fmt::print("Stopped in epoch {} after {} of {} batches; saved in {}. To go on:\n  {}\n", epoch_, batch_,
+             batches_per_epoch_, options_.save, command);
   std::fflush(stdout);
 }
 

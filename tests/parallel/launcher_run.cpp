@@ -31,8 +31,9 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("both spellings of a flag go, and options end at the program's name") {
-  for (const char* flags : {"--nproc-per-node 2", "--nproc_per_node 2", "--nproc-per-node=2", "--nproc_per_node=2 --",
-                            "--standalone --no_python --no-python --shutdown_timeout 5 --nproc-per-node 2"}) {
+  for (const char* flags :
+       {"-n 2", "--nproc 2", "--nproc-per-node 2", "--nproc_per_node 2", "--nproc-per-node=2", "--nproc_per_node=2 --",
+        "--standalone --no_python --no-python --shutdown_timeout 5 --nproc-per-node 2"}) {
     INFO(flags);
     const Finished run = lockstep_run(std::string(flags) + " echo --nproc-per-node 7 -h -- x");
     CHECK(run.code == 0);
@@ -41,6 +42,7 @@ TEST_CASE("both spellings of a flag go, and options end at the program's name") 
     CHECK(run.output.size() == 2 * std::string("[0] --nproc-per-node 7 -h -- x\n").size());
   }
   CHECK(lockstep_run("--no-prefix echo x").output == "x\n");
+  CHECK(lockstep_run("--no-pty sh -c '[ -t 1 ] || echo pipe'").output == "[0] pipe\n");
   CHECK(lockstep_run("--nproc-per-node auto true").code == 0);
 }
 

@@ -73,6 +73,21 @@ TEST_CASE("after Ctrl-C the same command continues and ends with the bits of an 
   check_same_as_whole("interrupted");
 }
 
+TEST_CASE("the command that is printed after a stop does not discard the checkpoint") {
+  for (const std::vector<std::string>& no :
+       std::vector<std::vector<std::string>>{{"--resume", "no"}, {"--resume=no"}}) {
+    auto arguments = long_run(fresh("stopped"));
+    arguments.insert(arguments.begin() + 2, no.begin(), no.end());
+    Process process(kProgram, arguments);
+    REQUIRE(eventually([] { return epochs_written("stopped") >= 3; }));
+    process.signal(SIGINT);
+    REQUIRE(process.wait() == 130);
+    CHECK(lines(process.output())
+              .back()
+              .ends_with("logistic_regression --out stopped --epochs " + std::to_string(kEpochs) + " --lr 0.01"));
+  }
+}
+
 TEST_CASE("after kill -9 the same command continues from the last checkpoint and ends with the same bits") {
   Process process(kProgram, long_run(fresh("killed")));
   REQUIRE(eventually([] { return std::filesystem::exists("killed/checkpoint.safetensors"); }));

@@ -1,4 +1,5 @@
 // The output of our programs for --help and for wrong command lines.
+#include "lockstep/version.h"
 #include "tests/samples/support.h"
 
 namespace {
@@ -41,8 +42,73 @@ TEST_CASE("every help is text, and exits with 0") {
     CHECK(help.code == 0);
     CHECK(help.output.size() > 100);
     CHECK(first_unprintable(help.output) == -1);
+    CHECK_FALSE(contains(help.output, " in ["));  // CLI11's text for a range
+    for (const std::string& line : lines(help.output)) CHECK_MESSAGE(line.size() <= 105, line);
   }
   CHECK(contains(run(kExplain, {"all_reduce", "--help"}).output, "{direct,halving_doubling,ring,tree}"));
+}
+
+TEST_CASE("the options that most users want come first, in groups") {
+  const auto check_order = [](const std::string& program, const std::vector<std::string>& parts) {
+    const std::string help = run(program, {"--help"}).output;
+    std::size_t at = 0;
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CAPTURE(help);
+      const std::size_t found = help.find(part, at);
+      REQUIRE(found != std::string::npos);
+      at = found;
+    }
+  };
+  check_order("logistic_regression",
+              {"\nMode:\n", "--mode {", "--micro-batches INT", "-n, --nproc INT", "(default: one for each micro-batch)",
+               "\nTraining:\n", "--epochs INT", "\nOutput:\n", "--report FILE", "\nTeaching:\n", "--explain",
+               "\nHelp:\n", "-h, --help", "--version"});
+  check_order(LOCKSTEP_RUN,
+              {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc, --nproc-per-node N|auto\n",
+               "(default: 1)", "--no-pty", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",
+               "Example", "lockstep-run -n 2 ./program"});
+}
+
+TEST_CASE("every program has --version") {
+  for (const std::string program : {std::string("logistic_regression"), std::string(LOCKSTEP_RUN), kExplain}) {
+    const Finished version = run(program, {"--version"});
+    CHECK(version.code == 0);
+    CHECK(version.output ==
+          std::filesystem::path(program).filename().string() + " (Lockstep) " + lockstep::version() + "\n");
+  }
+}
+
+TEST_CASE("a misspelt option or subcommand is named, with the one that was meant") {
+  struct Case {
+    std::string program;
+    std::vector<std::string> arguments;
+    std::string error;
+  };
+  const Case all[] = {
+      {"logistic_regression", {"--epoch", "3"}, "there is no option --epoch; did you mean --epochs?"},
+      {"logistic_regression", {"--epoch=3"}, "there is no option --epoch; did you mean --epochs?"},
+      {"logistic_regression", {"--xyzzy", "3"}, "there is no option --xyzzy\n"},
+      {"logistic_regression", {"3"}, "there is no argument 3\n"},
+      {LOCKSTEP_RUN, {"--nprocs", "2", "true"}, "there is no option --nprocs; did you mean --nproc?"},
+      {LOCKSTEP_RUN, {"--max-restart=2", "true"}, "there is no option --max-restart; did you mean --max-restarts?"},
+      {kExplain, {"allreduce"}, "there is no subcommand allreduce; did you mean all_reduce?"},
+      {kExplain, {"allreduce", "--ranks", "4"}, "there is no subcommand allreduce; did you mean all_reduce?"},
+      {kExplain, {"xyzzy"}, "there is no subcommand xyzzy\n"},
+      {kExplain, {"all_reduce", "--rank", "4"}, "there is no option --rank; did you mean --ranks?"},
+      {kExplain,
+       {"--elements", "4", "all_reduce"},
+       "--elements is an option of all_reduce; write it after \"all_reduce\""},
+      {kExplain,
+       {"scaling", "--elements", "4"},
+       "--elements is an option of all_reduce; write it after \"all_reduce\""},
+      {kExplain, {}, "A subcommand is required"}};
+  for (const Case& each : all) {
+    const Finished wrong = run(each.program, each.arguments);
+    CAPTURE(wrong.output);
+    CHECK(wrong.code == 2);
+    CHECK(wrong.output.starts_with(std::filesystem::path(each.program).filename().string() + ": " + each.error));
+  }
 }
 
 TEST_CASE("every error is text, and a wrong command line exits with 2") {
@@ -80,7 +146,7 @@ TEST_CASE("every error is text, and a wrong command line exits with 2") {
     CAPTURE(each.first);
     CAPTURE(wrong.output);
     CHECK(wrong.code == 2);
-    CHECK(wrong.output.size() > 20);
+    CHECK(wrong.output.starts_with(std::filesystem::path(each.first).filename().string() + ": "));
     CHECK(first_unprintable(wrong.output) == -1);
   }
   CHECK(contains(run(kExplain, {"all_reduce", "--algorithm", "rings"}).output, "{direct,halving_doubling,ring,tree}"));
