@@ -1,6 +1,7 @@
 // Arithmetic and comparisons: forward and gradient side by side.
 
 #include "lockstep/autograd/operations_internal.h"
+#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep {
 
@@ -111,6 +112,13 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
   return choose("minimum", raw::Compare::kGreater, raw::minimum(a, b), a, b);
 }
 
+Tensor max(const Tensor& a, const Tensor& b) {
+  return named("max", [&] { return maximum(a, b); });
+}
+Tensor min(const Tensor& a, const Tensor& b) {
+  return named("min", [&] { return minimum(a, b); });
+}
+
 // --- with numbers -----------------------------------------------------------------------------------------------------------
 
 Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like(a, b)); }
@@ -136,7 +144,36 @@ LOCKSTEP_COMPARISON(>, kGreater)
 LOCKSTEP_COMPARISON(>=, kGreaterEqual)
 #undef LOCKSTEP_COMPARISON
 
+namespace {
+
+void require_bool(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dtype() == kBool, "{}: needs bool tensors, got {}; compare it with a number first", op, describe(x));
+}
+
+}  // namespace
+
+Tensor operator~(const Tensor& a) {
+  require_bool("~", a);
+  return a == false;
+}
+Tensor operator&(const Tensor& a, const Tensor& b) {
+  require_bool("&", a), require_bool("&", b);
+  return named("&", [&] { return raw::mul(a, b); });
+}
+Tensor operator|(const Tensor& a, const Tensor& b) {
+  require_bool("|", a), require_bool("|", b);
+  return named("|", [&] { return raw::maximum(a, b); });
+}
+Tensor any(const Tensor& x, const Shape& dims, bool keepdim) {
+  return named("any", [&] { return raw::sum(x != 0, dims, keepdim) > 0; });
+}
+Tensor all(const Tensor& x, const Shape& dims, bool keepdim) {
+  return named("all", [&] { return raw::sum(x == 0, dims, keepdim) == 0; });
+}
+
 bool equal(const Tensor& a, const Tensor& b) { return raw::equal(a, b); }
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) { return raw::allclose(a, b, rtol, atol); }
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
+  return raw::allclose(a, b, rtol, atol, equal_nan);
+}
 
 }  // namespace lockstep

@@ -30,14 +30,15 @@ Tensor grad(const Output& output, const Input& input, const GradOptions& options
 
 /// Options of `gradcheck`.
 struct GradcheckOptions {
-  double step = 1e-6;           ///< step of the central difference
-  double rtol = 1e-3;           ///< relative tolerance: an error of atol + rtol |expected| is allowed
-  double atol = 1e-5;           ///< absolute tolerance
+  double eps = 1e-6;            ///< step of the central difference
+  double atol = 1e-5;           ///< absolute tolerance: an error of atol + rtol |expected| is allowed
+  double rtol = 1e-3;           ///< relative tolerance
+  bool raise_exception = true;  ///< throw InvalidArgument, which names the first element that differs; or return false
   bool second_order = false;    ///< check the gradient of the gradient as well
-  bool throw_on_error = false;  ///< InvalidArgument with the first element that differs, instead of false
 };
 
-/// True if backward of `fn` agrees with central differences at `inputs` (f64; inputs with requires_grad are checked).
+/// Returns true if backward of `fn` agrees with central differences at `inputs` (f64; those that require grad are
+/// checked).
 bool gradcheck(const Callback<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
                const GradcheckOptions& options = {});
 

@@ -7,9 +7,15 @@
 namespace lockstep {
 
 namespace {
-Tensor finish(Tensor out, const TensorOptions& options) {
-  if (options.requires_grad) out.requires_grad_();
-  return out;
+
+// The tensor that `make` returns, as a leaf that requires grad if the options say so. Errors name `op`.
+template <class F>
+Tensor create(const char* op, const TensorOptions& options, F make) {
+  return named(op, [&] {
+    Tensor out = make();
+    if (options.requires_grad) out.requires_grad_();
+    return out;
+  });
 }
 
 // `options`, with unset fields taken from `like`.
@@ -20,45 +26,59 @@ TensorOptions like_options(const Tensor& like, const TensorOptions& options) {
 }
 }  // namespace
 
-Tensor empty(const Shape& shape, const TensorOptions& options) { return finish(raw::empty(shape, options), options); }
-Tensor zeros(const Shape& shape, const TensorOptions& options) { return finish(raw::zeros(shape, options), options); }
+Tensor empty(const Shape& shape, const TensorOptions& options) {
+  return create("empty", options, [&] { return raw::empty(shape, options); });
+}
+Tensor zeros(const Shape& shape, const TensorOptions& options) {
+  return create("zeros", options, [&] { return raw::zeros(shape, options); });
+}
 Tensor ones(const Shape& shape, const TensorOptions& options) {
-  return finish(raw::full(shape, 1, {.dtype = options.dtype.value_or(kFloat32), .device = options.device}), options);
+  return create("ones", options, [&] {
+    return raw::full(shape, 1, {.dtype = options.dtype.value_or(kFloat32), .device = options.device});
+  });
 }
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options) {
-  return finish(raw::full(shape, value, options), options);
+  return create("full", options, [&] { return raw::full(shape, value, options); });
 }
 
 Tensor zeros_like(const Tensor& like, const TensorOptions& options) {
-  return zeros(like.shape(), like_options(like, options));
+  return named("zeros_like", [&] { return zeros(like.shape(), like_options(like, options)); });
 }
 Tensor ones_like(const Tensor& like, const TensorOptions& options) {
-  return ones(like.shape(), like_options(like, options));
+  return named("ones_like", [&] { return ones(like.shape(), like_options(like, options)); });
 }
 
 Tensor arange(const Scalar& end, const TensorOptions& options) { return arange(0, end, 1, options); }
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options) {
-  return finish(raw::arange(start, end, step, options), options);
+  return create("arange", options, [&] { return raw::arange(start, end, step, options); });
 }
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
-  return finish(raw::linspace(start, end, steps, options), options);
+  return create("linspace", options, [&] { return raw::linspace(start, end, steps, options); });
 }
-Tensor eye(std::int64_t n, const TensorOptions& options) { return finish(raw::eye(n, options), options); }
+Tensor eye(std::int64_t n, const TensorOptions& options) { return eye(n, n, options); }
+Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
+  return create("eye", options, [&] { return raw::eye(n, m, options); });
+}
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {
-  return finish(raw::uniform(shape, 0, 1, random::Stream::kUser, options), options);
+  return create("rand", options, [&] { return raw::uniform(shape, 0, 1, random::Stream::kUser, options); });
 }
 Tensor randn(const Shape& shape, const TensorOptions& options) {
-  return finish(raw::normal(shape, random::Stream::kUser, options), options);
+  return create("randn", options, [&] { return raw::normal(shape, random::Stream::kUser, options); });
 }
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
-  return finish(raw::randint(low, high, shape, options), options);
+  return create("randint", options, [&] { return raw::randint(low, high, shape, options); });
 }
-Tensor randperm(std::int64_t n, const TensorOptions& options) { return finish(raw::randperm(n, options), options); }
+Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& options) {
+  return randint(0, high, shape, options);
+}
+Tensor randperm(std::int64_t n, const TensorOptions& options) {
+  return create("randperm", options, [&] { return raw::randperm(n, options); });
+}
 
 namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options) {
-  return finish(raw::from_bytes(values, shape, dtype, options), options);
+  return create("tensor", options, [&] { return raw::from_bytes(values, shape, dtype, options); });
 }
 
 void require_fits(const Scalar& literal, DType dtype) { raw::require_fits("tensor", literal, dtype); }

@@ -2,6 +2,7 @@
 /// Functions that create tensors. All take TensorOptions: `.dtype .device .requires_grad`.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -29,13 +30,18 @@ inline Tensor arange(const Scalar& start, const Scalar& end, const TensorOptions
 }
 /// `steps` evenly spaced numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
-Tensor eye(std::int64_t n, const TensorOptions& options = {});  ///< (n, n), ones on the diagonal
+Tensor eye(std::int64_t n, const TensorOptions& options = {});                  ///< (n, n), ones on the diagonal
+Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options = {});  ///< the same with m columns
 
 /// Random numbers come from the stream of (seed, micro-batch, counter); see manual_seed in tensor/random.h.
 Tensor rand(const Shape& shape, const TensorOptions& options = {});   ///< uniform in [0, 1)
 Tensor randn(const Shape& shape, const TensorOptions& options = {});  ///< normal, mean 0, variance 1
 /// Integers in [low, high), i64 unless a dtype is given.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options = {});
+Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& options = {});  ///< from 0 on
+/// A shape is in braces: randint(1, 7) would be a range without a shape.
+template <std::integral I>
+Tensor randint(std::int64_t high, I size) = delete;
 Tensor randperm(std::int64_t n, const TensorOptions& options = {});  ///< a permutation of 0..n-1, i64
 
 namespace detail {

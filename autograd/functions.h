@@ -59,11 +59,27 @@ Tensor operator<(const Tensor& a, const Scalar& b);
 Tensor operator<=(const Tensor& a, const Scalar& b);
 Tensor operator>(const Tensor& a, const Scalar& b);
 Tensor operator>=(const Tensor& a, const Scalar& b);
+inline Tensor operator==(const Scalar& a, const Tensor& b) { return b == a; }
+inline Tensor operator!=(const Scalar& a, const Tensor& b) { return b != a; }
+inline Tensor operator<(const Scalar& a, const Tensor& b) { return b > a; }
+inline Tensor operator<=(const Scalar& a, const Tensor& b) { return b >= a; }
+inline Tensor operator>(const Scalar& a, const Tensor& b) { return b < a; }
+inline Tensor operator>=(const Scalar& a, const Tensor& b) { return b <= a; }
+
+// --- logic of bool tensors; other dtypes throw InvalidArgument ----------------------------------------------------
+Tensor operator~(const Tensor& a);                   ///< not
+Tensor operator&(const Tensor& a, const Tensor& b);  ///< and
+Tensor operator|(const Tensor& a, const Tensor& b);  ///< or
+/// True if an element differs from 0. Over no elements: false.
+Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+/// True if all elements differ from 0. Over no elements: true.
+Tensor all(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 
 /// True if shapes and all elements are equal, whatever the dtypes (NaN differs from everything).
 bool equal(const Tensor& a, const Tensor& b);
-/// True if |a - b| <= atol + rtol |b| for all elements.
-bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+/// True if |a - b| <= atol + rtol |b| for all elements. NaN is close to NaN only if `equal_nan`. Throws InvalidArgument
+/// if the dtypes differ.
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 
 // --- pointwise functions (formulas: tensor/pointwise_internal.h) --------------------------------------------------
 Tensor neg(const Tensor& x);
@@ -80,13 +96,14 @@ Tensor relu(const Tensor& x);                             ///< max(x, 0), gradie
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);  ///< x for x > 0, slope x below
 Tensor gelu(const Tensor& x);                             ///< x Phi(x), the exact form with erf
 Tensor silu(const Tensor& x);                             ///< x sigmoid(x)
-Tensor softplus(const Tensor& x);                         ///< log(1 + exp(x))
 Tensor erf(const Tensor& x);
+/// log(1 + exp(beta x)) / beta, and x itself where beta x > threshold.
+Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
 /// min(max(x, lo), hi); either limit may be left out. The gradient is 1 strictly between the limits and 0 elsewhere.
 /// Integers keep their dtype unless a limit is a floating-point number.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt);
-inline Tensor clamp_min(const Tensor& x, const Scalar& lo) { return clamp(x, lo); }                ///< max(x, lo)
-inline Tensor clamp_max(const Tensor& x, const Scalar& hi) { return clamp(x, std::nullopt, hi); }  ///< min(x, hi)
+Tensor clamp_min(const Tensor& x, const Scalar& lo);  ///< max(x, lo)
+Tensor clamp_max(const Tensor& x, const Scalar& hi);  ///< min(x, hi)
 
 // --- reductions -------------------------------------------------------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);   ///< bool and integers give i64
@@ -103,8 +120,8 @@ Tensor min(const Tensor& x);  ///< the smallest element, as max(x)
 std::pair<Tensor, Tensor> max(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// The smallest values and their indices, as max(x, dim).
 std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim = false);
-inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }  ///< for a number, see clamp_min
-inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }  ///< for a number, see clamp_max
+Tensor max(const Tensor& a, const Tensor& b);  ///< maximum(a, b); for a number, see clamp_min
+Tensor min(const Tensor& a, const Tensor& b);  ///< minimum(a, b); for a number, see clamp_max
 /// Unbiased by default: the divisor is n - correction, and the correction is 1.
 Tensor var(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
 /// The square root of var; gradient 0 where std is 0.
@@ -132,6 +149,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 
 // --- images (batch, channels, height, width), f32 or f64: output sizes follow conv2d's formula --------------------
+// A single image (channels, height, width) is a batch of one; the result has no batch dimension either.
 // Cross-correlation, as in PyTorch: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or undefined
 // -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
@@ -147,13 +165,15 @@ Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 
                   bool ceil_mode = false, bool count_include_pad = true);
 
 // --- products -----------------------------------------------------------------------------------------------------
-// (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Transposed views are read without a copy.
+// (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Both of one dtype, not bool. Transposed views
+// are read without a copy.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 // --- joining and splitting ----------------------------------------------------------------------------------------
-Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);  ///< joined along `dim`; other sizes are equal
+/// Joined along `dim`; the other sizes are equal. Empty 1-D tensors are skipped, whatever the others' shapes.
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 /// Joined along a new dimension; all sizes are equal.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 /// Views of `size` rows each along `dim`; the last may be smaller.
@@ -165,7 +185,14 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b);
 Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b);
+Tensor where(const Tensor& condition, const Scalar& a, const Scalar& b);
+/// x with `value` where the bool tensor `mask` is true. Keeps x's dtype; x and mask broadcast.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value);
+/// The matrices (..., m, n) of x, with 0 above the diagonal, or above the `diagonal`-th one to its right.
+Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
+Tensor triu(const Tensor& x, std::int64_t diagonal = 0);  ///< as tril, with 0 below the diagonal
+/// (..., num_classes) i64: 1 at the position that the i64 index names, 0 elsewhere. -1: the largest index + 1 classes.
+Tensor one_hot(const Tensor& index, std::int64_t num_classes = -1);
 /// Rows index[i] of x along `dim`; index is 1-D.
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 /// out[i][j] = x[index[i][j]][j] for dim 0, and so on; out has the shape of index.

@@ -9,6 +9,12 @@ using raw::PoolingOptions;
 
 namespace {
 
+// Runs `operation` on a batch of images. A single image (channels, height, width) becomes a batch of one.
+template <class F>
+Tensor on_batch(const Tensor& x, F operation) {
+  return x.dim() == 3 ? operation(x.unsqueeze(0)).squeeze(0) : operation(x);
+}
+
 // With y = conv(x, w), each of y, dx and dw is bilinear in its operands, and its gradients are the other two:
 // <g, conv(x, w)> = <by_input(g, w), x> = <by_weight(g, x), w>.
 Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvolutionOptions& options);
@@ -53,7 +59,8 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Size2d& stride, const Size2d& padding,
               const Size2d& dilation, std::int64_t groups) {
-  return conv(x, weight, bias, {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+  const ConvolutionOptions options = {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
+  return on_batch(x, [&](const Tensor& images) { return conv(images, weight, bias, options); });
 }
 
 namespace {
@@ -72,6 +79,14 @@ Tensor spread_to(const Tensor& index, const Tensor& grad, const Shape& shape, co
   return record("max_pool2d_backward", raw::max_pool2d_backward(grad, index, shape, options), {grad},
                 [index, out_shape = grad.shape()](const Tensor& upstream, const Needs&) {
                   return Gradients{gather(upstream.flatten(2), 2, index.flatten(2)).reshape(out_shape)};
+                });
+}
+
+Tensor maximum_of_windows(const Tensor& x, const PoolingOptions& options) {
+  raw::MaxPooled pooled = raw::max_pool2d(x, options);
+  return record("max_pool2d", std::move(pooled.out), {x},
+                [index = pooled.index, shape = x.shape(), options](const Tensor& grad, const Needs&) {
+                  return Gradients{spread_to(index, grad, shape, options)};
                 });
 }
 
@@ -96,16 +111,13 @@ Tensor average(const Tensor& x, const PoolingOptions& options, bool count_includ
 Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
                   const Size2d& dilation, bool ceil_mode) {
   const PoolingOptions options = pooling(kernel, stride, padding, dilation, ceil_mode);
-  raw::MaxPooled pooled = raw::max_pool2d(x, options);
-  return record("max_pool2d", std::move(pooled.out), {x},
-                [index = pooled.index, shape = x.shape(), options](const Tensor& grad, const Needs&) {
-                  return Gradients{spread_to(index, grad, shape, options)};
-                });
+  return on_batch(x, [&](const Tensor& images) { return maximum_of_windows(images, options); });
 }
 
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding, bool ceil_mode,
                   bool count_include_pad) {
-  return average(x, pooling(kernel, stride, padding, 1, ceil_mode), count_include_pad);
+  const PoolingOptions options = pooling(kernel, stride, padding, 1, ceil_mode);
+  return on_batch(x, [&](const Tensor& images) { return average(images, options, count_include_pad); });
 }
 
 }  // namespace lockstep

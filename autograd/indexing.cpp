@@ -1,6 +1,7 @@
 // Joining, splitting, indexing and sorting: forward and gradient side by side.
 #include <algorithm>
 
+#include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 // Splits the gradient into the operands' parts. Backward needs only the sizes.
 struct CatBackward {
-  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> sizes;  // along dim; -1 for an operand that was skipped
   std::int64_t dim;
 
   static bool saves_tensors() { return false; }
@@ -18,6 +19,10 @@ struct CatBackward {
     Gradients gradients;
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] < 0) {
+        gradients.push_back(needs[i] ? raw::zeros({0}, grad.options()) : Tensor());
+        continue;
+      }
       gradients.push_back(needs[i] ? grad.narrow(dim, start, sizes[i]) : Tensor());
       start += sizes[i];
     }
@@ -30,35 +35,42 @@ struct CatBackward {
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
   const Tensor out = raw::cat(tensors, dim);
   std::vector<std::int64_t> sizes;
-  for (const Tensor& tensor : tensors) sizes.push_back(tensor.size(dim));
+  for (const Tensor& tensor : tensors) sizes.push_back(raw::is_skipped_by_cat(tensor) ? -1 : tensor.size(dim));
   return record("cat", out, tensors, CatBackward{std::move(sizes), dim});
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
   LOCKSTEP_CHECK(!tensors.empty(), "stack: no tensors given");
-  std::vector<Tensor> rows;
-  for (const Tensor& tensor : tensors) {
-    LOCKSTEP_CHECK(tensor.shape() == tensors[0].shape(), "stack: shapes differ: {} and {}", describe(tensors[0]),
-                   describe(tensor));
-    rows.push_back(tensor.unsqueeze(dim));
-  }
-  return cat(rows, dim < 0 ? wrap_dim("stack", dim, tensors[0].dim() + 1) : dim);
+  return named("stack", [&] {
+    std::vector<Tensor> rows;
+    for (const Tensor& tensor : tensors) {
+      LOCKSTEP_CHECK(tensor.shape() == tensors[0].shape(), "stack: shapes differ: {} and {}", describe(tensors[0]),
+                     describe(tensor));
+      rows.push_back(tensor.unsqueeze(dim));
+    }
+    return cat(rows, dim);
+  });
 }
 
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) {
   LOCKSTEP_CHECK(size > 0, "split: size {}; it must be positive", size);
-  const std::int64_t total = x.size(dim);
-  std::vector<Tensor> parts;
-  for (std::int64_t start = 0; start < total; start += size)
-    parts.push_back(x.narrow(dim, start, std::min(size, total - start)));
-  if (parts.empty()) parts.push_back(x);
-  return parts;
+  return named("split", [&] {
+    const std::int64_t total = x.size(dim);
+    std::vector<Tensor> parts;
+    for (std::int64_t start = 0; start < total; start += size)
+      parts.push_back(x.narrow(dim, start, std::min(size, total - start)));
+    if (parts.empty()) parts.push_back(x);
+    return parts;
+  });
 }
 
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim) {
   LOCKSTEP_CHECK(count > 0, "chunk: {} parts; at least 1 is needed", count);
-  if (x.size(dim) == 0) return std::vector<Tensor>(static_cast<std::size_t>(count), x.narrow(dim, 0, 0));
-  return split(x, std::max<std::int64_t>((x.size(dim) + count - 1) / count, 1), dim);
+  return named("chunk", [&] {
+    const std::int64_t total = x.size(dim);
+    if (total == 0) return std::vector<Tensor>(static_cast<std::size_t>(count), x.narrow(dim, 0, 0));
+    return split(x, (total + count - 1) / count, dim);
+  });
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
@@ -77,12 +89,47 @@ Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b) {
   return where(condition, raw::scalar_like(b, a), b);
 }
 
+Tensor where(const Tensor& condition, const Scalar& a, const Scalar& b) {
+  const TensorOptions there = {.device = condition.device()};
+  return where(condition, raw::full({}, a, there), raw::full({}, b, there));
+}
+
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
-  Shape shape;
-  LOCKSTEP_CHECK(try_broadcast(x.shape(), mask.shape(), &shape) && shape == x.shape(),
-                 "masked_fill: the mask {} does not broadcast to {}", describe(mask), describe(x));
-  raw::require_fits("masked_fill", value, x.dtype());
-  return where(mask, raw::full({}, value, x.options()), x);
+  LOCKSTEP_CHECK(mask.dtype() == kBool, "masked_fill: the mask must be bool, got {}; compare it with a number",
+                 describe(mask));
+  return named("masked_fill", [&] { return where(mask, raw::full({}, value, x.options()), x); });
+}
+
+namespace {
+
+// The column minus the row of each element of the matrices of x.
+Tensor diagonal_of_elements(const char* op, const Tensor& x) {
+  LOCKSTEP_CHECK(x.dim() >= 2, "{}: needs at least two dimensions, got {}", op, describe(x));
+  const TensorOptions there = {.device = x.device()};
+  return sub(arange(x.size(-1), there), arange(x.size(-2), there).unsqueeze(1));
+}
+
+}  // namespace
+
+Tensor tril(const Tensor& x, std::int64_t diagonal) {
+  return masked_fill(x, diagonal_of_elements("tril", x) > diagonal, 0);
+}
+Tensor triu(const Tensor& x, std::int64_t diagonal) {
+  return masked_fill(x, diagonal_of_elements("triu", x) < diagonal, 0);
+}
+
+Tensor one_hot(const Tensor& index, std::int64_t num_classes) {
+  LOCKSTEP_CHECK(index.dtype() == kInt64, "one_hot: the index must be i64, got {}", describe(index));
+  LOCKSTEP_CHECK(num_classes > 0 || (num_classes == -1 && index.numel() > 0),
+                 "one_hot: num_classes is {}, the index is {}; give a positive number of classes", num_classes,
+                 describe(index));
+  if (index.numel() > 0) {
+    const auto low = min(index).item<std::int64_t>(), high = max(index).item<std::int64_t>();
+    if (num_classes == -1) num_classes = high + 1;
+    LOCKSTEP_CHECK(low >= 0 && high < num_classes, "one_hot: index {} is outside [0, {})", low < 0 ? low : high,
+                   num_classes);
+  }
+  return (index.unsqueeze(-1) == arange(num_classes, {.device = index.device()})).to(kInt64);
 }
 
 namespace {

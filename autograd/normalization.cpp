@@ -107,12 +107,13 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   require_per_channel("running_var", running_var, x);
   require_per_channel("weight", weight, x);
   require_per_channel("bias", bias, x);
-  // x scale + shift
-  const Tensor by_deviation = rsqrt(add(running_var, eps));
-  const Tensor scale = weight.defined() ? mul(weight, by_deviation) : by_deviation;
-  const Tensor from_mean = neg(mul(running_mean, scale)), shift = bias.defined() ? add(bias, from_mean) : from_mean;
-  const Shape shape = channel_shape(x);
-  return add(mul(x, scale.reshape(shape)), shift.reshape(shape));
+  return named("batch_norm", [&] {  // x scale + shift
+    const Tensor by_deviation = rsqrt(add(running_var, eps));
+    const Tensor scale = weight.defined() ? mul(weight, by_deviation) : by_deviation;
+    const Tensor from_mean = neg(mul(running_mean, scale)), shift = bias.defined() ? add(bias, from_mean) : from_mean;
+    const Shape shape = channel_shape(x);
+    return add(mul(x, scale.reshape(shape)), shift.reshape(shape));
+  });
 }
 
 }  // namespace lockstep

@@ -55,20 +55,34 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
 #undef POINTWISE
 
 Tensor leaky_relu(const Tensor& x, double slope) { return apply(Pointwise::leaky_relu, x, {slope}); }
+Tensor softplus(const Tensor& x, double beta, double threshold) {
+  return apply(Pointwise::softplus, x, {beta, threshold});
+}
 
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
   LOCKSTEP_CHECK(lo || hi, "clamp: {} needs a limit, but neither is given; pass lo, hi or both", describe(x));
   DType dtype = x.dtype();
   for (const auto& limit : {lo, hi}) dtype = limit ? promote(dtype, *limit) : dtype;
   LOCKSTEP_CHECK(dtype != kBool, "clamp: bool tensors have no order, got {}; convert with to(kInt64)", describe(x));
-  if (!is_floating_point(dtype)) return raw::clamp_integers(raw::to(x, dtype), lo, hi);
+  if (!is_floating_point(dtype)) return named("clamp", [&] { return raw::clamp_integers(raw::to(x, dtype), lo, hi); });
   constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
   const PointwiseParams limits = {lo ? lo->to_double() : kAbsent, hi ? hi->to_double() : kAbsent};
-  if ((lo && std::isnan(limits.a)) || (hi && std::isnan(limits.b))) return add(mul(x, 0.0), kAbsent);  // NaN everywhere
+  if ((lo && std::isnan(limits.a)) || (hi && std::isnan(limits.b))) {
+    return named("clamp", [&] { return add(mul(x, 0.0), kAbsent); });  // NaN everywhere
+  }
   return apply(Pointwise::clamp, x, limits);
 }
 
-Tensor pow(const Tensor& base, const Scalar& exponent) {
+Tensor clamp_min(const Tensor& x, const Scalar& lo) {
+  return named("clamp_min", [&] { return clamp(x, lo); });
+}
+Tensor clamp_max(const Tensor& x, const Scalar& hi) {
+  return named("clamp_max", [&] { return clamp(x, std::nullopt, hi); });
+}
+
+namespace {
+
+Tensor power(const Tensor& base, const Scalar& exponent) {
   const double p = exponent.to_double();
   if (!base.is_floating_point() && !exponent.is_floating_point()) {
     LOCKSTEP_CHECK(p >= 0, "pow: integers to the power {} are not integers; convert with to(kFloat32)", p);
@@ -77,6 +91,12 @@ Tensor pow(const Tensor& base, const Scalar& exponent) {
   if (p == 2 && base.is_floating_point()) return mul(base, base);
   if (p == 0.5) return sqrt(base);
   return apply(Pointwise::pow_scalar, base, {p});
+}
+
+}  // namespace
+
+Tensor pow(const Tensor& base, const Scalar& exponent) {
+  return named("pow", [&] { return power(base, exponent); });
 }
 
 Tensor operator-(const Tensor& a) { return neg(a); }

@@ -111,7 +111,7 @@ Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
 
 // The gradient is 1 / (2 std), and 0 where std is 0.
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options) {
-  const Tensor variance = var(x, dims, options);
+  const Tensor variance = named("std", [&] { return var(x, dims, options); });
   return record("std", raw::pointwise(raw::Pointwise::sqrt, variance), {variance},
                 [](const Tensor& grad, const Needs&, const Tensor& out) {
                   return Gradients{where(out == 0.0, 0.0, div(grad, mul(out, 2.0)))};
@@ -140,10 +140,7 @@ Tensor general_norm(const Tensor& x, double p, const Shape& dims, bool keepdim) 
                 });
 }
 
-}  // namespace
-
-Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
-  const double power = p.to_double();
+Tensor norm_of(const Tensor& x, double power, const Shape& dims, bool keepdim) {
   if (power == 2) return euclidean(x, dims, keepdim);
   LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "norm: needs f32 or f64, got {}", describe(x));
   if (power == 0) return raw::sum(raw::to(x != 0.0, x.dtype()), dims, keepdim);
@@ -154,8 +151,14 @@ Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
   return general_norm(x, power, dims, keepdim);
 }
 
+}  // namespace
+
+Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
+  return named("norm", [&] { return norm_of(x, p.to_double(), dims, keepdim); });
+}
+
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
-  return record("logsumexp", raw::logsumexp(x, dims, keepdim), {x},
+  return record("logsumexp", named("logsumexp", [&] { return raw::logsumexp(x, dims, keepdim); }), {x},
                 [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
                   return Gradients{mul(spread(grad, x->shape(), dims), exp(sub(*x, spread(out, x->shape(), dims))))};
                 });

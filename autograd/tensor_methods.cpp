@@ -1,4 +1,5 @@
 // The members of Tensor that use autograd: views, conversions, in-place changes.
+#include <algorithm>
 #include <ostream>
 
 #include "lockstep/autograd/history_internal.h"
@@ -94,7 +95,7 @@ Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std
 }
 
 Tensor Tensor::narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const {
-  const std::int64_t total = size(dim), first = start < 0 ? start + total : start;
+  const std::int64_t total = named("narrow", [&] { return size(dim); }), first = start < 0 ? start + total : start;
   LOCKSTEP_CHECK(first >= 0 && length >= 0 && first + length <= total,
                  "narrow: [{}, {} + {}) is outside dimension {} of {}", start, start, length, dim, describe(*this));
   return slice(dim, first, first + length, 1);
@@ -109,7 +110,27 @@ Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
                 });
 }
 
-Tensor Tensor::operator[](std::int64_t index) const { return select(0, index); }
+Tensor Tensor::operator[](std::int64_t index) const {
+  return named("operator[]", [&] { return select(0, index); });
+}
+
+Tensor Tensor::repeat(const Shape& counts) const {
+  LOCKSTEP_CHECK(counts.dim() >= dim() && std::ranges::all_of(counts, [](std::int64_t n) { return n >= 0; }),
+                 "repeat: expected a count of at least 0 for each dimension of {}, got {}", describe(*this),
+                 counts.to_string());
+  return named("repeat", [&] {
+    Tensor out = *this;
+    for (int d = dim(); d < counts.dim(); ++d) out = out.unsqueeze(0);
+    for (int d = 0; d < counts.dim(); ++d) {
+      const std::int64_t count = counts[static_cast<std::size_t>(d)];
+      if (count == 1) continue;
+      Shape repeated = out.shape();
+      repeated.insert(d, count);
+      out = out.unsqueeze(d).expand(repeated).flatten(d, d + 1);
+    }
+    return raw::overlap(out, *this) ? out.clone() : out;
+  });
+}
 
 // --- conversions --------------------------------------------------------------------------------------------------
 
@@ -146,10 +167,11 @@ const Tensor& change(const char* op, const Tensor& x, const Tensor& operand, F w
       !requires_grad(x),
       "{}: {} requires grad and cannot be changed in place; use NoGradGuard, detach(), or the function without _", op,
       describe(x));
-  LOCKSTEP_CHECK(!x.is_floating_point() || !operand.defined() || !requires_grad(operand),
-                 "{}: the operand {} requires grad, but the change of {} in place is not recorded: the operand would "
-                 "get no gradient\nbuild the result with stack, cat or where, or pass the operand's detach()",
-                 op, describe(operand), describe(x));
+  LOCKSTEP_CHECK(
+      !x.is_floating_point() || !operand.defined() || !requires_grad(operand),
+      "{}: the operand {} requires grad, but the change of {} in place is not recorded: the operand would "
+      "get no gradient\nbuild the result with x = x + y, stack, cat or where, or pass the operand's detach()",
+      op, describe(operand), describe(x));
   raw::require_writable(op, x);
   write();
   x.impl().storage->bump_version();
@@ -200,12 +222,12 @@ Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return lockstep::me
 Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return lockstep::amax(*this, dims, keepdim); }
 Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return lockstep::amin(*this, dims, keepdim); }
 Tensor Tensor::max() const { return lockstep::max(*this); }
-Tensor Tensor::max(const Tensor& other) const { return maximum(*this, other); }
+Tensor Tensor::max(const Tensor& other) const { return lockstep::max(*this, other); }
 std::pair<Tensor, Tensor> Tensor::max(std::int64_t dim, bool keepdim) const {
   return lockstep::max(*this, dim, keepdim);
 }
 Tensor Tensor::min() const { return lockstep::min(*this); }
-Tensor Tensor::min(const Tensor& other) const { return minimum(*this, other); }
+Tensor Tensor::min(const Tensor& other) const { return lockstep::min(*this, other); }
 std::pair<Tensor, Tensor> Tensor::min(std::int64_t dim, bool keepdim) const {
   return lockstep::min(*this, dim, keepdim);
 }
@@ -246,6 +268,34 @@ Tensor Tensor::clamp(const std::optional<Scalar>& lo, const std::optional<Scalar
 Tensor Tensor::softmax(std::int64_t dim) const { return lockstep::softmax(*this, dim); }
 Tensor Tensor::log_softmax(std::int64_t dim) const { return lockstep::log_softmax(*this, dim); }
 Tensor Tensor::matmul(const Tensor& other) const { return lockstep::matmul(*this, other); }
+Tensor Tensor::any(const Shape& dims, bool keepdim) const { return lockstep::any(*this, dims, keepdim); }
+Tensor Tensor::all(const Shape& dims, bool keepdim) const { return lockstep::all(*this, dims, keepdim); }
+Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const { return lockstep::logsumexp(*this, dims, keepdim); }
+Tensor Tensor::cumsum(std::int64_t dim) const { return lockstep::cumsum(*this, dim); }
+std::vector<Tensor> Tensor::split(std::int64_t size, std::int64_t dim) const {
+  return lockstep::split(*this, size, dim);
+}
+std::vector<Tensor> Tensor::chunk(std::int64_t count, std::int64_t dim) const {
+  return lockstep::chunk(*this, count, dim);
+}
+Tensor Tensor::masked_fill(const Tensor& mask, const Scalar& value) const {
+  return lockstep::masked_fill(*this, mask, value);
+}
+Tensor Tensor::tril(std::int64_t diagonal) const { return lockstep::tril(*this, diagonal); }
+Tensor Tensor::triu(std::int64_t diagonal) const { return lockstep::triu(*this, diagonal); }
+Tensor Tensor::index_select(std::int64_t dim, const Tensor& index) const {
+  return lockstep::index_select(*this, dim, index);
+}
+Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const { return lockstep::gather(*this, dim, index); }
+Tensor Tensor::scatter_add(std::int64_t dim, const Tensor& index, const Tensor& src) const {
+  return lockstep::scatter_add(*this, dim, index, src);
+}
+std::pair<Tensor, Tensor> Tensor::sort(std::int64_t dim, bool descending) const {
+  return lockstep::sort(*this, dim, descending);
+}
+std::pair<Tensor, Tensor> Tensor::topk(std::int64_t k, std::int64_t dim, bool largest) const {
+  return lockstep::topk(*this, k, dim, largest);
+}
 
 // --- printing -------------------------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,15 @@ class Tanh : public Activation<tanh> {};
 class GELU : public Activation<gelu> {};
 /// silu(x)
 class SiLU : public Activation<silu> {};
-/// softplus(x)
-class Softplus : public Activation<softplus> {};
+/// softplus(x, beta, threshold)
+class Softplus : public Module {
+ public:
+  explicit Softplus(double beta = 1, double threshold = 20) : beta_(beta), threshold_(threshold) {}
+  Tensor forward(const Tensor& x) const override { return softplus(x, beta_, threshold_); }
+
+ private:
+  double beta_, threshold_;
+};
 
 /// leaky_relu(x, slope)
 class LeakyReLU : public Module {

@@ -1,4 +1,5 @@
 // Raw creation. The public functions, which honour requires_grad, are in autograd/creation.cpp.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -67,9 +68,9 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
   return to(to(values, options.dtype.value_or(kFloat32)), options.device.value_or(Device()));
 }
 
-Tensor eye(std::int64_t n, const TensorOptions& options) {
-  Tensor out = zeros({n, n}, options);
-  fill(as_strided(out, {n}, {n + 1}, 0), 1);
+Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
+  Tensor out = zeros({n, m}, options);
+  fill(as_strided(out, {std::min(n, m)}, {m + 1}, 0), 1);
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/tensor/device.h"
 
 #include <charconv>
+#include <ostream>
 
 #include "lockstep/tensor/check_internal.h"
 
@@ -37,5 +38,7 @@ std::string Device::to_string() const {
   if (is_cpu() && index_ == 0) return "cpu";
   return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index_);
 }
+
+std::ostream& operator<<(std::ostream& stream, const Device& device) { return stream << device.to_string(); }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -32,6 +33,8 @@ class Device {
   bool is_cuda() const { return type_ == DeviceType::kCuda; }  ///< true for cuda:N
   /// "cpu" for cpu:0, otherwise "cpu:1", "cuda:0", ...
   std::string to_string() const;
+  /// Writes to_string().
+  friend std::ostream& operator<<(std::ostream& stream, const Device& device);
 
   friend bool operator==(const Device&, const Device&) = default;
 

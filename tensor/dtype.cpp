@@ -1,5 +1,7 @@
 #include "lockstep/tensor/dtype.h"
 
+#include <ostream>
+
 #include "lockstep/tensor/scalar.h"
 
 namespace lockstep {
@@ -8,6 +10,8 @@ const char* name(DType dtype) {
   constexpr const char* kNames[kDTypeCount] = {"bool", "u8", "i32", "i64", "f16", "bf16", "f32", "f64"};
   return kNames[static_cast<std::size_t>(dtype)];
 }
+
+std::ostream& operator<<(std::ostream& stream, DType dtype) { return stream << name(dtype); }
 
 DType promote(DType a, DType b) {
   // The enumeration is ordered by category and width, so the larger one wins except for the pair of half types.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iosfwd>
 #include <type_traits>
 
 #include "lockstep/tensor/error.h"
@@ -22,7 +23,10 @@ inline constexpr DType kFloat16 = DType::kFloat16;    ///< IEEE binary16
 inline constexpr DType kBFloat16 = DType::kBFloat16;  ///< bfloat16: the upper half of an f32
 inline constexpr DType kFloat32 = DType::kFloat32;    ///< the default
 inline constexpr DType kFloat64 = DType::kFloat64;    ///< double precision
-inline constexpr int kDTypeCount = 8;                 ///< number of dtypes
+/// LibTorch's other names of these dtypes.
+inline constexpr DType kByte = kUInt8, kInt = kInt32, kLong = kInt64, kHalf = kFloat16, kFloat = kFloat32,
+                       kDouble = kFloat64;
+inline constexpr int kDTypeCount = 8;  ///< number of dtypes
 
 /// IEEE binary16 and bfloat16 bit patterns. Converted with `to_float` and `from_float` (half.h).
 struct Half {
@@ -47,6 +51,8 @@ constexpr bool is_integer(DType dtype) { return dtype >= DType::kUInt8 && dtype 
 
 /// "f32", "i64", ...: the short names used in messages.
 const char* name(DType dtype);
+/// Writes name(dtype).
+std::ostream& operator<<(std::ostream& stream, DType dtype);
 
 /// The dtype in which an operation of `a` with `b` is computed, as in PyTorch: the wider of the two within a category
 /// (bool < integers < floats), otherwise the dtype of the higher category; f16 with bf16 gives f32.

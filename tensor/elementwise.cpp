@@ -133,10 +133,12 @@ Tensor maximum(const Tensor& a, const Tensor& b) { return plain("maximum", a, b,
 Tensor minimum(const Tensor& a, const Tensor& b) { return plain("minimum", a, b, &KernelTable::minimum); }
 
 Tensor compare(Compare relation, const Tensor& a, const Tensor& b) {
-  require_same_device("compare", a, b);
+  constexpr const char* kSymbols[] = {"==", "!=", "<", "<=", ">", ">="};
+  const char* const op = kSymbols[static_cast<std::size_t>(relation)];
+  require_same_device(op, a, b);
   const DType dtype = result_dtype(a, b);
   const KernelTable& table = kernels(a.device());
-  return binary("compare", a, b, dtype, kBool, [&](const Loop<3>& loop) { table.compare(loop, dtype, relation); });
+  return binary(op, a, b, dtype, kBool, [&](const Loop<3>& loop) { table.compare(loop, dtype, relation); });
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {

@@ -18,6 +18,8 @@ class Error : public std::runtime_error {
   /// Adds a module's name while an error passes through its forward. Dotted: adding "net" to "fc1: linear: ..." gives
   /// "net.fc1: linear: ...".
   void add_module(const std::string& name);
+  /// Replaces the operation that the message names: with "stack", "cat: no tensors" becomes "stack: no tensors".
+  void set_operation(const std::string& op);
   /// Puts "where: " before the message.
   void add_context(const std::string& where);
 

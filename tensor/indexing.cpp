@@ -26,9 +26,12 @@ Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
 
 }  // namespace
 
+bool is_skipped_by_cat(const Tensor& x) { return x.dim() == 1 && x.numel() == 0; }
+
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
   LOCKSTEP_CHECK(!tensors.empty(), "cat: expected at least one tensor, got none");
-  const Tensor& first = tensors.front();
+  const auto at_first = std::ranges::find_if_not(tensors, is_skipped_by_cat);
+  const Tensor& first = at_first == tensors.end() ? tensors.front() : *at_first;
   const int d = wrap_dim("cat", dim, first.dim());
   LOCKSTEP_CHECK(first.dim() > 0, "cat: 0-d tensors cannot be concatenated; use stack");
   Shape shape = first.shape();
@@ -36,6 +39,8 @@ Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
   shape[at(d)] = 0;
   for (const Tensor& t : tensors) {
     require_same_device("cat", first, t);
+    dtype = promote(dtype, t.dtype());
+    if (is_skipped_by_cat(t)) continue;
     Shape other = t.shape();
     LOCKSTEP_CHECK(t.dim() == first.dim(), "cat: numbers of dimensions differ: {} and {}", describe(first),
                    describe(t));
@@ -43,11 +48,11 @@ Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
     other[at(d)] = first.shape()[at(d)];
     LOCKSTEP_CHECK(other == first.shape(), "cat: sizes outside dimension {} differ: {} and {}", d, describe(first),
                    describe(t));
-    dtype = promote(dtype, t.dtype());
   }
   Tensor out = empty(shape, {.dtype = dtype, .device = first.device()});
   std::int64_t start = 0;
   for (const Tensor& t : tensors) {
+    if (is_skipped_by_cat(t)) continue;
     const std::int64_t length = t.shape()[at(d)];
     copy(t, slice(out, d, start, start + length, 1));
     start += length;

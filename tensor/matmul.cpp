@@ -1,4 +1,6 @@
 // Matrix products. Operands are read through their strides, so transposed views cost nothing.
+#include <algorithm>
+
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::raw {
@@ -56,7 +58,7 @@ Operands prepare(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.dim() > 0 && b.dim() > 0, "matmul: needs at least one dimension on each side: a is {}, b is {}",
                  describe(a), describe(b));
   require_same("matmul", a, b);
-  require_factor("matmul", a);
+  if (!is_integer(a.dtype())) require_factor("matmul", a);
   Operands p{a.dim() == 1 ? unsqueeze(a, 0) : a, b.dim() == 1 ? unsqueeze(b, 1) : b, {}, {}};
   LOCKSTEP_CHECK(p.a.size(-1) == p.b.size(-2), "matmul: inner sizes differ: a is {}, b is {}", describe(a),
                  describe(b));
@@ -102,9 +104,25 @@ void run_batched(const Operands& p, const Tensor& out) {
   }
 }
 
+// Integers, for which there is no kernel: the sum of the products of a's columns with b's rows, in blocks of k that
+// bound the memory. Sums wrap, as in PyTorch.
+Tensor integer_product(const Operands& p) {
+  Shape shape = p.batch;
+  shape.push_back(p.a.size(-2)), shape.push_back(p.b.size(-1));
+  const Tensor out = zeros(shape, p.a.options());
+  const std::int64_t k = p.a.size(-1), block = std::max<std::int64_t>((1 << 16) / (out.numel() + 1), 1);
+  for (std::int64_t start = 0; start < k; start += block) {
+    const Tensor columns = unsqueeze(slice(p.a, -1, start, start + block, 1), -1);
+    const Tensor rows = unsqueeze(slice(p.b, -2, start, start + block, 1), -3);
+    add_(out, sum(mul(columns, rows), {-2}));
+  }
+  return reshape(out, p.out);
+}
+
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (is_integer(a.dtype())) return integer_product(prepare(a, b));
   if (a.dim() == 2 && b.dim() == 2) {
     require_same("matmul", a, b);
     require_factor("matmul", a);

@@ -22,7 +22,7 @@ Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& option
 Tensor zeros(const Shape& shape, const TensorOptions& options = {});
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options = {});
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options = {});
-Tensor eye(std::int64_t n, const TensorOptions& options = {});
+Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options = {});
 Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options = {});  // copies
 Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device = {}, std::shared_ptr<void> owner = {});
 
@@ -108,7 +108,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
 Tensor softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim);
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& y, std::int64_t dim);
 bool equal(const Tensor& a, const Tensor& b);
-bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan);
 
 // --- layer normalisation (layer_norm.cpp): over the last dimensions `shape`; weight, bias: `shape` or undefined -------
 struct Normalized {
@@ -132,6 +132,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 std::string to_string(const Tensor& x, const std::string& suffix = {});
 
 // --- indexing (indexing.cpp) ----------------------------------------------------------------------------------------
+bool is_skipped_by_cat(const Tensor& x);  // true for an empty 1-D tensor, which fits any others (PyTorch's rule)
 Tensor cat(std::span<const Tensor> tensors, std::int64_t dim);
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]

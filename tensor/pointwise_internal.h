@@ -162,9 +162,19 @@ struct Silu {  // x sigmoid(x)
   }
 };
 
-struct Softplus {  // log(1 + e^x), without overflow or loss of precision for large |x|
-  HOST_DEVICE static auto value(auto x) { return (x > 0 ? x : 0) + math::log1p(math::exp(x > 0 ? -x : x)); }
-  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return Sigmoid::value(x); }
+struct Softplus {  // log(1 + e^(beta x)) / beta, without overflow or loss of precision; x itself above the threshold
+  double beta, threshold;
+  template <class T>
+  HOST_DEVICE T value(T x) const {
+    const T z = x * T(beta);
+    if (z > T(threshold)) return x;
+    return ((z > T(0) ? z : T(0)) + math::log1p(math::exp(z > T(0) ? -z : z))) / T(beta);
+  }
+  template <class T>
+  HOST_DEVICE T derivative(T x, T /*y*/) const {
+    const T z = x * T(beta);
+    return z > T(threshold) ? T(1) : Sigmoid::value(z);
+  }
 };
 
 struct Erf {

@@ -207,14 +207,16 @@ bool equal(const Tensor& a, const Tensor& b) {
   return min(same).item().to_double() != 0;
 }
 
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
-  require_same_device("allclose", a, b);
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
+  require_same("allclose", a, b);
   const Tensor x = to(a, kFloat64), y = to(b, kFloat64);
   if (broadcast("allclose", a, b).numel() == 0) return true;
   const Tensor difference = pointwise(Pointwise::abs, sub(x, y));
   const Tensor bound = add(mul(pointwise(Pointwise::abs, y), full({}, rtol, y.options())), full({}, atol, y.options()));
   // Equal infinities are close although their difference is NaN.
-  const Tensor close = compare(Compare::kLessEqual, difference, bound), same = compare(Compare::kEqual, x, y);
+  const Tensor close = compare(Compare::kLessEqual, difference, bound);
+  Tensor same = compare(Compare::kEqual, x, y);
+  if (equal_nan) same = maximum(same, mul(compare(Compare::kNotEqual, x, x), compare(Compare::kNotEqual, y, y)));
   const Tensor finite = compare(Compare::kLess, bound, full({}, INFINITY, y.options()));
   return min(maximum(mul(close, finite), same)).item().to_double() != 0;
 }

@@ -1,6 +1,7 @@
 #include "lockstep/tensor/shape.h"
 
 #include <algorithm>
+#include <ostream>
 
 #include "lockstep/tensor/check_internal.h"
 
@@ -28,6 +29,8 @@ void Shape::erase(int position) {
 }
 
 std::string Shape::to_string() const { return fmt::format("({})", fmt::join(begin(), end(), ", ")); }
+
+std::ostream& operator<<(std::ostream& stream, const Shape& shape) { return stream << shape.to_string(); }
 
 Strides contiguous_strides(const Shape& shape) {
   Strides strides = shape;

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,8 @@ class Shape {
 
   /// "(2, 3)", "(5,)" is written "(5)", 0-d is "()".
   std::string to_string() const;
+  /// Writes to_string().
+  friend std::ostream& operator<<(std::ostream& stream, const Shape& shape);
 
   /// True if the numbers of dimensions and all sizes are equal.
   friend bool operator==(const Shape& a, const Shape& b) {

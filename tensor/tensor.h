@@ -173,6 +173,9 @@ class Tensor {
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
   Tensor operator[](std::int64_t index) const;  ///< select(0, index)
 
+  /// A copy that holds the tensor counts[d] times along dimension d; further counts come first, for new dimensions.
+  Tensor repeat(const Shape& counts) const;
+
   // --- conversions: the tensor itself if nothing changes, otherwise a copy ------------------------------------------
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
@@ -181,7 +184,7 @@ class Tensor {
   Tensor clone() const;   ///< always a copy, contiguous
   Tensor detach() const;  ///< shares storage, without history
 
-  // --- in place: change the elements and return the tensor; add_ is +=, and so on -----------------------------------
+  // --- in place: change the elements and return the tensor; x += y is add_(y) -------------------------------------
   // Changes are not recorded: while grad mode is on, a tensor or an operand that requires grad is an error. The dtype
   // stays; a result of a higher category (bool < integers < floats) throws InvalidArgument.
   const Tensor& fill_(const Scalar& value) const;  ///< throws for a value outside the range of the dtype
@@ -195,6 +198,14 @@ class Tensor {
   const Tensor& mul_(const Scalar& other) const;
   const Tensor& div_(const Tensor& other) const;
   const Tensor& div_(const Scalar& other) const;
+  const Tensor& operator+=(const Tensor& other) const { return add_(other); }
+  const Tensor& operator+=(const Scalar& other) const { return add_(other); }
+  const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
+  const Tensor& operator-=(const Scalar& other) const { return sub_(other); }
+  const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
+  const Tensor& operator*=(const Scalar& other) const { return mul_(other); }
+  const Tensor& operator/=(const Tensor& other) const { return div_(other); }
+  const Tensor& operator/=(const Scalar& other) const { return div_(other); }
 
   // --- reductions (see the free functions) --------------------------------------------------------------------------
   Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
@@ -235,6 +246,20 @@ class Tensor {
   Tensor softmax(std::int64_t dim) const;
   Tensor log_softmax(std::int64_t dim) const;
   Tensor matmul(const Tensor& other) const;
+  Tensor any(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor all(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor logsumexp(const Shape& dims, bool keepdim = false) const;
+  Tensor cumsum(std::int64_t dim) const;
+  std::vector<Tensor> split(std::int64_t size, std::int64_t dim = 0) const;
+  std::vector<Tensor> chunk(std::int64_t count, std::int64_t dim = 0) const;
+  Tensor masked_fill(const Tensor& mask, const Scalar& value) const;
+  Tensor tril(std::int64_t diagonal = 0) const;
+  Tensor triu(std::int64_t diagonal = 0) const;
+  Tensor index_select(std::int64_t dim, const Tensor& index) const;
+  Tensor gather(std::int64_t dim, const Tensor& index) const;
+  Tensor scatter_add(std::int64_t dim, const Tensor& index, const Tensor& src) const;
+  std::pair<Tensor, Tensor> sort(std::int64_t dim = -1, bool descending = false) const;
+  std::pair<Tensor, Tensor> topk(std::int64_t k, std::int64_t dim = -1, bool largest = true) const;
 
   // --- autograd -----------------------------------------------------------------------------------------------------
   bool requires_grad() const;  ///< true if backward computes or passes on its gradient

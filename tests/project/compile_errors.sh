@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The compiler's errors for five common mistakes: at most 15 lines, which name the cause.
+# The compiler's errors for common mistakes: at most 15 lines, 16 for misspelt options, which name the cause.
 set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH" && cd "$SCRATCH"
 limit=15
@@ -53,11 +53,39 @@ struct Net : nn::Module {
 };
 CODE
 
-mistake option_typo learning_rate SGDOptions "option_typo.cpp:3" <<'CODE'
+# misspelt name option type: the same for a misspelt option, which the first 3 lines show, and the first 12 its type
+misspelt() {
+  local name=$1 option=$2 type=$3
+  mistake "$name" "$name.cpp"
+  head -n 3 "$name.txt" | grep -qF -- "$option" && head -n 12 "$name.txt" | grep -qF -- "$type" ||
+    { echo "$name: the first lines do not show $option and $type"; cat "$name.txt"; failed=1; }
+}
+
+limit=16
+misspelt optimizer_option learning_rate SGDOptions <<'CODE'
 #include "umbrella.h"
 nn::Linear fc(10, 1);
 ls::optim::SGD optimizer(fc.parameters(), {.learning_rate = 0.1});
 CODE
+
+misspelt layer_option bais LinearOptions <<'CODE'
+#include "umbrella.h"
+nn::Linear fc(10, 1, {.bais = false});
+CODE
+
+misspelt layer_option_in_add bais LinearOptions <<'CODE'
+#include "umbrella.h"
+struct Net : nn::Module {
+  nn::Linear& fc = add<nn::Linear>("fc", 10, 1, nn::LinearOptions{.bais = false});
+};
+Net net;
+CODE
+
+misspelt tensor_option dtyp TensorOptions <<'CODE'
+#include "umbrella.h"
+ls::Tensor x = ls::zeros({2, 3}, {.dtyp = ls::kFloat64});
+CODE
+limit=15
 
 mistake member_typo Tensor unsqeeze "unsqueeze" "member_typo.cpp:2" <<'CODE'
 #include "umbrella.h"
