@@ -7,12 +7,13 @@ usage() {
   cat <<'TEXT'
 exercises/grade.sh [options] [number ...]
   number           only these exercises, with every check (0 to 8)
-  --from DIR       grade the files of this folder (1_all_reduce/all_reduce.cpp, ...) in place of those here
-  --lockstep DIR   the library: a build folder, or a prefix it was installed to
-                   (default: build/release beside exercises/ where it is built, else the installed package)
-  --build DIR      where to build (default: exercises/build)
-  --seed N         exercise 7: the faults of this seed, whatever the answers say
-  --strict         exit with 1 unless every exercise graded has passed
+  --from DIR       grade the files of this folder (1_all_reduce/all_reduce.cpp, ...) instead of those here
+  --lockstep DIR   the library: a build folder, or the prefix of an installation
+                   (default: build/release next to exercises/ if it exists, else the installed package)
+  --build DIR      build folder (default: exercises/build)
+  --seed N         grade the variant of this seed: other numbers in every exercise, whatever "seed" the answers name.
+                   0 is the variant of the READMEs
+  --strict         exit with 1 unless every graded exercise has passed
 Exit codes: 0 graded, whatever the points; 1 with --strict; 2 the grading itself does not work.
 TEXT
 }
@@ -54,8 +55,12 @@ where=(-DLOCKSTEP_BUILD= -DCMAKE_PREFIX_PATH="$library" -Ulockstep_DIR)
 [ ! -e "$library/liblockstep.so" ] || where=(-DLOCKSTEP_BUILD="$library")
 make=()
 [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || make=(-G Ninja)
-cmake -S "$here" -B "$build" "${make[@]}" "${where[@]}" -DSUBMISSION="$from" >"$build/configure.log" 2>&1 ||
-  { cat "$build/configure.log" >&2; fail "the library was not found; build it, install the package, or use --lockstep"; }
+if ! cmake -S "$here" -B "$build" "${make[@]}" "${where[@]}" -DSUBMISSION="$from" >"$build/configure.log" 2>&1; then
+  ! grep -q -e lockstepConfig.cmake -e CMAKE_HOME_DIRECTORY "$build/configure.log" ||
+    fail "the library was not found${library:+ in $library}; build it, install the package, or pass its folder: --lockstep DIR"
+  fail "CMake failed; its output is in $build/configure.log:
+$(grep -m 3 -A 4 'CMake Error' "$build/configure.log")"
+fi
 targets=()
 for n in "${numbers[@]}"; do
   [[ ${files[n]} == *.cpp && ! -e $from/${names[n]}/${files[n]} ]] || targets+=("grade_$n")
@@ -67,22 +72,22 @@ cmake --build "$build" --target harness >"$build/build.log" 2>&1 || { cat "$buil
   cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" -- $go_on >>"$build/build.log" 2>&1 || true
 
 # --- grade ----------------------------------------------------------------------------------------------------------------
+# The lines of a log that begin an error, by paths relative to the folder graded.
+errors_of() { grep -E "error:|undefined reference|Error [0-9]" "$1" | sed "s|$from/||g" | awk '!seen[$0]++'; }
 row() { printf '%-14s %-26s %6s  %-14s  %s\n' "$@" | sed 's/ *$//'; }
 row exercise checked points state "what is missing"
 all=0 passed=0 broken=0
 for n in "${numbers[@]}"; do
   name=${names[n]} student=$from/${names[n]}/${files[n]} out=$build/$n.out code=0
-  points=0 total=- todo=0 state="" missing="" running=""
+  points=0 total=- todo=0 state="" missing="" running="" errors=""
   : >"$out"
   if [ ! -e "$student" ]; then
     state="not handed in" missing=$name/${files[n]}
   elif ! cmake --build "$build" --target "grade_$n" >"$build/$n.log" 2>&1; then
-    state="does not build"
-    missing=$(grep -m 1 -E "error|undefined reference" "$build/$n.log" | sed "s|$from/||" || true)
-    [ -n "$missing" ] || missing=$build/$n.log
+    state="does not build" missing="see $build/$n.log"
   else
     mkdir -p "$build/$name"
-    # In braces, so that what the shell says of a crash goes into the log, too.
+    # In braces, so that the shell's message about a crash goes into the log, too.
     { timeout -k 2 30 "$build/grade_$n" "$student" "$build/$name" >"$out"; } 2>"$build/$n.log" || code=$?
   fi
   while IFS=$'\t' read -r kind what seen; do
@@ -104,8 +109,10 @@ for n in "${numbers[@]}"; do
   else state="not passed"
   fi
   all=$((all + 1))
+  [ "$state" != "does not build" ] || errors=$(errors_of "$build/$n.log" | head -n 20)
   row "${name/_/ }" "${checked[n]}" "$points/$total" "$state" "$missing"
-  [ "$details" = 0 ] || sed -n -E 's/^(pass|miss|todo)\t([^\t]*)\t(.*)/    \1  \2: \3/p' "$out"
+  [ -z "$errors" ] || sed 's/^/    /' <<<"$errors"
+  [ "$details" = 0 ] || sed -n -E 's/^(task|pass|miss|todo)\t([^\t]*)\t(.*)/    \1  \2: \3/p' "$out"
 done
 echo "passed: $passed of $all"
 [ $broken = 0 ] || exit 2

@@ -1,4 +1,4 @@
-// Exercise 2: all ranks begin with the same parameters, and who did not is found. See README.md beside this file.
+// Exercise 2: equal initial parameters, and the rank whose parameters differ. See README.md in this folder.
 #include "adapters.h"
 
 namespace exercises {

@@ -1,10 +1,10 @@
-// Exercise 4: which gradients travel together. See README.md beside this file.
+// Exercise 4: which gradients share a bucket. See README.md in this folder.
 #include "adapters.h"
 
 namespace exercises {
 
-// Returns how many gradients each bucket takes: {3, 2} for five gradients is a bucket of the first three and one of the
-// others. A list that you made by hand is as good as one that is worked out.
+// Returns the number of gradients in each bucket: {3, 2} for five gradients is a bucket of the first three and a bucket of the
+// other two. A constant list is allowed, but with another seed the gradients differ.
 std::vector<int> choose_buckets(const std::vector<Gradient>& gradients, const par::Link& link, int ranks) {
   not_done();
 }

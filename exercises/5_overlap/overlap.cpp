@@ -1,4 +1,4 @@
-// Exercise 5: buckets are reduced while backward goes on. See README.md beside this file.
+// Exercise 5: buckets are reduced during backward. See README.md in this folder.
 #include "adapters.h"
 
 namespace exercises {
@@ -9,7 +9,7 @@ class Reducer final : public BucketReducer {
   Reducer(std::shared_ptr<par::ProcessGroup> group, std::vector<ls::Tensor> buckets)
       : group_(std::move(group)), buckets_(std::move(buckets)) {}
 
-  // All ranks have to start the same all-reduces in the same order, whichever bucket each of them has first.
+  // All ranks must start the same all-reduces in the same order, whichever bucket is ready first on each of them.
   void on_ready(int index) override { not_done(); }
 
   void finish() override { not_done(); }

@@ -1,9 +1,9 @@
-// Exercise 6: which rows of the data a rank visits in an epoch. See README.md beside this file.
+// Exercise 6: the samples that a rank visits in an epoch. See README.md in this folder.
 #include "adapters.h"
 
 namespace exercises {
 
-std::vector<std::int64_t> rows_of_rank(std::int64_t n, int world, int rank, std::int64_t epoch, std::int64_t seed) {
+std::vector<std::int64_t> samples_of_rank(std::int64_t n, int world, int rank, std::int64_t epoch, std::int64_t seed) {
   not_done();
 }
 

@@ -1,6 +1,8 @@
 // What the graders share: checks worth a point each, ranks as threads, answers from files.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,20 +20,41 @@ namespace ls = lockstep;
 namespace par = lockstep::parallel;
 using Group = std::shared_ptr<par::ProcessGroup>;
 
-// What an answer lacks, in one line.
+// Says in one line what is wrong with an answer.
 struct Missing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One point. `run` returns what was seen, or throws: NotDone, Missing, or whatever the student's code throws.
+// One point. `run` returns what was observed, or throws: NotDone, Missing, or whatever the student's code throws.
 struct Check {
   std::string name;
   std::function<std::string()> run;
 };
 
-// Each exercise's grader defines this one. What it throws means that the grading itself does not work.
-// `answers`: of exercises without code, the file with the answers. `out`: a folder for what the grader shows.
+// Each exercise's grader defines this function. An exception from it means that the grading itself does not work.
+// `answers`: the file with the answers, in exercises without code. `out`: the folder for files of the grader.
 std::vector<Check> checks(const std::string& answers, const std::string& out);
+
+class Answers;
+// The seed of the variant to grade: of grade.sh --seed, else "seed" of the answers, else 0, the variant of the README.
+std::uint64_t seed_of(const Answers* answers = nullptr);
+// Shows the student the numbers of the variant.
+void print_task(const std::string& task);
+
+// Numbers that depend on a seed alone, on every machine (splitmix64).
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : state_(seed) {}
+  int roll(int sides);  // 0 to sides - 1
+  template <class Range>
+  void shuffle(Range& range) {
+    for (int i = static_cast<int>(range.size()) - 1; i > 0; --i)
+      std::swap(range[static_cast<std::size_t>(i)], range[static_cast<std::size_t>(roll(i + 1))]);
+  }
+
+ private:
+  std::uint64_t state_;
+};
 
 template <class... Parts>
 std::string text(const Parts&... parts) {
@@ -46,39 +69,39 @@ void require(bool condition, const Parts&... otherwise) {
   if (!condition) throw Missing(text(otherwise...));
 }
 
-// Runs fn on `size` threads that share a group; by default of the backend local. Throws what says most about what went
-// wrong: a rank's own exception before those of the ranks that lost it.
+// Runs fn on `size` threads that share a group, by default of the backend local. Throws the exception that says most about
+// the cause: a rank's own exception before those of the ranks that lost it.
 void run_ranks(int size, const std::function<void(const Group& group)>& fn, const par::InitOptions& options = {});
-// The same on a simulated network, with a clock for each rank.
+// Runs fn on a simulated network, with a clock for each rank.
 void run_simulated(int size, const par::Link& link,
                    const std::function<void(const Group& group, par::Simulation& clock)>& fn,
                    par::Algorithm algorithm = par::Algorithm::kRing);
 
-// Parameters that are the same in every run and on every rank. (Initialisation draws from one stream of the process, which
-// ranks that are threads share.)
+// Sets parameters that are the same in every run and on every rank. (Initialisation draws from one stream of the process,
+// which ranks that are threads share.)
 void set_parameters(const ls::nn::Module& model);
 
-// What passed between ranks: bytes and messages by (from, to).
+// Traffic between ranks: bytes and messages by (from, to).
 struct Sent {
   std::int64_t bytes = 0, messages = 0;
 };
 using Links = std::map<std::pair<int, int>, Sent>;
-// Adds what a rank has sent so far. Safe to call from all ranks.
+// Adds the traffic that a rank has sent so far. Safe to call from all ranks.
 void add_links(Links& links, const Group& group);
-// Adds what the last step moved on a rank, or between devices.
-void add_step(Links& links, const par::TrafficStats& book);
+// Adds the traffic of a rank's last step, or of the last step between devices.
+void add_step(Links& links, const par::TrafficStats& traffic);
 Sent sent_by(const Links& links, int rank);
 
-// A flat JSON object of numbers and texts. null stands for what is not done.
+// A flat JSON object of numbers and strings. null stands for an answer that is not done.
 class Answers {
  public:
-  explicit Answers(const std::string& path);
+  explicit Answers(const std::string& path);  // throws Missing with the line, unless the file is such an object
   double number(const std::string& key) const;
   std::string word(const std::string& key) const;
 
  private:
-  std::string value(const std::string& key) const;
-  std::string text_;
+  const std::string& value(const std::string& key) const;
+  std::map<std::string, std::string> values_;  // as written, with the quotes of strings
 };
 
 // Throws Missing unless `have` is within `tolerance` (0.1: ten per cent) of `want`.

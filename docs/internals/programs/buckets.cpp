@@ -1,4 +1,4 @@
-// The buckets of an MLP under DistributedDataParallel, and when each was launched. Argument: MiB per bucket (2).
+// The buckets of an MLP under DistributedDataParallel, and the launch time of each. Argument: MiB per bucket (2).
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@ struct Mlp : ls::nn::Module {
 
 int main(int argc, char** argv) {
   const auto group = ls::parallel::init_process_group();
-  ls::manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on each rank: rank 0's win
+  ls::manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on each rank; rank 0's are broadcast
   Mlp model;
   ls::parallel::DistributedDataParallel ddp(model, group, {.bucket_cap_mb = argc > 1 ? std::atof(argv[1]) : 2});
   const ls::Tensor x = ls::randn({64, 256});

@@ -1,4 +1,4 @@
-// The graph that a loss leaves behind, the order in which backward runs it, and the gradients.
+// The graph of a loss, the order in which backward runs it, and the gradients.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -6,11 +6,11 @@
 
 namespace ls = lockstep;
 
-// A hook on a gradient says when it is complete.
-void announce(const ls::Tensor& t, const std::string& name) {
+// Registers a hook that prints the gradient when it is complete.
+void print_when_complete(const ls::Tensor& t, const std::string& name) {
   t.register_hook([name](const ls::Tensor& gradient) {
     std::printf("  d loss / d %s = %s\n", name.c_str(), gradient.to_string().c_str());
-    return ls::Tensor();  // the gradient stays as it is
+    return ls::Tensor();  // the gradient does not change
   });
 }
 
@@ -24,10 +24,10 @@ int main() {
   const ls::Tensor loss = y * y + w;  // w is used twice
   std::printf("%s\n", ls::autograd::to_dot(loss).c_str());
 
-  announce(y, "y");
-  announce(product, "(w x)");
-  announce(w, "w");
-  announce(b, "b");
+  print_when_complete(y, "y");
+  print_when_complete(product, "(w x)");
+  print_when_complete(w, "w");
+  print_when_complete(b, "b");
   std::printf("backward:\n");
   loss.backward();
 }

@@ -1,4 +1,4 @@
-// The same four numbers, added over four ranks in each of the orders.
+// Sums the same four numbers over four ranks in each of the three orders.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>

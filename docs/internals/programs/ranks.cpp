@@ -1,4 +1,4 @@
-// Ranks that meet, and three collectives. Arguments: how to meet (env://), how many seconds to wait for the others (60).
+// A process group and three collectives. Arguments: URL of the rendezvous (env://), time-out in seconds (60).
 #include <lockstep/lockstep.h>
 #include <unistd.h>
 
@@ -20,11 +20,11 @@ int main(int argc, char** argv) try {
   group->all_reduce(sum)->wait();
   group->broadcast(root, 0)->wait();
 
-  if (rank == size - 1) {  // one rank speaks; all hold the same
+  if (rank == size - 1) {  // all ranks have the same results
     for (int r = 0; r < size; ++r)
       std::printf("rank %d of %d is process %d%s\n", r, size, all[r].item<int>(), r == rank ? ", and prints this" : "");
-    std::printf("all_reduce: every rank gave its number from 1, every rank has %g\n", sum.item<double>());
-    std::printf("broadcast:  rank %d gave %d, and has rank 0's %g\n", rank, 10 * (rank + 1), root.item<double>());
+    std::printf("all_reduce: rank r contributed r + 1, every rank has %g\n", sum.item<double>());
+    std::printf("broadcast:  rank %d had %d, and now has rank 0's %g\n", rank, 10 * (rank + 1), root.item<double>());
   }
 } catch (const ls::Error& error) {
   std::printf("%s\n", error.what());

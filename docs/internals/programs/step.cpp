@@ -1,4 +1,4 @@
-// One training step, twice: by the optimizer, and by hand. The bits are compared.
+// Each training step by the optimizer and by its formula; compares the bits.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@ namespace ls = lockstep;
 
 int main() {
   ls::manual_seed(0);
-  const ls::Tensor x = ls::randn({8, 3}), y = ls::randn({8, 1});  // a batch: 8 rows, 3 features
+  const ls::Tensor x = ls::randn({8, 3}), y = ls::randn({8, 1});  // a batch: 8 samples, 3 features
   ls::nn::Linear model(3, 1);
   ls::nn::MSELoss criterion;
   ls::optim::SGD optimizer(model.parameters(), {.lr = 0.1});
@@ -20,15 +20,15 @@ int main() {
     loss.backward();
     const ls::Tensor by_hand = model.weight->detach() - 0.1 * model.weight->grad();
     optimizer.step();
-    std::printf("        loss %.4f, gradient %s, by hand %s\n", loss.item<double>(),
+    std::printf("        loss %.4f, gradient of shape %s, by hand: %s\n", loss.item<double>(),
                 model.weight->grad().shape().to_string().c_str(),
-                ls::equal(by_hand, model.weight->detach()) ? "the same bits" : "other bits");
+                ls::equal(by_hand, model.weight->detach()) ? "bitwise identical" : "different");
   }
 
   optimizer.zero_grad();
   criterion(model(x), y).backward();
   const double once = model.weight->grad().norm().item<double>();
   criterion(model(x), y).backward();  // no zero_grad before it
-  std::printf("a second backward makes the gradient %.2f times as long\n",
+  std::printf("after a second backward the gradient is %.2f times as large\n",
               model.weight->grad().norm().item<double>() / once);
 }

@@ -1,4 +1,4 @@
-// Views of one storage: the same twelve numbers in memory, read by different shapes and strides.
+// Views of one storage: the same twelve elements, read by different shapes and strides.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@ namespace ls = lockstep;
 
 const ls::Tensor x = ls::arange(12, {.dtype = ls::kFloat32}).reshape({3, 4});
 
-// For each element of a matrix, how many elements behind the start of x's storage it lies.
+// Prints the offset of each element of a matrix in x's storage.
 void draw(const char* name, const ls::Tensor& t) {
   std::printf("%s: shape %s, strides (%d, %d), %s\n", name, t.shape().to_string().c_str(),
               static_cast<int>(t.stride(0)), static_cast<int>(t.stride(1)),

@@ -45,23 +45,23 @@ void all_reduce_by_halving_doubling(par::ProcessGroup& group, const ls::Tensor& 
   struct Range {
     std::int64_t begin, end;
   };
-  std::vector<Range> given;  // to the partner of each halving
+  std::vector<Range> sent;  // to the partner of each halving
   Range own{0, t.numel()};
   for (int distance = group.size() / 2; distance > 0; distance /= 2) {
     const int partner = group.rank() ^ distance;
     const std::int64_t middle = (own.begin + own.end) / 2;
     const Range low{own.begin, middle}, high{middle, own.end};
     const bool keeps_low = group.rank() < partner;
-    given.push_back(keeps_low ? high : low);
+    sent.push_back(keeps_low ? high : low);
     own = keeps_low ? low : high;
     const ls::Tensor mine = part(t, own.begin, own.end), arrived = ls::zeros_like(mine);
-    exchange(group, part(t, given.back().begin, given.back().end), partner, arrived, partner);
+    exchange(group, part(t, sent.back().begin, sent.back().end), partner, arrived, partner);
     mine.add_(arrived);
   }
   for (int distance = 1; distance < group.size(); distance *= 2) {
     const int partner = group.rank() ^ distance;
-    const Range back = given.back();
-    given.pop_back();
+    const Range back = sent.back();
+    sent.pop_back();
     exchange(group, part(t, own.begin, own.end), partner, part(t, back.begin, back.end), partner);
     own = {std::min(own.begin, back.begin), std::max(own.end, back.end)};
   }

@@ -1,4 +1,4 @@
-// The best plan for the first j gradients is the best one for some i < j and a bucket of the rest.
+// The best plan for the first j gradients is the best plan for the first i < j, and a bucket of the others, for some i.
 #include <algorithm>
 
 #include "adapters.h"
@@ -7,7 +7,7 @@ namespace exercises {
 
 std::vector<int> choose_buckets(const std::vector<Gradient>& gradients, const par::Link& link, int ranks) {
   const std::size_t count = gradients.size();
-  std::vector<double> done(count + 1, 1e9);  // when the first j gradients are reduced, at best
+  std::vector<double> done(count + 1, 1e9);  // earliest time at which the first j gradients are reduced
   std::vector<std::size_t> begin(count + 1, 0);
   done[0] = 0;
   double ready = 0;

@@ -1,4 +1,5 @@
-// Launched strictly in the order of buckets, each as soon as it and all before it are ready; waited for at the end.
+// Buckets are launched in the order of their indices, each as soon as it and all before it are ready; finish launches those that
+// were skipped, and waits for all.
 #include "adapters.h"
 
 namespace exercises {
@@ -11,21 +12,23 @@ class Reducer final : public BucketReducer {
 
   void on_ready(int index) override {
     ready_[static_cast<std::size_t>(index)] = true;
-    while (under_way_.size() < buckets_.size() && ready_[under_way_.size()])
-      under_way_.push_back(group_->all_reduce(buckets_[under_way_.size()]));
+    while (works_.size() < buckets_.size() && ready_[works_.size()]) launch_next();
   }
 
   void finish() override {
-    for (const auto& work : under_way_) work->wait();
-    under_way_.clear();
+    while (works_.size() < buckets_.size()) launch_next();
+    for (const auto& work : works_) work->wait();
+    works_.clear();
     ready_.assign(buckets_.size(), false);
   }
 
  private:
+  void launch_next() { works_.push_back(group_->all_reduce(buckets_[works_.size()])); }
+
   std::shared_ptr<par::ProcessGroup> group_;
   std::vector<ls::Tensor> buckets_;
   std::vector<bool> ready_;
-  std::vector<std::shared_ptr<par::Work>> under_way_;  // in the order of buckets
+  std::vector<std::shared_ptr<par::Work>> works_;  // in the order of buckets
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace exercises {
 
-std::vector<std::int64_t> rows_of_rank(std::int64_t n, int world, int rank, std::int64_t epoch, std::int64_t seed) {
+std::vector<std::int64_t> samples_of_rank(std::int64_t n, int world, int rank, std::int64_t epoch, std::int64_t seed) {
   std::abort();
 }
 
