@@ -1,5 +1,9 @@
 # CUDA: the module liblockstep_cuda.so, which the library opens when a program first uses a cuda device.
-set(LOCKSTEP_WITH_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where nvcc is found), ON or OFF")
+set(default OFF)  # for a project that adds this one, for example by FetchContent
+if(PROJECT_IS_TOP_LEVEL)
+  set(default AUTO)
+endif()
+set(LOCKSTEP_WITH_CUDA ${default} CACHE STRING "CUDA devices: AUTO (where nvcc is found), ON or OFF")
 set_property(CACHE LOCKSTEP_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "GPU architectures, as 80\;90; empty: this machine's, or 80 and 90 without a GPU")
 set(LOCKSTEP_HAS_CUDA OFF)

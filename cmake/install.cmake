@@ -31,9 +31,18 @@ foreach(header IN LISTS public_headers)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})
 endforeach()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
-# Exercises for classes: students copy them to a folder of their own.
-install(DIRECTORY exercises DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep USE_SOURCE_PERMISSIONS
+# Exercises for classes (students copy them to a folder of their own), guide and documents, the samples, and the sources
+# that they explain. Their places relative to each other stay, so that links between them work.
+set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
+install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
+install(DIRECTORY docs samples tensor autograd nn optim data parallel DESTINATION ${share})
+install(DIRECTORY tests/contract DESTINATION ${share}/tests)
+install(FILES tests/parallel/same_bits.cpp DESTINATION ${share}/tests/parallel)
+install(DIRECTORY bench/results DESTINATION ${share}/bench)
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE DESTINATION ${share})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lockstep RENAME copyright)
+install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/lockstep)
 
 configure_package_config_file(cmake/lockstepConfig.cmake.in lockstepConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)

@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
-# Trains logistic regression on real data, in every mode, from a bare clone. Arguments go to the sample (--help).
+# Trains two models on real data in every mode, from a bare clone: logistic regression, and a perceptron with several
+# buckets. Arguments go to both programs (--help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/install_packages.sh
+scripts/install_packages.sh demo
 if [ ! -f build/demo/build.ninja ]; then
   cmake --preset release -B build/demo -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_QUICK_BUILD=ON
 fi
-cmake --build build/demo --target logistic_regression
-exec build/demo/samples/logistic_regression --mode compare --out build/demo/runs/logistic_regression \
-  --report build/demo/report.html "$@"
+cmake --build build/demo --target logistic_regression fashion_mnist_mlp lockstep-explain
+compare() {  # program, its other arguments
+  build/demo/samples/"$1" --mode compare --out build/demo/runs/"$1" "${@:2}"
+}
+compare logistic_regression "$@"
+if [ -d /usr/share/datasets/fashion-mnist ]; then
+  echo
+  compare fashion_mnist_mlp --epochs 1 --report build/demo/report.html "$@"
+else
+  echo "fashion_mnist_mlp: skipped, because this system does not offer the package dataset-fashion-mnist."
+fi

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs missing packages that Lockstep needs on Debian 12, Debian 13 or Ubuntu 24.04.
 #   scripts/install_packages.sh        packages for the library and the samples
+#   scripts/install_packages.sh demo   also the data set of scripts/demo.sh
 #   scripts/install_packages.sh all    also packages for tests, benchmarks and CI
+#   scripts/install_packages.sh package also packages for scripts/package.sh
 #   scripts/install_packages.sh docs   only packages for scripts/docs.sh
 #   scripts/install_packages.sh format only packages for scripts/format.sh (not available on Debian 13)
 set -euo pipefail
@@ -12,6 +14,11 @@ if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file)
   optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
     iproute2 nmap doxygen universal-ctags slurm-wlm munge)
+elif [ "${1:-}" = demo ]; then
+  optional=(dataset-fashion-mnist)
+elif [ "${1:-}" = package ]; then
+  needed+=(dpkg-dev file)
+  optional=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev)
 elif [ "${1:-}" = docs ]; then
   needed=(doxygen)
 elif [ "${1:-}" = format ]; then

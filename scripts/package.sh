@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Writes build/package/package/lockstep_<version>_<architecture>.deb, with kernels for every instruction set.
+# Writes lockstep_<version>_<architecture>.deb, with kernels for every instruction set, and packages of the backends gloo
+# and mpi to build/package/package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/install_packages.sh all
-cmake --preset release -B build/package -DLOCKSTEP_CPU_LEVELS=all -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_SAMPLES=OFF
+scripts/install_packages.sh package
+cmake --preset release -B build/package -DLOCKSTEP_CPU_LEVELS=all -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_SAMPLES=OFF \
+  -DLOCKSTEP_WITH_CUDA=OFF
 cmake --build build/package
-cd build/package && cpack -G DEB
+(cd build/package && cpack -G DEB)
+echo "To install: apt-get install ./build/package/package/*.deb"

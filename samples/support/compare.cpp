@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -55,15 +56,15 @@ void check_comparable(const Options& options) {
 
 void print_intro(const Options& options) {
   fmt::print(
-      "The same model, data and seed, in four modes. A step has {} rows; the last three modes cut it into {} "
-      "micro-batches:\n"
+      "{}: the same model, data and seed in four modes. A step has a batch of {} examples, which the last three\n"
+      "modes split into {} micro-batches. A device is one thread:\n"
       "  single      one device\n"
-      "  accumulate  one device, the micro-batches of a step in turn\n"
+      "  accumulate  one device, one micro-batch after another\n"
       "  dp          DataParallel: one process, {} devices, {}\n"
-      "  ddp         DistributedDataParallel: {} processes{}\n\n",
-      options.batch, options.micro_batches, options.micro_batches,
-      options.loss == "outside" ? "the loss taken on the first one" : "each with its own loss", options.nproc,
-      options.backend == "shm" ? "" : " over " + options.backend);
+      "  ddp         DistributedDataParallel: {} processes with a device each{}\n\n",
+      options.program, options.batch, options.micro_batches, options.micro_batches,
+      options.loss == "outside" ? "the loss computed on the first one" : "each computes its own loss", options.nproc,
+      options.backend == "shm" ? "" : ", over " + options.backend);
   std::fflush(stdout);
 }
 
@@ -86,6 +87,19 @@ void print_table(const std::vector<Result>& results) {
   }
 }
 
+// Says in two sentences what the figures mean.
+void print_meaning(const Options& options, const std::vector<Result>& results) {
+  const double single = results[0].steps_per_second, dp = results[2].steps_per_second / single,
+               ddp = results[3].steps_per_second / single;
+  fmt::print("\nIn the time of one step of single, dp makes {:.2f} and ddp {:.2f} steps{}.\n", dp, ddp,
+             std::max(dp, ddp) > 1 ? "" : fmt::format(": {:.0f} us of work are too little to share", 1e6 / single));
+  if (options.nproc == 1) return;
+  fmt::print(
+      "In each step dp sends the parameters to the other devices, and the gradients come back; ddp sums the gradients\n"
+      "by an all-reduce, in which each of n ranks sends 2 (n-1)/n of its buckets, here of {:.0f} bytes.\n",
+      results[3].moved.per_step(Phase::kGradients) / static_cast<double>(2 * (options.nproc - 1)));
+}
+
 void write_traces(const Options& options) {
   if (!is_traced(options)) return;
   std::vector<Timeline> timelines;
@@ -106,6 +120,10 @@ int compare(const Options& options, Train train) {
   check_comparable(options);
   if (!options.quiet) print_intro(options);
 
+  // A device has one thread in every mode, so that n devices have n times the processor. Ranks inherit the variable.
+  ls::set_num_threads(1);
+  setenv("LOCKSTEP_NUM_THREADS", "1", 1);
+
   // Mode ddp first: processes are best started before this process has threads.
   const Options ddp = in_mode(options, "ddp");
   std::filesystem::remove(result_file(ddp));
@@ -124,21 +142,21 @@ int compare(const Options& options, Train train) {
   write_traces(options);
 
   print_table(results);
+  print_meaning(options, results);
   const Result &single = results[0], &accumulate = results[1];
   const bool equal = std::all_of(results.begin() + 1, results.end(),
                                  [&](const Result& result) { return result.hash == accumulate.hash; });
   fmt::print(
-      "\nBefore the first step ddp moved {} more bytes, to compare the models and give all ranks rank 0's "
-      "parameters.\n",
+      "Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
       sum(results[3].moved.at_start));
   if (!equal) {
-    fmt::print(stderr, "{}: accumulate, dp and ddp should end with the same parameters, bit for bit, and do not.\n",
+    fmt::print(stderr, "{}: accumulate, dp and ddp should end with bitwise identical parameters, and do not.\n",
                options.program);
     return 1;
   }
-  fmt::print("accumulate, dp and ddp end with the same parameters, bit for bit. {}\n",
+  fmt::print("accumulate, dp and ddp end with bitwise identical parameters. {}\n",
              single.hash == accumulate.hash ? "So does single, this time."
-                                            : "single differs: it adds up a step's rows in another order.");
+                                            : "single differs: it adds the examples' gradients in another order.");
   fmt::print("\n");
   print_written(options);
   fmt::print(

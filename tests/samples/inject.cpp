@@ -113,7 +113,7 @@ TEST_CASE("inject: compare injects faults in its ranks, and reports one that nev
   const Finished late = compare("delay:rank=1,step=3,ms=1");
   CAPTURE(late.output);
   CHECK(late.code == 0);
-  CHECK(contains(late.output, "accumulate, dp and ddp end with the same parameters, bit for bit."));
+  CHECK(contains(late.output, "accumulate, dp and ddp end with bitwise identical parameters."));
   CHECK(compare("kill:rank=1,step=3").code == 128 + SIGKILL);
   const Finished never = compare("kill:rank=1,step=100000");
   CHECK(never.code == 1);
