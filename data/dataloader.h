@@ -31,8 +31,8 @@ struct BasicDataLoaderOptions {
   std::shared_ptr<BatchSampler> batch_sampler = nullptr;  ///< instead of batch_size, shuffle, sampler and drop_last
   std::int64_t num_workers = 0;                           ///< worker threads; 0: the iterating thread makes the batches
   bool drop_last = false;                                 ///< drop the last batch if it is incomplete
-  std::int64_t prefetch = 2;                              ///< batches that each worker prepares in advance
-  std::int64_t seed = 0;                                  ///< seed of shuffle, combined with the epoch
+  std::optional<std::int64_t> prefetch_factor = {};  ///< batches that each worker prepares in advance; 2 by default
+  std::optional<std::int64_t> seed = {};             ///< seed of shuffle; by default that of manual_seed
   /// Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
   /// stacks tensors along a new first dimension.
   Callback<E(std::vector<E>)> collate = {};
@@ -52,8 +52,9 @@ class LoaderPlan {
     std::shared_ptr<BatchSampler> batch_sampler;
     std::int64_t num_workers;
     bool drop_last;
-    std::int64_t prefetch;
-    std::int64_t seed;
+    std::optional<std::int64_t> prefetch_factor;
+    std::optional<std::int64_t> seed;
+    std::int64_t ahead() const { return num_workers * prefetch_factor.value_or(2); }  // batches prepared in advance
   };
   LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
 
@@ -94,7 +95,7 @@ class DataLoader {
                                                .batch_sampler = std::move(options.batch_sampler),
                                                .num_workers = options.num_workers,
                                                .drop_last = options.drop_last,
-                                               .prefetch = options.prefetch,
+                                               .prefetch_factor = options.prefetch_factor,
                                                .seed = options.seed}),
         source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
 
@@ -158,11 +159,10 @@ class DataLoader<E>::Iterator {
            const detail::LoaderPlan::Settings& settings, std::int64_t first)
       : source_(std::move(source)), plan_(std::move(plan)), number_(first) {
     if (settings.num_workers > 0 && first < plan_->size()) {
-      workers_ =
-          std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.num_workers * settings.prefetch,
-                                       first, plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
-                                         return std::make_shared<E>(source->batch((*plan)[number]));
-                                       });
+      workers_ = std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.ahead(), first,
+                                              plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
+                                                return std::make_shared<E>(source->batch((*plan)[number]));
+                                              });
     }
     fetch();
   }
