@@ -95,7 +95,8 @@ Tensor sigmoid(const Tensor& x);                          ///< 1 / (1 + exp(-x))
 Tensor relu(const Tensor& x);                             ///< max(x, 0), gradient 0 at 0
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);  ///< x for x > 0, slope x below
 Tensor gelu(const Tensor& x);                             ///< x Phi(x), the exact form with erf
-Tensor silu(const Tensor& x);                             ///< x sigmoid(x)
+Tensor gelu_tanh(const Tensor& x);  ///< its approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+Tensor silu(const Tensor& x);       ///< x sigmoid(x)
 Tensor erf(const Tensor& x);
 /// log(1 + exp(beta x)) / beta, and x itself where beta x > threshold.
 Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);

@@ -31,8 +31,12 @@ LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
   LOCKSTEP_CHECK(s.batch_size >= 1, "DataLoader: .batch_size is {}, it must be at least 1", s.batch_size);
   LOCKSTEP_CHECK(s.num_workers >= 0 && s.num_workers <= kMaxWorkers,
                  "DataLoader: .num_workers is {}, it must be 0 to {}", s.num_workers, kMaxWorkers);
-  LOCKSTEP_CHECK(s.prefetch >= 1 && s.prefetch <= kMaxPrefetch, "DataLoader: .prefetch is {}, it must be 1 to {}",
-                 s.prefetch, kMaxPrefetch);
+  LOCKSTEP_CHECK(!s.prefetch_factor || s.num_workers > 0,
+                 "DataLoader: .prefetch_factor is {}, but no worker prepares batches; give .num_workers, too",
+                 *s.prefetch_factor);
+  const std::int64_t prefetch = s.prefetch_factor.value_or(s.prefetch);
+  LOCKSTEP_CHECK(prefetch >= 1 && prefetch <= kMaxPrefetch, "DataLoader: .prefetch{} is {}, it must be 1 to {}",
+                 s.prefetch_factor ? "_factor" : "", prefetch, kMaxPrefetch);
   if (s.sampler || s.batch_sampler) return;
   if (s.shuffle)
     settings_.sampler = std::make_shared<RandomSampler>(dataset_size, RandomSamplerOptions{.seed = s.seed});

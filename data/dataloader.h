@@ -32,7 +32,8 @@ struct BasicDataLoaderOptions {
   std::int64_t num_workers = 0;                           ///< worker threads; 0: the iterating thread makes the batches
   bool drop_last = false;                                 ///< drop the last batch if it is incomplete
   std::int64_t prefetch = 2;                              ///< batches that each worker prepares in advance
-  std::int64_t seed = 0;                                  ///< seed of shuffle, combined with the epoch
+  std::optional<std::int64_t> prefetch_factor = {};       ///< the same by PyTorch's name; needs num_workers
+  std::optional<std::int64_t> seed = {};             ///< seed of shuffle; by default that of manual_seed
   /// Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
   /// stacks tensors along a new first dimension.
   Callback<E(std::vector<E>)> collate = {};
@@ -53,7 +54,9 @@ class LoaderPlan {
     std::int64_t num_workers;
     bool drop_last;
     std::int64_t prefetch;
-    std::int64_t seed;
+    std::optional<std::int64_t> prefetch_factor;
+    std::optional<std::int64_t> seed;
+    std::int64_t ahead() const { return num_workers * prefetch_factor.value_or(prefetch); }  // batches prepared in advance
   };
   LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
 
@@ -95,6 +98,7 @@ class DataLoader {
                                                .num_workers = options.num_workers,
                                                .drop_last = options.drop_last,
                                                .prefetch = options.prefetch,
+                                               .prefetch_factor = options.prefetch_factor,
                                                .seed = options.seed}),
         source_(std::make_shared<const Source>(Source{std::move(dataset), std::move(options.collate)})) {}
 
@@ -158,11 +162,10 @@ class DataLoader<E>::Iterator {
            const detail::LoaderPlan::Settings& settings, std::int64_t first)
       : source_(std::move(source)), plan_(std::move(plan)), number_(first) {
     if (settings.num_workers > 0 && first < plan_->size()) {
-      workers_ =
-          std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.num_workers * settings.prefetch,
-                                       first, plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
-                                         return std::make_shared<E>(source->batch((*plan)[number]));
-                                       });
+      workers_ = std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.ahead(), first,
+                                              plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
+                                                return std::make_shared<E>(source->batch((*plan)[number]));
+                                              });
     }
     fetch();
   }

@@ -1,5 +1,9 @@
 #include "lockstep/data/dataset.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
 #include "lockstep/data/samplers.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -70,20 +74,38 @@ Example TensorDataset::get_batch(std::span<const std::int64_t> rows) const {
           raw::index_select(target_, 0, shared ? index : detail::row_index(rows, target_.device()))};
 }
 
-std::vector<std::vector<std::int64_t>> detail::split_indices(std::int64_t size,
-                                                             const std::vector<std::int64_t>& lengths,
-                                                             std::int64_t seed) {
+std::vector<std::int64_t> SplitLengths::counts(std::int64_t size) const {
+  const auto fractions = std::ranges::count_if(lengths_, &Length::is_fraction);
+  LOCKSTEP_CHECK(fractions == 0 || fractions == std::ssize(lengths_),
+                 "random_split: {} of {} lengths are fractions; expected all lengths to be integers, or all fractions",
+                 fractions, lengths_.size());
+  std::vector<std::int64_t> counts;
+  double sum = 0;
   std::int64_t left = size;
-  for (const std::int64_t length : lengths) {
-    LOCKSTEP_CHECK(length >= 0 && length <= left,
-                   "random_split: lengths must be at least 0 and add up to the {} examples; one is {}", size, length);
-    left -= length;
+  for (const Length& length : lengths_) {
+    const double count = length.is_fraction ? std::floor(static_cast<double>(size) * length.value) : length.value;
+    LOCKSTEP_CHECK(count >= 0 && count <= static_cast<double>(left),
+                   "random_split: lengths must be at least 0 and add up to the {} examples, fractions to 1; one is {}",
+                   size, length.value);
+    counts.push_back(static_cast<std::int64_t>(count));
+    left -= counts.back();
+    sum += length.value;
+  }
+  if (fractions > 0) {
+    LOCKSTEP_CHECK(std::abs(sum - 1) <= 1e-9, "random_split: the fractions add up to {}, expected 1", sum);
+    for (std::size_t i = 0; left > 0; i = (i + 1) % counts.size(), --left) ++counts[i];
   }
   LOCKSTEP_CHECK(left == 0, "random_split: lengths add up to {}, the data set has {} examples", size - left, size);
-  const std::vector<std::int64_t> order = permutation(size, seed);
+  return counts;
+}
+
+std::vector<std::vector<std::int64_t>> detail::split_indices(std::int64_t size, const SplitLengths& lengths,
+                                                             std::optional<std::int64_t> seed) {
+  const std::vector<std::int64_t> counts = lengths.counts(size);
+  const std::vector<std::int64_t> order = permutation(size, seed_or_manual(seed));
   std::vector<std::vector<std::int64_t>> parts;
   auto next = order.begin();
-  for (const std::int64_t length : lengths) {
+  for (const std::int64_t length : counts) {
     parts.emplace_back(next, next + length);
     next += length;
   }

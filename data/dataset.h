@@ -2,8 +2,11 @@
 /// Data sets: examples, accessed by index.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -105,17 +108,45 @@ using Subset = BasicSubset<Example>;  ///< subset of a Dataset
 template <class D>
 BasicSubset(std::shared_ptr<D>, std::vector<std::int64_t>) -> BasicSubset<typename D::Item>;
 
+/// The sizes of the parts of a split: integers are numbers of examples, `{80, 20}`; floating-point numbers are
+/// fractions, `{0.8, 0.2}`.
+class SplitLengths {
+ public:
+  /// One length or fraction.
+  struct Length {
+    template <std::integral T>
+    Length(T count) : value(static_cast<double>(count)), is_fraction(false) {}  // NOLINT: implicit
+    template <std::floating_point T>
+    Length(T fraction) : value(fraction), is_fraction(true) {}  // NOLINT: implicit
+
+    double value;      ///< the length, or the fraction
+    bool is_fraction;  ///< which of the two
+  };
+  SplitLengths(std::initializer_list<Length> lengths) : lengths_(lengths) {}
+  template <class T>
+  SplitLengths(const std::vector<T>& lengths) : lengths_(lengths.begin(), lengths.end()) {}  // NOLINT: implicit
+
+  /// The numbers of examples. For fractions: size times fraction, rounded down; the remaining examples go to the first
+  /// parts, one each. Throws InvalidArgument unless the lengths add up to `size`, or the fractions to 1.
+  std::vector<std::int64_t> counts(std::int64_t size) const;
+
+ private:
+  std::vector<Length> lengths_;
+};
+
 namespace detail {
-// The indices of each part: consecutive sections of permutation(size, seed).
-std::vector<std::vector<std::int64_t>> split_indices(std::int64_t size, const std::vector<std::int64_t>& lengths,
-                                                     std::int64_t seed);
+// The indices of each part: consecutive sections of a permutation.
+std::vector<std::vector<std::int64_t>> split_indices(std::int64_t size, const SplitLengths& lengths,
+                                                     std::optional<std::int64_t> seed);
 }  // namespace detail
 
-/// Splits a data set at random into parts of the given lengths. Throws InvalidArgument unless the lengths add up to its
-/// size. The result depends only on size, lengths and seed, and equals PyTorch's random_split with a generator of that
-/// seed.
+/// Splits a data set at random into parts of the given lengths or fractions, by permutation(size, seed). Without a
+/// seed, the seed of manual_seed is used: calls after one manual_seed give the same parts. The result depends only on
+/// size, lengths and seed, and equals PyTorch's random_split with a generator of that seed. Throws InvalidArgument
+/// unless the lengths add up to the size, or the fractions to 1.
 template <class D>
-auto random_split(const std::shared_ptr<D>& dataset, const std::vector<std::int64_t>& lengths, std::int64_t seed = 0) {
+auto random_split(const std::shared_ptr<D>& dataset, const SplitLengths& lengths,
+                  std::optional<std::int64_t> seed = std::nullopt) {
   std::vector<std::shared_ptr<BasicSubset<typename D::Item>>> parts;
   for (auto& indices : detail::split_indices(dataset->size(), lengths, seed)) {
     parts.push_back(std::make_shared<BasicSubset<typename D::Item>>(dataset, std::move(indices)));

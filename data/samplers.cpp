@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/random.h"
 
 namespace lockstep::data {
 namespace {
@@ -52,6 +53,10 @@ std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed) {
   return order;
 }
 
+std::int64_t detail::seed_or_manual(std::optional<std::int64_t> seed) {
+  return seed ? *seed : static_cast<std::int64_t>(random::state().front());
+}
+
 void EpochCounter::set_epoch(std::int64_t epoch) {
   LOCKSTEP_CHECK(epoch >= 0, "set_epoch: the epoch is {}, it must be at least 0", epoch);
   epoch_ = epoch;
@@ -73,7 +78,8 @@ SequentialSampler::SequentialSampler(std::int64_t n) : n_(n) { check_size("Seque
 
 std::vector<std::int64_t> SequentialSampler::indices(std::int64_t /*epoch*/) const { return in_order(n_); }
 
-RandomSampler::RandomSampler(std::int64_t n, const RandomSamplerOptions& options) : n_(n), seed_(options.seed) {
+RandomSampler::RandomSampler(std::int64_t n, const RandomSamplerOptions& options)
+    : n_(n), seed_(detail::seed_or_manual(options.seed)) {
   check_size("RandomSampler", n);
 }
 

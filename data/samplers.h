@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,11 @@ namespace lockstep::data {
 
 /// A permutation of 0..n-1, equal to torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
 std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed);
+
+namespace detail {
+// The given seed, or else that of manual_seed (0 before).
+std::int64_t seed_or_manual(std::optional<std::int64_t> seed);
+}  // namespace detail
 
 /// Counts epochs. Base of Sampler and BatchSampler.
 class EpochCounter {
@@ -55,7 +61,8 @@ class SequentialSampler : public Sampler {
 
 /// Options of RandomSampler.
 struct RandomSamplerOptions {
-  std::int64_t seed = 0;  ///< determines the order, together with the epoch
+  /// Determines the order, together with the epoch. Without it: the seed of manual_seed, when the sampler is made.
+  std::optional<std::int64_t> seed = std::nullopt;
 };
 
 /// permutation(n, seed + epoch).

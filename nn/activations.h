@@ -22,8 +22,6 @@ class ReLU : public Activation<relu> {};
 class Sigmoid : public Activation<sigmoid> {};
 /// tanh(x)
 class Tanh : public Activation<tanh> {};
-/// the exact form, with erf
-class GELU : public Activation<gelu> {};
 /// silu(x)
 class SiLU : public Activation<silu> {};
 /// softplus(x, beta, threshold)
@@ -34,6 +32,25 @@ class Softplus : public Module {
 
  private:
   double beta_, threshold_;
+};
+
+/// The form of GELU: exact, with erf, or the approximation with tanh (the model GPT-2 uses it).
+enum class Gelu : std::uint8_t { kNone, kTanh };
+
+struct GELUOptions {
+  Gelu approximate = Gelu::kNone;  ///< kNone: gelu(x); kTanh: gelu_tanh(x)
+};
+
+/// gelu(x), or its approximation.
+class GELU : public Module {
+ public:
+  explicit GELU(const GELUOptions& options = {}) : options_(options) {}
+  Tensor forward(const Tensor& x) const override {
+    return options_.approximate == Gelu::kTanh ? gelu_tanh(x) : gelu(x);
+  }
+
+ private:
+  GELUOptions options_;
 };
 
 /// leaky_relu(x, slope)

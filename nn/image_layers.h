@@ -4,23 +4,44 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/tensor/size2d.h"
 
 namespace lockstep::nn {
 
+/// Padding by name. kValid: none. kSame: outputs have the size of the inputs; only for stride 1. If the zeros are odd in
+/// number, the bottom and the right side get one more than the top and the left side.
+enum class Padding : std::uint8_t { kValid, kSame };
+
+/// The padding of a convolution: `.padding = 1`, `.padding = {1, 2}` or `.padding = Padding::kSame`.
+class Conv2dPadding {
+ public:
+  Conv2dPadding(std::int64_t both) : size_(both) {}               // NOLINT: implicit
+  Conv2dPadding(std::int64_t h, std::int64_t w) : size_(h, w) {}  ///< height and width
+  Conv2dPadding(const Size2d& size) : size_(size) {}              // NOLINT: implicit
+  Conv2dPadding(Padding mode) : same_(mode == Padding::kSame) {}  // NOLINT: implicit
+  bool is_same() const { return same_; }                          ///< whether it is Padding::kSame
+  const Size2d& size() const { return size_; }                    ///< zeros added on each side
+
+ private:
+  Size2d size_ = 0;
+  bool same_ = false;
+};
+
 struct Conv2dOptions {
-  Size2d stride = 1;        ///< distance between windows
-  Size2d padding = 0;       ///< zeros added on each side
-  Size2d dilation = 1;      ///< distance between the elements of a window
-  std::int64_t groups = 1;  ///< output channels depend only on the input channels of their group
-  bool bias = true;         ///< adds a learned bias to each channel
+  Size2d stride = 1;          ///< distance between windows
+  Conv2dPadding padding = 0;  ///< zeros added on each side
+  Size2d dilation = 1;        ///< distance between the elements of a window
+  std::int64_t groups = 1;    ///< output channels depend only on the input channels of their group
+  bool bias = true;           ///< adds a learned bias to each channel
 };
 
 /// y = cross-correlation of x with weight, + bias. x (n, in, h, w) -> (n, out, h', w') with h' = floor((h + 2 padding -
 /// dilation (kernel - 1) - 1) / stride) + 1. weight (out, in / groups, kernel) and bias (out), both from U(-1/sqrt(f),
-/// 1/sqrt(f)) with f = in / groups kernel.height kernel.width.
+/// 1/sqrt(f)) with f = in / groups kernel.height kernel.width. Padding::kSame gives h' = h and w' = w; throws
+/// InvalidArgument for another stride than 1.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in, std::int64_t out, const Size2d& kernel, const Conv2dOptions& options = {});
@@ -71,27 +92,31 @@ class AvgPool2d : public Module {
 };
 
 struct BatchNorm2dOptions {
-  double eps = 1e-5;      ///< added to the variance
-  double momentum = 0.1;  ///< weight of the batch in the running statistics
-  bool affine = true;     ///< has weight and bias
+  double eps = 1e-5;                     ///< added to the variance
+  std::optional<double> momentum = 0.1;  ///< weight of a batch in the running statistics; nullopt: mean of all batches
+  bool affine = true;                    ///< has weight and bias
+  bool track_running_stats = true;       ///< false: no running statistics; eval mode uses those of the batch
 };
 
 /// y = (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (n, features, h, w). While training, mean and
 /// (biased) variance are those of the batch, and running_mean and running_var move towards them by `momentum` (with the
-/// unbiased variance). In eval mode mean and variance are the running statistics. Each micro-batch and each rank uses
-/// the statistics of its own samples; the running statistics of the first one are kept. (Ioffe and Szegedy, 2015)
+/// unbiased variance). Without `.momentum`, the weight of the n-th batch is 1 / n, so that they become the mean over all
+/// batches. In eval mode mean and variance are the running statistics. Each micro-batch and each rank uses the
+/// statistics of its own samples; the running statistics of the first one are kept. (Ioffe and Szegedy, 2015)
 class BatchNorm2d : public Module {
  public:
   explicit BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options = {});
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;            ///< (features), starts as 1; an undefined tensor if `.affine` is false
-  Parameter& bias;              ///< (features), starts as 0; an undefined tensor if `.affine` is false
+  Parameter& weight;  ///< (features), starts as 1; an undefined tensor if `.affine` is false
+  Parameter& bias;    ///< (features), starts as 0; an undefined tensor if `.affine` is false
+  // Undefined tensors if `.track_running_stats` is false:
   Buffer& running_mean;         ///< (features), starts as 0
   Buffer& running_var;          ///< (features), starts as 1
   Buffer& num_batches_tracked;  ///< 0-d, i64: number of forwards in training mode
 
  private:
+  std::int64_t features_;
   BatchNorm2dOptions options_;
 };
 

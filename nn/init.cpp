@@ -23,7 +23,8 @@ Fans fans(const char* op, const Tensor& x) {
 
 double kaiming_std(const char* op, const Tensor& x, const KaimingOptions& options) {
   const Fans fan = fans(op, x);
-  return std::sqrt(2.0 / (1.0 + options.a * options.a) / (options.mode == FanMode::kFanIn ? fan.in : fan.out));
+  return calculate_gain(options.nonlinearity, options.a) /
+         std::sqrt(options.mode == FanMode::kFanIn ? fan.in : fan.out);
 }
 
 }  // namespace
@@ -57,6 +58,23 @@ const Tensor& xavier_uniform_(const Tensor& x, double gain) {
 const Tensor& xavier_normal_(const Tensor& x, double gain) {
   const Fans fan = fans("xavier_normal_", x);
   return normal_(x, 0.0, gain * std::sqrt(2.0 / (fan.in + fan.out)));
+}
+
+double calculate_gain(Nonlinearity nonlinearity, double param) {
+  switch (nonlinearity) {
+    case Nonlinearity::kLinear:
+    case Nonlinearity::kSigmoid:
+      return 1;
+    case Nonlinearity::kTanh:
+      return 5.0 / 3;
+    case Nonlinearity::kReLU:
+      return std::sqrt(2.0);
+    case Nonlinearity::kLeakyReLU:
+      return std::sqrt(2.0 / (1 + param * param));
+    case Nonlinearity::kSELU:
+      break;
+  }
+  return 3.0 / 4;
 }
 
 const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options) {

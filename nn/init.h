@@ -25,12 +25,21 @@ const Tensor& xavier_normal_(const Tensor& x, double gain = 1.0);  ///< the norm
 /// Preserves the variance of activations in forward (kFanIn), or of gradients in backward (kFanOut).
 enum class FanMode : std::uint8_t { kFanIn, kFanOut };
 
+/// The function that follows a layer. kLinear stands for none, and for convolutions.
+enum class Nonlinearity : std::uint8_t { kLinear, kSigmoid, kTanh, kReLU, kLeakyReLU, kSELU };
+
+/// PyTorch's gain for a nonlinearity: 1 for kLinear and kSigmoid, 5/3 for kTanh, sqrt(2) for kReLU, 3/4 for kSELU,
+/// sqrt(2 / (1 + param^2)) for kLeakyReLU.
+double calculate_gain(Nonlinearity nonlinearity, double param = 0.01);
+
 struct KaimingOptions {
-  double a = 0.0;                  ///< negative slope of the leaky ReLU that follows; 0 for ReLU
-  FanMode mode = FanMode::kFanIn;  ///< fan in the formula
+  double a = 0.0;                                        ///< negative slope, for kLeakyReLU; 0 is ReLU
+  FanMode mode = FanMode::kFanIn;                        ///< fan in the formula
+  Nonlinearity nonlinearity = Nonlinearity::kLeakyReLU;  ///< determines the gain
 };
 
-/// With std = sqrt(2 / (1 + a^2) / fan): U(-sqrt(3) std, sqrt(3) std), or N(0, std^2). (He et al., 2015)
+/// With std = calculate_gain(nonlinearity, a) / sqrt(fan): U(-sqrt(3) std, sqrt(3) std), or N(0, std^2). (He et al.,
+/// 2015)
 const Tensor& kaiming_uniform_(const Tensor& x, const KaimingOptions& options = {});
 const Tensor& kaiming_normal_(const Tensor& x, const KaimingOptions& options = {});  ///< the normal distribution
 

@@ -1,7 +1,9 @@
 // The layers of layers.h and image_layers.h.
 #include "lockstep/nn/layers.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/image_layers.h"
@@ -33,6 +35,23 @@ Shape weight_shape(std::int64_t in, std::int64_t out, const Size2d& kernel, std:
 }
 
 std::int64_t fan_in(const Shape& weight) { return weight[1] * weight[2] * weight[3]; }
+
+// The zeros on each side of x that preserve its sizes. If the zeros of a dimension are odd in number, x gets one of them
+// at its end here.
+Size2d pad_to_same(Tensor& x, const Parameter& weight, const Size2d& dilation) {
+  LOCKSTEP_CHECK(x.dim() >= 2, "Conv2d: x is {}, expected (images, channels, height, width)", describe(x));
+  const auto zeros = [&](int dim, std::int64_t step) {  // dim counts from the end
+    const std::int64_t total = step * (weight->size(dim) - 1);
+    if (total % 2 != 0) {
+      Shape shape = x.shape();
+      shape[static_cast<std::size_t>(x.dim() + dim)] = 1;
+      x = cat({x, raw::zeros(shape, x.options())}, dim);
+    }
+    return total / 2;
+  };
+  const std::int64_t height = zeros(-2, dilation.height);
+  return {height, zeros(-1, dilation.width)};
+}
 
 std::int64_t check_features(std::int64_t features) {
   LOCKSTEP_CHECK(features >= 0, "BatchNorm2d: {} features; the number may not be negative", features);
@@ -68,22 +87,45 @@ Tensor Dropout::forward(const Tensor& x) const {
 }
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
-    : weight(add_parameter("weight", options.affine ? raw::full(shape, 1.0) : Tensor())),
-      bias(add_parameter("bias", options.affine ? raw::zeros(shape) : Tensor())), shape_(shape), eps_(options.eps) {
+    : weight(add_parameter("weight", options.elementwise_affine ? raw::full(shape, 1.0) : Tensor())),
+      bias(add_parameter("bias", options.elementwise_affine && options.bias ? raw::zeros(shape) : Tensor())),
+      shape_(shape), eps_(options.eps) {
   LOCKSTEP_CHECK(!shape.empty(), "LayerNorm: the shape to normalise over is empty");
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
 
-Embedding::Embedding(std::int64_t n, std::int64_t dim)
-    : weight(add_parameter("weight", raw::normal({n, dim}, random::Stream::kInit))) {}
+Embedding::Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options)
+    : weight(add_parameter("weight", raw::normal({n, dim}, random::Stream::kInit))), padding_idx_(options.padding_idx) {
+  if (!padding_idx_) return;
+  LOCKSTEP_CHECK(*padding_idx_ >= -n && *padding_idx_ < n, "Embedding: padding_idx is {}, expected {} to {}",
+                 *padding_idx_, -n, n - 1);
+  if (*padding_idx_ < 0) *padding_idx_ += n;
+  weight->detach().select(0, *padding_idx_).zero_();
+}
+
+void Embedding::check_range(const Tensor& index) const {
+  const std::vector<std::int64_t> all = index.to_vector<std::int64_t>();
+  const std::int64_t n = weight->size(0);
+  const auto wrong = std::ranges::find_if(all, [n](std::int64_t i) { return i < 0 || i >= n; });
+  LOCKSTEP_CHECK(wrong == all.end(), "Embedding({}, {}): index {} is outside [0, {}): element {} of the index, {}", n,
+                 weight->size(1), *wrong, n, wrong - all.begin(), describe(index));
+}
 
 Tensor Embedding::forward(const Tensor& index) const {
   LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "embedding: the index is {}, expected i64 or i32",
                  describe(index));
   Shape shape = index.shape();
   shape.push_back(weight->size(1));
-  const Tensor rows = index_select(weight, 0, index.reshape({-1}));  // (count, dim)
+  const Tensor flat = index.reshape({-1});
+  Tensor rows;  // (count, dim)
+  try {
+    rows = index_select(weight, 0, flat);
+  } catch (const InvalidArgument&) {
+    check_range(index);
+    throw;
+  }
+  if (padding_idx_ && rows.requires_grad()) rows = where((flat == *padding_idx_).unsqueeze(1), rows.detach(), rows);
   return index.dim() == 1 ? rows : rows.reshape(shape);
 }
 
@@ -93,10 +135,19 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, const Size2d& kernel, const Co
     : weight(add_parameter("weight", uniform_by_fan_in(weight_shape(in, out, kernel, options.groups),
                                                        fan_in(weight_shape(in, out, kernel, options.groups))))),
       bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, fan_in(weight->shape())) : Tensor())),
-      options_(options) {}
+      options_(options) {
+  LOCKSTEP_CHECK(
+      !options.padding.is_same() || options.stride == Size2d(1),
+      "Conv2d: .padding is Padding::kSame and .stride is {} x {}; expected stride 1, or the padding in numbers",
+      options.stride.height, options.stride.width);
+}
 
 Tensor Conv2d::forward(const Tensor& x) const {
-  return conv2d(x, weight, bias, options_.stride, options_.padding, options_.dilation, options_.groups);
+  const Conv2dOptions& o = options_;
+  if (!o.padding.is_same()) return conv2d(x, weight, bias, o.stride, o.padding.size(), o.dilation, o.groups);
+  Tensor padded = x;
+  const Size2d zeros = pad_to_same(padded, weight, o.dilation);
+  return conv2d(padded, weight, bias, o.stride, zeros, o.dilation, o.groups);
 }
 
 Tensor MaxPool2d::forward(const Tensor& x) const {
@@ -110,15 +161,21 @@ Tensor AvgPool2d::forward(const Tensor& x) const {
 BatchNorm2d::BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options)
     : weight(add_parameter("weight", options.affine ? raw::full({check_features(features)}, 1.0) : Tensor())),
       bias(add_parameter("bias", options.affine ? raw::zeros({features}) : Tensor())),
-      running_mean(add_buffer("running_mean", raw::zeros({check_features(features)}))),
-      running_var(add_buffer("running_var", raw::full({features}, 1.0))),
-      num_batches_tracked(add_buffer("num_batches_tracked", raw::zeros({}, {.dtype = kInt64}))), options_(options) {}
+      running_mean(
+          add_buffer("running_mean", options.track_running_stats ? raw::zeros({check_features(features)}) : Tensor())),
+      running_var(add_buffer("running_var", options.track_running_stats ? raw::full({features}, 1.0) : Tensor())),
+      num_batches_tracked(add_buffer("num_batches_tracked",
+                                     options.track_running_stats ? raw::zeros({}, {.dtype = kInt64}) : Tensor())),
+      features_(check_features(features)), options_(options) {}
 
 Tensor BatchNorm2d::forward(const Tensor& x) const {
-  LOCKSTEP_CHECK(x.dim() == 4 && x.size(1) == running_mean->size(0),
-                 "batch_norm: x is {}, expected (images, {}, height, width)", describe(x), running_mean->size(0));
-  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, is_training(), options_.momentum, options_.eps);
-  if (is_training()) num_batches_tracked->add_(1);
+  LOCKSTEP_CHECK(x.dim() == 4 && x.size(1) == features_, "batch_norm: x is {}, expected (images, {}, height, width)",
+                 describe(x), features_);
+  const bool tracks = options_.track_running_stats, updates = tracks && is_training();
+  double momentum = options_.momentum.value_or(0);
+  if (updates && !options_.momentum) momentum = 1 / (num_batches_tracked->item<double>() + 1);
+  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, updates || !tracks, momentum, options_.eps);
+  if (updates) num_batches_tracked->add_(1);
   return y;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -43,7 +44,7 @@ class Sequential : public Module {
   /// Appends a module and returns it.
   template <std::derived_from<Module> M>
   M& push_back(M&& module) {
-    return add<M>(std::to_string(size()), std::move(module));
+    return add(std::to_string(size()), std::move(module));
   }
   /// The number of modules.
   std::int64_t size() const { return static_cast<std::int64_t>(owned_children().size()); }
@@ -86,8 +87,9 @@ class Dropout : public Module {
 };
 
 struct LayerNormOptions {
-  double eps = 1e-5;   ///< added to the variance
-  bool affine = true;  ///< has weight and bias
+  double eps = 1e-5;               ///< added to the variance
+  bool elementwise_affine = true;  ///< has a weight, and a bias unless `.bias` is false
+  bool bias = true;                ///< adds a learned bias; without effect if `.elementwise_affine` is false
 };
 
 /// y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the last dimensions, whose
@@ -99,21 +101,32 @@ class LayerNorm : public Module {
       : LayerNorm(Shape(shape), options) {}
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;  ///< starts as 1; an undefined tensor if `.affine` is false
-  Parameter& bias;    ///< starts as 0; an undefined tensor if `.affine` is false
+  Parameter& weight;  ///< starts as 1; an undefined tensor if `.elementwise_affine` is false
+  Parameter& bias;    ///< starts as 0; an undefined tensor if `.elementwise_affine` or `.bias` is false
 
  private:
   Shape shape_;
   double eps_;
 };
 
+struct EmbeddingOptions {
+  /// The row for padding: it starts as 0, and its gradient is 0. Negative numbers count from the end.
+  std::optional<std::int64_t> padding_idx = std::nullopt;
+};
+
 /// Looks up rows of a table. index (...) of i64 or i32, each in [0, n) -> (..., dim); weight (n, dim) from N(0, 1).
+/// Throws InvalidArgument for an index outside [0, n), naming index and position.
 class Embedding : public Module {
  public:
-  Embedding(std::int64_t n, std::int64_t dim);
+  Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options = {});
   Tensor forward(const Tensor& index) const override;
 
   Parameter& weight;  ///< (n, dim)
+
+ private:
+  void check_range(const Tensor& index) const;
+
+  std::optional<std::int64_t> padding_idx_;  // in [0, n)
 };
 
 }  // namespace lockstep::nn

@@ -75,6 +75,17 @@ Tensor pointwise(const char* op, PointwiseLoss loss, const Tensor& x, const Tens
                 });
 }
 
+// The loss of each element times `weight`, then the reduction; `weight` may be undefined.
+Tensor weighted(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, const Tensor& pos_weight,
+                const Tensor& weight, Reduction reduction) {
+  if (!weight.defined()) return pointwise(op, loss, x, target, pos_weight, reduction);
+  LOCKSTEP_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device() &&
+                     broadcast_shapes(op, x.shape(), weight.shape()) == x.shape(),
+                 "{}: weight is {}, which does not broadcast to x {}", op, describe(weight), describe(x));
+  const Tensor losses = pointwise(op, loss, x, target, pos_weight, Reduction::kNone) * weight;
+  return reduction == Reduction::kMean ? mean(losses) : reduction == Reduction::kSum ? sum(losses) : losses;
+}
+
 Tensor broadcasting(const char* op, PointwiseLoss loss, const Tensor& x, const Tensor& target, Reduction reduction) {
   check_operands(op, x, target);
   if (x.shape() == target.shape()) [[likely]]
@@ -194,7 +205,7 @@ Tensor with_batch(const Tensor& x, const Tensor& target, F loss) {
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options) {
   check_operands("bce_loss", x, target);
   check_shapes("bce_loss", x, target);
-  return pointwise("bce_loss", PointwiseLoss::kBce, x, target, {}, options.reduction);
+  return weighted("bce_loss", PointwiseLoss::kBce, x, target, {}, options.weight, options.reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
@@ -210,7 +221,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                    "{}: pos_weight is {}, which does not broadcast to x {}", op, describe(pos_weight), describe(x));
     pos_weight = pos_weight.expand(x.shape());
   }
-  return pointwise(op, PointwiseLoss::kBceWithLogits, x, target, pos_weight, options.reduction);
+  return weighted(op, PointwiseLoss::kBceWithLogits, x, target, pos_weight, options.weight, options.reduction);
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& options) {

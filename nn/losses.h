@@ -17,16 +17,19 @@ using raw::Reduction;
 
 struct BCELossOptions {
   Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
+  Tensor weight = {};                      ///< factor of each element's loss; broadcasts to x
 };
 
 /// Binary cross-entropy of probabilities x in [0, 1]: -(y log x + (1 - y) log(1 - x)), the logarithms clamped to at
-/// least -100. x and target have the same shape. Throws InvalidArgument, naming value and index, for x outside [0, 1]
+/// least -100. x and target have the same shape. The mean divides by the number of elements, whatever the weights.
+/// Throws InvalidArgument, naming value and index, for x outside [0, 1]
 /// or NaN.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options = {});
 
 struct BCEWithLogitsLossOptions {
   Reduction reduction = Reduction::kMean;  ///< kMean, kSum or kNone
   Tensor pos_weight = {};                  ///< factor of the positive term; broadcasts to x
+  Tensor weight = {};                      ///< factor of each element's loss; broadcasts to x
 };
 
 /// Binary cross-entropy of sigmoid(x), without overflow: (1 - y) x + l (log(1 + e^-|x|) + max(-x, 0)) with

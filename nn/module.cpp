@@ -4,11 +4,14 @@
 #include <cstdlib>
 #include <typeinfo>
 #include <unordered_set>
+#include <utility>
 
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep::nn {
 namespace {
@@ -20,6 +23,24 @@ std::vector<Handle> without_names(std::vector<std::pair<std::string, Handle>> na
   for (auto& entry : named) handles.push_back(std::move(entry.second));
   return handles;
 }
+
+// The innermost running module of this thread that is no child of another; null outside modules.
+constinit thread_local const Module* running_root = nullptr;
+
+// Makes `root`, unless null, the running root for the guard's lifetime.
+class RootGuard {
+ public:
+  explicit RootGuard(const Module* root) : root_(root), outer_(root ? std::exchange(running_root, root) : nullptr) {}
+  ~RootGuard() {
+    if (root_) running_root = outer_;
+  }
+  RootGuard(const RootGuard&) = delete;
+  RootGuard& operator=(const RootGuard&) = delete;
+  const Module* outer() const { return outer_; }
+
+ private:
+  const Module *root_, *outer_;
+};
 
 }  // namespace
 
@@ -78,9 +99,22 @@ Tensor Module::forward_inputs(const std::vector<Tensor>& inputs) const {
   return forward(inputs[0]);
 }
 
+// A module without parameters and buffers needs no registration, unless its mode matters.
+void Module::warn_unregistered(const Module& root) const {
+  if (parameters().empty() && buffers().empty() && !dynamic_cast<const Dropout*>(this)) return;
+  const std::string type = type_name(), parent = root.type_name();
+  warn("Module", fmt::format("{0}: runs in the forward of {1}, but no add() has registered it: parameters(), "
+                             "state_dict(), train() and to() of {1} leave it out\n"
+                             "Register it: {0}& x = add<{0}>(\"x\", ...), or add(\"x\", {0}(...))",
+                             type, parent));
+}
+
 // Runs `forward`, adds the module's name to errors, and records the output's shape for summary().
 template <class Forward>
 Tensor Module::run(const Forward& forward) const {
+  const RootGuard root(name_.empty() ? this : nullptr);  // costs children nothing
+  if (root.outer() && root.outer() != this) [[unlikely]]
+    warn_unregistered(*root.outer());
   try {
     const TraceSpan span(TraceKind::kForward, name_.empty() ? "model" : std::string_view(name_));
     Tensor y = forward();

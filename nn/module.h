@@ -11,6 +11,7 @@
 /// modifies the module.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,6 +61,12 @@ class Module {
     if constexpr (fits) child = std::make_unique<M>(std::forward<Args>(args)...);
     return static_cast<M&>(add_child(name, std::move(child)));
   }
+  /// Moves a module in: `Conv2d& c = add("c", Conv2d(1, 16, 3, {.padding = 1}));`
+  template <class M>
+  requires std::derived_from<M, Module> M& add(const std::string& name, M&& module) {
+    check_name(name);
+    return static_cast<M&>(add_child(name, std::make_unique<M>(std::forward<M>(module))));
+  }
   Module& add_child(const std::string& name, std::unique_ptr<Module> child);  ///< adds an existing module
   /// Registers a parameter. With an undefined tensor (a bias that is turned off), the parameter is not listed.
   Parameter& add_parameter(const std::string& name, const Tensor& tensor);
@@ -75,7 +82,8 @@ class Module {
   /// The same for several inputs; DataParallel and DistributedDataParallel call it. The default passes a single input
   /// to forward, and throws InvalidArgument for any other number.
   virtual Tensor forward_inputs(const std::vector<Tensor>& inputs) const;
-  /// Runs forward, or forward_inputs. An error is prefixed with the module's path: "net.fc1: linear: ...".
+  /// Runs forward, or forward_inputs. An error is prefixed with the module's path: "net.fc1: linear: ...". A module with
+  /// parameters or buffers that another module's forward runs without having registered it (`add`) causes a warning.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const std::vector<Tensor>& inputs) const;
 
@@ -125,6 +133,7 @@ class Module {
   void check_name(const std::string& name) const;
   template <class Forward>
   Tensor run(const Forward& forward) const;
+  void warn_unregistered(const Module& root) const;
   template <class Visit>
   void visit(const std::string& path, const Visit& visitor) const;
   template <class Handle>

@@ -5,6 +5,7 @@
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/edit_distance_internal.h"
+#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +38,12 @@ const Tensor& StateDict::at(const std::string& name) const {
   const Entry* near = nearest(*this, name);
   throw InvalidArgument(fmt::format("StateDict: no entry {} among {}{}", lockstep::in_quotes(name), size(),
                                     near ? fmt::format("; the nearest is {}", lockstep::in_quotes(near->first)) : ""));
+}
+
+StateDict StateDict::clone() const {
+  StateDict copy;
+  for (const auto& [name, tensor] : entries_) copy.insert(name, tensor.defined() ? raw::clone(tensor) : tensor);
+  return copy;
 }
 
 void StateDict::insert(std::string name, Tensor tensor) {

@@ -29,6 +29,9 @@ class StateDict {
   /// Appends an entry. Throws InvalidArgument if the name exists.
   void insert(std::string name, Tensor tensor);
 
+  /// A copy with tensors of its own: state_dict().clone() keeps the values of now while training goes on.
+  StateDict clone() const;
+
   /// In order of insertion: for (const auto& [name, tensor] : dict)
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }  ///< past the last entry

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -17,21 +18,36 @@ void add(Hash& hash, const Tensor& tensor) {
   hash.update(bytes_of(raw::contiguous(raw::to(tensor, Device()))));
 }
 
+// The norm of order p of a list.
+double norm_of(const std::vector<double>& values, double p) {
+  double sum = 0, largest = 0;
+  for (const double value : values) {
+    sum += p == 2 ? value * value : std::pow(value, p);
+    largest = std::isnan(value) || value > largest ? value : largest;  // NaN stays: no number is larger
+  }
+  return std::isinf(p) ? largest : p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p);
+}
+
 }  // namespace
 
-double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm) {
+double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
+  LOCKSTEP_CHECK(norm_type > 0, "clip_grad_norm_: norm_type is {}, expected a number above 0, or infinity", norm_type);
   const NoGradGuard no_grad;
   std::vector<Tensor> grads;
-  double squares = 0;
+  std::vector<double> norms;  // of each gradient
   for (const Parameter& parameter : parameters) {
     Tensor grad = parameter.master().defined() ? parameter.master().grad() : Tensor();
     if (!grad.defined()) continue;
-    const double norm = raw::norm(grad).item<double>();
-    squares += norm * norm;
+    norms.push_back(lockstep::norm(grad, norm_type).item<double>());
     grads.push_back(std::move(grad));
   }
-  const double total = std::sqrt(squares);
+  const double total = norm_of(norms, norm_type);
+  LOCKSTEP_CHECK(!error_if_nonfinite || std::isfinite(total),
+                 "clip_grad_norm_: the norm of order {} is {}, and error_if_nonfinite is true: some gradient is not "
+                 "finite; look for too large a learning rate, or for a division by 0 in the loss",
+                 norm_type, total);
   const double factor = max_norm / (total + 1e-6);
   if (factor >= 1) return total;  // a NaN factor is applied, and makes every gradient NaN
   for (const Tensor& grad : grads) grad.mul_(factor);

@@ -9,10 +9,13 @@
 
 namespace lockstep::nn {
 
-/// Scales the gradients in place so that their total Euclidean norm is at most `max_norm`: by
-/// min(1, max_norm / (norm + 1e-6)), like PyTorch. Skips parameters without gradient. Returns the norm before scaling.
-/// Throws InvalidArgument for a negative or NaN `max_norm`.
-double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm);
+/// Scales the gradients in place so that their total norm is at most `max_norm`: by min(1, max_norm / (norm + 1e-6)),
+/// like PyTorch. The norm is (sum |g|^p)^(1/p) over all elements with p = `norm_type`; for infinity the largest |g|.
+/// Skips parameters without gradient. Returns the norm before scaling. Throws InvalidArgument for a negative or NaN
+/// `max_norm`, for a `norm_type` that is not above 0 and, with `error_if_nonfinite`, for a norm that is infinite or NaN;
+/// then no gradient is changed.
+double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm, double norm_type = 2.0,
+                       bool error_if_nonfinite = false);
 
 /// A 64-bit hash (XXH3) of dtype, shape and bytes of every parameter, then every buffer, in order. Models that are
 /// equal bit for bit have equal hashes, whatever their names and devices.

@@ -40,7 +40,7 @@ raw::AdamStep step_numbers(std::span<const double> options, std::int64_t steps, 
 
 AdamBase::AdamBase(const char* type, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults)
     : Optimizer({.type = type,
-                 .options = {"lr", "beta1", "beta2", "eps", "weight_decay"},
+                 .options = {"lr", "betas", "betas", "eps", "weight_decay"},
                  .buffers = {"exp_avg", "exp_avg_sq"},
                  .saves_steps = true}),
       decoupled_(decoupled) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -93,6 +94,14 @@ void Optimizer::set_lr(double lr) {
 
 // --- state ---
 
+std::size_t Optimizer::list_size(std::size_t option) const {
+  std::size_t size = 1;
+  while (option + size < layout_.options.size() &&
+         std::string_view(layout_.options[option + size]) == layout_.options[option])
+    ++size;
+  return size;
+}
+
 StateDict Optimizer::state_dict() const {
   StateDict dict;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -106,8 +115,14 @@ StateDict Optimizer::state_dict() const {
   std::size_t first = 0;
   for (std::size_t group = 0; group < group_count(); ++group) {
     const auto& [values, size] = groups_[group];
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      dict.insert(option_key(group, layout_.options[i]), is_flag(i) ? to_tensor(values[i] != 0) : to_tensor(values[i]));
+    for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
+      count = list_size(i);
+      const auto first_value = values.begin() + static_cast<std::ptrdiff_t>(i);
+      dict.insert(option_key(group, layout_.options[i]),
+                  count > 1
+                      ? to_tensor(std::vector<double>(first_value, first_value + static_cast<std::ptrdiff_t>(count)))
+                  : is_flag(i) ? to_tensor(values[i] != 0)
+                               : to_tensor(values[i]));
     }
     dict.insert(option_key(group, "params"), to_tensor(indices(first, size)));
     first += size;
@@ -120,8 +135,16 @@ std::vector<Optimizer::Group> Optimizer::read_groups(const StateReader& reader) 
   std::size_t first = 0;
   for (std::size_t group = 0; group < groups.size(); ++group) {
     auto& [values, size] = groups[group];
-    for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
+      count = list_size(i);
       const std::string key = option_key(group, layout_.options[i]);
+      if (count > 1) {
+        const std::vector<double> list = reader.list<double>(key);
+        LOCKSTEP_CHECK(list.size() == count, "load_state_dict: \"{}\" has {} numbers, expected {}", key, list.size(),
+                       count);
+        std::ranges::copy(list, values.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
       values[i] = reader.number(key);
       LOCKSTEP_CHECK(!is_flag(i) || values[i] == 0 || values[i] == 1, "load_state_dict: \"{}\" is {}, expected a bool",
                      key, values[i]);

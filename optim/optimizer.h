@@ -59,7 +59,7 @@ class Optimizer {
   std::size_t group_count() const { return groups_.size(); }  ///< number of groups
 
   /// Flat, with PyTorch's names: `"state.<parameter>.<name>`" for parameters that have been updated, and
-  /// `"param_groups.<group>.<option>`" (f64, 0-d; flags are bool), `"param_groups.<group>.params`" (i64: the parameters'
+  /// `"param_groups.<group>.<option>`" (f64; 0-d, or a list; flags are bool), `"param_groups.<group>.params`" (i64: the parameters'
   /// indices). The tensors are copies.
   StateDict state_dict() const;
   /// Loads options and state. Throws InvalidArgument naming the key, and changes nothing, if `state` is not from an
@@ -79,8 +79,9 @@ class Optimizer {
   };
   /// The optimizer's class, and what it saves under PyTorch's names.
   struct Layout {
-    const char* type;                       ///< name of the class, for messages
-    std::vector<const char*> options;       ///< options of each group, lr first
+    const char* type;  ///< name of the class, for messages
+    /// Options of each group, lr first. Neighbours of the same name are saved as one list (betas).
+    std::vector<const char*> options;
     std::size_t flags = 0;                  ///< how many options, the last ones, are flags: 0 or 1, saved as bool
     std::vector<const char*> buffers = {};  ///< names of Slot::buffers, at most two
     bool saves_steps = false;               ///< whether a step depends on Slot::steps
@@ -112,6 +113,7 @@ class Optimizer {
 
   void check_group(std::size_t group) const;
   bool is_flag(std::size_t option) const { return option + layout_.flags >= layout_.options.size(); }
+  std::size_t list_size(std::size_t option) const;  // number of options that are saved as one list, from `option` on
   // A checked copy of the groups and the slots, with the options and the state of a state dict.
   std::vector<Group> read_groups(const StateReader& reader) const;
   std::vector<Slot> read_slots(const StateReader& reader) const;

@@ -150,6 +150,23 @@ struct Gelu {  // x Phi(x), Phi the normal cumulative distribution function
   }
 };
 
+struct GeluTanh {  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return T(0.5) * x * (T(1) + math::tanh(inner(x)));
+  }
+  template <class T>
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    const T t = math::tanh(inner(x)), slope = T(kScale) * (T(1) + T(3 * 0.044715) * x * x);
+    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
+  }
+  template <class T>
+  HOST_DEVICE static T inner(T x) {
+    return T(kScale) * (x + T(0.044715) * x * x * x);
+  }
+  static constexpr double kScale = 0.79788456080286535588;  // sqrt(2 / pi)
+};
+
 struct Silu {  // x sigmoid(x)
   HOST_DEVICE static auto value(auto x) { return x * Sigmoid::value(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) {

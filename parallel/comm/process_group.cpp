@@ -49,6 +49,24 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
                  "{}: the average of {} is not an integer; use kSum and divide", op, lockstep::describe(tensor));
 }
 
+// Throws InvalidArgument for a backend that does not exist, and for options that it does not have.
+void check_backend(const InitOptions& options) {
+  const std::string& name = options.backend;
+  const BuiltIn* const built_in = find_built_in(name);
+  LOCKSTEP_CHECK(built_in || is_backend_module(name),
+                 "init_process_group: there is no backend '{}'; there are shm, local, {}", name,
+                 backend_module_names());
+  const std::string_view options_of = options.backend_options.backend();
+  LOCKSTEP_CHECK(
+      options_of.empty() || options_of == name,
+      "init_process_group: .backend_options are for the backend '{}', and .backend is '{}'; expected both for "
+      "one backend, or no .backend_options",
+      options_of, name);
+  LOCKSTEP_CHECK(!*order_text(options.reduction) || built_in,
+                 "init_process_group: sums {} are for the backends local and shm, not for '{}'",
+                 order_text(options.reduction), name);
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
@@ -75,18 +93,6 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
 std::shared_ptr<ScratchStore> ProcessGroup::make_backend(const std::shared_ptr<FormationWatch>& watch) {
   const std::string& name = options_.backend;
   const BuiltIn* const built_in = find_built_in(name);
-  LOCKSTEP_CHECK(built_in || is_backend_module(name),
-                 "init_process_group: there is no backend '{}'; there are shm, local, {}", name,
-                 backend_module_names());
-  const std::string_view options_of = options_.backend_options.backend();
-  LOCKSTEP_CHECK(
-      options_of.empty() || options_of == name,
-      "init_process_group: .backend_options are for the backend '{}', and .backend is '{}'; expected both for "
-      "one backend, or no .backend_options",
-      options_of, name);
-  LOCKSTEP_CHECK(!*order_text(options_.reduction) || built_in,
-                 "init_process_group: sums {} are for the backends local and shm, not for '{}'",
-                 order_text(options_.reduction), name);
   if (size() == 1) return nullptr;
   const BackendModule* const module = built_in ? nullptr : &backend_module(name);
   const bool keeps_store = module && module->keeps_store;
@@ -237,12 +243,19 @@ void ProcessGroup::barrier() {
   unfinished_.clear();
 }
 
+double ProcessGroup::mean(double value) {
+  const Tensor tensor = raw::full({}, value, {.dtype = kFloat64});
+  all_reduce(tensor, ReduceOp::kAvg)->wait();
+  return tensor.item<double>();
+}
+
 void ProcessGroup::release_staging() {
   if (backend_) backend_->release_staging();
   staging_->release();
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  check_backend(options);
   return std::make_shared<ProcessGroup>(rendezvous({.backend = options.backend,
                                                     .init_method = options.init_method,
                                                     .timeout = options.timeout,

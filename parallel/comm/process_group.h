@@ -106,17 +106,17 @@ class ProcessGroup {
   Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = {});
 
   /// Copies the root's `tensor` to every rank's.
-  std::shared_ptr<Work> broadcast(const Tensor& tensor, int root);
+  std::shared_ptr<Work> broadcast(const Tensor& tensor, int root = 0);
   /// Every rank's `tensor` becomes the sum (or `op`) over all ranks. kAvg needs a floating-point dtype.
   std::shared_ptr<Work> all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// The root's `tensor` becomes the sum over all ranks; the other ranks' tensors do not change.
-  std::shared_ptr<Work> reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+  std::shared_ptr<Work> reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum);
   /// `out`, of shape (size, ...) or with size times the rows, becomes the concatenation of all ranks' `in`.
   std::shared_ptr<Work> all_gather(const Tensor& out, const Tensor& in);
   /// The root's outs[r] becomes rank r's `in`; `outs` is empty on the others.
-  std::shared_ptr<Work> gather(const std::vector<Tensor>& outs, const Tensor& in, int root);
+  std::shared_ptr<Work> gather(const std::vector<Tensor>& outs, const Tensor& in, int root = 0);
   /// Every rank's `out` becomes the root's ins[rank]; `ins` is empty on the others.
-  std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root);
+  std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root = 0);
   /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements.
   std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum);
   /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank().
@@ -126,6 +126,8 @@ class ProcessGroup {
   std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0);  ///< see send
   /// Returns when all ranks have called it. A timeout names the missing ranks.
   void barrier();
+  /// The mean of all ranks' numbers, for metrics: `group->mean(loss)`. All ranks must call it; it waits for them.
+  double mean(double value);
 
   /// Splits the group: ranks with the same `color` form a new one, ordered by (key, rank). Null for a negative color.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
@@ -189,8 +191,9 @@ class PhaseGuard {
   Phase before_;
 };
 
-/// Joins the ranks of a job. Throws InvalidArgument for options and environment variables that contradict each other,
-/// CommError or CommTimeout if a rank is missing or was started twice, NotBuilt for a backend this build lacks.
+/// Joins the ranks of a job. In a process that no launcher started (init_method is env://, and no launcher's variable is
+/// set) the group has this process alone, with a warning. Throws InvalidArgument for options and environment variables
+/// that contradict each other, CommError or CommTimeout if a rank is missing or was started twice, NotBuilt for a backend this build lacks.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep::parallel

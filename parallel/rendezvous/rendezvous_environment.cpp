@@ -18,6 +18,7 @@
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/environment_internal.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep::parallel {
 
@@ -55,6 +56,15 @@ constexpr Launcher kLaunchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", false},
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", nullptr, false},
 };
+
+// Whether a launcher has started this process, or its user has set some of the variables. Launchers whose variables are
+// not read count, too: their ranks must not become groups of one.
+bool is_launched() {
+  return first_of({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                   "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
+                   "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "SLURM_NTASKS"})
+      .has_value();
+}
 
 const Launcher& find_launcher() {
   for (const Launcher& launcher : kLaunchers) {
@@ -166,6 +176,14 @@ Place place_from_environment(const RendezvousOptions& options) {
   const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
 
   Place place = read_url(options);
+  if (place.rank < 0 && place.size < 0 && !is_launched()) {
+    warn("init_process_group",
+         "init_process_group: no launcher has set RANK and WORLD_SIZE: the group has this process alone\n"
+         "To start two ranks: lockstep-run --nproc-per-node 2 ./program (or torchrun, mpirun, srun)");
+    place.rank = 0;
+    place.size = 1;
+    return place;
+  }
   if (place.size < 0 && size) place.size = to_number(*size, launcher.size, 1, kMaxRanks);
   const bool is_alone = place.size == 1;  // a single rank needs no rendezvous
   check_nothing_missing(launcher, place, !is_alone && (launcher.needs_master || (!job && !port)));

@@ -58,8 +58,8 @@ class Store {
   std::string get(const std::string& key, std::chrono::milliseconds timeout);
   /// Adds to the number under the key (0 if the key does not exist; stored as decimal text) and returns the sum.
   std::int64_t add(const std::string& key, std::int64_t amount);
-  /// Sets the key to `desired` if it holds `expected` (or, with an empty `expected`, if it does not exist). Returns
-  /// the value of the key afterwards; empty if it does not exist.
+  /// Sets the key to `desired` if it holds `expected`, or if it does not exist and `expected` is empty. Returns the
+  /// value of the key afterwards; if it does not exist, `expected`, as PyTorch does.
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& desired);
   /// Waits until all keys exist.
   void wait(const std::vector<std::string>& keys) { wait(keys, timeout()); }

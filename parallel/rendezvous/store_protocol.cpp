@@ -156,7 +156,7 @@ std::string StoreTable::add(const std::string& key, const std::string& amount) {
 
 std::string StoreTable::compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
   const std::string* current = find(key);
-  if (current ? (expected.empty() || *current != expected) : !expected.empty()) return current ? *current : "";
+  if (current ? *current != expected : !expected.empty()) return current ? *current : expected;
   set(key, desired);
   return desired;
 }

@@ -30,6 +30,22 @@ struct DataParallel::State {
   std::shared_ptr<DeviceTraffic> traffic;
 };
 
+namespace {
+
+// All devices of the kind that the module is on; of CPU devices, which are virtual, the module's own.
+std::vector<Device> all_devices(const nn::Module& module) {
+  const std::vector<nn::Parameter> parameters = module.parameters();
+  const Device first = parameters.empty() ? Device() : parameters[0].master().device();
+  if (first.is_cpu()) return {first};
+  std::vector<Device> devices;
+  for (int index = 0; index < device_count(first.type()); ++index) devices.emplace_back(first.type(), index);
+  return devices;
+}
+
+}  // namespace
+
+DataParallel::DataParallel(nn::Module& module) : DataParallel(module, all_devices(module)) {}
+
 DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot be constructed inside a replica of another DataParallel; construct it outside");

@@ -25,6 +25,9 @@ struct DataParallelOptions {
 /// Trains one model on several devices of this process.
 class DataParallel : public TrainingStep<DataParallel> {
  public:
+  /// On all GPUs, for a module on cuda:0. A module on the CPU runs on its own device alone, as in PyTorch: virtual CPU
+  /// devices are as many as a program names.
+  explicit DataParallel(nn::Module& module);
   /// `module` must outlive this object. Throws InvalidArgument if a parameter or buffer is not on devices[0], if there
   /// are no devices, and inside another DataParallel's replica.
   DataParallel(nn::Module& module, std::vector<Device> devices, const DataParallelOptions& options = {});

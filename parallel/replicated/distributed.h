@@ -27,9 +27,11 @@ namespace lockstep::parallel {
 
 /// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
-  double bucket_cap_mb = 25;                ///< MiB of gradients in a bucket; in the first bucket at most 1 MiB
-  int micro_batches_per_rank = 1;           ///< in `backward(x, y, loss_fn)`
-  bool sync_buffers = true;                 ///< broadcast rank 0's buffers after each synchronised backward
+  double bucket_cap_mb = 25;       ///< MiB of gradients in a bucket; in the first bucket at most 1 MiB
+  int micro_batches_per_rank = 1;  ///< in `backward(x, y, loss_fn)`
+  /// Broadcast rank 0's buffers after each synchronised backward: after a step all ranks have the same buffers. PyTorch
+  /// does it before each forward; then a forward on one rank alone, for evaluation, would wait for the others.
+  bool sync_buffers = true;
   Weighting weighting = Weighting::kEqual;  ///< of ranks' and micro-batches' samples; for backward(x, y, loss_fn) only
   int check_every = 0;                      ///< number of steps between comparisons of all ranks' parameters; 0: never
 };

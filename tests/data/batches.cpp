@@ -175,10 +175,29 @@ TEST_CASE("options that contradict each other are refused, and the error names b
   refused({.batch_size = 0}, ".batch_size is 0", "at least 1");
   refused({.batch_size = -5}, ".batch_size is -5", "at least 1");
   refused({.num_workers = -1}, ".num_workers is -1", "0 to");
-  refused({.prefetch = 0}, ".prefetch is 0", "1 to");
+  refused({.num_workers = 1, .prefetch_factor = 0}, ".prefetch_factor is 0", "1 to");
+  refused({.prefetch_factor = 3}, ".prefetch_factor is 3", ".num_workers");
   CHECK(contains(error_of([] { DataLoader<> loader(nullptr); }), "null pointer"));
   DataLoader<> loader(set);
   CHECK(contains(error_of([&] { loader.skip(-1); }), "skip(-1)"));
+}
+
+TEST_CASE("shuffling follows manual_seed unless a seed is given") {
+  auto set = std::make_shared<Counting>(20);
+  const auto order = [&](std::uint64_t manual, std::optional<std::int64_t> given) {
+    ls::manual_seed(manual);
+    DataLoader loader(set, {.batch_size = 20, .shuffle = true, .seed = given});
+    return (*loader.begin()).input.to_vector<std::int64_t>();
+  };
+  CHECK(order(4, {}) == permutation(20, 4));
+  CHECK(order(5, {}) == permutation(20, 5));
+  CHECK(order(5, 4) == permutation(20, 4));
+  // The seed is taken when the loader is made: numbers that are drawn later change nothing, and the next epoch differs.
+  ls::manual_seed(4);
+  DataLoader loader(set, {.batch_size = 20, .shuffle = true});
+  ls::manual_seed(6);
+  CHECK((*loader.begin()).input.to_vector<std::int64_t>() == permutation(20, 4));
+  CHECK((*loader.begin()).input.to_vector<std::int64_t>() == permutation(20, 5));
 }
 
 TEST_CASE("a sampler for another data set is refused before a batch is loaded") {

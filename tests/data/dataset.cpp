@@ -73,6 +73,35 @@ TEST_CASE("random_split gives every example to exactly one part, determined by s
   CHECK(random_split(set, {7, 3}, 5)[0]->indices() != parts[0]->indices());
 }
 
+TEST_CASE("random_split by fractions gives PyTorch's parts, with the seed of manual_seed unless one is given") {
+  const ls::StateDict expected = golden("options");
+  const auto check = [&](std::int64_t size, const SplitLengths& fractions, std::int64_t seed) {
+    auto set = std::make_shared<Counting>(size);
+    ls::manual_seed(static_cast<std::uint64_t>(seed));
+    const auto parts = random_split(set, fractions);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::string key = "split/" + std::to_string(size) + "/" + std::to_string(seed) + "/" + std::to_string(i);
+      CHECK_MESSAGE(parts[i]->indices() == expected.at(key).to_vector<std::int64_t>(), key);
+    }
+  };
+  check(10, {0.7, 0.3}, 42);
+  check(11, {0.5, 0.25, 0.25}, 1);
+  check(7, std::vector<double>(10, 0.1), 3);
+  auto set = std::make_shared<Counting>(10);
+  CHECK(random_split(set, {0.7, 0.3}, 42)[0]->indices() != random_split(set, {0.7, 0.3})[0]->indices());
+}
+
+TEST_CASE("random_split refuses fractions that do not add up to 1") {
+  auto set = std::make_shared<Counting>(10);
+  CHECK(error_of([&] { random_split(set, {0.5, 0.4}); }) == "random_split: the fractions add up to 0.9, expected 1");
+  CHECK(contains(error_of([&] { random_split(set, {0.7, 0.6}); }), "fractions to 1; one is 0.6"));
+  CHECK(contains(error_of([&] { random_split(set, {-0.5, 1.5}); }), "one is -0.5"));
+  CHECK(contains(error_of([&] { random_split(set, {0.5, 5}); }), "1 of 2 lengths are fractions"));
+  const std::int64_t rest = 7;
+  CHECK(random_split(set, {rest, 3})[0]->size() == 7);
+  CHECK(random_split(set, std::vector<int>{4, 6})[1]->size() == 6);
+}
+
 TEST_CASE("random_split refuses lengths that do not add up to the data set") {
   auto set = std::make_shared<Counting>(10);
   CHECK(contains(error_of([&] { random_split(set, {7, 2}); }), "lengths add up to 9, the data set has 10"));

@@ -54,8 +54,8 @@ TEST_CASE("the batches and their order do not depend on the number of workers") 
   for (int epoch = 0; epoch < 3; ++epoch) expected.push_back(epoch_of(alone));
   for (const std::int64_t workers : {1, 2, 5, 40}) {
     for (const std::int64_t prefetch : {1, 4}) {
-      DataLoader loader(set,
-                        {.batch_size = 3, .shuffle = true, .num_workers = workers, .prefetch = prefetch, .seed = 2});
+      DataLoader loader(
+          set, {.batch_size = 3, .shuffle = true, .num_workers = workers, .prefetch_factor = prefetch, .seed = 2});
       for (const auto& batches : expected) CHECK(epoch_of(loader) == batches);
     }
   }
@@ -72,7 +72,7 @@ TEST_CASE("workers run at the same time") {
   opener.join();
 }
 
-TEST_CASE("workers load no further ahead than prefetch allows") {
+TEST_CASE("workers load no further ahead than prefetch_factor allows") {
   static std::atomic<int> made, steps, worst;
   made = steps = worst = 0;
   struct Counted : Counting {
@@ -84,7 +84,7 @@ TEST_CASE("workers load no further ahead than prefetch allows") {
       return Counting::get(index);
     }
   };
-  DataLoader loader(std::make_shared<Counted>(100), {.num_workers = 2, .prefetch = 3});
+  DataLoader loader(std::make_shared<Counted>(100), {.num_workers = 2, .prefetch_factor = 3});
   for (auto iterator = loader.begin(); iterator != loader.end(); ++iterator) ++steps;
   CHECK(made == 100);
   CHECK(worst <= 7);  // one batch in use, and six ahead of it
@@ -100,7 +100,7 @@ TEST_CASE("leaving the loop early stops the workers after the batches that they 
       return Uneven::get(index);
     }
   };
-  DataLoader loader(std::make_shared<Counted>(1000000), {.num_workers = 4, .prefetch = 2});
+  DataLoader loader(std::make_shared<Counted>(1000000), {.num_workers = 4, .prefetch_factor = 2});
   for (int round = 0; round < 20; ++round) {
     for (const auto& batch : loader) {
       CHECK(batch.input.defined());

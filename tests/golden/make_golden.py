@@ -17,6 +17,7 @@ import golden_images
 import golden_nn
 import golden_ops
 import golden_optim
+import golden_options
 import golden_samplers
 from golden_io import save
 
@@ -29,7 +30,7 @@ def main():
 
     themes = {"layers": golden_nn.layers, "images": golden_images.images, "losses": golden_nn.losses,
               "optim": golden_optim.optim, "training": golden_optim.training, "ops": golden_ops.ops,
-              "samplers": golden_samplers.samplers}
+              "samplers": golden_samplers.samplers, "options": golden_options.options}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

@@ -238,3 +238,51 @@ TEST_CASE("a parameter that is absent is not listed, saved or moved") {
   layer.to(ls::kFloat64);
   CHECK(layer(ls::ones({1, 2}, {.dtype = ls::kFloat64})).shape() == ls::Shape{1, 3});
 }
+
+TEST_CASE("add moves a module in and returns a reference to it, with its parameters as they are") {
+  struct Net : nn::Module {
+    nn::Conv2d& conv = add("conv", nn::Conv2d(1, 2, 3, {.padding = 1}));
+    nn::Sequential& body = add<nn::Sequential>("body", nn::Sequential(nn::ReLU(), nn::Flatten()));
+    ls::Tensor forward(const ls::Tensor& x) const override { return body(conv(x)); }
+  } net;
+  CHECK(net.conv.name() == "conv");
+  CHECK(net.named_parameters()[0].first == "conv.weight");
+  CHECK(net.named_parameters()[0].second == net.conv.weight);
+  CHECK(net.body.size() == 2);
+  CHECK(net(ls::ones({1, 1, 4, 4})).shape() == ls::Shape{1, 32});
+  CHECK(contains(error_of([&] { net.add("conv", nn::ReLU()); }), "there is a child named \"conv\" already"));
+}
+
+TEST_CASE("a module with parameters that its parent has not registered warns when it runs, once") {
+  struct Forgetful : nn::Module {
+    nn::Linear fc{2, 2};  // not registered
+    nn::ReLU activation;  // has nothing to register
+    nn::Linear& known = add<nn::Linear>("known", 2, 2);
+    ls::Tensor forward(const ls::Tensor& x) const override { return known(activation(fc(x))); }
+  };
+  struct Drops : nn::Module {
+    nn::Dropout dropout;
+    ls::Tensor forward(const ls::Tensor& x) const override { return dropout(x); }
+  };
+  const ls::Tensor x = ls::ones({1, 2});
+  const Forgetful net;
+  CHECK(warnings_of([&] {
+          net(x);
+          net(x);
+        }) == std::vector<std::string>{
+                  "Linear: runs in the forward of Forgetful, but no add() has registered it: parameters(), "
+                  "state_dict(), train() and to() of Forgetful leave it out\n"
+                  "Register it: Linear& x = add<Linear>(\"x\", ...), or add(\"x\", Linear(...))"});
+  CHECK(warnings_of([&] { Drops()(x); }).size() == 1);
+  CHECK(warnings_of([&] {  // inside a registered child, too
+          nn::Sequential body(nn::Linear(2, 2), Forgetful());
+          body(x);
+        })
+            .size() == 1);
+  CHECK(warnings_of([&] {
+          nn::Sequential body(nn::Linear(2, 2), nn::Dropout(0.5), nn::Sequential(nn::Linear(2, 2)));
+          body(x);
+          net.known(x);  // by itself, without the parent's forward
+          nn::Linear(2, 2)(net.known(x));
+        }).empty());
+}

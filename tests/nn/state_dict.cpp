@@ -141,3 +141,14 @@ TEST_CASE("summary shows path, type, output shape, parameters and bytes, and res
   nn::Embedding words(10, 4);
   CHECK(contains(words.summary({2, 3}, {.dtype = ls::kInt64}), "(2, 3, 4)"));
 }
+
+TEST_CASE("StateDict::clone keeps the values while the module changes") {
+  const nn::Linear layer(2, 2);
+  const ls::StateDict live = layer.state_dict(), kept = live.clone();
+  const ls::Tensor before = layer.weight->detach().clone();
+  layer.weight->detach().fill_(9);
+  CHECK(same_bits(live.at("weight"), layer.weight->detach()));
+  CHECK(same_bits(kept.at("weight"), before));
+  CHECK(kept.begin()->first == "weight");
+  CHECK(kept.size() == 2);
+}

@@ -70,6 +70,17 @@ TEST_CASE("an optimizer that loads another's options and state continues with th
   CHECK(values(one.b) == values(other.b));
 }
 
+TEST_CASE("the betas of Adam are saved as one list, as PyTorch saves them") {
+  Two two;
+  const Adam adam(std::vector<ls::optim::AdamGroup>{{.params = {two.a}}, {.params = {two.b}, .beta2 = 0.5}},
+                  {.beta1 = 0.75});
+  const ls::StateDict state = adam.state_dict();
+  CHECK(values(state.at("param_groups.0.betas")) == std::vector<double>{0.75, 0.999});
+  CHECK(values(state.at("param_groups.1.betas")) == std::vector<double>{0.75, 0.5});
+  CHECK(state.at("param_groups.0.betas").dtype() == ls::kFloat64);
+  CHECK_FALSE(state.contains("param_groups.0.beta1"));
+}
+
 TEST_CASE("a state that does not fit is refused with its key, and nothing is changed") {
   Two two;
   Adam adam(two.all(), {.lr = 0.1});

@@ -153,6 +153,21 @@ TEST_CASE("misuse is an error that names the cause") {
                  "expected one number"));
 }
 
+TEST_CASE("without devices a module on the CPU runs on its own device, with the same bits") {
+  Net model;
+  const ls::Tensor x = numbers({6, 4}), y = numbers({6, 2});
+  const auto loss = [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::mse_loss(model(x), y); };
+  DataParallel parallel(model);
+  CHECK(same_bits(parallel(x).detach(), model(x).detach()));
+  parallel.backward(x, y, loss);
+  const ls::Tensor grad = model.fc1.weight->grad().clone();
+  model.zero_grad();
+  loss(x, y).backward();
+  CHECK(same_bits(grad, model.fc1.weight->grad()));
+  model.to("cpu:3");
+  CHECK(DataParallel(model)(x.to("cpu:3")).device() == ls::Device("cpu:3"));
+}
+
 TEST_CASE("several inputs are split in the same way and passed to the module's forward_inputs") {
   struct Two : ls::nn::Module {
     ls::nn::Linear& fc = add<ls::nn::Linear>("fc", 4, 2);

@@ -1,7 +1,11 @@
 // What is said about an environment that does not fit.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
+#include "lockstep/tensor/warning.h"
 #include "tests/parallel/rendezvous_support.h"
 
 namespace ls = lockstep;
@@ -28,8 +32,8 @@ void check_error(const Variables& variables, const std::vector<std::string>& par
 
 TEST_CASE("what is missing is named, with what is there and the ways out") {
   using E = ls::InvalidArgument;
-  check_error<E>({}, {"env:// needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\n", "lockstep-run --nproc-per-node 2",
-                      "give .store, .rank and .world_size"});
+  check_error<E>({{"MASTER_PORT", "1"}}, {"env:// needs RANK, WORLD_SIZE, MASTER_ADDR (MASTER_PORT is \"1\")\n",
+                                          "lockstep-run --nproc-per-node 2", "give .store, .rank and .world_size"});
   check_error<E>({{"RANK", "0"}}, {"needs WORLD_SIZE, MASTER_ADDR, MASTER_PORT (RANK is \"0\")"});
   check_error<E>({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}},
                  {"needs MASTER_PORT (RANK is \"1\", WORLD_SIZE is \"2\", MASTER_ADDR is \"localhost\")"});
@@ -37,6 +41,41 @@ TEST_CASE("what is missing is named, with what is there and the ways out") {
   check_error<E>({}, {"needs MASTER_ADDR, MASTER_PORT\n"}, {.world_size = 2, .rank = 0});
   check_error<E>({{"OMPI_COMM_WORLD_RANK", "0"}}, {"needs OMPI_COMM_WORLD_SIZE"});
   check_error<E>({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, {"needs MASTER_ADDR, MASTER_PORT"});
+}
+
+TEST_CASE("a process that no launcher started is a group of one, with a warning") {
+  std::vector<std::string> seen;
+  ls::on_warning([&](const std::string& message) { seen.push_back(message); });
+  clear_environment();
+  const auto group = par::init_process_group();
+  ls::on_warning({});
+  CHECK(group->size() == 1);
+  CHECK(group->rank() == 0);
+  CHECK(group->mean(2.5) == 2.5);
+  const ls::Tensor t = ls::tensor({1.0, 2.0});
+  group->all_reduce(t)->wait();
+  CHECK(t.to_vector<double>() == std::vector<double>{1, 2});
+  REQUIRE(seen.size() == 1);
+  CHECK(contains(seen[0], "no launcher has set RANK and WORLD_SIZE"));
+  // With any variable, also of a launcher that is not read, it stays an error.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                           "OMPI_COMM_WORLD_RANK", "SLURM_NTASKS", "PMI_RANK", "MV2_COMM_WORLD_RANK"}) {
+    clear_environment();
+    set_variable(name, "1");
+    CHECK_MESSAGE(contains(error_of([] { par::init_process_group(); }), "env:// needs "), name);
+    unsetenv(name);
+  }
+  CHECK(contains(error_of([] { par::init_process_group({.world_size = 2}); }), "env:// needs RANK"));
+  CHECK(contains(error_of([] { par::init_process_group({.rank = 0}); }), "env:// needs WORLD_SIZE"));
+}
+
+TEST_CASE("a backend that does not exist is reported before variables that are missing") {
+  clear_environment();
+  set_variable("RANK", "0");
+  CHECK(contains(error_of([] { par::init_process_group({.backend = "nccl2"}); }), "there is no backend 'nccl2'"));
+  CHECK(contains(error_of([] { par::init_process_group({.backend = "", .init_method = "tcp://nowhere:1"}); }),
+                 "there is no backend ''"));
+  clear_environment();
 }
 
 TEST_CASE("numbers that are none, or do not fit together") {

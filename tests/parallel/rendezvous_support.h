@@ -39,7 +39,11 @@ inline void clear_environment() {
                            "SLURM_JOB_NODELIST",
                            "TORCHELASTIC_USE_AGENT_STORE",
                            "LOCKSTEP_PORT",
-                           "SLURM_JOB_NUM_NODES"})
+                           "SLURM_JOB_NUM_NODES",
+                           "PMI_RANK",
+                           "PMI_SIZE",
+                           "PMIX_RANK",
+                           "MV2_COMM_WORLD_RANK"})
     unsetenv(name);
 }
 

@@ -1,19 +1,19 @@
 // For the same micro-batches, every mode gives the same bits.
 //
 // One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, buffers
-// that forward writes (batch norm's among them), convolution and pooling, and a parameter that some micro-batches do
-// not use.
+// that forward writes (batch norm's cumulative ones among them), a padding row, convolution and pooling, and a parameter
+// that some micro-batches do not use.
 #pragma once
 
 #include "tests/support/groups.h"
 
 struct Everything : ls::nn::Module {
-  ls::nn::Embedding& embedding = add<ls::nn::Embedding>("embedding", 12, 8);
+  ls::nn::Embedding& embedding = add("embedding", ls::nn::Embedding(12, 8, {.padding_idx = 3}));
   ls::nn::LayerNorm& norm = add<ls::nn::LayerNorm>("norm", 8);
   ls::nn::Dropout& dropout = add<ls::nn::Dropout>("dropout", 0.3);
   ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 8, 8);
-  ls::nn::Conv2d& conv = add<ls::nn::Conv2d>("conv", 2, 3, 2, ls::nn::Conv2dOptions{.padding = 1});
-  ls::nn::BatchNorm2d& batch_norm = add<ls::nn::BatchNorm2d>("batch_norm", 3);
+  ls::nn::Conv2d& conv = add("conv", ls::nn::Conv2d(2, 3, 2, {.padding = 1}));
+  ls::nn::BatchNorm2d& batch_norm = add("batch_norm", ls::nn::BatchNorm2d(3, {.momentum = std::nullopt}));
   ls::nn::Linear& from_picture = add<ls::nn::Linear>("from_picture", 3, 8);
   ls::nn::Linear& rare = add<ls::nn::Linear>("rare", 8, 8);
   ls::nn::Linear& head = add<ls::nn::Linear>("head", 8, 12);
@@ -27,7 +27,7 @@ struct Everything : ls::nn::Module {
       mean->mul_(0.9);
       mean->add_(ls::mean(x.detach(), {0}), 0.1);
     }
-    x = ls::relu(hidden(dropout(x)) + *mean);
+    x = ls::gelu_tanh(hidden(dropout(x)) + *mean);
     x = x + from_picture(picture(x));
     if (tokens.select(0, 0).item<std::int64_t>() % 3 == 0) x = x + rare(x);
     x = ls::linear(x, embedding.weight, ls::Tensor()).narrow(-1, 0, 12) + head(x);  // the embedding again: tied

@@ -85,11 +85,13 @@ TEST_CASE("values are bytes, and every call gives what its comment says") {
     store->set("n", "40");
     CHECK(store->add("n", 2) == 42);
 
-    CHECK(store->compare_set("c", "x", "y") == "");
+    CHECK(store->compare_set("c", "x", "y") == "x");  // as torch.distributed's stores, here and below
+    CHECK_FALSE(store->check({"c"}));
     CHECK(store->compare_set("c", "", "y") == "y");
     CHECK(store->compare_set("c", "", "z") == "y");
     CHECK(store->compare_set("c", "x", "z") == "y");
-    CHECK(store->compare_set("c", "y", "z") == "z");
+    CHECK(store->compare_set("c", "y", "") == "");
+    CHECK(store->compare_set("c", "", "z") == "z");
 
     CHECK(store->delete_key("c"));
     CHECK_FALSE(store->delete_key("c"));
