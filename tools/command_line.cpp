@@ -119,6 +119,11 @@ std::string describe_unknown(const CLI::App& app, const std::string& argument) {
   return fmt::format("there is no {} {}{}", kind, name, meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
+// The text of an error about a value. CLI11 writes "--epochs: 1 required INT:INT in [1 - 9] missing".
+std::string describe_error(const std::string& text) {
+  return text.ends_with(" missing") ? text.substr(0, text.find(':')) + ": expects a value" : text;
+}
+
 std::string message(const CLI::App* app, const CLI::Error& error) {
   std::vector<std::string> unknown = app->remaining(/*recurse=*/true);
   std::erase(unknown, "--");
@@ -127,7 +132,7 @@ std::string message(const CLI::App* app, const CLI::Error& error) {
   const bool is_unknown = !unknown.empty() && (lacks_subcommand || code == CLI::ExitCodes::ExtrasError);
   const std::string& name = app->get_name();
   return fmt::format("{}: {}\nFor help: {} --help\n", name,
-                     is_unknown ? describe_unknown(*app, unknown[0]) : error.what(), name);
+                     is_unknown ? describe_unknown(*app, unknown[0]) : describe_error(error.what()), name);
 }
 
 }  // namespace

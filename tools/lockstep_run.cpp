@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,10 +57,8 @@ class Declaration {
   void group(const char* name) { app_.option_defaults()->group(name); }
   template <class T>
   CLI::Option* option(const std::string& name, T& value, const char* type, const char* text,
-                      const char* short_names = "") {
-    return app_.add_option(short_names + both_spellings(name), value, text)
-        ->type_name(type)
-        ->envname(variable_of(name));
+                      const char* more_names = "") {
+    return app_.add_option(both_spellings(name) + more_names, value, text)->type_name(type)->envname(variable_of(name));
   }
   void flag(const std::string& name, bool& value, const char* text) {
     app_.add_flag(both_spellings(name), value, text);
@@ -72,10 +71,10 @@ class Declaration {
 void declare_ranks(Declaration& add, Arguments& arguments) {
   add.group("Ranks of this host");
   add.option("nproc-per-node", arguments.nproc, "N|auto", "ranks to start here; auto: one for each usable core",
-             "-n,--nproc,");
+             ",-n,--nproc");
   add.option("max-restarts", arguments.max_restarts, "N",
              "restart all ranks at most N times when one has failed; one host only")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
       ->check(CLI::Range(0.0, 86400.0));
 }
@@ -86,14 +85,15 @@ void declare_output(Declaration& add, Arguments& arguments) {
   add.flag("no-pty", arguments.no_pty, "ranks write stdout to a pipe instead of a pseudo-terminal");
   add.option("log-dir", arguments.log_dir, "FOLDER", "folder for --redirects, --tee and failed ranks' errors");
   add.option("redirects", arguments.redirects, "STREAMS",
-             "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", "-r,");
-  add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", "-t,");
+             "write to files only: 1 stdout, 2 stderr, 3 both; or 0:3,1:1 by local rank", ",-r");
+  add.option("tee", arguments.tee, "STREAMS", "like --redirects, but write to files and to the terminal", ",-t");
 }
 
 void declare_nodes(Declaration& add, Arguments& arguments) {
   add.group("Several hosts");
   add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
-  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")->check(CLI::NonNegativeNumber);
+  add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   add.option("master-addr", arguments.master, "HOST", "address of host 0");
   add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
       ->check(CLI::Range(1, 65535));
@@ -128,16 +128,16 @@ void declare(CLI::App& app, Arguments& arguments) {
       "\n"
       "Options end at the program's name. PET_<NAME> variables also set them: PET_NPROC_PER_NODE=2.\n"
       "\n"
-      "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables,\n"
-      "LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
+      "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other\n"
+      "variables, LOCKSTEP_JOB_TOKEN, and LOCKSTEP_NUM_THREADS (usable cores / ranks, unless set).\n"
       "\n"
-      "stdout of a rank is a pseudo-terminal, so that each line is shown when it is written, and none is lost\n"
-      "when the rank aborts. isatty(1) is true, and TERM is dumb. stdout is a pipe, and isatty(1) is false, with\n"
-      "--no-pty and where the system has no pseudo-terminals. With --no-prefix and no --log-dir it is the stdout\n"
-      "of lockstep-run. stderr is a pipe, stdin is /dev/null.\n"
+      "stdout of a rank is a pseudo-terminal, so that each line is shown when it is written, and none is\n"
+      "lost when the rank aborts. isatty(1) is true, and TERM is dumb. stdout is a pipe, and isatty(1) is\n"
+      "false, with --no-pty and where the system has no pseudo-terminals. With --no-prefix and no --log-dir\n"
+      "it is the stdout of lockstep-run. stderr is a pipe, stdin is /dev/null.\n"
       "\n"
-      "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on to\n"
-      "all ranks; a second one kills them.\n"
+      "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on\n"
+      "to all ranks; a second one kills them.\n"
       "\n"
       "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first,\n"
       "128 + signal if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line;\n"

@@ -43,7 +43,7 @@ TEST_CASE("every help is text, and exits with 0") {
     CHECK(help.output.size() > 100);
     CHECK(first_unprintable(help.output) == -1);
     CHECK_FALSE(contains(help.output, " in ["));  // CLI11's text for a range
-    for (const std::string& line : lines(help.output)) CHECK_MESSAGE(line.size() <= 105, line);
+    for (const std::string& line : lines(help.output)) CHECK_MESSAGE(line.size() <= 100, line);
   }
   CHECK(contains(run(kExplain, {"all_reduce", "--help"}).output, "{direct,halving_doubling,ring,tree}"));
 }
@@ -65,13 +65,13 @@ TEST_CASE("the options that most users want come first, in groups") {
                "\nTraining:\n", "--epochs INT", "\nOutput:\n", "--report FILE", "\nTeaching:\n", "--explain",
                "\nHelp:\n", "-h, --help", "--version"});
   check_order(LOCKSTEP_RUN,
-              {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc, --nproc-per-node N|auto\n",
+              {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc-per-node, --nproc N|auto\n",
                "(default: 1)", "--no-pty", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",
                "Example", "lockstep-run -n 2 ./program"});
 }
 
 TEST_CASE("every program has --version") {
-  for (const std::string program : {std::string("logistic_regression"), std::string(LOCKSTEP_RUN), kExplain}) {
+  for (const std::string& program : {std::string("logistic_regression"), std::string(LOCKSTEP_RUN), kExplain}) {
     const Finished version = run(program, {"--version"});
     CHECK(version.code == 0);
     CHECK(version.output ==
@@ -79,7 +79,7 @@ TEST_CASE("every program has --version") {
   }
 }
 
-TEST_CASE("a misspelt option or subcommand is named, with the one that was meant") {
+TEST_CASE("errors name the program, and what was meant by a misspelt option or subcommand") {
   struct Case {
     std::string program;
     std::vector<std::string> arguments;
@@ -102,7 +102,9 @@ TEST_CASE("a misspelt option or subcommand is named, with the one that was meant
       {kExplain,
        {"scaling", "--elements", "4"},
        "--elements is an option of all_reduce; write it after \"all_reduce\""},
-      {kExplain, {}, "A subcommand is required"}};
+      {kExplain, {}, "A subcommand is required"},
+      {"logistic_regression", {"--epochs"}, "--epochs: expects a value\n"},
+      {LOCKSTEP_RUN, {"--max-restarts", "x", "true"}, "--max-restarts: Value x not in range 0 to 2147483647\n"}};
   for (const Case& each : all) {
     const Finished wrong = run(each.program, each.arguments);
     CAPTURE(wrong.output);
