@@ -33,7 +33,7 @@ struct BasicDataLoaderOptions {
   bool drop_last = false;                                 ///< drop the last batch if it is incomplete
   std::int64_t prefetch = 2;                              ///< batches that each worker prepares in advance
   std::optional<std::int64_t> prefetch_factor = {};       ///< the same by PyTorch's name; needs num_workers
-  std::optional<std::int64_t> seed = {};             ///< seed of shuffle; by default that of manual_seed
+  std::optional<std::int64_t> seed = {};                  ///< seed of shuffle; by default that of manual_seed
   /// Makes a batch of examples; workers call it concurrently. By default the data set's get_batch makes the batch: it
   /// stacks tensors along a new first dimension.
   Callback<E(std::vector<E>)> collate = {};
@@ -56,7 +56,9 @@ class LoaderPlan {
     std::int64_t prefetch;
     std::optional<std::int64_t> prefetch_factor;
     std::optional<std::int64_t> seed;
-    std::int64_t ahead() const { return num_workers * prefetch_factor.value_or(prefetch); }  // batches prepared in advance
+    std::int64_t ahead() const {
+      return num_workers * prefetch_factor.value_or(prefetch);
+    }  // batches prepared in advance
   };
   LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
 

@@ -16,7 +16,7 @@ class Scalar {
   template <class T>
   requires std::is_arithmetic_v<T> Scalar(T value) {  // NOLINT: implicit on purpose
     if constexpr (std::is_floating_point_v<T>) {
-      kind_ = Kind::kFloat;
+      kind_ = Kind::kReal;
       float_ = static_cast<double>(value);
       integer_ = 0;
     } else {
@@ -26,16 +26,16 @@ class Scalar {
     }
   }
 
-  bool is_floating_point() const { return kind_ == Kind::kFloat; }  ///< made from a float or a double
-  bool is_bool() const { return kind_ == Kind::kTruth; }            ///< made from a bool
-  double to_double() const { return float_; }                       ///< the number as a double
+  bool is_floating_point() const { return kind_ == Kind::kReal; }  ///< made from a float or a double
+  bool is_bool() const { return kind_ == Kind::kTruth; }           ///< made from a bool
+  double to_double() const { return float_; }                      ///< the number as a double
   /// The number truncated to an integer.
-  std::int64_t to_int64() const { return kind_ == Kind::kFloat ? static_cast<std::int64_t>(float_) : integer_; }
+  std::int64_t to_int64() const { return kind_ == Kind::kReal ? static_cast<std::int64_t>(float_) : integer_; }
   /// f32, i64 or bool: the dtype a 0-d tensor made from this number has.
-  DType dtype() const { return kind_ == Kind::kFloat ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }
+  DType dtype() const { return kind_ == Kind::kReal ? kFloat32 : kind_ == Kind::kInteger ? kInt64 : kBool; }
 
  private:
-  enum class Kind : std::uint8_t { kTruth, kInteger, kFloat };
+  enum class Kind : std::uint8_t { kTruth, kInteger, kReal };
   double float_;
   std::int64_t integer_;
   Kind kind_;

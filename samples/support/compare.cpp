@@ -146,9 +146,8 @@ int compare(const Options& options, Train train) {
   const Result &single = results[0], &accumulate = results[1];
   const bool equal = std::all_of(results.begin() + 1, results.end(),
                                  [&](const Result& result) { return result.hash == accumulate.hash; });
-  fmt::print(
-      "Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
-      sum(results[3].moved.at_start));
+  fmt::print("Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
+             sum(results[3].moved.at_start));
   if (!equal) {
     fmt::print(stderr, "{}: accumulate, dp and ddp should end with bitwise identical parameters, and do not.\n",
                options.program);
