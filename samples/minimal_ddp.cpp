@@ -1,4 +1,4 @@
-// The smallest program that trains on any number of processes: ./minimal_ddp, or lockstep-run -n 4 ./minimal_ddp
+// Trains in any number of processes: ./minimal_ddp for one, lockstep-run -n 4 ./minimal_ddp for four.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>
@@ -7,31 +7,32 @@
 namespace ls = lockstep;
 
 struct Mlp : ls::nn::Module {
-  ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 20, 64);
+  ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 20, 64);  // made, registered and owned
   ls::nn::Linear& out = add<ls::nn::Linear>("out", 64, 1);
   ls::Tensor forward(const ls::Tensor& x) const override { return out(ls::relu(hidden(x))); }
 };
 
 int main() {
-  auto group = ls::parallel::init_process_group();  // started alone, a group of one
+  auto group = ls::parallel::init_process_group();  // a group of one, with a warning, if nothing started ranks
   ls::manual_seed(0);
   const ls::Tensor x = ls::randn({1000, 20}), y = ls::sin(ls::sum(x, {1}, true));
   auto sampler = std::make_shared<ls::data::DistributedSampler>(1000, group->size(), group->rank());
   ls::data::DataLoader loader(std::make_shared<ls::data::TensorDataset>(x, y), {.batch_size = 50, .sampler = sampler});
 
   Mlp net;
-  ls::parallel::DistributedDataParallel model(net, group);
+  ls::parallel::DistributedDataParallel model(net, group);  // all ranks start from rank 0's parameters
   ls::optim::AdamW optimizer(model.parameters(), {.lr = 0.01});
-  ls::Tensor loss;
+  ls::nn::MSELoss criterion;
   for (int epoch = 0; epoch < 20; ++epoch) {
     sampler->set_epoch(epoch);
     for (const auto& [inputs, targets] : loader) {
       optimizer.zero_grad();
-      loss = ls::nn::MSELoss()(model(inputs), targets);
+      ls::Tensor loss = criterion(model(inputs), targets);  // 50 examples per rank
       loss.backward();  // meanwhile the gradients are averaged over all ranks
       optimizer.step();
     }
   }
-  std::printf("rank %d of %d: loss %.4f\n", group->rank(), group->size(), loss.item<double>());
+  const unsigned long long hash = ls::nn::parameter_hash(net);
+  std::printf("rank %d of %d: parameters %016llx\n", group->rank(), group->size(), hash);  // the same on all ranks
   if (group->rank() == 0) ls::save(net.state_dict(), "net.safetensors");
 }

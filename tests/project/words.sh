@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Words that native readers stumble over, or for which the field has a term, must not occur in headers, sources and documents.
-# CHANGELOG.md and docs/deviations.md may quote them. README.md is not checked.
+# CHANGELOG.md and docs/deviations.md may quote them.
 set -euo pipefail
 cd "$SOURCE"
 words='verbs?|gradient homes?|roll calls?|strangers?|beside|mend(s|ed|ing)?|anew|whoever|is there twice|the books|doz(e|es|ing)|leash(es)?|twins?'
 failed=0
 find lockstep.h tensor autograd nn optim data parallel samples tools bench docs exercises *.md \
-  \( -path docs/deviations.md -o -path CHANGELOG.md -o -path README.md -o -path bench/results -o -path exercises/build \) -prune -o \
+  \( -path docs/deviations.md -o -path CHANGELOG.md -o -path bench/results -o -path exercises/build \) -prune -o \
   -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.def' -o -name '*.md' \) -print0 |
   xargs -0 grep -nHiwE "$words" && failed=1
 # Further phrases of the guide and the exercises. Fenced blocks quote programs' output, and are left out.
