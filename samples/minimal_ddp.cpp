@@ -28,7 +28,7 @@ int main() {
     for (const auto& [inputs, targets] : loader) {
       optimizer.zero_grad();
       ls::Tensor loss = criterion(model(inputs), targets);  // 50 examples per rank
-      loss.backward();  // meanwhile the gradients are averaged over all ranks
+      loss.backward();                                      // meanwhile the gradients are averaged over all ranks
       optimizer.step();
     }
   }

@@ -173,8 +173,8 @@ TEST_CASE("image layers name both operands that do not fit") {
         "conv2d: channels differ: x is (2, 5, 6, 6) f32 cpu, weight is (4, 3, 3, 3) f32 cpu, groups 1");
   CHECK(message(nn::Conv2d(4, 4, 3, {.groups = 2}), {2, 5, 6, 6}) ==
         "conv2d: 2 groups do not divide the channels: x is (2, 5, 6, 6) f32 cpu, weight is (4, 2, 3, 3) f32 cpu");
-  CHECK(message(nn::Conv2d(3, 4, 3), {3, 6, 6}) ==
-        "conv2d: x must be (images, channels, height, width), got (3, 6, 6) f32 cpu");
+  CHECK(message(nn::Conv2d(3, 4, 3), {6, 6}) ==
+        "conv2d: x must be (images, channels, height, width) or (channels, height, width), got (6, 6) f32 cpu");
   CHECK(message(nn::Conv2d(3, 4, 5, {.padding = {0, 1}}), {1, 3, 4, 4}) ==
         "conv2d: a kernel of 5 x 5 (dilation 1 x 1) does not fit into x, which is (1, 3, 4, 4) f32 cpu, with padding "
         "0 x 1");

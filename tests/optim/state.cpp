@@ -97,7 +97,7 @@ TEST_CASE("a state that does not fit is refused with its key, and nothing is cha
   };
   CHECK(contains(refusal("state.1.exp_avg", {}), "missing"));
   CHECK(contains(refusal("state.1.step", {}), "missing"));
-  CHECK(contains(refusal("param_groups.0.beta2", {}), "missing"));
+  CHECK(contains(refusal("param_groups.0.betas", {}), "missing"));
   CHECK(contains(refusal("state.0.exp_avg", ls::zeros({3})), "(3) f32"));
   CHECK(contains(refusal("state.0.exp_avg", ls::zeros({2}, {.dtype = ls::kInt64})), "(2) i64"));
   CHECK(contains(refusal("state.0.step", ls::tensor(std::int64_t{-1})), "-1"));

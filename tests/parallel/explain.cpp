@@ -141,7 +141,8 @@ TEST_CASE("scaling: options for a measurement are refused with a profile") {
     const Finished run = explain("scaling --profile profile.json " + option);
     CAPTURE(run.output);
     CHECK(run.code == 2);
-    CHECK(run.output.starts_with(option.substr(0, option.find(' ')) + ": is for a measurement, and --profile"));
+    CHECK(run.output.starts_with("lockstep-explain: " + option.substr(0, option.find(' ')) +
+                                 ": is for a measurement, and --profile"));
   }
   CHECK_FALSE(std::filesystem::exists("again.json"));
 }

@@ -16,7 +16,7 @@ done
 ! grep -E '/include/.*(_internal\.h$|/(cpu|cuda)/)' content || { echo "private headers are installed"; exit 1; }
 ! grep -E '/solutions/|/build/' content || { echo "solutions or build output are installed"; exit 1; }
 dpkg-deb -x "$deb" tree
-SOURCE=tree/usr/share/lockstep "$SOURCE/tests/project/doc_links.sh"
+SOURCE=tree/usr/share/lockstep bash "$SOURCE/tests/project/doc_links.sh"
 size=$(stat -c %s "$deb")
 echo "$deb: $size bytes; $(dpkg-deb -f "$deb" Depends)"
 [ "$size" -le 5000000 ]

@@ -63,7 +63,7 @@ TEST_CASE("the options that most users want come first, in groups") {
   check_order("logistic_regression",
               {"\nMode:\n", "--mode {", "--micro-batches INT", "-n, --nproc INT", "(default: one for each micro-batch)",
                "\nTraining:\n", "--epochs INT", "\nOutput:\n", "--report FILE", "\nTeaching:\n", "--explain",
-               "\nHelp:\n", "-h, --help", "--version"});
+               "\nHelp:\n", "--version"});
   check_order(LOCKSTEP_RUN,
               {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc-per-node, --nproc N|auto\n",
                "(default: 1)", "--no-pty", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",

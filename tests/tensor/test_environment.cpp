@@ -39,7 +39,7 @@ TEST_CASE("the first operation of a process reads LOCKSTEP_NUM_THREADS" * doctes
   const bool is_right = value == "7" || value.empty();
   for (int i = 0; i < 2; ++i) {  // each operation reports it
     const std::string text = error_of([] { ls::ones({2}) + 1; });
-    CHECK_MESSAGE(text == (is_right ? "" : want), text);
+    CHECK_MESSAGE((is_right ? text.empty() : text.ends_with(want)), text);
     CHECK(error_of([] { ls::num_threads(); }) == (is_right ? "" : want));
   }
   if (value == "7") CHECK(ls::num_threads() == 7);
