@@ -89,11 +89,13 @@ TEST_CASE("the command that is printed after a stop does not discard the checkpo
 }
 
 TEST_CASE("after kill -9 the same command continues from the last checkpoint and ends with the same bits") {
-  Process process(kProgram, long_run(fresh("killed")));
+  auto arguments = long_run(fresh("killed"));
+  arguments.insert(arguments.end(), {"--save-every", "100"});  // the first one long before the run ends
+  Process process(kProgram, arguments);
   REQUIRE(eventually([] { return std::filesystem::exists("killed/checkpoint.safetensors"); }));
   process.signal(SIGKILL);
   REQUIRE(process.wait() == -SIGKILL);
-  const Finished second = run(kProgram, long_run("killed"));
+  const Finished second = run(kProgram, arguments);
   CHECK(second.code == 0);
   CHECK(contains(second.output, "Going on from killed/checkpoint.safetensors"));
   check_same_as_whole("killed");
