@@ -38,7 +38,7 @@ function(lockstep_flags target)
   target_link_options(${target} PRIVATE -Wl,-z,relro,-z,now,-z,noexecstack)
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE
-      -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O0)  # programs compile twice as fast
+      -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
   endif()
 endfunction()
@@ -48,9 +48,6 @@ function(lockstep_library_flags target)
   lockstep_flags(${target})
   target_compile_options(${target} PRIVATE
     -fvisibility-inlines-hidden -fno-semantic-interposition -ftls-model=initial-exec -fno-plt)
-  if(LOCKSTEP_SANITIZE)
-    target_compile_options(${target} PRIVATE -O1)
-  endif()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   if(LOCKSTEP_HAS_ONEDNN)
     target_compile_definitions(${target} PRIVATE LOCKSTEP_HAS_ONEDNN=1)
