@@ -34,9 +34,8 @@ LoaderPlan::LoaderPlan(std::int64_t dataset_size, Settings settings)
   LOCKSTEP_CHECK(!s.prefetch_factor || s.num_workers > 0,
                  "DataLoader: .prefetch_factor is {}, but no worker prepares batches; give .num_workers, too",
                  *s.prefetch_factor);
-  const std::int64_t prefetch = s.prefetch_factor.value_or(s.prefetch);
-  LOCKSTEP_CHECK(prefetch >= 1 && prefetch <= kMaxPrefetch, "DataLoader: .prefetch{} is {}, it must be 1 to {}",
-                 s.prefetch_factor ? "_factor" : "", prefetch, kMaxPrefetch);
+  LOCKSTEP_CHECK(s.ahead() >= 1 && s.ahead() <= kMaxPrefetch, "DataLoader: .prefetch{} is {}, it must be 1 to {}",
+                 s.prefetch_factor ? "_factor" : "", s.ahead(), kMaxPrefetch);
   if (s.sampler || s.batch_sampler) return;
   if (s.shuffle)
     settings_.sampler = std::make_shared<RandomSampler>(dataset_size, RandomSamplerOptions{.seed = s.seed});

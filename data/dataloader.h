@@ -56,9 +56,8 @@ class LoaderPlan {
     std::int64_t prefetch;
     std::optional<std::int64_t> prefetch_factor;
     std::optional<std::int64_t> seed;
-    std::int64_t ahead() const {
-      return num_workers * prefetch_factor.value_or(prefetch);
-    }  // batches prepared in advance
+    // The batches that each worker prepares in advance.
+    std::int64_t ahead() const { return prefetch_factor.value_or(prefetch); }
   };
   LoaderPlan(std::int64_t dataset_size, Settings settings);  // size -1: the data set is null
 
@@ -164,10 +163,12 @@ class DataLoader<E>::Iterator {
            const detail::LoaderPlan::Settings& settings, std::int64_t first)
       : source_(std::move(source)), plan_(std::move(plan)), number_(first) {
     if (settings.num_workers > 0 && first < plan_->size()) {
-      workers_ = std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.ahead(), first,
-                                              plan_->size(), [source = source_, plan = plan_](std::int64_t number) {
-                                                return std::make_shared<E>(source->batch((*plan)[number]));
-                                              });
+      const auto make_batch = [source = source_, plan = plan_](std::int64_t number) {
+        return std::make_shared<E>(source->batch((*plan)[number]));
+      };
+      workers_ =
+          std::make_unique<Prefetcher>(static_cast<int>(settings.num_workers), settings.num_workers * settings.ahead(),
+                                       first, plan_->size(), make_batch);
     }
     fetch();
   }

@@ -15,7 +15,7 @@ namespace exercises {
 namespace ls = lockstep;
 namespace par = lockstep::parallel;
 
-// Thrown by functions that are not implemented yet.
+// Thrown by a function that the student has not written.
 struct NotDone : std::exception {
   const char* what() const noexcept override { return "not done yet"; }
 };

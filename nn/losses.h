@@ -22,8 +22,7 @@ struct BCELossOptions {
 
 /// Binary cross-entropy of probabilities x in [0, 1]: -(y log x + (1 - y) log(1 - x)), the logarithms clamped to at
 /// least -100. x and target have the same shape. The mean divides by the number of elements, whatever the weights.
-/// Throws InvalidArgument, naming value and index, for x outside [0, 1]
-/// or NaN.
+/// Throws InvalidArgument, naming value and index, for x outside [0, 1] or NaN.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options = {});
 
 struct BCEWithLogitsLossOptions {

@@ -58,9 +58,9 @@ class Optimizer {
   void set_lr(std::size_t group, double lr);
   std::size_t group_count() const { return groups_.size(); }  ///< number of groups
 
-  /// Flat, with PyTorch's names: `"state.<parameter>.<name>`" for parameters that have been updated, and
-  /// `"param_groups.<group>.<option>`" (f64; 0-d, or a list; flags are bool), `"param_groups.<group>.params`" (i64: the parameters'
-  /// indices). The tensors are copies.
+  /// Flat, with PyTorch's names: `"state.<parameter>.<name>"` for parameters that have been updated,
+  /// `"param_groups.<group>.<option>"` (f64; 0-d, or a list; flags are bool) and `"param_groups.<group>.params"` (i64:
+  /// the parameters' indices). The tensors are copies.
   StateDict state_dict() const;
   /// Loads options and state. Throws InvalidArgument naming the key, and changes nothing, if `state` is not from an
   /// optimizer of this class with these parameters.

@@ -1,4 +1,4 @@
-// What the command lines of all our programs share: the form of --help, --version, and errors that name the program,
+// Command lines of all our programs: the form of --help, --version, and errors that name the program,
 // suggest the option or subcommand that was meant, and exit with 2.
 #pragma once
 

@@ -122,7 +122,7 @@ std::string check_bits(const std::vector<int>& sizes) {
   return "bitwise identical to one process with as many micro-batches";
 }
 
-// What a rank sends in one step where `prepare` sets up the averaging.
+// The bytes that a rank sends in one step, after `prepare` has set up the averaging.
 Sent count_step(int ranks, const std::function<void(const Group&, Model&)>& prepare) {
   Links links;
   run_ranks(ranks, [&](const Group& group) {

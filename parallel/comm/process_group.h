@@ -191,9 +191,10 @@ class PhaseGuard {
   Phase before_;
 };
 
-/// Joins the ranks of a job. In a process that no launcher started (init_method is env://, and no launcher's variable is
-/// set) the group has this process alone, with a warning. Throws InvalidArgument for options and environment variables
-/// that contradict each other, CommError or CommTimeout if a rank is missing or was started twice, NotBuilt for a backend this build lacks.
+/// Joins the ranks of a job. In a process that no launcher started (init_method is env://, and no launcher's variable
+/// is set) the group has this process alone, with a warning. Throws InvalidArgument for options and environment
+/// variables that contradict each other, CommError or CommTimeout if a rank is missing or was started twice, NotBuilt
+/// for a backend this build lacks.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep::parallel

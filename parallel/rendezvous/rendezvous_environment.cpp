@@ -57,20 +57,18 @@ constexpr Launcher kLaunchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", nullptr, false},
 };
 
+// The launcher that started this process, or null.
+const Launcher* find_launcher() {
+  const auto it = std::ranges::find_if(
+      kLaunchers, [](const Launcher& launcher) { return environment(launcher.rank) || environment(launcher.size); });
+  return it == std::end(kLaunchers) ? nullptr : it;
+}
+
 // Whether a launcher has started this process, or its user has set some of the variables. Launchers whose variables are
 // not read count, too: their ranks must not become groups of one.
 bool is_launched() {
-  return first_of({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                   "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK",
-                   "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "SLURM_NTASKS"})
-      .has_value();
-}
-
-const Launcher& find_launcher() {
-  for (const Launcher& launcher : kLaunchers) {
-    if (environment(launcher.rank) || environment(launcher.size)) return launcher;
-  }
-  return kLaunchers[0];
+  return find_launcher() || first_of({"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK",
+                                      "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_RANK"});
 }
 
 // The launcher's name of this job, for a launcher that sets no master address.
@@ -171,7 +169,8 @@ bool is_loopback(const std::string& address) {
 }
 
 Place place_from_environment(const RendezvousOptions& options) {
-  const Launcher& launcher = find_launcher();
+  const Launcher* found = find_launcher();
+  const Launcher& launcher = found ? *found : kLaunchers[0];
   const auto size = environment(launcher.size), rank = environment(launcher.rank);
   const auto job = launcher_job(launcher), port = environment("MASTER_PORT");
 

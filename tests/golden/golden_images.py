@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from golden_io import FLOATS, Values, run_with_gradients
+from golden_io import FLOATS, Values, batch_norm_steps, run_with_gradients
 
 
 def images():
@@ -53,18 +53,7 @@ def images():
                 parameters = {"weight": n(x.shape[1]), "bias": n(x.shape[1])}
                 layer.load_state_dict(parameters, strict=False)
                 out.update({f"{name}.{tag}/{key}": t for key, t in parameters.items()})
-            for step, mode in enumerate(["train", "train", "eval"]):
-                layer.train(mode == "train")
-                layer.zero_grad()
-                prefix = f"{name}.{tag}/{step}"
-                leaf = (x * (1 + step) + step).requires_grad_()
-                y = layer(leaf)
-                grad_y = n(*y.shape)
-                y.backward(grad_y)
-                out.update({f"{prefix}/x": leaf.detach(), f"{prefix}/y": y.detach(), f"{prefix}/grad_y": grad_y,
-                            f"{prefix}/grad_x": leaf.grad})
-                out.update({f"{prefix}/grad_{key}": p.grad.clone() for key, p in layer.named_parameters()})
-                out.update({f"{prefix}/{key}": b.clone() for key, b in layer.named_buffers()})
+            batch_norm_steps(out, f"{name}.{tag}", layer, x, ["train", "train", "eval"], n)
 
         batch_norm("batch_norm", n(4, 3, 5, 6))
         batch_norm("batch_norm_plain", n(3, 2, 4, 4), affine=False)

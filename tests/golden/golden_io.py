@@ -54,6 +54,21 @@ class Values:
         return torch.tensor(self._rng.randint(low, high, shape))
 
 
+def batch_norm_steps(out, prefix, layer, x, modes, normal):
+    """One step for each of `modes`, "train" or "eval": inputs, outputs, gradients and buffers below prefix/<step>."""
+    for step, mode in enumerate(modes):
+        layer.train(mode == "train")
+        layer.zero_grad()
+        leaf = (x * (1 + step) + step).requires_grad_()
+        y = layer(leaf)
+        grad_y = normal(*y.shape)
+        y.backward(grad_y)
+        values = {"x": leaf.detach(), "y": y.detach(), "grad_y": grad_y, "grad_x": leaf.grad}
+        values |= {f"grad_{key}": p.grad.clone() for key, p in layer.named_parameters()}
+        values |= {key: b.clone() for key, b in layer.named_buffers()}
+        out.update({f"{prefix}/{step}/{key}": value for key, value in values.items()})
+
+
 def run_with_gradients(out, prefix, function, inputs, values):
     """Stores inputs, y, an upstream gradient grad_y, and grad_<input> of every floating input.
 

@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from golden_io import FLOATS, Values, run_with_gradients
+from golden_io import FLOATS, Values, batch_norm_steps, run_with_gradients
 
 
 def layers(out, tag, n, v):
@@ -32,18 +32,7 @@ def batch_norms(out, tag, dtype, n):
         layer.load_state_dict(parameters, strict=False)
         out.update({f"{name}.{tag}/{key}": t for key, t in parameters.items()})
         x = n(4, 3, 5, 6)
-        for step in range(4):
-            layer.train(step < 3)
-            layer.zero_grad()
-            prefix = f"{name}.{tag}/{step}"
-            leaf = (x * (1 + step) + step).requires_grad_()
-            y = layer(leaf)
-            grad_y = n(*y.shape)
-            y.backward(grad_y)
-            out.update({f"{prefix}/x": leaf.detach(), f"{prefix}/y": y.detach(), f"{prefix}/grad_y": grad_y,
-                        f"{prefix}/grad_x": leaf.grad})
-            out.update({f"{prefix}/grad_{key}": p.grad.clone() for key, p in layer.named_parameters()})
-            out.update({f"{prefix}/{key}": b.clone() for key, b in layer.named_buffers()})
+        batch_norm_steps(out, f"{name}.{tag}", layer, x, ["train"] * 3 + ["eval"], n)
 
 
 def losses(out, tag, n, u):
