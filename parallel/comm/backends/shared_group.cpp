@@ -228,9 +228,10 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   in_flight_[slot] = op;
 
   Arrival& own = control_.arrival(slot, rank_);
+  const std::uint64_t signature = signature_of(*op->call);  // before the stores, during which peers poll their line
   // Advances the sequence first, so that no rank takes the new fingerprint for that of the slot's previous operation.
   own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
-  own.what.store(signature_of(*op->call), std::memory_order_relaxed);
+  own.what.store(signature, std::memory_order_relaxed);
   own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
   own.place.store(op->place, std::memory_order_relaxed);
   own.detail.store(op->call->detail, std::memory_order_relaxed);

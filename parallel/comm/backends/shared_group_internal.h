@@ -123,6 +123,7 @@ class SharedGroup final : public Backend {
   Deadline::Clock::time_point departed_{};  // when this rank first saw that a rank it needs has left by an error
   std::uint64_t next_sequence_ = 0, next_inline_ = 0, inline_finished_ = 0, next_segment_ = 1;
   std::array<std::shared_ptr<Operation>, kSlots> in_flight_;
+  std::uint64_t oldest_ = 0;                                       // no operation before it is in flight
   std::array<std::vector<std::uint64_t>, kSlots> claimed_so_far_;  // each slot's counters in this rank's history
   std::array<std::uint64_t, kSlots> done_so_far_{}, tickets_so_far_{};
   std::vector<CommunicationMemory> communication_memory_;

@@ -51,9 +51,15 @@ bool SharedGroup::advance_to(Operation& op) {
 // Advances all operations in flight before `end`, oldest first: a rank that was woken for one operation may wait for
 // another.
 void SharedGroup::advance_before(std::uint64_t end) {
-  for (std::uint64_t s = end < kSlots ? 0 : end - kSlots; s < end; ++s) {
-    const std::shared_ptr<Operation> op = in_flight_[s % kSlots];
-    if (op && op->sequence == s) advance(*op);
+  const auto is_in_flight = [&](std::uint64_t sequence) {
+    const std::shared_ptr<Operation>& op = in_flight_[sequence % kSlots];
+    return op && op->sequence == sequence;
+  };
+  while (oldest_ < end && !is_in_flight(oldest_)) ++oldest_;
+  for (std::uint64_t s = oldest_; s < end; ++s) {
+    if (!is_in_flight(s)) continue;
+    const std::shared_ptr<Operation> op = in_flight_[s % kSlots];  // the slot may drop its reference
+    advance(*op);
   }
 }
 
