@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/device.h"
 #include "lockstep/tensor/environment_internal.h"
+#include "lockstep/tensor/spin_internal.h"
 
 namespace lockstep {
 
@@ -26,74 +27,90 @@ int default_threads() {
   return std::max(CPU_COUNT(&cores), 1);
 }
 
-// One job at a time. Workers sleep on `wake_`, take chunks by an atomic counter, and the caller takes part.
+// One job at a time. The workers and the caller take chunks by an atomic counter. Workers wait for the next job, and the
+// caller for the last worker, by spinning for a while before they sleep: waking a thread takes longer than most jobs.
 class Pool {
  public:
-  explicit Pool(int helpers) {
+  explicit Pool(int helpers) : turns_(helpers < usable_cores() ? kTurns : 0) {
     for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { work(); });
   }
   ~Pool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
+    stop_ = true;
+    announce();
     for (auto& thread : threads_) thread.join();
   }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   void run(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
-    {
-      const std::lock_guard lock(mutex_);
-      body_ = body;
-      context_ = context;
-      chunks_ = chunks;
-      next_.store(0, std::memory_order_relaxed);
-      ++generation_;
-    }
-    wake_.notify_all();
-    take_chunks(body, context, chunks);
-    std::unique_lock lock(mutex_);
-    body_ = nullptr;  // a worker that wakes late finds no job
-    idle_.wait(lock, [this] { return active_ == 0; });
+    body_ = body;
+    context_ = context;
+    chunks_ = chunks;
+    next_.store(0, std::memory_order_relaxed);
+    gate_.store(kOpen, std::memory_order_release);
+    announce();
+    take_chunks();
+    gate_.fetch_and(~kOpen, std::memory_order_acq_rel);  // a worker that wakes late finds no job
+    for (std::uint32_t inside; (inside = gate_.load(std::memory_order_acquire)) != 0;) wait_while(gate_, inside);
   }
 
  private:
-  void take_chunks(void (*body)(void*, std::int64_t), void* context, std::int64_t chunks) {
+  static constexpr int kTurns = 10 * Spin::kTurns;  // longer than most pauses between the jobs of a training step
+  static constexpr std::uint32_t kOpen = 1U << 31;
+
+  void announce() {
+    jobs_.fetch_add(1, std::memory_order_release);
+    jobs_.notify_all();
+  }
+
+  void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) const {
+    for (Spin spin(turns_, /*yields=*/true); value.load(std::memory_order_acquire) == old;) {
+      if (!spin.next()) return value.wait(old, std::memory_order_acquire);
+    }
+  }
+
+  void take_chunks() {
     for (;;) {
       const std::int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-      if (chunk >= chunks) return;
-      body(context, chunk);
+      if (chunk >= chunks_) return;
+      body_(context_, chunk);
     }
+  }
+
+  // Returns whether there is a job. Its caller then waits for `leave`.
+  bool enter() {
+    std::uint32_t gate = gate_.load(std::memory_order_acquire);
+    while (gate & kOpen) {
+      if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+  void leave() {
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 
   void work() {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [&] { return stop_ || (generation_ != seen && body_); });
+    for (std::uint32_t seen = 0;;) {
+      wait_while(jobs_, seen);
+      seen = jobs_.load(std::memory_order_acquire);
       if (stop_) return;
-      seen = generation_;
-      ++active_;
-      const auto body = body_;
-      void* const context = context_;
-      const std::int64_t chunks = chunks_;
-      lock.unlock();
-      take_chunks(body, context, chunks);
-      lock.lock();
-      if (--active_ == 0) idle_.notify_one();
+      if (!enter()) continue;
+      take_chunks();
+      leave();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_, idle_;
+  const int turns_;
   std::vector<std::thread> threads_;
+  std::atomic<std::uint32_t> jobs_{0};  // number of jobs so far
+  // kOpen while workers may begin with the job, plus the number of workers inside. The job's members below change only
+  // while this is 0.
+  std::atomic<std::uint32_t> gate_{0};
   void (*body_)(void*, std::int64_t) = nullptr;
   void* context_ = nullptr;
   std::int64_t chunks_ = 0;
   std::atomic<std::int64_t> next_{0};
-  std::uint64_t generation_ = 0;
-  int active_ = 0;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
 };
 
 // The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on that chunk's
