@@ -63,6 +63,7 @@ Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child
   check_name(name);
   LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::in_quotes(name));
   child->name_ = name;
+  child->label_ = name + " " + child->type_name();
   children_.push_back(std::move(child));
   return *children_.back();
 }
@@ -116,7 +117,7 @@ Tensor Module::run(const Forward& forward) const {
   if (root.outer() && root.outer() != this) [[unlikely]]
     warn_unregistered(*root.outer());
   try {
-    const TraceSpan span(TraceKind::kForward, name_.empty() ? "model" : std::string_view(name_));
+    const TraceSpan span(TraceKind::kForward, label_.empty() ? "model" : std::string_view(label_));
     Tensor y = forward();
     if (traced_output_ && y.defined()) [[unlikely]]
       *traced_output_ = y.shape();

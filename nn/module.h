@@ -143,6 +143,7 @@ class Module {
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<Buffer>> buffers_;
   std::string name_;
+  std::string label_;  // in traces: "fc Linear"
   bool training_ = true;
   std::optional<Shape>* traced_output_ = nullptr;  // set by summary(): receives the shape of the next output
 };

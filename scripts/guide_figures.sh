@@ -16,7 +16,7 @@ drawing() {  # n, name
     /<svg / && ++count == n { inside = 1; sub(/<svg /, "<svg xmlns=\"http://www.w3.org/2000/svg\" "); print; print style; next }
     inside { sub(/<\/figure>/, ""); print }
     /<\/svg>/ { if (inside) exit }' \
-    style="<style>svg{background:#fff}text{font:13px sans-serif}.c{text-anchor:middle}rect{stroke:#777}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{fill:none;stroke-width:2}</style>" \
+    style="<style>svg{background:#fff}text{font:13px sans-serif;fill:#111}.c{text-anchor:middle}rect.cell,path.out{stroke:#999}path.out{fill:none}path.in{fill:#111;stroke:#111}path.adds,path.copies{fill:none;stroke:#d55e00;stroke-width:2}path.copies{stroke-dasharray:5 3}polyline{stroke-width:2}.dp{stroke:#d55e00;fill:#d55e00}.ddp{stroke:#0072b2;fill:#0072b2}polyline.dp,polyline.ddp{fill:none}polyline.dp{stroke-dasharray:6 3}text.dp,text.ddp{stroke:none}.ideal{stroke:#111;stroke-dasharray:2 4}.grid{stroke:#999;stroke-width:.5}</style>" \
     "$page" >"$folder/$2.svg"
 }
 

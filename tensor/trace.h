@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/error.h"
@@ -70,6 +71,9 @@ struct Trace {
   std::int64_t clock_error = 0;      ///< bound of the remaining error relative to rank 0's clock, ns
   std::int64_t dropped = 0;          ///< number of events that a full ring dropped
   std::vector<TraceEvent> events{};  ///< sorted by begin; of equal begins the longer event first
+  /// Facts about the run, which write_chrome_trace stores and `lockstep-explain report` shows: {"parameter_hash",
+  /// "1f0c..."}. docs/traces.md lists the names that the report knows.
+  std::vector<std::pair<std::string, std::string>> notes{};
 };
 
 /// Options of start_trace.

@@ -44,6 +44,8 @@ void put_labels(Text& out, const TraceLabels& labels) {
   put_one("from", labels.from);
   put_one("to", labels.to);
   put_one("id", labels.id);
+  put_one("phase", labels.phase);
+  if (labels.group != 0) put_one("group", labels.group);
   put(out, "}}");
 }
 
@@ -56,9 +58,11 @@ class Writer {
     const std::string name = trace.process.empty() ? fmt::format("rank {}", trace.rank) : trace.process;
     put(out_,
         "{}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":{},\"rank\":{},"
-        "\"clock_offset_ns\":{},\"clock_error_ns\":{},\"dropped_events\":{}}}}}",
+        "\"clock_offset_ns\":{},\"clock_error_ns\":{},\"dropped_events\":{}",
         pid == 0 ? "\n" : ",\n", pid, json_string(name), trace.rank, trace.clock_offset, trace.clock_error,
         trace.dropped);
+    for (const auto& [key, value] : trace.notes) put(out_, ",{}:{}", json_string("note " + key), json_string(value));
+    put(out_, "}}}}");
     put(out_, ",\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"tid\":0,\"args\":{{\"sort_index\":{}}}}}",
         pid, pid);
     for (const TraceEvent& event : trace.events) write(event);

@@ -14,7 +14,6 @@ namespace par = lockstep::parallel;
 namespace {
 
 constexpr int kMostRanks = 4096;
-constexpr double kWidth = 760, kHeight = 420, kLeft = 70, kBottom = 40;
 
 // Parses "1..1024" (both ends and the powers of two between them) or "1,2,6".
 std::vector<int> ranks_of(const std::string& text) {
@@ -51,13 +50,6 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3f}", seconds 
 
 std::string megabytes(double bytes) { return fmt::format("{:.3f}", bytes / 1e6); }
 
-// Speed-up over one device: in samples per second (weak scaling), or on the same batch (fixed_batch). A profile may
-// contain zeros: a step that takes no time counts as fast as one device.
-double speed_up(const Scaling& scaling, double seconds, int ranks) {
-  const double alone = scaling.profile.forward + scaling.profile.backward() + scaling.profile.optimizer;
-  return (seconds > 0 ? alone / seconds : 1) * (scaling.question.fixed_batch ? 1 : ranks);
-}
-
 // The number of devices from which DDP remains faster than DP, in the range of the question.
 std::string crossing(const Scaling& scaling) {
   int from = 0;
@@ -72,6 +64,11 @@ std::string crossing(const Scaling& scaling) {
 }
 
 }  // namespace
+
+double speed_up(const Scaling& scaling, double seconds, int ranks) {
+  const double alone = scaling.profile.forward + scaling.profile.backward() + scaling.profile.optimizer;
+  return (seconds > 0 ? alone / seconds : 1) * (scaling.question.fixed_batch ? 1 : ranks);
+}
 
 Scaling predict_scaling(const ScalingQuestion& question) {
   Scaling scaling{.question = question, .link = par::find_link(question.link), .profile = {}, .steps = {}};
@@ -111,48 +108,4 @@ std::string as_text(const Scaling& scaling) {
                         megabytes(step.ddp_rank_bytes), speed_up(scaling, step.ddp, step.ranks));
   return text + fmt::format("\n{}\nThrough device 0: 2 (n-1) P, inputs and outputs. Sent by a rank: {}.\n",
                             crossing(scaling), bytes_formula(question.algorithm, 2));
-}
-
-std::string as_html(const Scaling& scaling) {
-  const double last = std::log2(std::max(2, scaling.steps.back().ranks));
-  double top = 1;
-  for (const auto& step : scaling.steps)
-    top = std::max({top, speed_up(scaling, step.dp, step.ranks), speed_up(scaling, step.ddp, step.ranks)});
-  const double decades = std::ceil(std::log2(top)), below = 4;  // the axis starts at 1/16
-  const auto x = [&](int ranks) { return kLeft + std::log2(ranks) / last * (kWidth - kLeft - 20); };
-  const auto y = [&](double speed) {
-    const double at = (std::log2(std::max(speed, 1.0 / 16)) + below) / (decades + below);
-    return 20 + (1 - at) * (kHeight - kBottom - 20);
-  };
-  std::string svg = fmt::format("<svg role='img' aria-label='speed-up by devices' viewBox='0 0 {} {}' width='{}'>\n",
-                                kWidth, kHeight, kWidth);
-  for (double power = -below; power <= decades; ++power) {
-    const double speed = std::exp2(power);
-    svg += fmt::format(
-        "<line x1='{0}' x2='{1}' y1='{2:.1f}' y2='{2:.1f}' stroke='#ddd'/><text x='{3}' y='{4:.1f}'>{5:g}x</text>\n",
-        kLeft, kWidth - 20, y(speed), 8, y(speed) + 4, speed);
-  }
-  for (const auto& step : scaling.steps)
-    svg += fmt::format("<text class='c' x='{:.1f}' y='{}'>{}</text>\n", x(step.ranks), kHeight - 14, step.ranks);
-  const auto line = [&](const char* name, const char* colour, const char* dash, auto seconds) {
-    std::string points, marks;
-    for (const auto& step : scaling.steps) {
-      const double speed = speed_up(scaling, seconds(step), step.ranks);
-      points += fmt::format("{:.1f},{:.1f} ", x(step.ranks), y(speed));
-      marks += fmt::format(
-          "<circle cx='{:.1f}' cy='{:.1f}' r='4' fill='{}'><title>{}, {} devices: {:.2f}x</title></circle>\n",
-          x(step.ranks), y(speed), colour, name, step.ranks, speed);
-    }
-    return fmt::format("<polyline points='{}' stroke='{}' stroke-dasharray='{}'/>\n{}", points, colour, dash, marks);
-  };
-  svg += line("DP", "#d55e00", "6 3", [](const auto& step) { return step.dp; });
-  svg += line("DDP", "#0072b2", "none", [](const auto& step) { return step.ddp; });
-  const std::string legend =
-      "<text x='90' y='36' fill='#0072b2'>DDP, solid</text><text x='180' y='36' fill='#d55e00'>DP, "
-      "dashed</text></svg>\n";
-  const std::string title = fmt::format("DP and DDP over {}", escape_html(scaling.question.link));
-  return html_page(
-      title, fmt::format("<h1>{}</h1>\n<p>How many times one device's speed, by devices; both axes double.</p>\n{}{}"
-                         "<pre>{}</pre>\n",
-                         title, svg, legend, escape_html(as_text(scaling))));
 }

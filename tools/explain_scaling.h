@@ -35,6 +35,10 @@ lockstep::parallel::StepProfile read_profile(const std::string& path);
 lockstep::parallel::StepProfile parse_profile(std::span<const std::byte> text, const std::string& name);
 std::string profile_json(const lockstep::parallel::StepProfile& profile);
 
+// Speed-up over one device: in samples per second (weak scaling), or on the same batch (fixed_batch). A profile may
+// contain zeros: a step that takes no time counts as fast as one device.
+double speed_up(const Scaling& scaling, double seconds, int ranks);
+
 Scaling predict_scaling(const ScalingQuestion& question);
 std::string as_text(const Scaling& scaling);
 std::string as_html(const Scaling& scaling);

@@ -1,6 +1,7 @@
 // lockstep-explain: collectives step by step, with every message and every byte; training on more devices, predicted.
 //   lockstep-explain all_reduce --algorithm ring --ranks 4 --elements 12
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
+//   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 
 #include "tools/command_line.h"
 #include "tools/explain.h"
+#include "tools/explain_report.h"
 #include "tools/explain_scaling.h"
 
 namespace par = lockstep::parallel;
@@ -23,6 +25,7 @@ constexpr int kDrawnRanks = 16;  // more would be unreadable
 struct Arguments {
   AllReduceQuestion all_reduce;
   ScalingQuestion scaling;
+  ReportQuestion report;
   std::string html, save_profile;
 };
 
@@ -91,6 +94,16 @@ CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   return scaling;
 }
 
+CLI::App& declare_report(CLI::App& app, Arguments& arguments) {
+  ReportQuestion& question = arguments.report;
+  CLI::App& report = *app.add_subcommand("report", "draws traces of your own programs as a page");
+  report.add_option("traces", question.traces, "files of write_chrome_trace; the page shows their runs side by side")
+      ->required();
+  report.add_option("--out", question.out, "the page (report.html)");
+  report.add_option("--title", question.title, "heading of the page; by default the first file's name");
+  return report;
+}
+
 void write_page(const std::string& path, const std::string& page) {
   if (path.empty()) return;
   write_file(path, page);
@@ -129,10 +142,14 @@ int main(int argc, char** argv) {
   Arguments arguments;
   const CLI::App& all_reduce = declare_all_reduce(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
+  declare_report(app, arguments);
   command_line::complete(app);
   try {
     app.parse(argc, argv);
-    return all_reduce.parsed() ? explain_all_reduce(arguments) : explain_scaling(scaling, arguments);
+    if (all_reduce.parsed()) return explain_all_reduce(arguments);
+    if (scaling.parsed()) return explain_scaling(scaling, arguments);
+    fmt::print("{}", make_report(arguments.report));
+    return 0;
   } catch (const CLI::ParseError& error) {
     return command_line::report(app, error);
   } catch (const std::exception& error) {

@@ -14,6 +14,7 @@
 #include "support/step.h"
 #include "support/stop.h"
 #include "support/timeline.h"
+#include "tools/report/chrome_trace.h"
 
 namespace samples {
 namespace {
@@ -100,12 +101,14 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
       results[3].moved.per_step(Phase::kGradients) / static_cast<double>(2 * (options.nproc - 1)));
 }
 
-void write_traces(const Options& options) {
+void write_traces_of_all(const Options& options) {
   if (!is_traced(options)) return;
-  std::vector<Timeline> timelines;
-  for (const char* mode : {"single", "accumulate", "dp", "ddp"})
-    timelines.push_back(read_timeline(in_mode(options, mode).timeline));
-  write_timelines(options, timelines);
+  std::vector<ls::Trace> traces;
+  for (const char* mode : {"single", "accumulate", "dp", "ddp"}) {
+    for (ls::Trace& trace : report::read_chrome_trace(in_mode(options, mode).timeline))
+      traces.push_back(std::move(trace));
+  }
+  write_traces(options, traces);
 }
 
 std::int64_t sum(const PhaseBytes& bytes) {
@@ -139,7 +142,7 @@ int compare(const Options& options, Train train) {
   }
   results.push_back(read_result(result_file(ddp)));
   if (!options.quiet) fmt::print(stderr, "\n");
-  write_traces(options);
+  write_traces_of_all(options);
 
   print_table(results);
   print_meaning(options, results);

@@ -6,18 +6,19 @@
 #include <iterator>
 #include <map>
 
+#include "tools/report/causes.h"
+
 namespace samples {
 namespace {
 
 namespace ls = lockstep;
 using ls::TraceEvent;
 using ls::TraceKind;
-
-std::string time(std::int64_t ns) {
-  const auto value = static_cast<double>(ns);
-  if (ns < 1'000) return fmt::format("{} ns", ns);
-  return ns < 1'000'000 ? fmt::format("{:.1f} us", value / 1e3) : fmt::format("{:.2f} ms", value / 1e6);
-}
+using report::Arrival;
+using report::Lane;
+using report::LaneEvent;
+using report::StepView;
+using report::time_text;
 
 std::string size(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
@@ -57,14 +58,14 @@ class Story {
     for (const LaneEvent& each : lane_.events) {
       const std::string text = sentence(each.event, each.depth);
       if (!text.empty())
-        fmt::format_to(std::back_inserter(out_), "  {:>9}  {}\n", time(each.event.begin - step_.begin), text);
+        fmt::format_to(std::back_inserter(out_), "  {:>9}  {}\n", time_text(each.event.begin - step_.begin), text);
     }
     return out_;
   }
 
  private:
   std::string sentence(const TraceEvent& event, int depth) {
-    const std::string lasts = time(event.end - event.begin);
+    const std::string lasts = time_text(event.end - event.begin);
     switch (event.kind) {
       case TraceKind::kForward:
         if (depth > 0 && event.name != "model") return "";
@@ -94,24 +95,24 @@ class Story {
     if (event.kind == TraceKind::kBucketLaunched) {
       launched_[id] = event.begin;
       const bool early = event.begin < last_gradient_;
-      return fmt::format("bucket {} is launched {} into backward{}", id, time(event.begin - backward_),
+      return fmt::format("bucket {} is launched {} into backward{}", id, time_text(event.begin - backward_),
                          early ? "" : ", after the last gradient: nothing is left to overlap with");
     }
     if (event.kind != TraceKind::kBucketDone) return "";
     const auto launched = launched_.find(id);
     return launched == launched_.end() ? fmt::format("bucket {} holds the mean over all ranks", id)
                                        : fmt::format("bucket {} holds the mean over all ranks, {} after its launch", id,
-                                                     time(event.begin - launched->second));
+                                                     time_text(event.begin - launched->second));
   }
 
   std::string wait_for_ranks(const TraceEvent& event) {
     const std::string what =
-        fmt::format("waits {} for {} #{}", time(event.end - event.begin), event.name, event.labels.id);
+        fmt::format("waits {} for {} #{}", time_text(event.end - event.begin), event.name, event.labels.id);
     if (event.labels.to >= 0) return fmt::format("{} with rank {}", what, event.labels.to);  // a message
     for (const Arrival& arrival : step_.arrivals) {
       if (arrival.id != event.labels.id || arrival.group != event.labels.group) continue;
       return arrival.is_certain
-                 ? fmt::format("{}: rank {} came last, {} after the first", what, arrival.last, time(arrival.late))
+                 ? fmt::format("{}: rank {} came last, {} after the first", what, arrival.last, time_text(arrival.late))
                  : what + ": the ranks came together, as far as their clocks can tell";
     }
     return what;
@@ -127,10 +128,10 @@ class Story {
 
 }  // namespace
 
-std::string explain(const std::string& mode, const StepView& step) {
-  std::string text = fmt::format("Step {} in mode {}: {}\n", step.number, mode, time(step.end - step.begin));
-  for (const Lane& lane : step.lanes) {
-    const Shares& s = lane.shares;
+std::string explain(const std::string& mode, const report::StepView& step) {
+  std::string text = fmt::format("Step {} in mode {}: {}\n", step.number, mode, time_text(step.end - step.begin));
+  for (const report::Lane& lane : step.lanes) {
+    const report::Shares& s = lane.shares;
     const auto percent = [&](std::int64_t ns) {
       return 100 * static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(s.all(), 1));
     };

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "support/lanes.h"
+#include "tools/report/lanes.h"
 
 namespace samples {
 
 // The text for one step in `mode` (single, accumulate, dp or ddp). Depends only on the arguments.
-std::string explain(const std::string& mode, const StepView& step);
+std::string explain(const std::string& mode, const report::StepView& step);
 
 }  // namespace samples

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "lockstep/tensor/error.h"
-#include "support/json.h"
+#include "tools/report/json.h"
 
 namespace samples {
 namespace {
@@ -26,13 +26,14 @@ MetricsFile::MetricsFile(std::string path, std::int64_t keep_epochs) : path_(std
 }
 
 void MetricsFile::write(const EpochMetrics& m) const {
-  const nlohmann::ordered_json line = {{"epoch", m.epoch},
-                                       {"step", m.step},
-                                       {"lr", m.lr},
-                                       {"train_loss", to_json(m.train_loss)},
-                                       {"test_loss", to_json(m.test_loss)},
-                                       {"test_accuracy", to_json(m.test_accuracy)},
-                                       {"seconds", to_json(m.seconds)}};
+  using report::to_json;
+  const report::Json line = {{"epoch", m.epoch},
+                             {"step", m.step},
+                             {"lr", m.lr},
+                             {"train_loss", to_json(m.train_loss)},
+                             {"test_loss", to_json(m.test_loss)},
+                             {"test_accuracy", to_json(m.test_accuracy)},
+                             {"seconds", to_json(m.seconds)}};
   std::ofstream file(path_, std::ios::app);
   file << line.dump() << std::endl;
   require(file, path_);

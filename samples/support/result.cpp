@@ -4,13 +4,15 @@
 
 #include <fstream>
 
-#include "support/json.h"
+#include "tools/report/json.h"
 
 namespace samples {
 namespace {
 
 namespace par = lockstep::parallel;
-using Json = nlohmann::ordered_json;
+using report::Json;
+using report::to_double;
+using report::to_json;
 
 Json by_phase(const PhaseBytes& bytes) {
   Json object = Json::object();

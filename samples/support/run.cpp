@@ -207,13 +207,14 @@ void Run::epoch_done(const Score& test) {
 }
 
 // Gathers the traces of all ranks and writes them.
-void Run::write_trace() {
+void Run::write_trace(std::uint64_t hash) {
   if (!is_traced(options_)) return;
-  Timeline timeline = step_.timeline(ls::stop_trace());
+  std::vector<ls::Trace> traces = step_.traces(ls::stop_trace());
   if (!step_.is_main()) return;
   bar_.reset();
-  timeline.losses = read_losses(metrics_->path());
-  write_timelines(options_, {timeline});
+  traces[0].notes.emplace_back(report::kHashNote, fmt::format("{:016x}", hash));
+  traces[0].notes.push_back(report::losses_note(read_losses(metrics_->path())));
+  write_traces(options_, traces);
 }
 
 // Prints the hashes of the replicas, which another order of additions may have made diverge. The user selected the
@@ -231,7 +232,7 @@ void Run::print_ranks(const std::vector<std::uint64_t>& hashes) const {
 int Run::finish(const Score& train, const Score& test, const std::string& try_next) {
   const Moved moved = step_.moved();
   const std::vector<std::uint64_t> hashes = step_.hashes();
-  write_trace();
+  write_trace(hashes[0]);
   if (step_.is_main()) write_results(train, test, moved, hashes, try_next);
   step_.check_injection();
   return 0;

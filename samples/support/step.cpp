@@ -193,23 +193,31 @@ std::vector<par::LinkTraffic> Step::links_of_all() {
   return links;
 }
 
-Timeline Step::timeline(ls::Trace trace) {
-  Timeline timeline{.mode = options_.mode, .steps = steps_, .at_start = links_at_start_, .in_steps = links_of_all()};
-  for (par::LinkTraffic& link : timeline.in_steps) {
+std::vector<ls::Trace> Step::traces(ls::Trace trace) {
+  report::Counters counters{.steps = steps_, .at_start = links_at_start_, .in_steps = links_of_all()};
+  for (par::LinkTraffic& link : counters.in_steps) {
     for (const par::LinkTraffic& before : links_at_start_) {
       if (link.from != before.from || link.to != before.to || link.phase != before.phase) continue;
       link.bytes -= before.bytes;
       link.transfers -= before.transfers;
     }
   }
-  std::erase_if(timeline.in_steps, [](const par::LinkTraffic& link) { return link.transfers == 0; });
+  std::erase_if(counters.in_steps, [](const par::LinkTraffic& link) { return link.transfers == 0; });
+  std::vector<ls::Trace> traces;
   if (group_)
-    timeline.traces = par::gather_traces(*group_, trace);
+    traces = par::gather_traces(*group_, trace);
   else
-    timeline.traces.push_back(std::move(trace));
-  for (ls::Trace& each : timeline.traces)
+    traces.push_back(std::move(trace));
+  if (traces.empty()) return traces;
+  for (ls::Trace& each : traces)
     each.process = group_ ? fmt::format("{} rank {}", options_.mode, each.rank) : options_.mode;
-  return timeline;
+  std::int64_t gradient_bytes = 0;
+  for (const ls::nn::Parameter& parameter : model_.parameters())
+    gradient_bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
+  traces[0].notes = {{report::kModeNote, options_.mode},
+                     {report::kGradientsNote, std::to_string(gradient_bytes)},
+                     report::counters_note(counters)};
+  return traces;
 }
 
 std::vector<std::uint64_t> Step::hashes() {

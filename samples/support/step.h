@@ -67,8 +67,9 @@ class Step {
   Moved moved();
   // Collective: the hash of each rank's parameters.
   std::vector<std::uint64_t> hashes();
-  // Collective: the timeline of all ranks, complete only on the main rank. `trace` is this process's trace.
-  Timeline timeline(ls::Trace trace);
+  // Collective: the traces of all ranks on the main rank, of which the first one notes the run's bytes. `trace` is this
+  // process's.
+  std::vector<ls::Trace> traces(ls::Trace trace);
 
  private:
   void begin();

@@ -80,6 +80,13 @@ TEST_CASE("the page has a figure for each step and the text, and loads nothing f
   CHECK_FALSE(contains(page, "http://"));
   CHECK_FALSE(contains(page, "https://"));
   CHECK(contains(page, "rank 0 -&gt; 1"));
+  CHECK(contains(page, "prefers-color-scheme: dark"));
+  for (const char* control : {"id='previous'", "id='play'", "id='next'", "id='list'"}) CHECK(contains(page, control));
+  // Four of a cell's squares at the end, and the bytes that rank 0 has sent: 2 (n-1)/n P with n = 4 and P = 48 B.
+  const std::string end = page.substr(page.find("The end"));
+  CHECK(contains(end, ">72 B<"));
+  CHECK(contains(end, "<title>{0,1,2,3}</title>"));
+  CHECK_FALSE(contains(end.substr(0, end.find("</figure>")), "class='out'"));
   CHECK(page.size() < 60'000);
 }
 
@@ -101,6 +108,10 @@ TEST_CASE("scaling: prints a table from a profile and the crossover, and writes 
   expect_golden("scaling", run.output);
   const std::string page = read("curves.html");
   CHECK(contains(page, "<polyline"));
+  for (const char* text :
+       {"number of devices", "speed-up over one device", "below 1x: slower than one device", "class='ideal'",
+        "prefers-color-scheme: dark", "DDP efficiency", "<td>1.00x</td><td>100 %</td>"})
+    CHECK(contains(page, text));
   CHECK(contains(page, "default-src 'none'"));
   CHECK_FALSE(contains(page, "http://"));
   const Finished tiny =

@@ -3,15 +3,15 @@
 
 #include <doctest/doctest.h>
 
-#include "support/lanes.h"
+#include "tools/report/lanes.h"
 
 namespace {
 
 using lockstep::Trace;
 using lockstep::TraceEvent;
 using lockstep::TraceKind;
-using samples::StepView;
-using samples::Timeline;
+using report::Run;
+using report::StepView;
 
 // A rank of DistributedDataParallel: one step of 10 us, which starts at `zero`; its bucket is launched at `launch`.
 Trace rank(int r, std::int64_t zero, std::int64_t launch) {
@@ -34,20 +34,18 @@ Trace rank(int r, std::int64_t zero, std::int64_t launch) {
                      event(TraceKind::kOptimizer, "SGD", 9'200, 9'700)}};
 }
 
-Timeline two_ranks() {
-  return {.mode = "ddp", .traces = {rank(0, 1'000'000, 5'000), rank(1, 1'000'000, 7'000)}, .steps = 1};
-}
+Run two_ranks() { return {.mode = "ddp", .traces = {rank(0, 1'000'000, 5'000), rank(1, 1'000'000, 7'000)}}; }
 
 }  // namespace
 
 TEST_CASE("a message between two ranks is not mistaken for the collective with the same number") {
-  Timeline timeline = two_ranks();
+  Run timeline = two_ranks();
   const auto event = [](TraceKind kind, lockstep::TraceLabels labels) {
     return TraceEvent{.kind = kind, .name = "send", .begin = 1'008'000, .end = 1'008'500, .labels = labels};
   };
   timeline.traces[0].events.push_back(event(TraceKind::kCollective, {.from = 0, .to = 1, .id = 12}));
   timeline.traces[0].events.push_back(event(TraceKind::kWait, {.to = 1, .id = 12}));
-  const std::vector<StepView> steps = samples::last_steps(timeline, 20);
+  const std::vector<StepView> steps = report::last_steps(timeline, 20);
   REQUIRE(steps.size() == 1);
   REQUIRE(steps[0].arrivals.size() == 1);
   CHECK(steps[0].arrivals[0].last == 1);
@@ -56,11 +54,11 @@ TEST_CASE("a message between two ranks is not mistaken for the collective with t
 }
 
 TEST_CASE("a rank waits until the last one has launched, and communicates from then on") {
-  const std::vector<StepView> steps = samples::last_steps(two_ranks(), 20);
+  const std::vector<StepView> steps = report::last_steps(two_ranks(), 20);
   REQUIRE(steps.size() == 1);
   CHECK(steps[0].number == 7);
   REQUIRE(steps[0].lanes.size() == 2);
-  const samples::Shares &first = steps[0].lanes[0].shares, &second = steps[0].lanes[1].shares;
+  const report::Shares &first = steps[0].lanes[0].shares, &second = steps[0].lanes[1].shares;
   CHECK(first.compute == 2'000 + 200 + 1'500 + 500);
   CHECK(first.waiting == 7'000 - 5'600);
   CHECK(first.communication == 9'000 - 7'000);
@@ -77,10 +75,10 @@ TEST_CASE("a rank waits until the last one has launched, and communicates from t
 
 TEST_CASE(
     "the overlap of a step is the sum over its ranks, of buckets that were done before the last gradient was ready") {
-  Timeline timeline = two_ranks();
-  CHECK(samples::last_steps(timeline, 1).at(0).overlap.bytes == 2 * 2048);
-  CHECK(samples::last_steps(timeline, 1).at(0).overlap.early_bytes == 0);
-  CHECK(samples::last_steps(timeline, 1).at(0).overlap.early_seconds == 0);
+  Run timeline = two_ranks();
+  CHECK(report::last_steps(timeline, 1).at(0).overlap.bytes == 2 * 2048);
+  CHECK(report::last_steps(timeline, 1).at(0).overlap.early_bytes == 0);
+  CHECK(report::last_steps(timeline, 1).at(0).overlap.early_seconds == 0);
   // Rank 1 has a second bucket, which is done while backward computes the gradients of the first one.
   const auto moment = [&](TraceKind kind, std::int64_t begin) {
     timeline.traces[1].events.push_back(
@@ -89,7 +87,7 @@ TEST_CASE(
   moment(TraceKind::kBucketReady, 1'005'000);
   moment(TraceKind::kBucketLaunched, 1'005'000);
   moment(TraceKind::kBucketDone, 1'006'000);
-  const lockstep::parallel::CommunicationOverlap overlap = samples::last_steps(timeline, 1).at(0).overlap;
+  const lockstep::parallel::CommunicationOverlap overlap = report::last_steps(timeline, 1).at(0).overlap;
   CHECK(overlap.bytes == 2 * 2048 + 1024);
   CHECK(overlap.early_bytes == 1024);
   CHECK(overlap.early_seconds == doctest::Approx(1e-6));
@@ -97,33 +95,33 @@ TEST_CASE(
 }
 
 TEST_CASE("events that overlap are drawn in separate rows") {
-  const auto lane = samples::last_steps(two_ranks(), 1).at(0).lanes.at(0);
+  const auto lane = report::last_steps(two_ranks(), 1).at(0).lanes.at(0);
   std::vector<int> depths;
   for (const auto& each : lane.events) depths.push_back(each.depth);
   CHECK(depths == std::vector<int>{0, 1, 0, 0, -1, -1, -1, 0, -1, 0});
 }
 
 TEST_CASE("the last rank to arrive is uncertain if the clocks differ by more than the delay") {
-  Timeline timeline = two_ranks();
+  Run timeline = two_ranks();
   timeline.traces[1].clock_error = 2'000;
-  CHECK(!samples::last_steps(timeline, 1).at(0).arrivals.at(0).is_certain);
+  CHECK(!report::last_steps(timeline, 1).at(0).arrivals.at(0).is_certain);
 }
 
 TEST_CASE("only the last steps that all ranks have are shown") {
-  Timeline timeline = two_ranks();
+  Run timeline = two_ranks();
   for (int i = 8; i < 12; ++i)
     timeline.traces[0].events.push_back({.kind = TraceKind::kStep, .begin = i, .end = i + 1, .labels = {.id = i}});
-  REQUIRE(samples::last_steps(timeline, 20).size() == 1);
+  REQUIRE(report::last_steps(timeline, 20).size() == 1);
   for (int i = 8; i < 11; ++i)
     timeline.traces[1].events.push_back({.kind = TraceKind::kStep, .begin = i, .end = i + 1, .labels = {.id = i}});
-  const auto steps = samples::last_steps(timeline, 2);
+  const auto steps = report::last_steps(timeline, 2);
   REQUIRE(steps.size() == 2);
   CHECK(steps[0].number == 9);
   CHECK(steps[1].number == 10);
 }
 
 TEST_CASE("DataParallel: events belong to the replica that they work for, which otherwise waits") {
-  Timeline timeline{.mode = "dp"};
+  Run timeline{.mode = "dp"};
   timeline.traces.push_back(
       {.events = {{.kind = TraceKind::kStep, .thread = 0, .begin = 0, .end = 100, .labels = {.id = 1}},
                   {.kind = TraceKind::kWait, .name = "replicas", .thread = 0, .begin = 10, .end = 60},
@@ -136,7 +134,7 @@ TEST_CASE("DataParallel: events belong to the replica that they work for, which 
                    .begin = 20,
                    .end = 25,
                    .labels = {.bytes = 8, .from = 0, .to = 1}}}});
-  const auto lanes = samples::last_steps(timeline, 1).at(0).lanes;
+  const auto lanes = report::last_steps(timeline, 1).at(0).lanes;
   REQUIRE(lanes.size() == 2);
   CHECK(lanes[0].shares.compute == 28);
   CHECK(lanes[0].shares.waiting == 50 - 28);
@@ -147,7 +145,7 @@ TEST_CASE("DataParallel: events belong to the replica that they work for, which 
 }
 
 TEST_CASE("a step is described in sentences") {
-  CHECK(samples::explain("ddp", samples::last_steps(two_ranks(), 1).at(0)) ==
+  CHECK(samples::explain("ddp", report::last_steps(two_ranks(), 1).at(0)) ==
         R"(Step 7 in mode ddp: 10.0 us
 rank 0: compute 42 %, communication 20 %, waiting 14 %, other 24 %
      1.0 us  forward, 2.0 us

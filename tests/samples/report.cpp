@@ -78,6 +78,9 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
   REQUIRE(data.at("modes").size() == 4);
   for (const Json& mode : data.at("modes")) {
     CAPTURE(mode.at("mode"));
+    CHECK(mode.at("name") == mode.at("mode"));
+    CHECK(mode.at("counted") == true);
+    CHECK(mode.at("gradient_bytes") == kParameterBytes);
     CHECK(mode.at("step_count") == 30);
     REQUIRE(mode.at("steps").size() == 20);
     CHECK(mode.at("steps").back().at("number") == 30);
@@ -98,6 +101,12 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
       }
     }
   }
+
+  const auto hash = [](const std::string& mode) {
+    return Json::parse(read_file("report/" + mode + "/result.json")).at("parameter_hash").get<std::string>();
+  };
+  for (const char* mode : {"single", "accumulate", "dp", "ddp"}) CHECK(mode_of(data, mode).at("hash") == hash(mode));
+  CHECK(mode_of(data, "dp").at("hash") == mode_of(data, "ddp").at("hash"));
 
   // 456 rows of 30 columns per epoch, half of them on the second device; f32.
   const Json dp = mode_of(data, "dp");
@@ -139,6 +148,12 @@ TEST_CASE("compare --report: the recorded bytes and those of each step follow th
     if (event.at("name") == "process_name") processes.insert(event.at("args").at("name").get<std::string>());
   }
   CHECK(processes == std::set<std::string>{"single", "accumulate", "dp", "ddp rank 0", "ddp rank 1"});
+
+  // The trace alone makes the same page.
+  if (!std::filesystem::exists(LOCKSTEP_RUN)) return;
+  const std::string explain = std::filesystem::path(LOCKSTEP_RUN).replace_filename("lockstep-explain");
+  REQUIRE(run(explain, {"report", "trace.json", "--out", "again.html"}).code == 0);
+  CHECK(report_data("again.html").at("modes") == data.at("modes"));
 }
 
 TEST_CASE("--report in a single mode, also if another program starts the program's ranks") {

@@ -9,18 +9,80 @@
   const setClipboard = (value) => Object.defineProperty(navigator, 'clipboard', {value, configurable: true});
   const figure = document.querySelector('#figure-ddp'), copy = figure.querySelector('.copy'), text = figure.querySelector('textarea');
 
-  // Which rank waits for which, and the bytes of the step: the first step, then the second, where the clocks differ too
+  // The summary: times, bytes, overlap, and which modes agree.
+  const textOf = (selector) => document.querySelector(selector).textContent;
+  const has = (selector, ...parts) => parts.every((part) => textOf(selector).includes(part));
+  check('the card of ddp', has('#card-ddp', '1.00 ms', '600 B', 'rank 0 (sent and received)400 B', '30 % of the seconds, 25 % of the bytes',
+      '124 B in 150 B', '\u2713 00000000000000bb, the same as dp'));
+  check('the card of single', has('#card-single', '11.0 \u00b5s', '00000000000000aa: differs, because'));
+  check('who agrees', has('#agreement', '\u2713 dp and ddp end with the same parameters'));
+  check('words are explained', ['lane', 'traffic counters', 'P, n'].every((word) => [...document.querySelectorAll('#words dt')].some((each) => each.textContent === word)));
+
+  // Each mode starts at its median step, with a scale of its own where modes differ much.
+  const stepOf = (mode) => textOf(`#figure-${mode} figcaption span`);
+  const single = document.querySelector('#figure-single'), oneScale = document.querySelector('#one-scale');
+  const widthOf = () => single.querySelector('.event.backward rect').getBBox().width;
+  check('median steps', stepOf('single') === ': step 9, 11.0 \u00b5s' && stepOf('ddp') === ': step 9, 1.00 ms' && textOf('#step-number') === 'the median step of each mode');
+  check('own scales', !oneScale.checked && widthOf() > 80 && has('#scale-note', '91 times as long as one of single', 'a scale of its own'));
+  oneScale.click();
+  check('one scale', widthOf() < 20 && has('#scale-note', 'All timelines have one scale.'));
+  oneScale.click();
+
+  // Layers by path and type; a layer that only encloses one other is not drawn.
+  const drawn = [...single.querySelectorAll('.event')].map((each) => each.getAttribute('aria-label').split(',')[0]);
+  check('layers', drawn.join('|') === 'cpu:0: forward body Sequential|cpu:0: forward body.0 Flatten|cpu:0: forward body.1 Linear|cpu:0: backward');
+
+  // The strip of all steps: an axis with units, one slow step cut off, and the keyboard.
+  const strip = single.querySelector('.overview');
+  check('the axis of the strip', ['33.0 \u00b5s', '0', 'step 7', 'step 10'].every((text) => [...strip.querySelectorAll('text')].some((each) => each.textContent === text)));
+  check('a slow step is cut off', strip.querySelectorAll('.cut').length === 1 && strip.textContent.includes('1 longer than 33.0 \u00b5s, the longest 900.0 \u00b5s'));
+  check('a slider', strip.getAttribute('role') === 'slider' && strip.getAttribute('aria-valuetext') === 'step 9, 11.0 \u00b5s' && strip.tabIndex === 0);
+  strip.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home', bubbles: true}));
+  check('the strip changes one mode', stepOf('single').startsWith(': step 7') && stepOf('ddp').startsWith(': step 9') && textOf('#step-number') === 'step 1 of 4 traced');
+  const box = strip.getBoundingClientRect();
+  strip.dispatchEvent(new MouseEvent('click', {clientX: box.right - 10, clientY: box.top + 20, bubbles: true}));
+  check('a click on the last bar', stepOf('single').startsWith(': step 10'));
+  document.querySelector('#median').click();
+  check('back to the median', stepOf('single').startsWith(': step 9') && document.querySelector('#median').disabled);
+
+  // Bytes: sums by rank with their formula, and the links on request.
+  const gradients = '#phases td[data-mode="ddp"][data-phase="gradients"]';
+  check('sums by rank', has(gradients, 'rank 0 sends: 200 B', '= 2 (n-1)/n P sent by each rank, with n = 3 and P = 150 B', 'all 6 links', 'The all-reduce is direct'));
+  check('links are folded', !document.querySelector(gradients + ' details').open && document.querySelectorAll(gradients + ' details .link').length === 6);
+  check('gradients and buckets', has(gradients, 'Gradients: 124 B, buckets: 150 B.'));
+  check('averages', has('#phases td[data-mode="dp"][data-phase="gradients"]', '124.5 B on average', '= (n-1) P, with n = 2 and P = 124 B'));
+  const cells = [...document.querySelectorAll('#phases td')];
+  check('all modes fit on the screen', cells.every((cell) => cell.getBoundingClientRect().right <= innerWidth && cell.getBoundingClientRect().width > 0));
+  check('stacked cells name their mode', innerWidth > 700 || cells.every((cell) => getComputedStyle(cell, '::before').content.includes('data-name') || getComputedStyle(cell, '::before').content.includes(cell.dataset.name)));
+
+  // Figures: texts that arrows do not cross, one curve for equal losses in the page's text size, and colours apart.
+  const bounds = (node) => node.getBoundingClientRect(), texts0 = [...document.querySelectorAll('#figure-ddp .event text')].map(bounds);
+  check('arrows cross no text', [...document.querySelectorAll('#figure-ddp .arrow line')].map(bounds).every((line) => texts0.every((each) =>
+      line.left < each.left || line.left > each.right || line.bottom < each.top || line.top > each.bottom)));
+  const chart = document.querySelector('#losses .chart');
+  check('curves', chart.querySelectorAll('polyline').length === 2 && chart.textContent.includes('dp and ddp: the same curve') && chart.textContent.includes('epoch'));
+  check('text size', Math.abs(chart.getScreenCTM().a - 1) < 0.1);
+  const light = (selector) => {
+    const parts = getComputedStyle(document.querySelector(selector)).fill.match(/[\d.]+/g).slice(0, 3).map((n) => n / 255);
+    const [r, g, b] = parts.map((n) => n <= 0.03928 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const forward = light('#legend .forward rect'), backward = light('#legend .backward rect');
+  check('forward and backward differ in brightness', Math.max(forward / backward, backward / forward) >= 3);
+  document.documentElement.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+
+  // Which rank waits for which, and the bytes of the step: the median step, then the next, where the clocks differ too
   // much to tell.
   check('two arrows', figure.querySelectorAll('.arrow').length === 2);
-  check('two waits are explained', labels('; waits for rank 2, which came last, at 700.0 \u00b5s') === 2);
-  check('waits say for whom', [...figure.querySelectorAll('.waiting text')].filter((each) => each.textContent === 'waits for rank 2').length === 2);
+  check('two waits are explained', labels('; waits for rank 2, which launched it last, at 700.0 \u00b5s') === 2);
+  check('waits say for whom', [...figure.querySelectorAll('.waiting text')].filter((each) => each.textContent === 'waits for rank 2').length === (innerWidth > 700 ? 2 : 1));
   check('bytes of a dp step', rowsOf('step-matrix-dp').join('|') ===
       'from \\ to cpu:0 cpu:1 sent|cpu:0 0 124 124|cpu:1 124 0 124|received 124 124 248');
   check('bytes of a ddp step', rowsOf('step-matrix-ddp').join('|') ===
       'from \\ to rank 0 rank 1 rank 2 sent|rank 0 0 ? ? 248|rank 1 ? 0 ? 252|rank 2 ? ? 0 244|received ? ? ? 744');
   check('overlap of the run', rowsOf('overlap').slice(1).map((row) => row.split(' 0 ns')[0]).join('|') ===
-      'dp no buckets|ddp 25 % of the bytes, 30 % of the time');
-  check('bytes of the run', rowsOf('matrix-ddp')[4] === 'received 1,000 1,000 1,000 3,000');
+      'single no buckets|dp no buckets|ddp 30 % of the seconds, 25 % of the bytes');
+  check('bytes of the run', rowsOf('matrix-ddp')[4] === 'received 2,000 2,000 2,000 6,000');
 
   // The figure as SVG, first without a clipboard.
   setClipboard(undefined);
@@ -46,7 +108,7 @@
   await clickAndWait(document.querySelector('#figure-dp .copy'));
   check('names from outside are text', copied.includes('model &lt;&amp;&gt;') && !new DOMParser().parseFromString(copied, 'image/svg+xml').querySelector('parsererror'));
   await clickAndWait(document.querySelector('#losses .copy'));
-  check('curves', copied.includes('<polyline') && />ddp<\/text>/.test(copied) && copied.includes('training loss by epoch') && /stroke-dasharray="2px, 3px"/.test(copied));
+  check('curves', copied.includes('<polyline') && />dp and ddp: the same curve<\/text>/.test(copied) && copied.includes('training loss by epoch') && /stroke-dasharray="5px, 3px"/.test(copied));
 
   // Guessing mode: numbers are hidden only on request, and appear one by one.
   const cell = (mode, phase) => document.querySelector(`#phases td[data-mode="${mode}"][data-phase="${phase}"]`);
@@ -62,14 +124,14 @@
   const guessed = document.querySelector('#guessed');
   guessed.value = '248';
   guessed.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true}));
-  check('keys typed there change nothing else', document.querySelector('#step-number').textContent.startsWith('step 1 of 2'));
+  check('keys typed there change nothing else', document.querySelector('#step-number').textContent.startsWith('the median step'));
   guessed.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
   check('the answer', document.querySelector('#answer').textContent === 'dp, parameters: you said 248 B, measured are 124 B a step: off by a factor of 2.00');
   check('one is shown', isSeen('dp', 'parameters') && !isSeen('dp', 'gradients'));
   document.querySelector('#question').value = 2;
-  guessed.value = '300';
+  guessed.value = '600';
   document.querySelector('#compare').click();
-  check('right', document.querySelector('#answer').textContent.endsWith('measured are 300 B a step: right') && isSeen('ddp', 'gradients'));
+  check('right', document.querySelector('#answer').textContent.endsWith('measured are 600 B a step: right') && isSeen('ddp', 'gradients'));
   document.querySelector('#guessing').click();
   check('all are back', isSeen('dp', 'gradients') && document.querySelector('#guess').offsetHeight === 0);
 

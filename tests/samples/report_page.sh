@@ -31,7 +31,9 @@ expect() { grep -qF -- "$1" <<<"$dom" || complain "not in the document: $1"; }
 expect 'cpu:0 to cpu:1: <b>124 B</b> in 1 transfer a step'
 expect 'cpu:1 to cpu:0: <b>124 B</b> in 2 transfers a step'
 expect 'cpu:0 to cpu:1: <b>1,824 B</b>'
-expect 'step 1 of 20 traced'
+expect 'the median step of each mode'
+expect '✓ accumulate, dp and ddp end with the same parameters'
+expect 'fc Linear'
 expect 'rank 0 to rank 1: <b>124 B</b> in 2 transfers before the first step'
 expect '<table id="step-matrix-ddp">'
 
@@ -44,10 +46,15 @@ data=$data awk '{ sub(/script-src /, "script-src '"'sha256-$hash'"' ") }
   /id="data">/ { print "<script type=\"application/json\" id=\"data\">" ENVIRON["data"] "</script>"; next }
   /^<\/body>/ { while ((getline line < "driver.html") > 0) print line }
   { print }' report.html >used.html
-for width in 1280 390; do
-  open used.html "$width" --dump-dom >"used$width.html" 2>used.txt || complain "the browser failed on used.html"
-  quiet used.txt "used.html at $width pixels"
-  grep -q 'data-checked="everything"' "used$width.html" ||
-    complain "at $width pixels: $(grep -o 'data-checked="[^"]*"' "used$width.html" || echo 'the driver did not end')"
+for look in '1280 light' '390 light' '1280 dark'; do
+  read -r width theme <<<"$look"
+  scheme=1
+  [ "$theme" = light ] || scheme=0
+  open used.html "$width" --blink-settings=preferredColorScheme=$scheme --dump-dom >used.dom 2>used.txt ||
+    complain "the browser failed on used.html"
+  quiet used.txt "used.html at $width pixels, $theme"
+  grep -q "data-theme=\"$theme\"" used.dom || complain "the page is not $theme"
+  grep -q 'data-checked="everything"' used.dom ||
+    complain "at $width pixels, $theme: $(grep -o 'data-checked="[^"]*"' used.dom || echo 'the driver did not end')"
 done
 exit $failed

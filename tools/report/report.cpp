@@ -1,4 +1,4 @@
-#include "support/report.h"
+#include "tools/report/report.h"
 
 #include <fmt/format.h>
 
@@ -7,18 +7,17 @@
 #include <string_view>
 
 #include "lockstep/tensor/file_internal.h"
-#include "support/json.h"
-#include "support/lanes.h"
+#include "tools/report/causes.h"
+#include "tools/report/json.h"
+#include "tools/report/lanes.h"
 
-namespace samples {
+namespace report {
 
-extern const std::string_view kReportPage;  // report.html with style and script; made by samples/report.cmake
+extern const std::string_view kReportPage;  // report.html with style and script; made by tools/report/page.cmake
 
 namespace {
 
 namespace ls = lockstep;
-using Json = nlohmann::ordered_json;
-constexpr std::size_t kSteps = 20;
 constexpr std::string_view kDataMark = "{{data}}";
 
 // Stores each name once; events refer to a name by number.
@@ -74,7 +73,7 @@ Json to_json(const StepView& step, Names& names) {
           {"overlap", {overlap.early_bytes, overlap.bytes, overlap.early_seconds, overlap.seconds}}};
 }
 
-Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {
+Json rows_of(const Links& links) {
   Json rows = Json::array();
   for (const auto& link : links)
     rows.push_back({{"from", link.from},
@@ -85,34 +84,30 @@ Json rows_of(const std::vector<ls::parallel::LinkTraffic>& links) {
   return rows;
 }
 
-// The part of the step that limits its speed.
-std::string verdict(const Shares& shares, const std::vector<StepView>& steps) {
-  const auto all = static_cast<double>(std::max<std::int64_t>(shares.all(), 1));
-  const auto percent = [all](std::int64_t ns) { return 100 * static_cast<double>(ns) / all; };
-  std::string text = fmt::format(
-      "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %: ",
-      percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
-  const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
-  if (most == shares.compute) return text + "the step is limited by computing";
-  if (most == shares.communication) return text + "the step is limited by moving bytes";
-  if (most == shares.other) return text + "the step is limited by what surrounds it: loading data, bookkeeping";
-  std::vector<int> last(256);
-  int certain = 0;
+// The bytes of the steps' events: a copy names both ends, a collective only the rank that sends, unless there are two.
+Counters counted_in(const std::vector<StepView>& steps) {
+  ls::parallel::TrafficStats traffic;
   for (const StepView& step : steps) {
-    for (const Arrival& arrival : step.arrivals) {
-      if (!arrival.is_certain) continue;
-      ++certain;
-      ++last[static_cast<std::size_t>(std::clamp(arrival.last, 0, 255))];
+    for (const Lane& lane : step.lanes) {
+      for (const LaneEvent& each : lane.events) {
+        const ls::TraceLabels& labels = each.event.labels;
+        const bool is_collective = each.event.kind == ls::TraceKind::kCollective;
+        if (labels.bytes <= 0 || labels.from < 0 || !(is_collective || each.event.kind == ls::TraceKind::kCopy))
+          continue;
+        const int to = labels.to >= 0 ? labels.to : step.lanes.size() == 2 ? 1 - labels.from : -1;
+        const bool has_phase = labels.phase >= 0 && labels.phase < ls::parallel::kPhaseCount;
+        traffic.add(labels.from, to,
+                    has_phase ? static_cast<ls::parallel::Phase>(labels.phase) : ls::parallel::Phase::kOther,
+                    labels.bytes);
+      }
     }
   }
-  text += "the step is limited by waiting";
-  if (certain == 0) return text;
-  const auto slowest = std::ranges::max_element(last);
-  return text + fmt::format("; rank {} came last {} of {} times", slowest - last.begin(), *slowest, certain);
+  return {.steps = static_cast<std::int64_t>(steps.size()), .in_steps = traffic.links()};
 }
 
-Json to_json(const Timeline& timeline) {
-  const std::vector<StepView> steps = last_steps(timeline, kSteps);
+Json to_json(const Run& run) {
+  const std::vector<StepView> steps = last_steps(run, kShownSteps);
+  const Counters counters = run.is_counted ? run.counters : counted_in(steps);
   Names names;
   Shares shares;
   Json step_list = Json::array(), clocks = Json::array(), losses = Json::array();
@@ -120,16 +115,20 @@ Json to_json(const Timeline& timeline) {
     for (const Lane& lane : step.lanes) shares += lane.shares;
     step_list.push_back(to_json(step, names));
   }
-  for (const ls::Trace& trace : timeline.traces)
+  for (const ls::Trace& trace : run.traces)
     clocks.push_back({{"rank", trace.rank}, {"error", trace.clock_error}, {"dropped", trace.dropped}});
-  for (const EpochLoss& loss : timeline.losses)
-    losses.push_back({loss.epoch, samples::to_json(loss.train), samples::to_json(loss.test)});
-  return {{"mode", timeline.mode},
-          {"verdict", verdict(shares, steps)},
+  for (const EpochLoss& loss : run.losses)
+    losses.push_back({loss.epoch, report::to_json(loss.train), report::to_json(loss.test)});
+  return {{"name", run.name},
+          {"mode", run.mode},
+          {"verdict", verdict(run, steps)},
+          {"hash", run.parameter_hash},
+          {"gradient_bytes", run.gradient_bytes},
           {"shares", to_json(shares)},
-          {"step_count", timeline.steps},
-          {"at_start", rows_of(timeline.at_start)},
-          {"links", rows_of(timeline.in_steps)},
+          {"counted", run.is_counted},
+          {"step_count", counters.steps},
+          {"at_start", rows_of(counters.at_start)},
+          {"links", rows_of(counters.in_steps)},
           {"clocks", std::move(clocks)},
           {"losses", std::move(losses)},
           {"steps", std::move(step_list)},
@@ -151,20 +150,18 @@ std::string for_html(const Json& json) {
 
 }  // namespace
 
-void write_report(const Options& options, const std::vector<Timeline>& timelines) {
+void write_report(const std::string& path, const Report& report) {
   Json kinds = Json::array(), modes = Json::array();
   for (int kind = 0; kind < ls::kTraceKindCount; ++kind) kinds.push_back(name(static_cast<ls::TraceKind>(kind)));
-  for (const Timeline& timeline : timelines) modes.push_back(to_json(timeline));
-  const Json data = {{"program", options.program}, {"command", options.command},
-                     {"batch", options.batch},     {"micro_batches", options.micro_batches},
-                     {"nproc", options.nproc},     {"loss", options.loss},
-                     {"kinds", std::move(kinds)},  {"modes", std::move(modes)}};
+  for (const Run& run : report.runs) modes.push_back(to_json(run));
+  const Json data = {
+      {"program", report.title}, {"command", report.command}, {"kinds", std::move(kinds)}, {"modes", std::move(modes)}};
   const std::size_t at = kReportPage.find(kDataMark);
-  ls::AtomicFile file(options.report);
+  ls::AtomicFile file(path);
   file.write(kReportPage.substr(0, at));
   file.write(for_html(data));
   file.write(kReportPage.substr(at + kDataMark.size()));
   file.commit();
 }
 
-}  // namespace samples
+}  // namespace report

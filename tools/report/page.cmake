@@ -3,8 +3,10 @@
 file(READ ${FOLDER}/report.html page)
 file(READ ${FOLDER}/report.css style)
 file(READ ${FOLDER}/report.js script)
-file(READ ${FOLDER}/report_tools.js tools)
-string(REPLACE "\n// {{tools}}\n" "${tools}" script "${script}")
+foreach(part IN ITEMS summary tools)
+  file(READ ${FOLDER}/report_${part}.js text)
+  string(REPLACE "\n// {{${part}}}\n" "${text}" script "${script}")
+endforeach()
 
 # The SHA-256 of `text` in base64, as the policy requires: three hexadecimal digits are two characters.
 function(sha256_base64 text out)
@@ -37,11 +39,11 @@ foreach(at RANGE 0 ${length} 8000)
   string(SUBSTRING "${page}" ${at} 8000 part)
   string(APPEND literals "\n    R\"page(${part})page\"")
 endforeach()
-file(WRITE ${OUTPUT} "// Made by samples/report.cmake.
+file(WRITE ${OUTPUT} "// Made by tools/report/page.cmake.
 #include <string_view>
 
-namespace samples {
+namespace report {
 extern const std::string_view kReportPage;
 const std::string_view kReportPage =${literals};
-}  // namespace samples
+}  // namespace report
 ")

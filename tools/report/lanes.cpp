@@ -1,12 +1,14 @@
-#include "support/lanes.h"
+#include "tools/report/lanes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <queue>
 #include <utility>
 
-namespace samples {
+namespace report {
 namespace {
 
 namespace ls = lockstep;
@@ -18,11 +20,46 @@ struct Window {
   bool has(const TraceEvent& event) const { return event.begin >= begin && event.end <= end; }
 };
 
-std::map<std::int64_t, Window> step_windows(const ls::Trace& trace) {
-  std::map<std::int64_t, Window> windows;
-  for (const TraceEvent& event : trace.events) {
-    if (event.kind == TraceKind::kStep) windows[event.labels.id] = {event.begin, event.end};
+using Windows = std::map<std::int64_t, Window>;  // by the step's number
+
+// The steps between the ends of optimizer steps.
+std::vector<Window> windows_by_optimizer(const std::vector<TraceEvent>& events) {
+  std::vector<Window> windows;
+  std::int64_t begin = events.front().begin;
+  bool has_backward = false;
+  for (const TraceEvent& event : events) {
+    has_backward = has_backward || event.kind == TraceKind::kBackward;
+    if (event.kind != TraceKind::kOptimizer || !has_backward) continue;
+    windows.push_back({begin, event.end});
+    begin = event.end;
+    has_backward = false;
   }
+  return windows;
+}
+
+std::vector<Window> windows_without_numbers(const std::vector<TraceEvent>& events) {
+  std::vector<Window> windows;
+  for (const TraceEvent& event : events) {
+    if (event.kind == TraceKind::kStep) windows.push_back({event.begin, event.end});
+  }
+  if (windows.empty() && !events.empty()) windows = windows_by_optimizer(events);
+  if (!windows.empty() || events.empty()) return windows;
+  std::int64_t end = 0;
+  for (const TraceEvent& event : events) end = std::max(end, event.end);
+  return {{events.front().begin, end}};
+}
+
+// Steps without numbers get some so that the last one has the number `last`, or if that is 0, the number of steps.
+Windows step_windows(const ls::Trace& trace, std::int64_t last) {
+  Windows windows;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceKind::kStep && event.labels.id >= 0) windows[event.labels.id] = {event.begin, event.end};
+  }
+  if (!windows.empty()) return windows;
+  const std::vector<Window> found = windows_without_numbers(trace.events);
+  const auto count = static_cast<std::int64_t>(found.size());
+  std::int64_t number = (last > 0 ? last : count) - count;
+  for (const Window& window : found) windows[++number] = window;
   return windows;
 }
 
@@ -45,7 +82,7 @@ std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEve
 }
 
 // The lanes of one process: a single lane, or with DataParallel one for each replica. Events are ordered by begin.
-std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const std::string& mode) {
+std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, bool has_ranks) {
   std::vector<const TraceEvent*> replicas, shown;
   std::size_t count = 1;
   for (const TraceEvent& event : trace.events) {
@@ -57,7 +94,7 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, const s
   }
   std::vector<Lane> lanes(count);
   for (std::size_t lane = 0; lane < count; ++lane)
-    lanes[lane].name = mode == "ddp" ? fmt::format("rank {}", trace.rank) : fmt::format("cpu:{}", lane);
+    lanes[lane].name = has_ranks ? fmt::format("rank {}", trace.rank) : fmt::format("cpu:{}", lane);
   for (const TraceEvent* replica : replicas) {
     const auto lane = static_cast<std::size_t>(std::clamp<std::int64_t>(replica->labels.id, 0, 255));
     lanes[lane].is_replica = lane > 0;  // the first replica shares its lane with the main thread
@@ -90,17 +127,8 @@ bool is_message(const TraceEvent& event) { return event.labels.to >= 0; }
 using CollectiveKey = std::pair<int, std::int64_t>;  // group, number
 using Launches = std::map<CollectiveKey, std::vector<std::pair<int, const TraceEvent*>>>;
 
-// When the last rank launched the collective that `wait` waits for; the wait's begin if that is unknown.
-std::int64_t all_there(const TraceEvent& wait, const Launches& launches) {
-  const auto found = launches.find({wait.labels.group, wait.labels.id});
-  std::int64_t last = wait.begin;
-  if (found == launches.end() || is_message(wait)) return last;
-  for (const auto& [rank, event] : found->second) last = std::max(last, event->begin);
-  return std::min(last, wait.end);
-}
-
 // Assigns every moment of the step to the active event that began last.
-Shares shares_of(const Lane& lane, const Window& window, const Launches& launches, bool has_ranks) {
+Shares shares_of(const Lane& lane, const Window& window, const StepView& step, bool has_ranks) {
   struct Piece {
     std::int64_t begin, end;
     std::int64_t Shares::*share;
@@ -120,7 +148,7 @@ Shares shares_of(const Lane& lane, const Window& window, const Launches& launche
     const TraceEvent& event = each.event;
     if (each.depth < 0) continue;
     if (event.kind == TraceKind::kWait && has_ranks) {
-      const std::int64_t there = all_there(event, launches);
+      const std::int64_t there = all_launched(event, step);
       add(event.begin, there, &Shares::waiting);
       add(there, event.end, &Shares::communication);
     } else {
@@ -132,13 +160,16 @@ Shares shares_of(const Lane& lane, const Window& window, const Launches& launche
     }
   }
   std::ranges::sort(edges);
+  std::vector<std::size_t> by_begin(pieces.size());
+  std::iota(by_begin.begin(), by_begin.end(), std::size_t{0});
+  std::ranges::stable_sort(by_begin, {}, [&](std::size_t i) { return pieces[i].begin; });
   Shares shares;
+  std::priority_queue<std::size_t> active;  // of several pieces the one that was added last counts
+  std::size_t next = 0;
   for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
-    std::int64_t Shares::*share = &Shares::other;
-    for (const Piece& piece : pieces) {
-      if (piece.begin <= edges[i] && edges[i + 1] <= piece.end && piece.begin < piece.end) share = piece.share;
-    }
-    shares.*share += edges[i + 1] - edges[i];
+    for (; next < by_begin.size() && pieces[by_begin[next]].begin <= edges[i]; ++next) active.push(by_begin[next]);
+    while (!active.empty() && pieces[active.top()].end <= edges[i]) active.pop();
+    shares.*(active.empty() ? &Shares::other : pieces[active.top()].share) += edges[i + 1] - edges[i];
   }
   return shares;
 }
@@ -156,6 +187,7 @@ std::vector<Arrival> arrivals_of(const Launches& launches, const std::vector<ls:
                         .group = key.first,
                         .id = key.second,
                         .last = last->first,
+                        .at = by_begin(*last),
                         .late = late,
                         .is_certain = late > error(first->first) + error(last->first)});
   }
@@ -197,18 +229,27 @@ Shares& Shares::operator+=(const Shares& more) {
   return *this;
 }
 
-std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
-  std::vector<std::map<std::int64_t, Window>> windows;
-  for (const ls::Trace& trace : timeline.traces) windows.push_back(step_windows(trace));
+std::int64_t all_launched(const TraceEvent& wait, const StepView& step) {
+  for (const Arrival& arrival : step.arrivals) {
+    if (arrival.id == wait.labels.id && arrival.group == wait.labels.group && !is_message(wait))
+      return std::clamp(arrival.at, wait.begin, std::max(wait.begin, wait.end));
+  }
+  return wait.begin;
+}
+
+std::vector<StepView> last_steps(const Run& run, std::size_t count) {
+  std::vector<Windows> windows;
+  for (const ls::Trace& trace : run.traces)
+    windows.push_back(step_windows(trace, windows.empty() || windows[0].empty() ? 0 : windows[0].rbegin()->first));
   std::vector<std::int64_t> numbers;
-  for (const auto& entry : windows.empty() ? std::map<std::int64_t, Window>() : windows[0]) {
+  for (const auto& entry : windows.empty() ? Windows() : windows[0]) {
     const std::int64_t number = entry.first;
     if (std::ranges::all_of(windows, [number](const auto& own) { return own.contains(number); }))
       numbers.push_back(number);
   }
   if (numbers.size() > count) numbers.erase(numbers.begin(), numbers.end() - static_cast<std::ptrdiff_t>(count));
 
-  const bool has_ranks = timeline.mode == "ddp";
+  const bool has_ranks = run.has_ranks();
   std::vector<StepView> steps;
   for (const std::int64_t number : numbers) {
     StepView& step = steps.emplace_back(StepView{.number = number});
@@ -217,7 +258,7 @@ std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
       const Window& window = windows[t].at(number);
       step.begin = t == 0 ? window.begin : std::min(step.begin, window.begin);
       step.end = std::max(step.end, window.end);
-      for (Lane& lane : lanes_of(timeline.traces[t], window, timeline.mode)) {
+      for (Lane& lane : lanes_of(run.traces[t], window, has_ranks)) {
         step.lanes.push_back(std::move(lane));
         of_lane.push_back(window);
       }
@@ -228,15 +269,15 @@ std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count) {
       add(step.overlap, ls::parallel::communication_overlap(buckets_of(lane, step.begin)));
       for (const LaneEvent& each : lane.events) {
         if (each.event.kind != TraceKind::kCollective || is_message(each.event) || !has_ranks) continue;
-        const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(timeline.traces.size()) - 1);
+        const int rank = std::clamp(each.event.labels.from, 0, static_cast<int>(run.traces.size()) - 1);
         launches[{each.event.labels.group, each.event.labels.id}].emplace_back(rank, &each.event);
       }
     }
+    step.arrivals = arrivals_of(launches, run.traces);
     for (std::size_t i = 0; i < step.lanes.size(); ++i)
-      step.lanes[i].shares = shares_of(step.lanes[i], of_lane[i], launches, has_ranks);
-    step.arrivals = arrivals_of(launches, timeline.traces);
+      step.lanes[i].shares = shares_of(step.lanes[i], of_lane[i], step, has_ranks);
   }
   return steps;
 }
 
-}  // namespace samples
+}  // namespace report

@@ -1,14 +1,13 @@
-// Converts a trace's events to the lanes of a timeline: one lane per device or rank, with its events and times in a
-// step.
+// Converts a run's events to lanes: one lane per device or rank, with its events and times in a step.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "support/timeline.h"
+#include "tools/report/run.h"
 
-namespace samples {
+namespace report {
 
 // How the time of a lane's step is divided, in nanoseconds.
 struct Shares {
@@ -41,6 +40,7 @@ struct Arrival {
   int group = 0;
   std::int64_t id = 0;
   int last = 0;
+  std::int64_t at = 0;      // when it launched
   std::int64_t late = 0;    // ns after the first rank
   bool is_certain = false;  // the clocks' error is smaller than `late`
 };
@@ -53,7 +53,12 @@ struct StepView {
   lockstep::parallel::CommunicationOverlap overlap = {};  // the sum over all ranks
 };
 
-// At most the last `count` steps that are complete in all traces, oldest first.
-std::vector<StepView> last_steps(const Timeline& timeline, std::size_t count);
+// When the last rank launched the collective that `wait` waits for; the wait's begin if that is unknown.
+std::int64_t all_launched(const lockstep::TraceEvent& wait, const StepView& step);
 
-}  // namespace samples
+// At most the last `count` steps that are complete in all traces, oldest first. Steps are those that the program marked
+// (TraceKind::kStep). Without marks a step lasts from the end of one optimizer step to the end of the next one that
+// follows a backward, and without those the trace is one step.
+std::vector<StepView> last_steps(const Run& run, std::size_t count);
+
+}  // namespace report

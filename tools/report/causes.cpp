@@ -1,0 +1,159 @@
+#include "tools/report/causes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <map>
+
+namespace report {
+namespace {
+
+namespace ls = lockstep;
+using ls::TraceEvent;
+using ls::TraceKind;
+
+class Causes {
+ public:
+  void add(const std::string& text, std::int64_t ns, bool is_waiting) {
+    if (ns <= 0) return;
+    Cause& cause = by_text_[text];
+    cause.text = text;
+    cause.ns += ns;
+    cause.is_waiting = is_waiting;
+  }
+
+  std::vector<Cause> longest_first() const {
+    std::vector<Cause> causes;
+    for (const auto& entry : by_text_) causes.push_back(entry.second);
+    std::ranges::stable_sort(causes, std::ranges::greater(), &Cause::ns);
+    return causes;
+  }
+
+ private:
+  std::map<std::string, Cause> by_text_;
+};
+
+// What `lane` got from a replica that worked until the end of a wait: the name of the last copy between the two.
+std::string work_of(const Lane& replica, const TraceEvent& work) {
+  std::string what;
+  for (const LaneEvent& each : replica.events) {
+    const TraceEvent& event = each.event;
+    if (event.kind == TraceKind::kCopy && event.begin >= work.begin && event.end <= work.end) what = event.name;
+  }
+  return what.empty() ? replica.name : replica.name + "'s " + what;
+}
+
+// DataParallel: the replica that ends last before the wait does.
+void add_wait_for_replicas(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
+  const Lane* last = nullptr;
+  const TraceEvent* work = nullptr;
+  for (const Lane& other : step.lanes) {
+    if (&other == &lane) continue;
+    for (const TraceEvent& each : other.at_work) {
+      const bool is_awaited = each.begin <= wait.end && each.end >= wait.begin;
+      if (is_awaited && (!work || each.end > work->end)) last = &other, work = &each;
+    }
+  }
+  if (last) causes.add(fmt::format("{} waits for {}", lane.name, work_of(*last, *work)), wait.end - wait.begin, true);
+}
+
+// "all_reduce of bucket 1 (fc.bias)" for the collective of a bucket, which is launched when the bucket is.
+std::string collective_text(const Lane& lane, const TraceEvent& wait) {
+  const TraceEvent *collective = nullptr, *bucket = nullptr;
+  for (const LaneEvent& each : lane.events) {
+    const TraceEvent& event = each.event;
+    if (event.kind == TraceKind::kCollective && event.labels.id == wait.labels.id &&
+        event.labels.group == wait.labels.group && event.labels.to < 0)
+      collective = &event;
+  }
+  for (const LaneEvent& each : lane.events) {
+    if (!collective || each.event.kind != TraceKind::kBucketLaunched) continue;
+    const auto distance = [&](const TraceEvent& event) { return std::abs(event.begin - collective->begin); };
+    if (!bucket || distance(each.event) < distance(*bucket)) bucket = &each.event;
+  }
+  return bucket ? fmt::format("{} of bucket {} ({})", wait.name, bucket->labels.id, bucket->name) : wait.name;
+}
+
+// Ranks: until the last rank launches the collective the wait is for that rank, afterwards for the bytes.
+void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
+  if (wait.labels.to >= 0)
+    return causes.add(fmt::format("{} waits for a message ({}) with rank {}", lane.name, wait.name, wait.labels.to),
+                      wait.end - wait.begin, true);
+  const std::string what = collective_text(lane, wait);
+  const std::int64_t there = all_launched(wait, step);
+  for (const Arrival& arrival : step.arrivals) {
+    if (arrival.id != wait.labels.id || arrival.group != wait.labels.group || !arrival.is_certain) continue;
+    causes.add(fmt::format("{} waits for rank {}, the last to launch the {}", lane.name, arrival.last, what),
+               there - wait.begin, true);
+  }
+  causes.add(fmt::format("{} waits for the {}, which all ranks have launched", lane.name, what), wait.end - there,
+             false);
+}
+
+Shares sum_of(const std::vector<StepView>& steps) {
+  Shares sum;
+  for (const StepView& step : steps) {
+    for (const Lane& lane : step.lanes) sum += lane.shares;
+  }
+  return sum;
+}
+
+// Splitting cannot pay if one device would do the arithmetic of all in less time than the step takes.
+std::string size_text(const Shares& shares, const std::vector<StepView>& steps) {
+  std::int64_t all = 0;
+  for (const StepView& step : steps) all += step.end - step.begin;
+  if (steps.empty() || steps[0].lanes.size() < 2 || shares.compute >= all) return "";
+  const auto count = static_cast<std::int64_t>(steps.size());
+  return fmt::format("; a step has {} of arithmetic on all devices together and takes {}: too small to split",
+                     time_text(shares.compute / count), time_text(all / count));
+}
+
+}  // namespace
+
+std::string time_text(std::int64_t ns) {
+  const auto value = static_cast<double>(ns);
+  if (ns < 1'000) return fmt::format("{} ns", ns);
+  return ns < 1'000'000 ? fmt::format("{:.1f} us", value / 1e3) : fmt::format("{:.2f} ms", value / 1e6);
+}
+
+std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps) {
+  Causes causes;
+  for (const StepView& step : steps) {
+    for (const Lane& lane : step.lanes) {
+      for (const LaneEvent& each : lane.events) {
+        if (each.event.kind != TraceKind::kWait) continue;
+        if (run.has_ranks())
+          add_wait_for_collective(lane, each.event, step, causes);
+        else
+          add_wait_for_replicas(lane, each.event, step, causes);
+      }
+    }
+  }
+  return causes.longest_first();
+}
+
+std::string verdict(const Run& run, const std::vector<StepView>& steps) {
+  const Shares shares = sum_of(steps);
+  const auto percent = [all = std::max<std::int64_t>(shares.all(), 1)](std::int64_t ns) {
+    return 100 * static_cast<double>(ns) / static_cast<double>(all);
+  };
+  const std::string text = fmt::format(
+      "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %: ",
+      percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
+  const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
+  if (most == shares.compute) return text + "the step is limited by computing";
+  if (most == shares.other) return text + "the step is limited by what surrounds it: loading data, bookkeeping";
+  const bool waits = most == shares.waiting;
+  std::string limit = waits ? "the step is limited by waiting" : "the step is limited by moving bytes";
+  for (const Cause& cause : causes_of(run, steps)) {
+    if (cause.is_waiting != waits) continue;
+    const auto count = static_cast<std::int64_t>(steps.size());
+    limit += fmt::format(": {}, {} a step on average", cause.text, time_text(cause.ns / count));
+    break;
+  }
+  return text + limit + size_text(shares, steps);
+}
+
+}  // namespace report

@@ -1,0 +1,23 @@
+// The report: one HTML file with the last steps of one or several runs, side by side. It needs no network.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tools/report/run.h"
+
+namespace report {
+
+inline constexpr std::size_t kShownSteps = 20;  // of each run
+
+struct Report {
+  std::string title = {};    // the program
+  std::string command = {};  // the command line that made the page
+  std::vector<Run> runs = {};
+};
+
+// Throws lockstep::IoError.
+void write_report(const std::string& path, const Report& report);
+
+}  // namespace report

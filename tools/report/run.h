@@ -1,0 +1,52 @@
+// A traced run: the traces of its processes, and the facts that the program noted.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace report {
+
+// The loss at the end of each epoch. NaN: unknown.
+struct EpochLoss {
+  std::int64_t epoch = 0;
+  double train = 0, test = 0;
+};
+
+// Bytes by link: links connect ranks, or the devices of DataParallel.
+using Links = std::vector<lockstep::parallel::LinkTraffic>;
+
+// The traffic counters of a run, over all its processes.
+struct Counters {
+  std::int64_t steps = 0;
+  Links at_start = {}, in_steps = {};
+};
+
+struct Run {
+  std::string name = {};                     // heading of its column: "ddp"
+  std::string mode = {};                     // single, accumulate, dp, ddp, or ranks: processes without buckets
+  std::vector<lockstep::Trace> traces = {};  // one for each process
+  std::string parameter_hash = {};           // empty: unknown
+  std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
+  bool is_counted = false;                   // `counters` holds the run's; otherwise only events tell the bytes
+  Counters counters = {};
+  std::vector<EpochLoss> losses = {};
+
+  bool has_ranks() const { return mode == "ddp" || mode == "ranks"; }
+};
+
+// Notes of a trace (Trace::notes) that runs_of reads.
+inline constexpr const char* kModeNote = "mode";
+inline constexpr const char* kHashNote = "parameter_hash";
+inline constexpr const char* kGradientsNote = "gradient_bytes";
+std::pair<std::string, std::string> counters_note(const Counters& counters);
+std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses);
+
+// Groups traces by the names of their processes: "ddp rank 0" and "ddp rank 1" are the run "ddp". A process without a
+// name of its own belongs to the run `name`. Throws IoError for a note that cannot be read.
+std::vector<Run> runs_of(const std::vector<lockstep::Trace>& traces, const std::string& name);
+
+}  // namespace report
