@@ -36,7 +36,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers}
 set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
 install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
-install(DIRECTORY docs samples tensor autograd nn optim data parallel DESTINATION ${share})
+install(DIRECTORY docs samples tools tensor autograd nn optim data parallel DESTINATION ${share})
 install(DIRECTORY tests/contract DESTINATION ${share}/tests)
 install(FILES tests/parallel/same_bits.cpp DESTINATION ${share}/tests/parallel)
 install(FILES packaging/README.md DESTINATION ${share}/packaging)

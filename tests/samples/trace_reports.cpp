@@ -174,7 +174,7 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
   CHECK(contains(verdict(run, steps),
                  "the step is limited by waiting: cpu:0 waits for cpu:1's outputs, 62.0 us a step on average; a step "
                  "has 5.0 us of "
-                 "arithmetic on all devices together and takes 100.0 us: too small to split"));
+                 "arithmetic on all devices together and takes 100.0 us: one device would be faster"));
 }
 
 TEST_CASE("ranks: the cause is the last rank to launch a bucket's collective, and afterwards its bytes") {

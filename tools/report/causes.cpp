@@ -106,7 +106,7 @@ std::string size_text(const Shares& shares, const std::vector<StepView>& steps) 
   for (const StepView& step : steps) all += step.end - step.begin;
   if (steps.empty() || steps[0].lanes.size() < 2 || shares.compute >= all) return "";
   const auto count = static_cast<std::int64_t>(steps.size());
-  return fmt::format("; a step has {} of arithmetic on all devices together and takes {}: too small to split",
+  return fmt::format("; a step has {} of arithmetic on all devices together and takes {}: one device would be faster",
                      time_text(shares.compute / count), time_text(all / count));
 }
 

@@ -18,8 +18,9 @@ function svg(name, attributes, ...children) {
   made.append(...children);
   return made;
 }
-const count = (n) => Math.round(n).toString().replace(/\B(?=(\d{3})+$)/g, ',');
-const bytes = (n) => Number.isInteger(n) ? count(n) + ' B' : n.toFixed(1) + ' B on average';
+const grouped = (text) => text.replace(/\B(?=(\d{3})+(\.|$))/g, ',');
+const count = (n) => grouped(Math.round(n).toString());
+const bytes = (n) => Number.isInteger(n) ? count(n) + ' B' : grouped(n.toFixed(1)) + ' B on average';
 function time(ns) {
   if (ns < 1e3) return ns.toFixed(0) + ' ns';
   if (ns < 1e6) return (ns / 1e3).toFixed(1) + ' \u00b5s';
