@@ -6,6 +6,7 @@
 
 #if __cplusplus >= 202002L  // Without C++20 the error in version.h is the only one.
 #include "lockstep/autograd/autograd.h"
+#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/function.h"
 #include "lockstep/autograd/functions.h"

@@ -22,14 +22,17 @@ Tensor stand_in(const Edge& edge) {
 
 }  // namespace
 
-CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves) {
+CutGraph cut_graph(std::span<const Tensor> results, std::uint64_t before, std::span<const Tensor> leaves) {
   const EnableGradGuard recording;
   CutGraph graph;
-  graph.root = record("result", stand_in(result.shape(), result.dtype(), result.device()), {result},
-                      [](const Tensor& grad, const Needs&) { return Gradients{grad}; });
+  std::vector<Node*> unexplored;
+  for (const Tensor& result : results) {
+    graph.roots.push_back(record("result", stand_in(result.shape(), result.dtype(), result.device()), {result},
+                                 [](const Tensor& grad, const Needs&) { return Gradients{grad}; }));
+    unexplored.push_back(history(graph.roots.back())->node.get());
+  }
   std::unordered_set<const void*> seen;  // visited nodes, and leaves to keep
   for (const Tensor& leaf : leaves) seen.insert(leaf.ref().get());
-  std::vector<Node*> unexplored = {history(graph.root)->node.get()};
   while (!unexplored.empty()) {
     Node* const node = unexplored.back();
     unexplored.pop_back();

@@ -15,14 +15,14 @@ struct Cut {
 };
 
 struct CutGraph {
-  Tensor root;  // replaces the result: run backward from it
+  std::vector<Tensor> roots;  // replace the results: run backward from them
   std::vector<Cut> cuts;
 };
 
-// Redirects edges of the graph behind `result` to new leaves: edges to a node with a sequence number of at most
+// Redirects edges of the graph behind `results` to new leaves: edges to a node with a sequence number of at most
 // `before` (a value of newest_sequence()), and edges to a leaf that is not in `leaves`. No other thread may use the
-// newer nodes meanwhile. The order of the cuts depends on the graph alone. `result` must require grad. The root and
-// the new leaves hold a single element, expanded.
-CutGraph cut_graph(const Tensor& result, std::uint64_t before, std::span<const Tensor> leaves);
+// newer nodes meanwhile. The order of the cuts depends on the graph alone. The results must require grad. Roots
+// and new leaves hold a single element, expanded.
+CutGraph cut_graph(std::span<const Tensor> results, std::uint64_t before, std::span<const Tensor> leaves);
 
 }  // namespace lockstep::autograd

@@ -1,4 +1,5 @@
 // Layer and batch normalisation: forward and gradient side by side.
+#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
@@ -78,7 +79,9 @@ Gradients batch_norm_gradients(const Tensor& grad, const Tensor& x, const Tensor
 // Normalizes by the statistics of the batch, and updates the running statistics.
 Tensor normalize_batch(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                        const Tensor& running_var, double momentum, double eps) {
-  raw::BatchNormalized normalized = raw::batch_norm(x, weight, bias, running_mean, running_var, momentum, eps);
+  const bool updates = !autograd::is_recomputing();
+  raw::BatchNormalized normalized = raw::batch_norm(x, weight, bias, updates ? running_mean : Tensor(),
+                                                    updates ? running_var : Tensor(), momentum, eps);
   return record("batch_norm", std::move(normalized.out), {x, weight, bias},
                 [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, eps](
                     const Tensor& grad, const Needs& needs) {

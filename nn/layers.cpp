@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/image_layers.h"
 #include "lockstep/tensor/check_internal.h"
@@ -175,7 +176,7 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
   double momentum = options_.momentum.value_or(0);
   if (updates && !options_.momentum) momentum = 1 / (num_batches_tracked->item<double>() + 1);
   Tensor y = batch_norm(x, weight, bias, running_mean, running_var, updates || !tracks, momentum, options_.eps);
-  if (updates) num_batches_tracked->add_(1);
+  if (updates && !autograd::is_recomputing()) num_batches_tracked->add_(1);
   return y;
 }
 

@@ -1,9 +1,11 @@
 #include "lockstep/tensor/random.h"
 
 #include <atomic>
-#include <limits>
+#include <utility>
+#include <vector>
 
 #include "lockstep/tensor/capture_internal.h"
+#include "lockstep/tensor/random_draws_internal.h"
 #include "lockstep/tensor/random_ops_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
@@ -15,12 +17,44 @@ namespace {
 constinit std::atomic<std::uint64_t> seed{0};
 constinit std::atomic<std::uint64_t> counters[kMaxMicroBatches][kStreamCount]{};
 constinit thread_local int micro_batch = 0;
-}  // namespace
+constinit thread_local DrawFrame* innermost = nullptr;
 
-Position reserve(Stream stream, std::uint64_t blocks) {
+Position reserve_new(Stream stream, std::uint64_t blocks) {
   const auto purpose = static_cast<std::uint64_t>(stream);
   const std::uint64_t offset = counters[micro_batch][purpose].fetch_add(blocks, std::memory_order_relaxed);
   return {seed.load(std::memory_order_relaxed), static_cast<std::uint64_t>(micro_batch) << 8 | purpose, offset};
+}
+
+Position reserve_in_frames(Stream stream, std::uint64_t blocks) {
+  DrawFrame* source = innermost;
+  while (source && !source->repeated) source = source->outer;
+  if (source)
+    LOCKSTEP_CHECK(source->next < source->repeated->size() && (*source->repeated)[source->next].stream == stream &&
+                       (*source->repeated)[source->next].blocks == blocks,
+                   "the function draws other random numbers when it is repeated; it must compute the same, so "
+                   "train() or eval() must not change in between");
+  const Draw draw = source ? (*source->repeated)[source->next++] : Draw{stream, blocks, reserve_new(stream, blocks)};
+  for (DrawFrame* frame = innermost; frame != source; frame = frame->outer) {
+    if (frame->recorded) frame->recorded->push_back(draw);
+  }
+  return draw.position;
+}
+}  // namespace
+
+DrawFrame::DrawFrame(std::vector<Draw>* recorded, const std::vector<Draw>* repeated)
+    : recorded(recorded), repeated(repeated), outer(std::exchange(innermost, this)) {}
+DrawFrame::~DrawFrame() { innermost = outer; }
+
+bool is_repeating() {
+  const DrawFrame* frame = innermost;
+  while (frame && !frame->repeated) frame = frame->outer;
+  return frame != nullptr;
+}
+
+Position reserve(Stream stream, std::uint64_t blocks) {
+  if (innermost) [[unlikely]]
+    return reserve_in_frames(stream, blocks);
+  return reserve_new(stream, blocks);
 }
 
 std::vector<std::uint64_t> state() {

@@ -150,12 +150,12 @@ class DataParallel::OnReplicas final : public MicroBatchExecutor {
   }
   void backward(int replica, const Tensor& loss, std::int64_t weight) override {
     const auto r = static_cast<std::size_t>(replica);
-    const autograd::CutGraph graph = autograd::cut_graph(loss, newest_[r], leaves_[r]);
+    const autograd::CutGraph graph = autograd::cut_graph({&loss, 1}, newest_[r], leaves_[r]);
     LOCKSTEP_CHECK(graph.cuts.empty(),
                    "the loss depends on {}, which requires grad and is not a parameter of the module; "
                    "register it (add_parameter), or detach() it",
                    lockstep::describe(graph.cuts[0].inside));
-    weighted_backward(graph.root, weight);
+    weighted_backward(graph.roots[0], weight);
   }
 
  private:

@@ -10,7 +10,8 @@ TEST_CASE("a graph that is cut ends at its own leaves, and at a new leaf for eac
   const ls::Tensor earlier = leaf * 2.0;
   const std::uint64_t before = ag::newest_sequence();
   const ls::Tensor mine = own * leaf;
-  const ag::CutGraph graph = ag::cut_graph(mine * earlier + mine + leaf, before, {&own, 1});
+  const ls::Tensor result = mine * earlier + mine + leaf;
+  const ag::CutGraph graph = ag::cut_graph({&result, 1}, before, {&own, 1});
   REQUIRE(graph.cuts.size() == 2);  // `earlier`, and `leaf` once
   std::vector<ls::Tensor> inputs = {own};
   ls::Tensor of_leaf;
@@ -23,7 +24,7 @@ TEST_CASE("a graph that is cut ends at its own leaves, and at a new leaf for eac
     inputs.push_back(cut.inside);
   }
   const ls::Tensor seed = ls::ones({3});
-  const auto grads = ag::run_backward({.roots = {&graph.root, 1}, .gradients = {&seed, 1}, .inputs = inputs});
+  const auto grads = ag::run_backward({.roots = {&graph.roots[0], 1}, .gradients = {&seed, 1}, .inputs = inputs});
   const ls::NoGradGuard no_grad;
   CHECK(ls::allclose(grads[0], leaf * earlier + leaf));
   for (std::size_t i = 1; i < inputs.size(); ++i) {
@@ -36,8 +37,8 @@ TEST_CASE("a graph that is cut ends at its own leaves, and at a new leaf for eac
 TEST_CASE("a result from before the cut is cut off completely") {
   const ls::Tensor leaf = numbers({3}, {.requires_grad = true});
   const ls::Tensor earlier = leaf * 2.0;
-  const ag::CutGraph graph = ag::cut_graph(earlier, ag::newest_sequence(), {});
+  const ag::CutGraph graph = ag::cut_graph({&earlier, 1}, ag::newest_sequence(), {});
   REQUIRE(graph.cuts.size() == 1);
   CHECK(graph.cuts[0].outside.node);
-  CHECK(graph.root.requires_grad());
+  CHECK(graph.roots[0].requires_grad());
 }

@@ -53,6 +53,17 @@ TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in sequen
   ls::set_num_threads(before);
 }
 
+TEST_CASE("recomputation changes no bit, in no mode") {
+  const SameBitsRun want = run_accumulation<ls::optim::AdamW>(4, kAdam);
+  CHECK(run_accumulation<ls::optim::AdamW>(4, kAdam, /*recompute=*/true).hash == want.hash);
+  CHECK(run_data_parallel<ls::optim::AdamW>(4, kAdam, /*recompute=*/true).hash == want.hash);
+  for (const int ranks : {1, 2, 4}) {
+    with_group("shm", ranks, [&](const Group& group) {
+      CHECK(run_distributed<ls::optim::AdamW>(group, 4, kAdam, /*recompute=*/true).hash == want.hash);
+    });
+  }
+}
+
 TEST_CASE("different micro-batches give different bits, and so would another order of additions") {
   CHECK(run_accumulation<ls::optim::SGD>(1, kSgd).hash != run_accumulation<ls::optim::SGD>(2, kSgd).hash);
   CHECK(run_accumulation<ls::optim::SGD>(2, kSgd).hash != run_accumulation<ls::optim::SGD>(4, kSgd).hash);

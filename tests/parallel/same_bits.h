@@ -2,7 +2,7 @@
 //
 // One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, buffers
 // that forward writes (batch norm's cumulative ones among them), a padding row, convolution and pooling, and a parameter
-// that some micro-batches do not use.
+// that some micro-batches do not use. A part of it can be recomputed in backward.
 #pragma once
 
 #include "tests/support/groups.h"
@@ -18,6 +18,7 @@ struct Everything : ls::nn::Module {
   ls::nn::Linear& rare = add<ls::nn::Linear>("rare", 8, 8);
   ls::nn::Linear& head = add<ls::nn::Linear>("head", 8, 12);
   ls::nn::Buffer& mean = add_buffer("mean", ls::zeros({8}));
+  bool recompute = false;  // a part of forward is computed again in backward
 
   // tokens: (batch) i64 -> scores (batch, 12)
   ls::Tensor forward(const ls::Tensor& tokens) const override {
@@ -27,8 +28,11 @@ struct Everything : ls::nn::Module {
       mean->mul_(0.9);
       mean->add_(ls::mean(x.detach(), {0}), 0.1);
     }
-    x = ls::gelu_tanh(hidden(dropout(x)) + *mean);
-    x = x + from_picture(picture(x));
+    const auto block = [this](const ls::Tensor& x) {
+      const ls::Tensor y = ls::gelu_tanh(hidden(dropout(x)) + *mean);
+      return y + from_picture(picture(y));
+    };
+    x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
     if (tokens.select(0, 0).item<std::int64_t>() % 3 == 0) x = x + rare(x);
     x = ls::linear(x, embedding.weight, ls::Tensor()).narrow(-1, 0, 12) + head(x);  // the embedding again: tied
     return x;
@@ -59,12 +63,13 @@ std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
 // Runs 20 steps of `micro_batches` micro-batches, of which this run has [first, first + count), on a model that
 // `make_run(model)` wraps.
 template <class Optimizer, class MakeRun, class OptimizerOptions>
-SameBitsRun train_same_bits(int micro_batches, int first, int count, const OptimizerOptions& options,
-                            MakeRun make_run) {
+SameBitsRun train_same_bits(int micro_batches, int first, int count, const OptimizerOptions& options, MakeRun make_run,
+                            bool recompute) {
   ls::manual_seed(7);
   const std::int64_t rows = 203;
   auto dataset = std::make_shared<ls::data::TensorDataset>(ls::randint(0, 12, {rows}), ls::randint(0, 12, {rows}));
   Everything model;
+  model.recompute = recompute;
   auto run = make_run(model);
   Optimizer optimizer(model.parameters(), options);
   ls::nn::CrossEntropyLoss criterion;
@@ -99,26 +104,35 @@ inline std::vector<ls::Device> virtual_devices(int count) {
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_accumulation(int micro_batches, const Options& options) {
-  return train_same_bits<Optimizer>(micro_batches, 0, micro_batches, options, [&](Everything& model) {
-    return std::make_unique<ls::parallel::GradientAccumulation>(
-        model, ls::parallel::GradientAccumulationOptions{.micro_batches = micro_batches});
-  });
+SameBitsRun run_accumulation(int micro_batches, const Options& options, bool recompute = false) {
+  return train_same_bits<Optimizer>(
+      micro_batches, 0, micro_batches, options,
+      [&](Everything& model) {
+        return std::make_unique<ls::parallel::GradientAccumulation>(
+            model, ls::parallel::GradientAccumulationOptions{.micro_batches = micro_batches});
+      },
+      recompute);
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_data_parallel(int micro_batches, const Options& options) {
-  return train_same_bits<Optimizer>(micro_batches, 0, micro_batches, options, [&](Everything& model) {
-    return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(micro_batches));
-  });
+SameBitsRun run_data_parallel(int micro_batches, const Options& options, bool recompute = false) {
+  return train_same_bits<Optimizer>(
+      micro_batches, 0, micro_batches, options,
+      [&](Everything& model) {
+        return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(micro_batches));
+      },
+      recompute);
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_distributed(const Group& group, int micro_batches, const Options& options) {
+SameBitsRun run_distributed(const Group& group, int micro_batches, const Options& options, bool recompute = false) {
   const int each = micro_batches / group->size();
-  return train_same_bits<Optimizer>(micro_batches, group->rank() * each, each, options, [&](Everything& model) {
-    return std::make_unique<ls::parallel::DistributedDataParallel>(
-        model, group,
-        ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .micro_batches_per_rank = each});
-  });
+  return train_same_bits<Optimizer>(
+      micro_batches, group->rank() * each, each, options,
+      [&](Everything& model) {
+        return std::make_unique<ls::parallel::DistributedDataParallel>(
+            model, group,
+            ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .micro_batches_per_rank = each});
+      },
+      recompute);
 }

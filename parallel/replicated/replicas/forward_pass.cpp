@@ -49,7 +49,7 @@ void ForwardPass::end(int replica, const Tensor& output) {
   Part& part = parts_[static_cast<std::size_t>(replica)];
   part.rows = output.size(0);
   if (!recording_ || !output.requires_grad()) return;
-  part.graph = autograd::cut_graph(output, part.before, part.leaves);
+  part.graph = autograd::cut_graph({&output, 1}, part.before, part.leaves);
   for (const autograd::Cut& cut : part.graph.cuts) part.leaves.push_back(cut.inside);
 }
 
@@ -90,13 +90,11 @@ std::vector<Tensor> ForwardPass::backward(int replica, const Tensor& grad, const
   if (!part.has_graph() || wanted.empty()) return gradients;
   const Tensor rows = raw::slice(grad, 0, part.first_row, part.first_row + part.rows, 1);
   const TraceTime begin = TraceTime::now();
-  const Tensor seed = raw::to(rows, part.graph.root.device());
+  const Tensor seed = raw::to(rows, part.graph.roots[0].device());
   if (seed.device() != target_)
     traffic_->add(traffic_->position(target_), replica, Phase::kLossGradient, bytes_of(seed), begin);
-  std::vector<Tensor> found = autograd::run_backward({.roots = {&part.graph.root, 1},
-                                                      .gradients = {&seed, 1},
-                                                      .retain_graph = needs.retains_graph(),
-                                                      .inputs = wanted});
+  std::vector<Tensor> found = autograd::run_backward(
+      {.roots = part.graph.roots, .gradients = {&seed, 1}, .retain_graph = needs.retains_graph(), .inputs = wanted});
   for (std::size_t k = 0; k < leaves.size(); ++k) gradients[leaves[k]] = std::move(found[k]);
   return gradients;
 }

@@ -38,7 +38,7 @@ class ForwardPass {
     std::size_t first_captured = 0;  // position among the operation's inputs
     autograd::CutGraph graph;
     std::int64_t first_row = 0, rows = 0;  // of the result
-    bool has_graph() const { return graph.root.defined(); }
+    bool has_graph() const { return !graph.roots.empty(); }
   };
   std::size_t input_of(const Part& part, std::size_t leaf) const;
   std::vector<Tensor> backward(int replica, const Tensor& grad, const autograd::Needs& needs);

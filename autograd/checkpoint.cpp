@@ -1,0 +1,148 @@
+#include "lockstep/autograd/checkpoint.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/engine_internal.h"
+#include "lockstep/autograd/graph_cut_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random_draws_internal.h"
+
+namespace lockstep::autograd {
+namespace {
+
+// One call of the function, with a graph that ends at leaves of its own.
+struct Pass {
+  std::vector<Tensor> leaves;             // the inputs as the function sees them
+  std::vector<Tensor> results;            // all of the function's results ...
+  std::vector<std::size_t> with_history;  // ... and the positions of those that require grad
+  CutGraph graph;                         // one root for each of these
+};
+
+Pass call(const detail::CheckpointFunction& function, const std::vector<Tensor>& inputs) {
+  const EnableGradGuard recording;
+  Pass pass;
+  for (const Tensor& input : inputs) {
+    pass.leaves.push_back(input.defined() ? raw::alias(input) : input);
+    if (input.defined() && input.requires_grad()) pass.leaves.back().requires_grad_();
+  }
+  const std::uint64_t before = newest_sequence();
+  pass.results = function(pass.leaves);
+  std::vector<Tensor> roots;
+  for (std::size_t i = 0; i < pass.results.size(); ++i) {
+    if (!pass.results[i].defined() || !pass.results[i].requires_grad()) continue;
+    pass.with_history.push_back(i);
+    roots.push_back(pass.results[i]);
+  }
+  pass.graph = cut_graph(roots, before, pass.leaves);
+  return pass;
+}
+
+// Edges: the inputs, then what the function has captured.
+class CheckpointNode final : public Node {
+ public:
+  CheckpointNode(detail::CheckpointFunction function, const std::vector<Tensor>& inputs, const Pass& pass,
+                 std::vector<random::Draw> draws)
+      : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)) {
+    for (const Tensor& input : inputs) {
+      detail::add_edge(*this, input);
+      inputs_.emplace_back(input);
+    }
+    for (const Cut& cut : pass.graph.cuts) {
+      edges.push_back(cut.outside);
+      captured_.emplace_back(cut.outside.leaf);
+    }
+  }
+
+  Gradients run(Tensors& grads, const Needs& needs) override {
+    LOCKSTEP_CHECK(!grad_mode(), "second derivatives are not supported; call the function without checkpoint");
+    Pass pass = repeat();
+    std::vector<Tensor> roots, gradients, wanted;
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined()) continue;
+      roots.push_back(pass.graph.roots[i]);
+      gradients.push_back(std::move(grads[i]));
+    }
+    std::vector<std::size_t> places;
+    const auto want = [&](std::size_t edge, const Tensor& leaf) {
+      if (!edges[edge].wanted() || !needs[edge]) return;
+      wanted.push_back(leaf);
+      places.push_back(edge);
+    };
+    for (std::size_t i = 0; i < pass.leaves.size(); ++i) want(i, pass.leaves[i]);
+    for (std::size_t i = 0; i < captured_.size(); ++i) want(inputs_.size() + i, pass.graph.cuts[i].inside);
+    pass.results.clear();
+    std::vector<Tensor> found = run_backward({.roots = roots, .gradients = gradients, .inputs = wanted});
+    Gradients out;
+    out.resize(edges.size());
+    for (std::size_t i = 0; i < found.size(); ++i) out[places[i]] = std::move(found[i]);
+    return out;
+  }
+  void release() override {
+    function_ = {};
+    inputs_.clear();
+    captured_.clear();
+    draws_.clear();
+  }
+  bool released() const override { return !function_; }
+
+ private:
+  Pass repeat() const {
+    for (const Saved& parameter : captured_) *parameter;  // throws if it was changed in place
+    std::vector<Tensor> inputs;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const Tensor& input = *inputs_[i];
+      inputs.push_back(input.defined() && edges[i].wanted() && !input.requires_grad() ? raw::alias(input) : input);
+    }
+    const random::DrawFrame frame(nullptr, &draws_);
+    Pass pass = call(function_, inputs);
+    LOCKSTEP_CHECK(frame.next == draws_.size(),
+                   "the function drew random numbers {} times in forward, {} times when repeated; it must compute the "
+                   "same, so train() or eval() must not change in between",
+                   draws_.size(), frame.next);
+    LOCKSTEP_CHECK(pass.graph.cuts.size() == captured_.size(),
+                   "the function used {} parameters and other tensors that require grad in forward, {} when repeated; "
+                   "it must compute the same",
+                   captured_.size(), pass.graph.cuts.size());
+    LOCKSTEP_CHECK(pass.with_history.size() == outputs.size(),
+                   "{} results of the function required grad in forward, {} when repeated; it must compute the same",
+                   outputs.size(), pass.with_history.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Shape& shape = pass.graph.roots[i].shape();
+      LOCKSTEP_CHECK(shape == outputs[i].shape,
+                     "a result of the function was {} in forward and is {} when repeated; it must compute the same",
+                     outputs[i].shape.to_string(), shape.to_string());
+    }
+    return pass;
+  }
+
+  detail::CheckpointFunction function_;
+  std::vector<Saved> inputs_, captured_;
+  std::vector<random::Draw> draws_;
+};
+
+}  // namespace
+
+bool is_recomputing() { return random::is_repeating(); }
+
+std::vector<Tensor> detail::checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs) {
+  if (!grad_mode()) return function(inputs);
+  std::vector<random::Draw> draws;
+  Pass pass;
+  {
+    const random::DrawFrame frame(&draws, nullptr);
+    pass = call(function, inputs);
+  }
+  for (Tensor& result : pass.results) {
+    if (result.defined()) result = raw::alias(result);
+  }
+  if (pass.with_history.empty()) return std::move(pass.results);
+  auto node = Ref<Node>::adopt(new CheckpointNode(std::move(function), inputs, pass, std::move(draws)));
+  std::vector<Tensor> recorded;
+  for (const std::size_t i : pass.with_history) recorded.push_back(pass.results[i]);
+  attach(std::move(node), recorded, false);
+  for (std::size_t i = 0; i < recorded.size(); ++i) pass.results[pass.with_history[i]] = recorded[i];
+  return std::move(pass.results);
+}
+
+}  // namespace lockstep::autograd
