@@ -43,12 +43,24 @@ struct Matrix {
   std::int64_t row, column;
 };
 
+// Adds to `offsets` the distance of each operand's element `index` (in row-major order) from its first.
+template <int N>
+void add_offsets(const Loop<N>& loop, std::int64_t index, std::int64_t (&offsets)[N]) {
+  for (int d = loop.dims - 1; d >= 0; --d) {
+    const std::int64_t at = index % loop.shape[d];
+    index /= loop.shape[d];
+    for (int k = 0; k < N; ++k) offsets[k] += at * loop.strides[k][d];
+  }
+}
+
 // out (m, n) = a (m, k) b (k, n) + bias (n), for each of `batch` problems; their operands lie at the given distances.
+// `outer` has further batch dimensions, and the distances of out, a and b in each; null for none.
 struct Gemm {
   std::int64_t m, n, k;
   Matrix a, b, out;
   const void* bias = nullptr;
   std::int64_t batch = 1, a_step = 0, b_step = 0, out_step = 0;
+  const Loop<3>* outer = nullptr;
 };
 
 inline constexpr std::int64_t kMostWords = 256;  // limit of one write_words

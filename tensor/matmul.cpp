@@ -72,36 +72,30 @@ Operands prepare(const Tensor& a, const Tensor& b) {
   return p;
 }
 
-// One product per broadcast batch index; one kernel call if both operands have a constant batch stride.
+// One kernel call for all products; a and b broadcast over the batch dimensions.
 void run_batched(const Operands& p, const Tensor& out) {
   const Dense dense_a(p.a, readable(p.a)), dense_b(p.b, readable(p.b));
   const Tensor &a = *dense_a, &b = *dense_b;
-  if (p.batch.numel() == 0) return;
+  if (out.numel() == 0) return;
   if (a.dim() > 2 && b.dim() == 2 && a.is_contiguous()) {  // one tall product
     return run(reshape(a, {p.batch.numel() * a.size(-2), a.size(-1)}), b, out);
   }
   if (p.batch.empty()) return run(a, b, out);
-  Shape a_full = p.batch, b_full = p.batch;
-  a_full.push_back(a.size(-2)), a_full.push_back(a.size(-1));
-  b_full.push_back(b.size(-2)), b_full.push_back(b.size(-1));
-  const Tensor x = expand(a, a_full), y = expand(b, b_full);
-  const std::int64_t count = p.batch.numel();
-  if (p.batch.dim() == 1 && p.out.numel() > 0 && a.size(-1) > 0) {
-    Gemm g{};
-    g.m = a.size(-2), g.n = b.size(-1), g.k = a.size(-1);
-    g.a = matrix(x), g.b = matrix(y), g.out = {out.raw_data(), g.n, 1};
-    g.batch = count, g.a_step = x.strides()[0], g.b_step = y.strides()[0], g.out_step = g.m * g.n;
-    return kernels(out.device()).gemm(g, out.dtype());
-  }
-  const Tensor flat = view(out, {count, a.size(-2), b.size(-1)});
-  Shape index = p.batch;
-  for (std::int64_t& i : index) i = 0;
-  for (std::int64_t problem = 0; problem < count; ++problem) {
-    Tensor left = x, right = y;
-    for (std::int64_t i : index) left = select(left, 0, i), right = select(right, 0, i);
-    run(left, right, select(flat, 0, problem));
-    for (int d = index.dim() - 1; d >= 0 && ++index[at(d)] == p.batch[at(d)]; --d) index[at(d)] = 0;
-  }
+  if (a.size(-1) == 0) return fill(out, 0);
+  Gemm g{};
+  g.m = a.size(-2), g.n = b.size(-1), g.k = a.size(-1);
+  g.a = matrix(a), g.b = matrix(b), g.out = {out.raw_data(), g.n, 1};
+  const Strides out_steps = contiguous_strides(p.batch);
+  Loop<3> batch;
+  set_dims(batch, p.batch, [&](int k, int d) {
+    return k == 0 ? out_steps[at(d)] * g.m * g.n : broadcast_stride((k == 1 ? a : b).impl(), d, p.batch.dim() + 2);
+  });
+  const int inner = --batch.dims;  // the kernel's own batch dimension; the others remain
+  g.batch = batch.shape[inner];
+  g.out_step = batch.strides[0][inner], g.a_step = batch.strides[1][inner], g.b_step = batch.strides[2][inner];
+  batch.numel /= g.batch;
+  if (inner > 0) g.outer = &batch;
+  kernels(out.device()).gemm(g, out.dtype());
 }
 
 // Integers, for which there is no kernel: the sum of the products of a's columns with b's rows, in blocks of k that

@@ -86,46 +86,55 @@ inline Tensor apart(const Tensor& read, const Tensor& written) {
   return overlap(read, written) ? clone(read) : read;
 }
 
-// The loop nest over `operands` (the output first), all broadcast to `shape`; adjacent dimensions are merged where
-// possible.
-template <int N>
-Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operands) {
-  Loop<N> loop;
-  loop.numel = 1;
-  bool simple = true;
-  for (int k = 0; k < N; ++k) {
-    const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
-    loop.data[k] = impl.data;
-    simple = simple && impl.contiguous && impl.shape == shape;
-  }
-  for (std::int64_t size : shape) loop.numel *= size;
-  if (simple) {
-    loop.dims = 1;
-    loop.shape[0] = loop.numel;
-    for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
-    return loop;
-  }
+// Sets shape and strides of a loop nest; adjacent dimensions are merged where possible. stride_of(k, d) is the stride of
+// operand k in dimension d of the shape.
+template <int N, class F>
+void set_dims(Loop<N>& loop, const Shape& shape, F stride_of) {
+  loop.numel = shape.numel();
   for (int d = 0; d < shape.dim(); ++d) {
-    const std::int64_t size = shape[static_cast<std::size_t>(d)];
+    const std::int64_t size = shape[at(d)];
     if (size == 1) continue;
     std::int64_t strides[N];
     bool merge = loop.dims > 0;
     for (int k = 0; k < N; ++k) {
-      const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
-      const int own = d - (shape.dim() - impl.shape.dim());
-      const auto at = static_cast<std::size_t>(own);
-      strides[k] = own < 0 || impl.shape[at] == 1 ? 0 : impl.strides[at];
+      strides[k] = stride_of(k, d);
       merge = merge && loop.strides[k][loop.dims - 1] == strides[k] * size;
     }
     const int to = merge ? loop.dims - 1 : loop.dims++;
     loop.shape[to] = merge ? loop.shape[to] * size : size;
     for (int k = 0; k < N; ++k) loop.strides[k][to] = strides[k];
   }
-  if (loop.dims == 0) {
-    loop.dims = 1;
-    loop.shape[0] = 1;
-    for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
+  if (loop.dims > 0) return;
+  loop.dims = 1;
+  loop.shape[0] = 1;
+  for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
+}
+
+// The stride of x in dimension d of a shape with `dims` dimensions, to which x broadcasts.
+inline std::int64_t broadcast_stride(const TensorImpl& x, int d, int dims) {
+  const int own = d - (dims - x.shape.dim());
+  return own < 0 || x.shape[at(own)] == 1 ? 0 : x.strides[at(own)];
+}
+
+// The loop nest over `operands` (the output first), all broadcast to `shape`.
+template <int N>
+Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operands) {
+  Loop<N> loop;
+  bool simple = true;
+  for (int k = 0; k < N; ++k) {
+    const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
+    loop.data[k] = impl.data;
+    simple = simple && impl.contiguous && impl.shape == shape;
   }
+  if (simple) {
+    loop.dims = 1;
+    loop.numel = loop.shape[0] = shape.numel();
+    for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
+    return loop;
+  }
+  set_dims(loop, shape, [&](int k, int d) {
+    return broadcast_stride(operands[static_cast<std::size_t>(k)]->impl(), d, shape.dim());
+  });
   return loop;
 }
 

@@ -104,15 +104,17 @@ void gemm(const Gemm& gemm, DType dtype) {
     const std::int64_t rows = cut ? kBlockRows : gemm.m;
     const std::int64_t blocks = cut ? (gemm.m + rows - 1) / rows : 1;
     const auto run = [&](std::int64_t unit) {
-      const std::int64_t problem = unit / blocks, first = unit % blocks * rows;
+      const std::int64_t problem = unit / blocks, first = unit % blocks * rows, inner = problem % gemm.batch;
       const std::int64_t count = gemm.m - first < rows ? gemm.m - first : rows;
+      std::int64_t offsets[] = {inner * gemm.out_step, inner * gemm.a_step, inner * gemm.b_step};
+      if (gemm.outer) add_offsets(*gemm.outer, problem / gemm.batch, offsets);
       product_with_bias(
-          Problem<T>{count, gemm.n, gemm.k, as<T>(gemm.a.data) + problem * gemm.a_step + first * gemm.a.row, gemm.a.row,
-                     gemm.a.column, as<T>(gemm.b.data) + problem * gemm.b_step, gemm.b.row, gemm.b.column,
-                     as<T>(gemm.out.data) + problem * gemm.out_step + first * gemm.out.row, gemm.out.row},
+          Problem<T>{count, gemm.n, gemm.k, as<T>(gemm.a.data) + offsets[1] + first * gemm.a.row, gemm.a.row,
+                     gemm.a.column, as<T>(gemm.b.data) + offsets[2], gemm.b.row, gemm.b.column,
+                     as<T>(gemm.out.data) + offsets[0] + first * gemm.out.row, gemm.out.row},
           bias);
     };
-    const std::int64_t units = gemm.batch * blocks;
+    const std::int64_t units = (gemm.outer ? gemm.outer->numel : 1) * gemm.batch * blocks;
     if (units > 1 && units * rows * gemm.n * gemm.k >= kShareFrom)
       for_chunks(units, run);
     else

@@ -67,22 +67,38 @@ void for_factor(DType dtype, F function) {
   for_float(dtype, function);
 }
 
+template <class T>
+void run_product(const Gemm& g, DType dtype) {
+  const Elements<T> out(g);
+  const std::int64_t count = g.batch * g.m * g.n;
+  if (is_small(g)) return launch_elements("gemm", count, SmallProduct<T>{out});
+#ifdef __CUDACC__
+  if (g.bias && cuda::product_with_bias(g, dtype)) return;
+  cuda::product(g, dtype);
+#else  // the host build for tests
+  static_cast<void>(dtype);
+  Gemm without_bias = g;
+  without_bias.bias = nullptr;
+  launch_elements("gemm", count, SmallProduct<T>{Elements<T>(without_bias)});
+#endif
+  if (g.bias) launch_elements("linear", count, AddBias<T>{out});
+}
+
 }  // namespace
 
+// cuBLAS takes one batch dimension, so there is a product for each index of the outer ones.
 void gemm(const Gemm& g, DType dtype) {
   for_factor(dtype, [&]<class T>(T) {
-    const Elements<T> out(g);
-    const std::int64_t count = g.batch * g.m * g.n;
-    if (is_small(g)) return launch_elements("gemm", count, SmallProduct<T>{out});
-#ifdef __CUDACC__
-    if (g.bias && cuda::product_with_bias(g, dtype)) return;
-    cuda::product(g, dtype);
-#else  // the host build for tests
-    Gemm without_bias = g;
-    without_bias.bias = nullptr;
-    launch_elements("gemm", count, SmallProduct<T>{Elements<T>(without_bias)});
-#endif
-    if (g.bias) launch_elements("linear", count, AddBias<T>{out});
+    for (std::int64_t i = 0; i < (g.outer ? g.outer->numel : 1); ++i) {
+      Gemm part = g;
+      std::int64_t offsets[3] = {};
+      if (g.outer) add_offsets(*g.outer, i, offsets);
+      part.outer = nullptr;
+      part.out.data = static_cast<T*>(g.out.data) + offsets[0];
+      part.a.data = static_cast<T*>(g.a.data) + offsets[1];
+      part.b.data = static_cast<T*>(g.b.data) + offsets[2];
+      run_product<T>(part, dtype);
+    }
   });
 }
 

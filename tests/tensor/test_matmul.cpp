@@ -106,6 +106,27 @@ TEST_CASE("batches broadcast, transposed and strided ones too, and agree with on
   CHECK(ls::matmul(numbers({1, 6, 5}), numbers({7, 5, 2}, {}, 2)).shape() == ls::Shape{7, 6, 2});
 }
 
+TEST_CASE("batches of several dimensions are one product without copies, whatever their strides") {
+  for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
+    const ls::TensorOptions options = {.dtype = dtype};
+    const auto heads = [&](std::uint32_t salt) {  // (batch, heads, time, dim), stored as (batch, time, heads, dim)
+      return numbers({3, 20, 4, 8}, options, salt).transpose(1, 2);
+    };
+    const ls::Tensor q = heads(1), k = heads(2).transpose(-1, -2), other = numbers({2, 1, 4, 8, 5}, options, 3);
+    const std::int64_t before = ls::allocator_stats().allocations;
+    const ls::Tensor scores = ls::matmul(q, k), five = ls::matmul(q, other);
+    CHECK(ls::allocator_stats().allocations == before + 2);
+    REQUIRE(scores.shape() == ls::Shape{3, 4, 20, 20});
+    REQUIRE(five.shape() == ls::Shape{2, 3, 4, 20, 5});
+    for (std::int64_t b = 0; b < 3; ++b) {
+      for (std::int64_t h = 0; h < 4; ++h) {
+        CHECK(same_bits(scores[b][h], ls::matmul(q[b][h], k[b][h])));
+        for (std::int64_t i = 0; i < 2; ++i) CHECK(same_bits(five[i][b][h], ls::matmul(q[b][h], other[i][0][h])));
+      }
+    }
+  }
+}
+
 TEST_CASE("products over an inner size of 0 are zeros, of empty outer sizes empty") {
   CHECK(ls::matmul(ls::zeros({2, 0}), ls::zeros({0, 3})).to_vector<float>() == std::vector<float>(6, 0));
   CHECK(ls::matmul(ls::zeros({5, 2, 0}), ls::zeros({0, 3})).to_vector<float>() == std::vector<float>(30, 0));
