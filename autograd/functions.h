@@ -172,6 +172,22 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
+/// Options of scaled_dot_product_attention.
+struct AttentionOptions {
+  /// Broadcasts to (..., time, time_k). bool: true where a query attends to a key. q's dtype: added to the scores.
+  Tensor attn_mask = {};
+  double dropout_p = 0;    ///< each weight is 0 with this probability, and divided by 1 - dropout_p otherwise
+  bool is_causal = false;  ///< query i attends to keys 0 to i; not together with attn_mask
+  std::optional<double> scale = std::nullopt;  ///< factor of q k^T; 1 / sqrt(dim) unless given
+};
+/// softmax(scale q k^T + mask) v, over the keys. q (..., time, dim), k (..., time_k, dim), v (..., time_k, dim_v) ->
+/// (..., time, dim_v), f32 or f64; leading dimensions, for example (batch, heads), broadcast. A query that attends to no
+/// key has result and gradients 0. On CPU devices the memory is O(time (dim + dim_v)): the scores are computed by tiles,
+/// again in backward, unless the mask requires grad. Throws InvalidArgument for other shapes and dtypes, a mask together
+/// with .is_causal, and .dropout_p outside [0, 1]. (Vaswani et al., 2017; Dao et al., 2022)
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options = {});
+
 // --- joining and splitting ----------------------------------------------------------------------------------------
 /// Joined along `dim`; the other sizes are equal. Empty 1-D tensors are skipped, whatever the others' shapes.
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "lockstep/tensor/attention_internal.h"
 #include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/device.h"
 #include "lockstep/tensor/dtype.h"

@@ -141,14 +141,19 @@ Tensor normal(const Shape& shape, random::Stream stream, const TensorOptions& op
   return out;
 }
 
-Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options) {
+random::Position reserve_dropout(std::int64_t elements, Device device) {
+  return reserve(random::Stream::kDropout, (elements + 3) / 4, device);
+}
+
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position) {
   LOCKSTEP_CHECK(keep >= 0 && keep <= 1, "dropout: the probability to keep is {}, outside [0, 1]", keep);
   Tensor out = float_tensor("dropout", shape, options);
-  if (out.numel() > 0)
-    kernels(out.device())
-        .dropout_mask(out.raw_data(), out.numel(), out.dtype(),
-                      reserve(random::Stream::kDropout, (out.numel() + 3) / 4, out.device()), keep);
+  if (out.numel() > 0) kernels(out.device()).dropout_mask(out.raw_data(), out.numel(), out.dtype(), position, keep);
   return out;
+}
+
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options) {
+  return dropout_mask(shape, keep, options, reserve_dropout(shape.numel(), options.device.value_or(Device())));
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {

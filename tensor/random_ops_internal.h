@@ -12,5 +12,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const Te
 Tensor randperm(std::int64_t n, const TensorOptions& options = {});
 // 1 / keep with probability `keep`, otherwise 0.
 Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options = {});
+// The same in two steps: the position of a mask's numbers, from which the mask can be drawn again.
+random::Position reserve_dropout(std::int64_t elements, Device device);
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position);
 
 }  // namespace lockstep::raw

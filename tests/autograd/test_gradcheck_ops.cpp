@@ -156,6 +156,25 @@ void check_products() {
   check("linear", {{4, 3}, {3, 2}, {2}}, [](const Inputs& in) { return ls::linear(in[0], in[1].t(), in[2]); });
 }
 
+void check_attention() {
+  const auto attention = [](const std::vector<Shape>& shapes, const ls::AttentionOptions& options) {
+    check("scaled_dot_product_attention", shapes, [=](const Inputs& in) {
+      ls::manual_seed(3);  // every evaluation has the same dropout
+      return ls::scaled_dot_product_attention(in[0], in[1], in[2], options);
+    });
+  };
+  const ls::Tensor mask =
+      ls::tensor({{true, false, true, true}, {false, false, false, false}, {false, true, true, false}});
+  attention({{2, 3}, {4, 3}, {4, 2}}, {});
+  attention({{2, 1, 2, 3}, {2, 3, 3}, {1, 3, 2}}, {.scale = 0.9});
+  attention({{3, 2}, {4, 2}, {4, 3}}, {.is_causal = true});
+  attention({{2, 3, 2}, {2, 4, 2}, {2, 4, 2}}, {.attn_mask = mask});
+  attention({{3, 2}, {4, 2}, {4, 2}}, {.dropout_p = 0.4, .is_causal = true});
+  check("scaled_dot_product_attention", {{3, 2}, {4, 2}, {4, 2}, {3, 4}}, [](const Inputs& in) {
+    return ls::scaled_dot_product_attention(in[0], in[1], in[2], {.attn_mask = curved(in[3])});
+  });
+}
+
 void check_pictures() {
   using ls::Size2d;
   const auto convolution = [](const std::vector<Shape>& shapes, const Size2d& stride, const Size2d& padding,
@@ -393,7 +412,8 @@ TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
 }
 
 TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
-  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_pictures(), check_indexing();
+  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_attention(), check_pictures(),
+      check_indexing();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
 #include "lockstep/tensor/pointwise.def"
