@@ -16,6 +16,7 @@
 #include "lockstep/data/readers.h"
 #include "lockstep/data/samplers.h"
 #include "lockstep/nn/activations.h"
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/image_layers.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/nn/layers.h"

@@ -1,0 +1,51 @@
+/// \file
+/// Multi-head attention. Names and initialisation are PyTorch's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/nn/layers.h"
+
+namespace lockstep::nn {
+
+struct MultiheadAttentionOptions {
+  double dropout = 0;       ///< probability that a weight of the softmax is set to 0 while training
+  bool bias = true;         ///< false: no bias in the projections
+  bool batch_first = true;  ///< x is (batch, time, width); false: (time, batch, width), PyTorch's default
+};
+
+/// Which keys a query attends to. In bool masks true means that it does not, as in PyTorch's module, and unlike in
+/// scaled_dot_product_attention. Masks of another dtype are added to the scores.
+struct MultiheadAttentionMasks {
+  Tensor attn_mask = {};         ///< (time, time_k) or (batch heads, time, time_k)
+  Tensor key_padding_mask = {};  ///< (batch, time_k)
+  bool is_causal = false;        ///< query i attends to keys 0 to i; the masks, if any, apply as well
+};
+
+/// `heads` attentions side by side, each on width / heads features of projections of query, key and value, followed by
+/// another projection. The projections start from the uniform distributions of xavier_uniform_ and Linear, biases as 0.
+/// (Vaswani et al., 2017)
+class MultiheadAttention : public Module {
+ public:
+  /// Throws InvalidArgument unless `heads` divides `width`, and for a dropout outside [0, 1].
+  MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options = {});
+
+  /// query (batch, time, width), key and value (batch, time_k, width) -> (batch, time, width); without batch, all three
+  /// have two dimensions. Unlike PyTorch's, it returns no weights.
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const MultiheadAttentionMasks& masks = {}) const;
+  Tensor forward(const Tensor& x) const override { return forward(x, x, x); }
+  /// One input, or query, key and value.
+  Tensor forward_inputs(const std::vector<Tensor>& inputs) const override;
+
+  Parameter& in_proj_weight;  ///< (3 width, width): of query, key and value
+  Parameter& in_proj_bias;    ///< (3 width); an undefined tensor if `.bias` is false
+  Linear& out_proj;           ///< the projection of the result
+
+ private:
+  std::int64_t width_, heads_;
+  MultiheadAttentionOptions options_;
+};
+
+}  // namespace lockstep::nn
