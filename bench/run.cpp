@@ -4,7 +4,8 @@
 //   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
 //             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
 //             [--include <our headers> --contract <01_single.cpp> [--peer-source <.cpp> --peer-flags <flags>]]
-//             [--sample <logistic_regression>] [--row <name>=<value>] ... [--skipped <text>] ...
+//             [--torch-attention "<python> <peers/torch_attention.py>"] [--sample <logistic_regression>]
+//             [--row <name>=<value>] ... [--skipped <text>] ...
 //
 // scripts/bench.sh finds all of these.
 #include <sys/utsname.h>
@@ -61,6 +62,10 @@ const std::vector<Goal> kGoals{
     {.name = "add_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
     {.name = "sum_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
     {.name = "softmax_1024", .program = "elementwise", .unit = "us", .at_least = 2},
+    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.25},
+    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.25},
+    {.name = "composed_attention_256", .program = "attention", .unit = "us"},
+    {.name = "composed_attention_2048", .program = "attention", .unit = "us"},
     {.name = "sample_peak_memory", .program = "", .unit = "MB", .at_most = 20},
     {.name = "header_lines", .program = "", .unit = "lines", .at_most = 60'000},
     {.name = "compile_contract_01_time", .program = "", .unit = "s", .at_most = 2},
@@ -118,7 +123,7 @@ class Comparison {
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
     for (int round = 0; round < repeats; ++round) {
-      for (const std::string program : {"small", "elementwise", "mlp"}) {
+      for (const std::string program : {"small", "elementwise", "mlp", "attention"}) {
         if (!any_wanted(program)) continue;
         std::fprintf(stderr, "round %d of %d: %s\n", round + 1, repeats, program.c_str());
         std::vector<Contender> contenders = contenders_of(program);
@@ -200,6 +205,11 @@ class Comparison {
     if (program == "mlp" && std::filesystem::exists(bin + "/bench_dnnl_bare")) {
       contenders.push_back(
           {.name = "bare oneDNN", .command = {bin + "/bench_dnnl_bare"}, .environment = {}, .row_prefix = "bare_"});
+    }
+    if (program == "attention") {  // the LibTorch of Debian 12 does not have it
+      if (const std::string peer = arguments_.get("torch-attention"); !peer.empty())
+        contenders.push_back({.name = "PyTorch", .command = split(peer, ' '), .environment = {}});
+      return contenders;
     }
     for (const std::string& peer : arguments_.all("peer")) {
       const std::vector<std::string> parts = split(peer, '=');

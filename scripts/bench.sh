@@ -3,7 +3,7 @@
 #   scripts/bench.sh [--full] [--repeats N] [filter]     the filter is part of a row's name: mlp, logreg, 1m
 # --full adds rows that need clean builds of the library: their time, and the size of a static sample.
 # Peers: LibTorch if CMake finds it (Debian: libtorch-dev; elsewhere CMAKE_PREFIX_PATH), and LIBTORCH_WHEEL, the torch
-# folder of an unpacked wheel (bench/README.md).
+# folder of an unpacked wheel (bench/README.md); for attention, the PyTorch 2 of PYTHON (/usr/bin/python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=; filter=; repeats=3
@@ -43,6 +43,12 @@ if [ -n "${LIBTORCH_WHEEL:-}" ]; then
   add_peer "LibTorch wheel" build/peers-wheel "-DLIBTORCH_WHEEL=$LIBTORCH_WHEEL"
 else
   arguments+=(--skipped "LibTorch wheel: LIBTORCH_WHEEL is not set")
+fi
+python=${PYTHON:-/usr/bin/python3}
+if "$python" -c 'from torch.nn.functional import scaled_dot_product_attention' 2>/dev/null; then
+  arguments+=(--torch-attention "$python bench/peers/torch_attention.py")
+else
+  arguments+=(--skipped "PyTorch's attention: $python has no PyTorch 2 (PYTHON chooses another)")
 fi
 # The time to compile against LibTorch: with Debian's headers, otherwise the wheel's.
 peer_source=bench/peers/libtorch/compile_me.cpp
