@@ -59,9 +59,9 @@ CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
   AllReduceQuestion& question = arguments.all_reduce;
   CLI::App& all_reduce = *app.add_subcommand("all_reduce", "runs an all-reduce and prints every message");
   add_algorithm(all_reduce, question.algorithm, "algorithm of the all-reduce");
-  all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads")->check(CLI::Range(1, 64));
+  all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads")->check(command_line::range(1, 64));
   all_reduce.add_option("--elements", question.elements, "elements of each rank's tensor")
-      ->check(CLI::Range(0, 10'000'000));
+      ->check(command_line::range(0, 10'000'000));
   add_choice<par::ReduceOp>(all_reduce, "--op", question.op,
                             {{"sum", par::ReduceOp::kSum},
                              {"avg", par::ReduceOp::kAvg},
@@ -77,8 +77,8 @@ CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
   ScalingQuestion& question = arguments.scaling;
   CLI::App& scaling = *app.add_subcommand("scaling", "predicts the step time of DP and DDP on more devices");
   scaling.add_option("--model", question.model, "layers of an MLP to measure here");
-  scaling.add_option("--batch", question.batch, "samples per device")->check(CLI::Range(1, 1'000'000));
-  scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb")->check(CLI::Range(0.001, 1e6));
+  scaling.add_option("--batch", question.batch, "samples per device")->check(command_line::range(1, 1'000'000));
+  scaling.add_option("--bucket-mb", question.bucket_mb, "DDP's bucket_cap_mb")->check(command_line::range(0.001, 1e6));
   scaling.add_option("--profile", question.profile, "file with the times of one device, instead of measuring")
       ->type_name("FILE");
   scaling.add_option("--save-profile", arguments.save_profile, "write the measured profile to this file")

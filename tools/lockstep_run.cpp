@@ -74,9 +74,9 @@ void declare_ranks(Declaration& add, Arguments& arguments) {
              ",-n,--nproc");
   add.option("max-restarts", arguments.max_restarts, "N",
              "restart all ranks at most N times when one has failed; one host only")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+      ->check(command_line::range(0, std::numeric_limits<int>::max()));
   add.option("shutdown-timeout", arguments.grace, "SECONDS", "between SIGTERM and SIGKILL when a rank has failed")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(command_line::range(0.0, 86400.0));
 }
 
 void declare_output(Declaration& add, Arguments& arguments) {
@@ -93,10 +93,10 @@ void declare_nodes(Declaration& add, Arguments& arguments) {
   add.group("Several hosts");
   add.option("nnodes", arguments.nnodes, "N", "hosts of the job; start lockstep-run on each, with its own --node-rank");
   add.option("node-rank", arguments.node_rank, "N", "this host's number, from 0")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
+      ->check(command_line::range(0, std::numeric_limits<int>::max()));
   add.option("master-addr", arguments.master, "HOST", "address of host 0");
   add.option("master-port", arguments.master_port, "PORT", "port of host 0 on which rank 0 listens")
-      ->check(CLI::Range(1, 65535));
+      ->check(command_line::range(1, 65535));
   add.option("rdzv-endpoint", arguments.endpoint, "ADDRESS",
              "--master-addr and --master-port in one: HOST or HOST:PORT");
   add.option("rdzv-id", arguments.run_id, "ID", "a name for the run, the same on all hosts");

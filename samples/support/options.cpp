@@ -136,10 +136,10 @@ void declare_modes(Flags& flags, Options& options) {
   flags
       .add({"accumulate", "dp", "ddp", "compare"}, "--micro-batches", options.micro_batches,
            "micro-batches per step, over all devices and ranks; the bits depend on this number")
-      ->check(CLI::Range(1, 256));
+      ->check(command_line::range(1, 256));
   flags.add(kRankModes, "-n,--nproc", options.nproc, "ranks to start")
       ->default_str("one for each micro-batch")
-      ->check(CLI::Range(1, 256));
+      ->check(command_line::range(1, 256));
   flags
       .add("--device", options.device,
            "cpu, cuda or cuda:N. With cuda, mode dp uses cuda:0, cuda:1, ..., and each rank of ddp one of its host's "
@@ -155,7 +155,7 @@ void declare_modes(Flags& flags, Options& options) {
            "steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   flags.add(kRankModes, "--timeout", options.timeout, "seconds that a rank waits for the others")
-      ->check(CLI::Range(0.001, 86400.0));
+      ->check(command_line::range(0.001, 86400.0));
   flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
   flags.add({"single"}, "--cuda-graph", options.cuda_graph,
@@ -164,11 +164,11 @@ void declare_modes(Flags& flags, Options& options) {
 
 void declare_training(Flags& flags, Options& options) {
   flags.group("Training");
-  flags.add("--epochs", options.epochs, "passes over the training data")->check(CLI::Range(1, 1'000'000'000));
-  flags.add("--batch", options.batch, "samples per step")->check(CLI::Range(1, 1'000'000'000));
+  flags.add("--epochs", options.epochs, "passes over the training data")->check(command_line::range(1, 1'000'000'000));
+  flags.add("--batch", options.batch, "samples per step")->check(command_line::range(1, 1'000'000'000));
   flags.add("--lr", options.lr, "learning rate");
   flags.add("--seed", options.seed, "seed of the initial weights and of the order of samples")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+      ->check(command_line::range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   flags
       .add("--resume", options.resume,
            "auto: resume the same command if it was interrupted; yes: resume or fail, more epochs are allowed; "
@@ -186,7 +186,7 @@ void declare_output(Flags& flags, Options& options) {
       ->default_str("checkpoint.safetensors in --out")
       ->type_name("FILE");
   flags.add("--save-every", options.save_every, "epochs between two checkpoints; 0: when the last one is a second old")
-      ->check(CLI::Range(0, 1'000'000'000));
+      ->check(command_line::range(0, 1'000'000'000));
   flags.add("--trace", options.trace, "traces the run into this file, for chrome://tracing or ui.perfetto.dev")
       ->type_name("FILE");
   flags.add("--timeline", options.timeline, "traces the run into this file, for other tools")->group("");

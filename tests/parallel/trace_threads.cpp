@@ -27,9 +27,9 @@ TEST_CASE("a step on one device: forward by layers, backward by operations, the 
   const Trace trace = stop_trace();
   std::vector<std::string> text;
   for (const TraceEvent& event : trace.events) text.push_back(std::string(name(event.kind)) + " " + event.name);
-  CHECK(text == std::vector<std::string>{"forward model", "forward one", "forward two", "backward backward",
-                                         "backward mean", "backward linear", "backward relu", "backward linear",
-                                         "optimizer SGD"});
+  CHECK(text == std::vector<std::string>{"forward model", "forward one Linear", "forward two Linear",
+                                         "backward backward", "backward mean", "backward linear", "backward relu",
+                                         "backward linear", "optimizer SGD"});
   CHECK(within(trace.events[1], trace.events[0]));
   CHECK(within(trace.events[7], trace.events[3]));
   CHECK(trace.events[3].end <= trace.events[8].begin);

@@ -104,7 +104,7 @@ TEST_CASE("errors name the program, and what was meant by a misspelt option or s
        "--elements is an option of all_reduce; write it after \"all_reduce\""},
       {kExplain, {}, "A subcommand is required"},
       {"logistic_regression", {"--epochs"}, "--epochs: expects a value\n"},
-      {LOCKSTEP_RUN, {"--max-restarts", "x", "true"}, "--max-restarts: Value x not in range 0 to 2147483647\n"}};
+      {LOCKSTEP_RUN, {"--max-restarts", "x", "true"}, "--max-restarts: \"x\" is not a number from 0 to 2147483647\n"}};
   for (const Case& each : all) {
     const Finished wrong = run(each.program, each.arguments);
     CAPTURE(wrong.output);
