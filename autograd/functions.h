@@ -142,6 +142,20 @@ Tensor log_softmax(const Tensor& x, std::int64_t dim);  ///< log(softmax(x)), wi
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
 
+/// x / sqrt(mean(x^2) + eps) * weight, the mean over the last dimensions, whose sizes are `shape`. weight has that shape
+/// and x's dtype, or is undefined. eps is by default the epsilon of x's dtype. (Zhang and Sennrich, 2019)
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
+                std::optional<double> eps = std::nullopt);
+
+struct RotaryOptions {
+  double base = 10000;      ///< of the angles' geometric sequence
+  std::int64_t first = 0;   ///< position of the first element along time
+  bool interleaved = true;  ///< pair i is (2i, 2i + 1), as in the paper; otherwise (i, i + dim / 2)
+};
+/// Rotary positions: turns pair i of the dim / 2 pairs of x (..., time, dim) by position * base^(-2i / dim) radians, so
+/// that the product of a query and a key depends on the distance of their positions. dim is even. (Su et al., 2021)
+Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options = {});
+
 /// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...). weight, bias and the
 /// running statistics are (channels) or undefined. If `training`, mean and (biased) variance are those of the batch,
 /// and running = (1 - momentum) running + momentum batch, with the unbiased variance. Otherwise the running statistics

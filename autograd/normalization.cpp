@@ -1,4 +1,6 @@
-// Layer and batch normalisation: forward and gradient side by side.
+// Layer, RMS and batch normalisation: forward and gradient side by side.
+#include <limits>
+
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -10,16 +12,18 @@ namespace {
 
 // The gradients in public operations, for second derivatives. With z = (x - mean) / deviation, both statistics over
 // `dims`, and g = grad weight: dx = (g - mean(g) - z mean(g z)) / deviation. The parameters broadcast from `shape`.
+// RMS normalisation is not centered: it has 0 instead of mean and mean(g).
 Gradients norm_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const Shape& dims,
-                         const Shape& shape, double eps, const Needs& needs) {
-  const Tensor centered = sub(x, mean(x, dims, true));
-  const Tensor by_deviation = rsqrt(add(mean(mul(centered, centered), dims, true), eps));
-  const Tensor z = mul(centered, by_deviation);
+                         const Shape& shape, double eps, const Needs& needs, bool centered = true) {
+  const auto minus_mean = [&](const Tensor& t) { return centered ? sub(t, mean(t, dims, true)) : t; };
+  const Tensor deviations = minus_mean(x);
+  const Tensor by_deviation = rsqrt(add(mean(mul(deviations, deviations), dims, true), eps));
+  const Tensor z = mul(deviations, by_deviation);
   Tensor by_x;
   if (needs[0]) {
     const Tensor g = weight.defined() ? mul(grad, weight) : grad;
     const Tensor along_z = mul(z, mean(mul(g, z), dims, true));
-    by_x = mul(by_deviation, sub(sub(g, mean(g, dims, true)), along_z));
+    by_x = mul(by_deviation, sub(minus_mean(g), along_z));
   }
   return {by_x, needs[1] ? sum_to(mul(grad, z), shape) : Tensor(), needs[2] ? sum_to(grad, shape) : Tensor()};
 }
@@ -38,19 +42,32 @@ Shape last(int count) {
   return dims;
 }
 
+// layer_norm, or rms_norm, which is not centered.
+Tensor normalize_rows(const char* op, const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
+                      double eps, bool centered) {
+  raw::Normalized normalized = raw::layer_norm(op, x, shape, weight, bias, eps, centered);
+  return record(op, std::move(normalized.out), {x, weight, bias},
+                [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, shape, eps,
+                 centered](const Tensor& grad, const Needs& needs) {
+                  if (autograd::grad_mode())
+                    return norm_gradients(grad, *x, *w, last(shape.dim()), shape, eps, needs, centered);
+                  const Tensor by_weight = place_for(needs, 1, shape, grad), by_bias = place_for(needs, 2, shape, grad);
+                  raw::layer_norm_backward_affine(grad, *x, statistics, by_weight, by_bias);
+                  return Gradients{needs[0] ? raw::layer_norm_backward(grad, *x, *w, statistics, centered) : Tensor(),
+                                   by_weight, by_bias};
+                });
+}
+
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps) {
-  raw::Normalized normalized = raw::layer_norm(x, shape, weight, bias, eps);
-  return record(
-      "layer_norm", std::move(normalized.out), {x, weight, bias},
-      [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, shape, eps](
-          const Tensor& grad, const Needs& needs) {
-        if (autograd::grad_mode()) return norm_gradients(grad, *x, *w, last(shape.dim()), shape, eps, needs);
-        const Tensor by_weight = place_for(needs, 1, shape, grad), by_bias = place_for(needs, 2, shape, grad);
-        raw::layer_norm_backward_affine(grad, *x, statistics, by_weight, by_bias);
-        return Gradients{needs[0] ? raw::layer_norm_backward(grad, *x, *w, statistics) : Tensor(), by_weight, by_bias};
-      });
+  return normalize_rows("layer_norm", x, shape, weight, bias, eps, /*centered=*/true);
+}
+
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, std::optional<double> eps) {
+  const double epsilon =
+      x.dtype() == kFloat64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  return normalize_rows("rms_norm", x, shape, weight, {}, eps.value_or(epsilon), /*centered=*/false);
 }
 
 namespace {

@@ -68,14 +68,14 @@ Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options)
 
 Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, bias); }
 
-Module& Sequential::operator[](std::int64_t index) const {
-  LOCKSTEP_CHECK(index >= 0 && index < size(), "Sequential: index {} is outside [0, {})", index, size());
+Module& Container::operator[](std::int64_t index) const {
+  LOCKSTEP_CHECK(index >= 0 && index < size(), "{}: index {} is outside [0, {})", type_name(), index, size());
   return *owned_children()[static_cast<std::size_t>(index)];
 }
 
 Tensor Sequential::forward(const Tensor& x) const {
   Tensor y = x;
-  for (const auto& module : owned_children()) y = (*module)(y);
+  for (const Module& module : *this) y = module(y);
   return y;
 }
 
@@ -95,6 +95,14 @@ LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
+
+RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& options)
+    : weight(add_parameter("weight", options.elementwise_affine ? raw::full(shape, 1.0) : Tensor())), shape_(shape),
+      eps_(options.eps) {
+  LOCKSTEP_CHECK(!shape.empty(), "RMSNorm: the shape to normalise over is empty");
+}
+
+Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, shape_, weight, eps_); }
 
 Embedding::Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options)
     : weight(add_parameter("weight", raw::normal({n, dim}, random::Stream::kInit))), padding_idx_(options.padding_idx) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/nn/module.h"
 
@@ -29,28 +30,58 @@ class Linear : public Module {
   Parameter& bias;    ///< (out); an undefined tensor if `.bias` is false
 };
 
-/// Runs its modules one after another. Their names are "0", "1", ...
-class Sequential : public Module {
+/// Modules in order, with the names "0", "1", ...: the base of Sequential and ModuleList.
+class Container : public Module {
  public:
-  Sequential() = default;
+  /// For loops over the modules: `for (nn::Module& block : blocks)`.
+  class Iterator {
+   public:
+    explicit Iterator(std::vector<std::unique_ptr<Module>>::const_iterator at) : at_(at) {}
+    /// What a range-for needs.
+    Module& operator*() const { return **at_; }
+    Iterator& operator++() { return ++at_, *this; }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    std::vector<std::unique_ptr<Module>>::const_iterator at_;
+  };
+
+  Container() = default;
   template <class... Modules>
   requires(sizeof...(Modules) > 0 &&
-           (std::derived_from<Modules, Module> && ...)) explicit Sequential(Modules&&... modules) {
+           (std::derived_from<Modules, Module> && ...)) explicit Container(Modules&&... modules) {
     (push_back(std::forward<Modules>(modules)), ...);
   }
-  Sequential(Sequential&&) noexcept = default;
-  Sequential& operator=(Sequential&&) noexcept = default;
 
-  /// Appends a module and returns it.
+  /// Appends a module and returns it: `blocks.push_back(Block(width, heads));`
   template <std::derived_from<Module> M>
   M& push_back(M&& module) {
     return add(std::to_string(size()), std::move(module));
+  }
+  /// Appends an existing module and returns it. Throws InvalidArgument if it is null.
+  template <std::derived_from<Module> M>
+  M& push_back(std::unique_ptr<M> module) {
+    return static_cast<M&>(add_child(std::to_string(size()), std::move(module)));
   }
   /// The number of modules.
   std::int64_t size() const { return static_cast<std::int64_t>(owned_children().size()); }
   /// Module `index`. Throws InvalidArgument outside [0, size()).
   Module& operator[](std::int64_t index) const;
+  Iterator begin() const { return Iterator(owned_children().begin()); }  ///< first module
+  Iterator end() const { return Iterator(owned_children().end()); }      ///< past the last module
+};
+
+/// Runs its modules one after another.
+class Sequential : public Container {
+ public:
+  using Container::Container;
   Tensor forward(const Tensor& x) const override;
+};
+
+/// A list of modules that the module above runs in its own way. It has no forward.
+class ModuleList : public Container {
+ public:
+  using Container::Container;
 };
 
 /// Returns its input.
@@ -107,6 +138,27 @@ class LayerNorm : public Module {
  private:
   Shape shape_;
   double eps_;
+};
+
+struct RMSNormOptions {
+  std::optional<double> eps = std::nullopt;  ///< added to the mean square; by default the epsilon of x's dtype
+  bool elementwise_affine = true;            ///< has a weight
+};
+
+/// y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last dimensions, whose sizes are `shape`. weight starts as
+/// 1 and has that shape. (Zhang and Sennrich, 2019)
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(const Shape& shape, const RMSNormOptions& options = {});
+  explicit RMSNorm(std::initializer_list<std::int64_t> shape, const RMSNormOptions& options = {})
+      : RMSNorm(Shape(shape), options) {}
+  Tensor forward(const Tensor& x) const override;
+
+  Parameter& weight;  ///< starts as 1; an undefined tensor if `.elementwise_affine` is false
+
+ private:
+  Shape shape_;
+  std::optional<double> eps_;
 };
 
 struct EmbeddingOptions {

@@ -1,14 +1,14 @@
-// Layer normalisation: checks and allocation around the kernels of tensor/cpu/kernels_rows.cpp.
+// Layer and RMS normalisation: checks and allocation around the kernels of tensor/cpu/kernels_rows.cpp.
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::raw {
 
 namespace {
 
-void require_parameter(const char* name, const Tensor& parameter, const Shape& shape, const Tensor& x) {
+void require_parameter(const char* op, const char* name, const Tensor& parameter, const Shape& shape, const Tensor& x) {
   LOCKSTEP_CHECK(parameter.shape() == shape && parameter.dtype() == x.dtype() && parameter.device() == x.device(),
-                 "layer_norm: {} is {}, expected {} with the dtype and device of x, which is {}", name,
-                 describe(parameter), shape.to_string(), describe(x));
+                 "{}: {} is {}, expected {} with the dtype and device of x, which is {}", op, name, describe(parameter),
+                 shape.to_string(), describe(x));
 }
 
 // x as (outer, n); the statistics are (2, outer).
@@ -19,33 +19,35 @@ Rows normalized_rows(const Tensor& x, const Tensor& statistics) {
 
 }  // namespace
 
-Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps) {
-  require_float("layer_norm", x);
-  LOCKSTEP_CHECK(!shape.empty(), "layer_norm: the shape to normalise over is empty");
+Normalized layer_norm(const char* op, const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
+                      double eps, bool centered) {
+  require_float(op, x);
+  LOCKSTEP_CHECK(!shape.empty(), "{}: the shape to normalise over is empty", op);
   const int dims = shape.dim();
   bool fits = x.dim() >= dims;
   for (int i = 1; fits && i <= dims; ++i) fits = x.size(-i) == shape[static_cast<std::size_t>(dims - i)];
-  LOCKSTEP_CHECK(fits, "layer_norm: x is {}, its last sizes should be {}", describe(x), shape.to_string());
-  if (weight.defined()) require_parameter("weight", weight, shape, x);
-  if (bias.defined()) require_parameter("bias", bias, shape, x);
+  LOCKSTEP_CHECK(fits, "{}: x is {}, its last sizes should be {}", op, describe(x), shape.to_string());
+  if (weight.defined()) require_parameter(op, "weight", weight, shape, x);
+  if (bias.defined()) require_parameter(op, "bias", bias, shape, x);
   const Dense input(x), w(weight), b(bias);
   const std::int64_t n = shape.numel(), outer = n > 0 ? x.numel() / n : 0;
   Normalized result{.out = empty_like(x), .statistics = empty({2, outer}, x.options())};
   if (outer > 0)
     kernels(x.device())
         .layer_norm(input.data(), w.data(), b.data(), result.out.raw_data(), result.statistics.raw_data(),
-                    {.outer = outer, .n = n}, x.dtype(), eps);
+                    {.outer = outer, .n = n}, x.dtype(), eps, centered);
   return result;
 }
 
-Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics) {
+Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
+                           bool centered) {
   require_same("layer_norm", grad, x);
   const Dense g(grad), input(x), w(weight);
   Tensor out = empty_like(x);
   if (out.numel() > 0)
     kernels(x.device())
         .layer_norm_backward(g.data(), input.data(), w.data(), statistics.raw_data(), out.raw_data(),
-                             normalized_rows(x, statistics), x.dtype());
+                             normalized_rows(x, statistics), x.dtype(), centered);
   return out;
 }
 

@@ -111,12 +111,15 @@ bool equal(const Tensor& a, const Tensor& b);
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan);
 
 // --- layer normalisation (layer_norm.cpp): over the last dimensions `shape`; weight, bias: `shape` or undefined -------
+// RMS normalisation is not centered: its mean is 0. Errors name `op`.
 struct Normalized {
   Tensor out;
   Tensor statistics;  // (2, rows): mean and 1 / sqrt(variance + eps) of each row
 };
-Normalized layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias, double eps);
-Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics);
+Normalized layer_norm(const char* op, const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
+                      double eps, bool centered);
+Tensor layer_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& statistics,
+                           bool centered);
 // Writes the gradients of the parameters that are defined.
 void layer_norm_backward_affine(const Tensor& grad, const Tensor& x, const Tensor& statistics,
                                 const Tensor& grad_weight, const Tensor& grad_bias);

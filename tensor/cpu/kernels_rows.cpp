@@ -1,4 +1,4 @@
-// Operations along one dimension of (outer, n, inner): softmax, layer normalisation and their gradients,
+// Operations along one dimension of (outer, n, inner): softmax, layer and RMS normalisation and their gradients,
 // cumulative sums, sorting.
 #include "lockstep/tensor/level_internal.h"
 
@@ -152,12 +152,12 @@ void softmax_backward(const void* grad, const void* y, void* out, const Rows& ro
 
 namespace {
 
-// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps).
+// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps). If not centered, the mean is 0.
 template <class T>
-void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, T* mean, T* factor, std::int64_t n,
-                    double eps) {
+void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, T* mean, T* factor, std::int64_t n, double eps,
+                    bool centered) {
   const auto count = static_cast<double>(n);
-  const T m = static_cast<T>(sum_packets(x, n, [](const Packet<T>& v) { return v; }) / count);
+  const T m = centered ? static_cast<T>(sum_packets(x, n, [](const Packet<T>& v) { return v; }) / count) : T(0);
   const auto square = [m](const Packet<T>& v) { return Packet<T>((v - m) * (v - m)); };
   const T f = static_cast<T>(1 / std::sqrt(sum_packets(x, n, square) / count + eps));
   *mean = m;
@@ -171,9 +171,10 @@ void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, T* mean,
   }
 }
 
-// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor.
+// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor, without mean(gw) if not centered.
 template <class T>
-void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T factor, T* out, std::int64_t n) {
+void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T factor, T* out, std::int64_t n,
+                             bool centered) {
   constexpr int kSize = kPacketSize<T>;
   double total = 0, total_z = 0;
   for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
@@ -188,7 +189,7 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
     total += static_cast<double>(add_lanes<T>(sums));
     total_z += static_cast<double>(add_lanes<T>(sums_z));
   }
-  const T shift = static_cast<T>(total / static_cast<double>(n)),
+  const T shift = centered ? static_cast<T>(total / static_cast<double>(n)) : T(0),
           slope = static_cast<T>(total_z / static_cast<double>(n));
   const auto gradient = [=](T gw, T v) { return ((gw - shift) - (v - mean) * factor * slope) * factor; };
   if (weight) {
@@ -230,23 +231,23 @@ void layer_norm_columns(const T* g, const T* x, const T* mean, const T* factor, 
 }  // namespace
 
 void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
-                DType dtype, double eps) {
+                DType dtype, double eps, bool centered) {
   for_float(dtype, [&]<class T>(T) {
     T* mean = as<T>(statistics);
     for_units(rows.outer, rows.n, [&](std::int64_t o) {
       layer_norm_row(as<T>(x) + o * rows.n, as<T>(weight), as<T>(bias), as<T>(out) + o * rows.n, mean + o,
-                     mean + rows.outer + o, rows.n, eps);
+                     mean + rows.outer + o, rows.n, eps, centered);
     });
   });
 }
 
 void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
-                         const Rows& rows, DType dtype) {
+                         const Rows& rows, DType dtype, bool centered) {
   for_float(dtype, [&]<class T>(T) {
     const T* mean = as<T>(statistics);
     for_units(rows.outer, rows.n, [&](std::int64_t o) {
       layer_norm_backward_row(as<T>(grad) + o * rows.n, as<T>(x) + o * rows.n, as<T>(weight), mean[o],
-                              mean[rows.outer + o], as<T>(out) + o * rows.n, rows.n);
+                              mean[rows.outer + o], as<T>(out) + o * rows.n, rows.n, centered);
     });
   });
 }

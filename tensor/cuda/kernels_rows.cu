@@ -158,18 +158,19 @@ struct SoftmaxBackwardColumn {
   }
 };
 
-// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps).
+// out = (x - mean) factor weight + bias, where factor is 1 / sqrt(variance + eps). If not centered, the mean is 0.
 template <class T>
 struct LayerNormRow {
   const T *in, *weight, *bias;
   T *out, *means, *factors;
   std::int64_t n;
   double eps;
+  bool centered;
   DEVICE_ONLY void operator()(const Block& block) const {
     const T* x = in + block.index() * n;
     T* y = out + block.index() * n;
     const auto count = static_cast<T>(n);
-    const T mean = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return x[i]; }) / count;
+    const T mean = centered ? over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return x[i]; }) / count : T(0);
     const T variance =
         over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / count;
     const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
@@ -191,10 +192,11 @@ struct LayerNormRegisterRow {
   T *out, *means, *factors;
   std::int64_t n;
   double eps;
+  bool centered;
   DEVICE_ONLY void operator()(const Block& block) const {
     RegisterRow<T> row(block, in + block.index() * n, n);
     const auto count = static_cast<T>(n);
-    const T mean = row.reduce(T(0), Add{}, [](T value) { return value; }) / count;
+    const T mean = centered ? row.reduce(T(0), Add{}, [](T value) { return value; }) / count : T(0);
     row.update([&](T value) { return value - mean; });
     const T variance = row.reduce(T(0), Add{}, [](T value) { return value * value; }) / count;
     const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
@@ -210,18 +212,19 @@ struct LayerNormRegisterRow {
   }
 };
 
-// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor.
+// With z = (x - mean) factor and gw = g weight: (gw - mean(gw) - z mean(gw z)) factor, without mean(gw) if not centered.
 template <class T>
 struct LayerNormBackwardRow {
   const T *grad, *in, *weight, *means, *factors;
   T* out;
   std::int64_t n;
+  bool centered;
   DEVICE_ONLY void operator()(const Block& block) const {
     const T *g = grad + block.index() * n, *x = in + block.index() * n;
     const T mean = means[block.index()], factor = factors[block.index()], count = static_cast<T>(n);
     const auto weighted = [&](std::int64_t i) { return weight ? g[i] * weight[i] : g[i]; };
     const auto normal = [&](std::int64_t i) { return (x[i] - mean) * factor; };
-    const T shift = over_row(block, n, T(0), Add{}, weighted) / count;
+    const T shift = centered ? over_row(block, n, T(0), Add{}, weighted) / count : T(0);
     const T slope = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return weighted(i) * normal(i); }) / count;
     each_of_row(block, n, [&](std::int64_t i) {
       out[block.index() * n + i] = ((weighted(i) - shift) - normal(i) * slope) * factor;
@@ -302,7 +305,7 @@ void softmax_backward(const void* grad, const void* y, void* out, const Rows& ro
 }
 
 void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
-                DType dtype, double eps) {
+                DType dtype, double eps, bool centered) {
   for_float(dtype, [&]<class T>(T) {
     T* means = static_cast<T*>(statistics);
     const auto run = [&]<class Row>(Row row) {
@@ -313,7 +316,8 @@ void layer_norm(const void* x, const void* weight, const void* bias, void* out, 
              means,
              means + rows.outer,
              rows.n,
-             eps};
+             eps,
+             centered};
       launch_blocks("layer_norm", rows.outer, row);
     };
     RegisterRow<T>::takes(rows.n) ? run(LayerNormRegisterRow<T>{}) : run(LayerNormRow<T>{});
@@ -321,13 +325,13 @@ void layer_norm(const void* x, const void* weight, const void* bias, void* out, 
 }
 
 void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
-                         const Rows& rows, DType dtype) {
+                         const Rows& rows, DType dtype, bool centered) {
   for_float(dtype, [&]<class T>(T) {
     const T* means = static_cast<const T*>(statistics);
     launch_blocks(
         "layer_norm backward", rows.outer,
         LayerNormBackwardRow<T>{static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
-                                means, means + rows.outer, static_cast<T*>(out), rows.n});
+                                means, means + rows.outer, static_cast<T*>(out), rows.n, centered});
   });
 }
 

@@ -127,6 +127,17 @@ void check_layer_norm() {
         });
 }
 
+void check_rms_norm() {
+  for (const Shape& x : {Shape{5}, Shape{3, 5}, Shape{2, 2, 5}}) {
+    check("rms_norm", {x, {5}}, [](const Inputs& in) { return curved(ls::rms_norm(in[0], 5, in[1])); });
+    check("rms_norm", {x}, [](const Inputs& in) { return curved(ls::rms_norm(in[0], 5, {}, 0.1)); });
+  }
+  check("rms_norm", {{2, 3, 4}, {2, 3}},  // strided operands
+        [](const Inputs& in) {
+          return curved(ls::rms_norm(in[0].transpose(0, 2), {3, 2}, in[1].t()));
+        });
+}
+
 void check_products() {
   const std::vector<std::pair<Shape, Shape>> pairs = {{{3}, {3}},
                                                       {{3}, {3, 2}},
@@ -217,6 +228,11 @@ void check_pictures() {
 }
 
 void check_indexing() {
+  for (const bool interleaved : {true, false}) {
+    check("rotary_embedding", {{2, 3, 4}}, [=](const Inputs& in) {
+      return curved(ls::rotary_embedding(in[0], {.base = 10, .first = 2, .interleaved = interleaved}));
+    });
+  }
   for (const std::int64_t diagonal : {-1, 0, 1}) {
     check("tril", {{2, 3, 4}}, [=](const Inputs& in) { return curved(ls::tril(in[0], diagonal)); });
     check("triu", {{3, 2}}, [=](const Inputs& in) { return curved(ls::triu(in[0], diagonal)); });
@@ -296,7 +312,7 @@ TEST_CASE(
   check_reductions();
 }
 TEST_CASE("layer normalisation with and without its parameters has correct first and second derivatives") {
-  check_layer_norm();
+  check_layer_norm(), check_rms_norm();
 }
 TEST_CASE("products of every combination of shapes have correct first and second derivatives") { check_products(); }
 TEST_CASE("convolution, pooling and batch normalisation have correct first and second derivatives") {
@@ -412,8 +428,8 @@ TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
 }
 
 TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
-  check_binaries(), check_reductions(), check_layer_norm(), check_products(), check_attention(), check_pictures(),
-      check_indexing();
+  check_binaries(), check_reductions(), check_layer_norm(), check_rms_norm(), check_products(), check_attention(),
+      check_pictures(), check_indexing();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
 #include "lockstep/tensor/pointwise.def"

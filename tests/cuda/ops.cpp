@@ -184,6 +184,9 @@ TEST_CASE("operations along a dimension") {
       check(
           "layer_norm", {x, values({n}, 0.5, 2, dtype, 3), values({n}, -1, 1, dtype, 4)},
           [&](const Inputs& in) { return ls::layer_norm(in[0], {n}, in[1], in[2]); }, Tolerance{1e-4, 1e-4});
+      check(
+          "rms_norm", {x, values({n}, 0.5, 2, dtype, 3)},
+          [&](const Inputs& in) { return ls::rms_norm(in[0], {n}, in[1]); }, Tolerance{1e-4, 1e-4});
     }
   }
   {

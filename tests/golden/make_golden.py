@@ -14,6 +14,7 @@ import warnings
 import torch
 
 import golden_attention
+import golden_gpt
 import golden_images
 import golden_nn
 import golden_ops
@@ -32,7 +33,7 @@ def main():
     themes = {"layers": golden_nn.layers, "images": golden_images.images, "losses": golden_nn.losses,
               "optim": golden_optim.optim, "training": golden_optim.training, "ops": golden_ops.ops,
               "samplers": golden_samplers.samplers, "options": golden_options.options,
-              "attention": golden_attention.attention}
+              "attention": golden_attention.attention, "gpt": golden_gpt.gpt}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)
