@@ -75,6 +75,9 @@ Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& optio
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
   return create("randperm", options, [&] { return raw::randperm(n, options); });
 }
+Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement) {
+  return raw::multinomial(weights, num_samples, replacement);
+}
 
 namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options) {

@@ -43,6 +43,10 @@ Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& optio
 template <std::integral I>
 Tensor randint(std::int64_t high, I size) = delete;
 Tensor randperm(std::int64_t n, const TensorOptions& options = {});  ///< a permutation of 0..n-1, i64
+/// Draws classes in proportion to their weights, which need not add up to 1: (classes) -> (num_samples), or
+/// (rows, classes) -> (rows, num_samples), i64. Without replacement a row's samples differ. Throws InvalidArgument if a
+/// weight is negative or not finite, or if fewer classes than needed have a positive one.
+Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement = false);
 
 namespace detail {
 Tensor from_values(const void* values, const Shape& shape, DType dtype, const TensorOptions& options);

@@ -1,6 +1,10 @@
 #include "lockstep/tensor/random.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -156,39 +160,120 @@ Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& option
   return dropout_mask(shape, keep, options, reserve_dropout(shape.numel(), options.device.value_or(Device())));
 }
 
+namespace {
+
+// `count` numbers of 64 random bits each.
+std::vector<std::uint64_t> random_words(std::int64_t count, random::Stream stream) {
+  const auto size = static_cast<std::size_t>(count);
+  std::vector<std::uint32_t> halves(2 * size);
+  std::vector<std::uint64_t> words(size);
+  if (count > 0) kernels({}).random_bits(halves.data(), 2 * count, random::reserve(stream, (2 * size + 3) / 4));
+  for (std::size_t i = 0; i < size; ++i) words[i] = std::uint64_t{halves[2 * i]} << 32 | halves[2 * i + 1];
+  return words;
+}
+
+}  // namespace
+
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
   LOCKSTEP_CHECK(low < high, "randint: no integer in [{}, {})", low, high);
   // 64 bits per element; high * (range / 2^64) is uniform to one part in 2^64 / range.
   Tensor values = empty(shape, {.dtype = kInt64});
-  const std::int64_t count = values.numel();
-  Tensor bits = empty({count * 2}, {.dtype = kInt32});
-  const auto blocks = static_cast<std::uint64_t>((count * 2 + 3) / 4);
-  auto* words = static_cast<std::uint32_t*>(bits.raw_data());
-  if (count > 0) kernels({}).random_bits(words, count * 2, random::reserve(random::Stream::kUser, blocks));
   const auto range = static_cast<Wide>(static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint64_t word = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
-    values.data<std::int64_t>()[i] =
+  auto* value = static_cast<std::int64_t*>(values.raw_data());
+  for (const std::uint64_t word : random_words(values.numel(), random::Stream::kUser))
+    *value++ =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
-  }
   return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
 }
 
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
   LOCKSTEP_CHECK(n >= 0, "randperm: n is {}", n);
   Tensor values = arange(0, n, 1);
-  Tensor bits = empty({n * 2}, {.dtype = kInt32});
-  auto* words = static_cast<std::uint32_t*>(bits.raw_data());
-  if (n > 0)
-    kernels({}).random_bits(words, n * 2,
-                            random::reserve(random::Stream::kPermutation, static_cast<std::uint64_t>((n * 2 + 3) / 4)));
+  const std::vector<std::uint64_t> words = random_words(n, random::Stream::kPermutation);
   auto* permutation = values.data<std::int64_t>();
   for (std::int64_t i = 0; i + 1 < n; ++i) {  // Fisher-Yates
-    const std::uint64_t word = std::uint64_t{words[2 * i]} << 32 | words[2 * i + 1];
     const auto left = static_cast<Wide>(n - i);
-    std::swap(permutation[i], permutation[i + static_cast<std::int64_t>(left * word >> 64)]);
+    std::swap(permutation[i],
+              permutation[i + static_cast<std::int64_t>(left * words[static_cast<std::size_t>(i)] >> 64)]);
   }
   return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
+}
+
+namespace {
+
+// Uniform in (0, 1), both ends excluded.
+double unit(std::uint64_t word) { return (static_cast<double>(word >> 12) + 0.5) * 0x1p-52; }
+
+// Draws from the cumulative weights: the first class whose sum exceeds a uniform part of the total.
+void draw_with_replacement(std::span<const double> weights, double total, std::span<const std::uint64_t> words,
+                           std::int64_t* out) {
+  std::vector<double> sums(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+  for (const std::uint64_t word : words) {
+    const double part = std::min(unit(word) * total, std::nextafter(total, 0.0));
+    *out++ = std::ranges::upper_bound(sums, part) - sums.begin();
+  }
+}
+
+// Draws one class after another, without those that were drawn before. Equal in distribution: the classes in the order
+// of Exponential(1) / weight (Efraimidis and Spirakis, 2006).
+void draw_without_replacement(std::span<const double> weights, double total, std::span<const std::uint64_t> words,
+                              std::span<std::int64_t> out) {
+  std::vector<std::pair<double, std::int64_t>> keys;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0)
+      keys.emplace_back(-std::log(unit(words[i])) / (weights[i] / total), static_cast<std::int64_t>(i));
+  }
+  std::ranges::partial_sort(keys, keys.begin() + std::ssize(out));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = keys[i].second;
+}
+
+// The sum of the weights of row `row`. Throws unless `samples` classes can be drawn from them.
+double checked_total(std::span<const double> weights, std::int64_t row, std::int64_t samples, bool replacement) {
+  double total = 0;
+  std::int64_t positive = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    LOCKSTEP_CHECK(weights[i] >= 0 && weights[i] <= std::numeric_limits<double>::max(),
+                   "multinomial: the weight of class {} in row {} is {}, expected a finite number of at least 0", i,
+                   row, weights[i]);
+    total += weights[i];
+    positive += weights[i] > 0;
+  }
+  LOCKSTEP_CHECK(total > 0 && total <= std::numeric_limits<double>::max(),
+                 "multinomial: the weights of row {} add up to {}, expected a positive, finite number", row, total);
+  LOCKSTEP_CHECK(replacement || samples <= positive,
+                 "multinomial: {} samples without replacement from row {}, which has {} classes of positive weight; "
+                 "request fewer, or pass replacement = true",
+                 samples, row, positive);
+  return total;
+}
+
+}  // namespace
+
+Tensor multinomial(const Tensor& weights, std::int64_t samples, bool replacement) {
+  LOCKSTEP_CHECK((weights.dim() == 1 || weights.dim() == 2) && weights.is_floating_point(),
+                 "multinomial: the weights are {}, expected floating point and (classes) or (rows, classes)",
+                 describe(weights));
+  LOCKSTEP_CHECK(samples >= 1, "multinomial: {} samples were requested, expected at least 1", samples);
+  const Tensor host = contiguous(to(to(weights, Device()), kFloat64));
+  const auto classes = static_cast<std::size_t>(weights.size(-1)), count = static_cast<std::size_t>(samples);
+  const std::int64_t rows = weights.dim() == 2 ? weights.size(0) : 1;
+  Shape shape = weights.shape();
+  shape[shape.size() - 1] = samples;
+  Tensor out = empty(shape, {.dtype = kInt64});
+  auto* drawn = static_cast<std::int64_t*>(out.raw_data());
+  for (std::int64_t row = 0; row < rows; ++row, drawn += count) {
+    const std::span<const double> row_weights(
+        static_cast<const double*>(host.raw_data()) + static_cast<std::size_t>(row) * classes, classes);
+    const double total = checked_total(row_weights, row, samples, replacement);
+    const std::vector<std::uint64_t> words =
+        random_words(replacement ? samples : weights.size(-1), random::Stream::kUser);
+    if (replacement)
+      draw_with_replacement(row_weights, total, words, drawn);
+    else
+      draw_without_replacement(row_weights, total, words, {drawn, count});
+  }
+  return to(out, weights.device());
 }
 
 }  // namespace raw
