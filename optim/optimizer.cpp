@@ -82,6 +82,12 @@ double Optimizer::lr(std::size_t group) const {
   return groups_[group].options[0];
 }
 
+double Optimizer::initial_lr(std::size_t group) {
+  double& initial = groups_[group].initial_lr;
+  if (initial < 0) initial = lr(group);
+  return initial;
+}
+
 void Optimizer::set_lr(std::size_t group, double lr) {
   check_group(group);
   detail::require_option("set_lr", "lr", lr);
@@ -114,7 +120,7 @@ StateDict Optimizer::state_dict() const {
   }
   std::size_t first = 0;
   for (std::size_t group = 0; group < group_count(); ++group) {
-    const auto& [values, size] = groups_[group];
+    const auto& [values, size, initial_lr] = groups_[group];
     for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
       count = list_size(i);
       const auto first_value = values.begin() + static_cast<std::ptrdiff_t>(i);
@@ -134,7 +140,7 @@ std::vector<Optimizer::Group> Optimizer::read_groups(const StateReader& reader) 
   std::vector<Group> groups = groups_;
   std::size_t first = 0;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    auto& [values, size] = groups[group];
+    auto& [values, size, initial_lr] = groups[group];
     for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
       count = list_size(i);
       const std::string key = option_key(group, layout_.options[i]);

@@ -105,8 +105,13 @@ class Optimizer {
  private:
   struct Group {
     std::vector<double> options;
-    std::size_t size;  // number of parameters
+    std::size_t size;        // number of parameters
+    double initial_lr = -1;  // the rate when the first scheduler was constructed; -1: there was none
   };
+
+  friend class Scheduler;
+  // The base rate of a group for schedulers, of which the first may already have changed the rate.
+  double initial_lr(std::size_t group);
 
   // Throws InvalidArgument for options of a group that are out of range.
   virtual void check_options(std::span<const double> options) const = 0;

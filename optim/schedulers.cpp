@@ -1,5 +1,6 @@
 #include "lockstep/optim/schedulers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -10,7 +11,7 @@
 namespace lockstep::optim {
 
 Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(optimizer) {
-  for (std::size_t group = 0; group < optimizer.group_count(); ++group) base_.push_back(optimizer.lr(group));
+  for (std::size_t group = 0; group < optimizer.group_count(); ++group) base_.push_back(optimizer.initial_lr(group));
 }
 
 std::vector<double> Scheduler::rates(const char* op, const std::vector<double>& base, std::int64_t t) const {
@@ -84,6 +85,27 @@ LinearWarmup::LinearWarmup(Optimizer& optimizer, const LinearWarmupOptions& opti
 
 double LinearWarmup::rate(double base, std::int64_t t) const {
   return t + 1 >= options_.steps ? base : base * static_cast<double>(t + 1) / static_cast<double>(options_.steps);
+}
+
+SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Scheduler*> schedulers,
+                           std::vector<std::int64_t> milestones)
+    : Scheduler(optimizer), schedulers_(std::move(schedulers)), milestones_(std::move(milestones)) {
+  LOCKSTEP_CHECK(schedulers_.size() == milestones_.size() + 1,
+                 "SequentialLR: {} schedulers and {} milestones, expected one milestone fewer than schedulers",
+                 schedulers_.size(), milestones_.size());
+  for (std::size_t i = 0; i < schedulers_.size(); ++i)
+    LOCKSTEP_CHECK(schedulers_[i] && &schedulers_[i]->optimizer_ == &optimizer,
+                   "SequentialLR: scheduler {} is null or of another optimizer; construct it with this optimizer", i);
+  for (std::size_t i = 0; i < milestones_.size(); ++i)
+    LOCKSTEP_CHECK(milestones_[i] > (i == 0 ? 0 : milestones_[i - 1]),
+                   "SequentialLR: milestone {} is {}, expected increasing numbers of at least 1", i, milestones_[i]);
+  apply();
+}
+
+double SequentialLR::rate(double base, std::int64_t t) const {
+  const auto passed = std::ranges::upper_bound(milestones_, t) - milestones_.begin();
+  const auto i = static_cast<std::size_t>(passed);
+  return schedulers_[i]->rate(base, i == 0 ? t : t - milestones_[i - 1]);
 }
 
 }  // namespace lockstep::optim

@@ -13,7 +13,8 @@
 namespace lockstep::optim {
 
 /// Sets the learning rate of every group of an optimizer: at construction to the rate of t = 0, then at each step().
-/// The optimizer must outlive the scheduler. A rate set with set_lr holds until the next step().
+/// The base rate of a group is its rate at the construction of the optimizer's first scheduler. The optimizer must
+/// outlive the scheduler. A rate set with set_lr holds until the next step().
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -41,13 +42,14 @@ class Scheduler {
   void apply();  ///< sets the rates of t = 0; called last in derived constructors, because it calls rate()
 
  private:
+  friend class SequentialLR;
   virtual double rate(double base, std::int64_t t) const = 0;
   // The rates of all groups at step t. Throws InvalidArgument, naming `op`, for a rate that is negative or not finite.
   std::vector<double> rates(const char* op, const std::vector<double>& base, std::int64_t t) const;
   void set_rates(const std::vector<double>& rates);
 
   Optimizer& optimizer_;
-  std::vector<double> base_;  // each group's rate at construction
+  std::vector<double> base_;  // of each group
   std::int64_t t_ = 0;
 };
 
@@ -95,6 +97,24 @@ class LinearWarmup : public Scheduler {
  private:
   double rate(double base, std::int64_t t) const override;
   LinearWarmupOptions options_;
+};
+
+/// One scheduler after another: scheduler i + 1 has its step 0 at step milestones[i]. Warmup, then a cosine:
+///
+///     LinearWarmup warmup(optimizer, {.steps = 100});
+///     CosineAnnealingLR cosine(optimizer, {.t_max = 1900, .eta_min = 1e-4});
+///     SequentialLR schedule(optimizer, {&warmup, &cosine}, {100});
+///
+/// Step and save only this scheduler; it uses the others' formulas, and they must outlive it. Throws InvalidArgument for
+/// a scheduler of another optimizer, if the milestones do not increase from 1 on, or unless there is one fewer of them.
+class SequentialLR : public Scheduler {
+ public:
+  SequentialLR(Optimizer& optimizer, std::vector<const Scheduler*> schedulers, std::vector<std::int64_t> milestones);
+
+ private:
+  double rate(double base, std::int64_t t) const override;
+  std::vector<const Scheduler*> schedulers_;
+  std::vector<std::int64_t> milestones_;
 };
 
 }  // namespace lockstep::optim

@@ -1,0 +1,83 @@
+// SequentialLR: one schedule after another, compared with PyTorch, resumed, and refused.
+#include "tests/optim/support.h"
+
+using ls::optim::CosineAnnealingLR;
+using ls::optim::LinearWarmup;
+using ls::optim::SequentialLR;
+using ls::optim::SGD;
+using ls::optim::StepLR;
+
+namespace {
+
+// The schedule of the golden values.
+struct Schedule {
+  SGD optimizer{{parameter({0})}, {.lr = 0.1}};
+  LinearWarmup warmup{optimizer, {.steps = 4}};
+  CosineAnnealingLR cosine{optimizer, {.t_max = 12, .eta_min = 0.01}};
+  StepLR decay{optimizer, {.step_size = 3, .gamma = 0.5}};
+  SequentialLR all{optimizer, {&warmup, &cosine, &decay}, {4, 16}};
+};
+
+}  // namespace
+
+TEST_CASE("warmup, a cosine, then steps have PyTorch's rates") {
+  Schedule schedule;
+  const std::vector<double> expected = golden("gpt").at("sequential/lr").to_vector<double>();
+  REQUIRE(expected.size() == 26);
+  for (std::size_t t = 0; t < expected.size(); ++t) {
+    CAPTURE(t);
+    CHECK(schedule.optimizer.lr() == doctest::Approx(expected[t]).epsilon(1e-10));
+    CHECK(schedule.all.lr() == schedule.optimizer.lr());
+    schedule.all.step();
+  }
+}
+
+TEST_CASE("groups keep the ratio of their rates") {
+  SGD optimizer({{.params = {parameter({0})}, .lr = 1.0}, {.params = {parameter({0})}, .lr = 0.25}});
+  const LinearWarmup warmup(optimizer, {.steps = 2});
+  const CosineAnnealingLR cosine(optimizer, {.t_max = 10});
+  SequentialLR schedule(optimizer, {&warmup, &cosine}, {2});
+  for (int t = 0; t < 12; ++t, schedule.step())
+    CHECK(optimizer.lr(1) == doctest::Approx(optimizer.lr(0) / 4).epsilon(1e-14));
+}
+
+TEST_CASE("the base rate is that of before the first scheduler, and set_lr does not change it") {
+  SGD optimizer({parameter({0})}, {.lr = 0.5});
+  const LinearWarmup warmup(optimizer, {.steps = 5});
+  CHECK(optimizer.lr() == 0.1);
+  const CosineAnnealingLR cosine(optimizer, {.t_max = 10});
+  CHECK(optimizer.lr() == 0.5);
+  optimizer.set_lr(0.25);
+  CHECK(SequentialLR(optimizer, {&cosine}, {}).lr() == 0.5);
+}
+
+TEST_CASE("a schedule that was saved within the cosine continues there") {
+  Schedule a, b;
+  for (int t = 0; t < 9; ++t) a.all.step();
+  b.all.load_state_dict(a.all.state_dict());
+  for (int t = 0; t < 12; ++t) {
+    CHECK(b.optimizer.lr() == a.optimizer.lr());
+    a.all.step(), b.all.step();
+  }
+  CHECK(b.all.steps() == 21);
+}
+
+TEST_CASE("schedulers and milestones that do not fit are refused") {
+  Schedule s;
+  SGD other({parameter({0})});
+  const LinearWarmup foreign(other, {.steps = 2});
+  CHECK(error_of([&] {
+          SequentialLR(s.optimizer, {&s.warmup, &s.cosine}, {});
+        }) == "SequentialLR: 2 schedulers and 0 milestones, expected one milestone fewer than schedulers");
+  CHECK(contains(error_of([&] { SequentialLR(s.optimizer, {}, {}); }), "0 schedulers and 0 milestones"));
+  CHECK(contains(error_of([&] {
+                   SequentialLR(s.optimizer, {&s.warmup, &foreign}, {3});
+                 }),
+                 "scheduler 1 is null or of another optimizer"));
+  CHECK(contains(error_of([&] { SequentialLR(s.optimizer, {nullptr}, {}); }), "scheduler 0 is null"));
+  CHECK(contains(error_of([&] { SequentialLR(s.optimizer, {&s.warmup, &s.cosine}, {0}); }), "milestone 0 is 0"));
+  CHECK(contains(error_of([&] {
+                   SequentialLR(s.optimizer, {&s.warmup, &s.cosine, &s.decay}, {4, 4});
+                 }),
+                 "milestone 1 is 4, expected increasing numbers of at least 1"));
+}
