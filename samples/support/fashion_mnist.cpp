@@ -4,39 +4,12 @@
 #include <filesystem>
 #include <memory>
 
+#include "support/evaluate.h"
 #include "support/graph_step.h"
 
 namespace samples::fashion_mnist {
 
 namespace {
-
-// Puts `model` in eval mode while the object exists: batch normalisation then uses its running statistics.
-class Evaluating {
- public:
-  explicit Evaluating(ls::nn::Module& model) : model_(model) { model_.eval(); }
-  ~Evaluating() { model_.train(); }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-
- private:
-  ls::nn::Module& model_;
-};
-
-// The mean loss, and the fraction of images whose class has the highest score. The model is in eval mode meanwhile.
-Score evaluate(ls::nn::Module& model, const ls::nn::CrossEntropyLoss& criterion, ls::data::DataLoader<>& loader) {
-  const ls::NoGradGuard no_grad;
-  const Evaluating mode(model);
-  const ls::Device device = model.parameters()[0]->device();
-  double loss = 0, right = 0, rows = 0;
-  for (const auto& [x, labels] : loader) {
-    const ls::Tensor scores = model(x.to(device)), y = labels.to(device);
-    const auto batch = static_cast<double>(x.size(0));
-    loss += batch * criterion(scores, y).item<double>();
-    right += ls::sum((ls::argmax(scores, 1) == y).to(ls::kInt64)).item<double>();
-    rows += batch;
-  }
-  return {.loss = loss / rows, .accuracy = right / rows};
-}
 
 // Opens the images (28, 28), standardised, and the labels of part `name`, "train" or "t10k", in `folder`.
 std::shared_ptr<ls::data::IdxDataset> open(const std::string& folder, const std::string& name) {

@@ -158,8 +158,27 @@ void declare_modes(Flags& flags, Options& options) {
       ->check(command_line::range(0.001, 86400.0));
   flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
+  if (options.gpt) return;  // clips gradients by a norm that the host reads: no graph
   flags.add({"single"}, "--cuda-graph", options.cuda_graph,
             "on a cuda device, capture one step as a CUDA graph and replay it");
+}
+
+void declare_gpt(Flags& flags, GptOptions& gpt) {
+  const CLI::Range at_least_one(std::int64_t{1}, std::int64_t{1'000'000});
+  flags.group("Model");
+  flags.add("--layers", gpt.layers, "blocks of attention and perceptron")->check(at_least_one);
+  flags.add("--heads", gpt.heads, "heads of attention; divides --width")->check(at_least_one);
+  flags.add("--width", gpt.width, "numbers that represent a character")->check(at_least_one);
+  flags.add("--context", gpt.context, "characters that the model sees")->check(at_least_one);
+  flags.add("--dropout", gpt.dropout, "probability of dropout")->check(CLI::Range(0.0, 1.0));
+  flags.group("Generated text");
+  flags
+      .add("--generate", gpt.generate,
+           "characters to generate after training; with --resume yes without training again")
+      ->check(CLI::Range(0, 1'000'000'000));
+  flags.add("--temperature", gpt.temperature, "below 1: likelier characters; above 1: more surprising ones")
+      ->check(CLI::Range(1e-6, 1e6));
+  flags.add("--top-k", gpt.top_k, "draws among the k likeliest characters; 0: among all")->check(CLI::Range(0, 256));
 }
 
 void declare_training(Flags& flags, Options& options) {
@@ -216,6 +235,7 @@ void declare_teaching(Flags& flags, Options& options) {
 Options parse(int argc, char** argv, Options options) {
   CLI::App app(options.about, options.program);
   Flags flags(app);
+  if (options.gpt) declare_gpt(flags, *options.gpt);
   declare_modes(flags, options);
   declare_training(flags, options);
   declare_output(flags, options);

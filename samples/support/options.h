@@ -2,10 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace samples {
+
+// Options of char_gpt alone.
+struct GptOptions {
+  std::int64_t layers = 4, heads = 4, width = 128;
+  std::int64_t context = 64;  // characters that the model sees
+  double dropout = 0;
+  std::int64_t generate = 300;  // characters to generate after training
+  double temperature = 0.8;
+  std::int64_t top_k = 0;  // 0: no limit
+};
 
 // Options of a trainer. The initial values are the defaults.
 struct Options {
@@ -14,6 +25,8 @@ struct Options {
   std::string data = {};     // file or folder
   std::string data_flag = "--file";
   std::string data_help = {};
+
+  std::optional<GptOptions> gpt = {};  // without it, the command line has none of these options
 
   std::int64_t epochs = 20;
   std::int64_t batch = 32;

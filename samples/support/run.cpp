@@ -56,6 +56,9 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
 std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
+  if (const auto& gpt = options_.gpt)
+    text += fmt::format(" layers={} heads={} width={} context={} dropout={}", gpt->layers, gpt->heads, gpt->width,
+                        gpt->context, gpt->dropout);
   if (options_.mode != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
   if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
@@ -187,6 +190,9 @@ void Run::epoch_done(const Score& test) {
                                  epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs, mean_loss(),
                                  mean_loss_error(), test.loss, test.accuracy);
   if (seconds >= 1) line += fmt::format(", {:.1f} s", seconds);
+  if (options_.gpt)
+    line += fmt::format(", {:.0f} tokens/s",
+                        steps_per_second() * static_cast<double>(options_.batch * options_.gpt->context));
   if (bar_) bar_->print(line);
   if (metrics_)
     metrics_->write({.epoch = epoch_,

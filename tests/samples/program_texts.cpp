@@ -28,13 +28,11 @@ int first_unprintable(const std::string& text) {
 }  // namespace
 
 TEST_CASE("every help is text, and exits with 0") {
-  const std::pair<std::string, std::vector<std::string>> all[] = {{"logistic_regression", {"--help"}},
-                                                                  {"fashion_mnist_mlp", {"--help"}},
-                                                                  {"fashion_mnist_cnn", {"--help"}},
-                                                                  {LOCKSTEP_RUN, {"--help"}},
-                                                                  {kExplain, {"--help"}},
-                                                                  {kExplain, {"all_reduce", "--help"}},
-                                                                  {kExplain, {"scaling", "--help"}}};
+  const std::pair<std::string, std::vector<std::string>> all[] = {
+      {"logistic_regression", {"--help"}},  {"fashion_mnist_mlp", {"--help"}},
+      {"fashion_mnist_cnn", {"--help"}},    {"char_gpt", {"--help"}},
+      {LOCKSTEP_RUN, {"--help"}},           {kExplain, {"--help"}},
+      {kExplain, {"all_reduce", "--help"}}, {kExplain, {"scaling", "--help"}}};
   for (const auto& each : all) {
     const Finished help = run(each.first, each.second);
     CAPTURE(each.first);

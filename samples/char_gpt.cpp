@@ -1,0 +1,204 @@
+// A GPT on the characters of a text: which character comes next? The default is nanoGPT's configuration for a CPU
+// (https://github.com/karpathy/nanoGPT): the model, its initial values, optimizer and schedule.
+#include <lockstep/lockstep.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/evaluate.h"
+#include "support/program.h"
+#include "support/run.h"
+#include "support/text.h"
+
+namespace ls = lockstep;
+namespace nn = lockstep::nn;
+using samples::GptOptions;
+
+// Each of `time` characters attends to itself and those before it. q, k, v (batch, heads, time, dim), as the result.
+ls::Tensor attend(const ls::Tensor& q, const ls::Tensor& k, const ls::Tensor& v, const nn::Dropout& dropout) {
+  const ls::Tensor scores = ls::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(-1)));
+  const ls::Tensor later = ls::triu(ls::ones({q.size(-2), q.size(-2)}, {.dtype = ls::kBool, .device = q.device()}), 1);
+  const double minus_infinity = -std::numeric_limits<double>::infinity();
+  return ls::matmul(dropout(ls::softmax(ls::masked_fill(scores, later, minus_infinity), -1)), v);
+}
+
+struct Attention : nn::Module {
+  std::int64_t head_dim;
+  nn::Linear& qkv;
+  nn::Linear& proj;
+  nn::Dropout& dropout;
+  explicit Attention(const GptOptions& o)
+      : head_dim(o.width / o.heads),
+        qkv(add<nn::Linear>("qkv", o.width, 3 * o.width, nn::LinearOptions{.bias = false})),
+        proj(add<nn::Linear>("proj", o.width, o.width, nn::LinearOptions{.bias = false})),
+        dropout(add<nn::Dropout>("dropout", o.dropout)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override {  // (batch, time, width)
+    const std::int64_t batch = x.size(0), time = x.size(1);
+    const auto heads = [&](const ls::Tensor& t) { return t.reshape({batch, time, -1, head_dim}).transpose(1, 2); };
+    const std::vector<ls::Tensor> parts = ls::chunk(qkv(x), 3, -1);
+    const ls::Tensor y = attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), dropout);
+    return dropout(proj(y.transpose(1, 2).reshape(x.shape())));
+  }
+};
+
+struct Block : nn::Module {
+  nn::LayerNorm& norm1;
+  Attention& attention;
+  nn::LayerNorm& norm2;
+  nn::Linear& fc;
+  nn::Linear& proj;
+  nn::Dropout& dropout;
+  explicit Block(const GptOptions& o)
+      : norm1(add<nn::LayerNorm>("norm1", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        attention(add<Attention>("attention", o)),
+        norm2(add<nn::LayerNorm>("norm2", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        fc(add<nn::Linear>("fc", o.width, 4 * o.width, nn::LinearOptions{.bias = false})),
+        proj(add<nn::Linear>("proj", 4 * o.width, o.width, nn::LinearOptions{.bias = false})),
+        dropout(add<nn::Dropout>("dropout", o.dropout)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    const ls::Tensor y = x + attention(norm1(x));
+    return y + dropout(proj(ls::gelu(fc(norm2(y)))));
+  }
+};
+
+struct Gpt : nn::Module {
+  nn::Embedding& tokens;
+  nn::Embedding& positions;
+  nn::Dropout& dropout;
+  nn::ModuleList& blocks;
+  nn::LayerNorm& norm;
+  nn::Linear& head;
+  Gpt(std::int64_t vocabulary, const GptOptions& o)
+      : tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
+        positions(add<nn::Embedding>("positions", o.context, o.width)), dropout(add<nn::Dropout>("dropout", o.dropout)),
+        blocks(add<nn::ModuleList>("blocks")),
+        norm(add<nn::LayerNorm>("norm", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        head(add<nn::Linear>("head", o.width, vocabulary, nn::LinearOptions{.bias = false})) {
+    head.weight = tokens.weight;  // tied: a character has the same vector as input and as output
+    for (std::int64_t i = 0; i < o.layers; ++i) blocks.push_back(Block(o));
+    // What a block adds to x starts smaller the more blocks there are, so that x does not grow with their number.
+    for (const auto& [name, parameter] : named_parameters()) {
+      const double narrower = name.ends_with("proj.weight") ? std::sqrt(2.0 * static_cast<double>(o.layers)) : 1;
+      if (parameter->dim() > 1) nn::init::normal_(parameter, 0, 0.02 / narrower);
+    }
+  }
+  ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, vocabulary)
+    ls::Tensor x = dropout(tokens(ids) + positions(ls::arange(ids.size(1), {.device = ids.device()})));
+    for (nn::Module& block : blocks) x = block(x);
+    return head(norm(x));
+  }
+};
+
+ls::Tensor next_character_loss(const ls::Tensor& scores, const ls::Tensor& next) {
+  return nn::cross_entropy(scores.flatten(0, 1), next.flatten());
+}
+
+// Draws one character after another, each from the model's prediction after the last `context` ones.
+std::string generate(Gpt& model, const samples::Text& text, const GptOptions& o) {
+  const ls::NoGradGuard no_grad;
+  model.eval();
+  std::string result;
+  std::vector<std::int64_t> ids = {text.line_end()};
+  for (std::int64_t i = 0; i < o.generate; ++i) {
+    if (std::ssize(ids) > o.context) ids.erase(ids.begin());
+    const ls::Tensor window = ls::tensor(ids).to(model.tokens.weight->device()).unsqueeze(0);
+    ls::Tensor scores = model(window).select(1, -1) / o.temperature;  // (1, vocabulary)
+    if (o.top_k > 0 && o.top_k < text.vocabulary()) {
+      const ls::Tensor least = ls::topk(scores, o.top_k).first.select(1, -1);
+      scores = ls::masked_fill(scores, scores < least, -std::numeric_limits<double>::infinity());
+    }
+    ids.push_back(ls::multinomial(ls::softmax(scores, -1), 1).item<std::int64_t>());
+    result += text.character(ids.back());
+  }
+  return result;
+}
+
+// Matrices decay, and the scales of the norms do not.
+std::vector<ls::optim::AdamWGroup> groups_of(const Gpt& model) {
+  std::vector<ls::optim::AdamWGroup> groups(2);
+  for (const nn::Parameter& parameter : model.parameters())
+    groups[parameter->dim() > 1 ? 0 : 1].params.push_back(parameter);
+  groups[1].weight_decay = 0;
+  return groups;
+}
+
+// The text in the source tree, or below the current folder if the program was moved to another machine.
+std::string default_file() {
+  const char* in_source_tree = LOCKSTEP_SAMPLE_DATA_DIR "/shakespeare.txt";
+  return std::filesystem::exists(in_source_tree) ? in_source_tree : "samples/data/shakespeare.txt";
+}
+
+int train(const samples::Options& options) {
+  const GptOptions& gpt = *options.gpt;
+  if (gpt.width % gpt.heads != 0)
+    throw ls::InvalidArgument(fmt::format("--heads {} does not divide --width {}; use --width {}", gpt.heads, gpt.width,
+                                          (gpt.width / gpt.heads + 1) * gpt.heads));
+  ls::manual_seed(static_cast<std::uint64_t>(options.seed));
+
+  // The last tenth of the text is held out.
+  const samples::Text text(options.data);
+  const ls::Tensor ids = text.ids();
+  const std::int64_t held_out = ids.numel() / 10, rest = ids.numel() - held_out;
+  const auto train_set = std::make_shared<samples::Windows>(ids.narrow(0, 0, rest), gpt.context);
+  const auto test_set = std::make_shared<samples::Windows>(ids.narrow(0, rest, held_out), gpt.context);
+  const auto start_of_train = std::make_shared<samples::Windows>(ids.narrow(0, 0, held_out), gpt.context);
+  ls::data::DataLoader test_loader(test_set, {.batch_size = 64});
+  ls::data::DataLoader train_in_order(start_of_train, {.batch_size = 64});
+
+  Gpt model(text.vocabulary(), gpt);
+  ls::optim::AdamW optimizer(groups_of(model), {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
+  samples::Step step(options, model);  // on one device, or as --mode says
+  ls::data::DataLoader loader = step.loader(train_set);
+  // The learning rate rises for a while, and then falls along a cosine to a tenth.
+  const std::int64_t steps = options.epochs * loader.size(), warm = std::clamp<std::int64_t>(steps / 10, 1, 100);
+  const ls::optim::LinearWarmup warmup(optimizer, {.steps = warm});
+  const ls::optim::CosineAnnealingLR cosine(
+      optimizer, {.t_max = std::max<std::int64_t>(steps - warm, 1), .eta_min = options.lr / 10});
+  ls::optim::SequentialLR schedule(optimizer, {&warmup, &cosine}, {warm});
+
+  samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
+    train_set->set_epoch(epoch);
+    loader.set_epoch(epoch);             // the order of the windows depends only on seed and epoch
+    loader.skip(run.batches_done());     // a resumed run has already trained on some batches
+    for (const auto& [x, y] : loader) {  // (batch, context) and (batch, context)
+      optimizer.zero_grad();
+      const ls::Tensor loss = step.backward(x, y, next_character_loss);
+      nn::clip_grad_norm_(model.parameters(), 1.0);
+      optimizer.step();
+      schedule.step();
+      run.step_done(loss.item<double>(), step.rows(x));
+      if (step.stop_requested()) return run.interrupted();
+    }
+    run.epoch_done(samples::evaluate(model, next_character_loss, test_loader));
+  }
+  const int code =
+      run.finish(samples::evaluate(model, next_character_loss, train_in_order),
+                 samples::evaluate(model, next_character_loss, test_loader),
+                 "the same with --resume yes --generate 1000 --temperature 0.5 (no training, other text), or\n"
+                 "            --layers 6 --width 384 --heads 6 --context 256 (the larger nanoGPT)");
+  if (step.is_main() && !options.quiet && gpt.generate > 0) fmt::print("\n{}\n", generate(model, text, gpt));
+  return code;
+}
+
+int main(int argc, char** argv) {
+  return samples::run_program(argc, argv,
+                              {.program = "char_gpt",
+                               .about = "Trains a GPT that predicts the next character of a text",
+                               .data = default_file(),
+                               .data_flag = "--file",
+                               .data_help = "text, of which the last tenth is for testing",
+                               .gpt = GptOptions{},
+                               .epochs = 2,
+                               .batch = 12,
+                               .lr = 0.001},
+                              train);
+}
