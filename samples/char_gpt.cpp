@@ -22,21 +22,15 @@ namespace ls = lockstep;
 namespace nn = lockstep::nn;
 using samples::GptOptions;
 
-// Each of `time` characters attends to itself and those before it. q, k, v (batch, heads, time, dim), as the result.
-ls::Tensor attend(const ls::Tensor& q, const ls::Tensor& k, const ls::Tensor& v, const nn::Dropout& dropout) {
-  const ls::Tensor scores = ls::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(-1)));
-  const ls::Tensor later = ls::triu(ls::ones({q.size(-2), q.size(-2)}, {.dtype = ls::kBool, .device = q.device()}), 1);
-  const double minus_infinity = -std::numeric_limits<double>::infinity();
-  return ls::matmul(dropout(ls::softmax(ls::masked_fill(scores, later, minus_infinity), -1)), v);
-}
-
+// Each character attends to itself and those before it.
 struct Attention : nn::Module {
   std::int64_t head_dim;
+  double dropout_p;
   nn::Linear& qkv;
   nn::Linear& proj;
   nn::Dropout& dropout;
   explicit Attention(const GptOptions& o)
-      : head_dim(o.width / o.heads),
+      : head_dim(o.width / o.heads), dropout_p(o.dropout),
         qkv(add<nn::Linear>("qkv", o.width, 3 * o.width, nn::LinearOptions{.bias = false})),
         proj(add<nn::Linear>("proj", o.width, o.width, nn::LinearOptions{.bias = false})),
         dropout(add<nn::Dropout>("dropout", o.dropout)) {}
@@ -44,7 +38,9 @@ struct Attention : nn::Module {
     const std::int64_t batch = x.size(0), time = x.size(1);
     const auto heads = [&](const ls::Tensor& t) { return t.reshape({batch, time, -1, head_dim}).transpose(1, 2); };
     const std::vector<ls::Tensor> parts = ls::chunk(qkv(x), 3, -1);
-    const ls::Tensor y = attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), dropout);
+    const ls::Tensor y =
+        ls::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]),
+                                         {.dropout_p = is_training() ? dropout_p : 0, .is_causal = true});
     return dropout(proj(y.transpose(1, 2).reshape(x.shape())));
   }
 };
@@ -70,6 +66,7 @@ struct Block : nn::Module {
 };
 
 struct Gpt : nn::Module {
+  bool recompute;
   nn::Embedding& tokens;
   nn::Embedding& positions;
   nn::Dropout& dropout;
@@ -77,7 +74,7 @@ struct Gpt : nn::Module {
   nn::LayerNorm& norm;
   nn::Linear& head;
   Gpt(std::int64_t vocabulary, const GptOptions& o)
-      : tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
+      : recompute(o.recompute), tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
         positions(add<nn::Embedding>("positions", o.context, o.width)), dropout(add<nn::Dropout>("dropout", o.dropout)),
         blocks(add<nn::ModuleList>("blocks")),
         norm(add<nn::LayerNorm>("norm", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
@@ -92,7 +89,7 @@ struct Gpt : nn::Module {
   }
   ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, vocabulary)
     ls::Tensor x = dropout(tokens(ids) + positions(ls::arange(ids.size(1), {.device = ids.device()})));
-    for (nn::Module& block : blocks) x = block(x);
+    for (nn::Module& block : blocks) x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
     return head(norm(x));
   }
 };

@@ -170,15 +170,17 @@ void declare_gpt(Flags& flags, GptOptions& gpt) {
   flags.add("--heads", gpt.heads, "heads of attention; divides --width")->check(at_least_one);
   flags.add("--width", gpt.width, "numbers that represent a character")->check(at_least_one);
   flags.add("--context", gpt.context, "characters that the model sees")->check(at_least_one);
-  flags.add("--dropout", gpt.dropout, "probability of dropout")->check(CLI::Range(0.0, 1.0));
+  flags.add("--dropout", gpt.dropout, "probability of dropout")->check(command_line::range(0.0, 1.0));
+  flags.add("--recompute", gpt.recompute, "compute each block again in backward: the same bits in less memory");
   flags.group("Generated text");
   flags
       .add("--generate", gpt.generate,
            "characters to generate after training; with --resume yes without training again")
-      ->check(CLI::Range(0, 1'000'000'000));
+      ->check(command_line::range(0, 1'000'000'000));
   flags.add("--temperature", gpt.temperature, "below 1: likelier characters; above 1: more surprising ones")
-      ->check(CLI::Range(1e-6, 1e6));
-  flags.add("--top-k", gpt.top_k, "draws among the k likeliest characters; 0: among all")->check(CLI::Range(0, 256));
+      ->check(command_line::range(1e-6, 1e6));
+  flags.add("--top-k", gpt.top_k, "draws among the k likeliest characters; 0: among all")
+      ->check(command_line::range(0, 256));
 }
 
 void declare_training(Flags& flags, Options& options) {

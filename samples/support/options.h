@@ -13,6 +13,7 @@ struct GptOptions {
   std::int64_t layers = 4, heads = 4, width = 128;
   std::int64_t context = 64;  // characters that the model sees
   double dropout = 0;
+  bool recompute = false;
   std::int64_t generate = 300;  // characters to generate after training
   double temperature = 0.8;
   std::int64_t top_k = 0;  // 0: no limit

@@ -1,6 +1,6 @@
 // For the same micro-batches, every mode gives the same bits.
 //
-// One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, buffers
+// One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, attention, buffers
 // that forward writes (batch norm's cumulative ones among them), a padding row, convolution and pooling, and a parameter
 // that some micro-batches do not use. A part of it can be recomputed in backward.
 #pragma once
@@ -30,12 +30,18 @@ struct Everything : ls::nn::Module {
     }
     const auto block = [this](const ls::Tensor& x) {
       const ls::Tensor y = ls::gelu_tanh(hidden(dropout(x)) + *mean);
-      return y + from_picture(picture(y));
+      return y + from_picture(picture(y)) + attended(y);
     };
     x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
     if (tokens.select(0, 0).item<std::int64_t>() % 3 == 0) x = x + rare(x);
     x = ls::linear(x, embedding.weight, ls::Tensor()).narrow(-1, 0, 12) + head(x);  // the embedding again: tied
     return x;
+  }
+
+  // The features as two heads of two positions, with dropout: (batch, 8) -> (batch, 8)
+  static ls::Tensor attended(const ls::Tensor& features) {
+    const ls::Tensor x = features.reshape({-1, 2, 2, 2});
+    return ls::scaled_dot_product_attention(x, x * 0.5, x, {.dropout_p = 0.2, .is_causal = true}).reshape({-1, 8});
   }
 
   // The features as images of two channels: (batch, 8) -> (batch, 3)

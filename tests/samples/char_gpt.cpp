@@ -68,6 +68,12 @@ TEST_CASE("char_gpt: accumulate, dp and ddp end with the same bits, with dropout
   CHECK(lines(finished.output).back().starts_with("test accuracy 0."));
 }
 
+TEST_CASE("char_gpt: recomputation ends with the same bits") {
+  REQUIRE(run(kProgram, small(fresh("gpt_plain"), {"--epochs", "1"})).code == 0);
+  REQUIRE(run(kProgram, small(fresh("gpt_recompute"), {"--epochs", "1", "--recompute"})).code == 0);
+  CHECK(hash_of("gpt_recompute") == hash_of("gpt_plain"));
+}
+
 TEST_CASE("char_gpt learns a text, writes a report, and generates the same text again without training") {
   const auto trained = [](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"--epochs", "15", "--dropout", "0", "--lr", "0.02"};
