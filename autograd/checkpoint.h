@@ -41,7 +41,7 @@ auto checkpoint(F&& function, const Inputs&... inputs) {
                 "checkpoint: the function returns a Tensor or a std::vector<Tensor>");
   constexpr bool kRefers = std::is_lvalue_reference_v<F> && !std::copy_constructible<std::remove_cv_t<Function>>;
   struct Held {
-    std::conditional_t<kRefers, Function&, std::remove_cv_t<Function>> function;
+    std::conditional_t<kRefers, Function&, std::remove_cv_t<Function>> function;  ///< a copy, or a reference
   };
   detail::CheckpointFunction on_list = [held = Held{std::forward<F>(function)}](const std::vector<Tensor>& x) mutable {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {

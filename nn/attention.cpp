@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/autograd/creation.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random_ops_internal.h"

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/nn/layers.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
+
+class Linear;  // layers.h
 
 struct MultiheadAttentionOptions {
   double dropout = 0;       ///< probability that a weight of the softmax is set to 0 while training

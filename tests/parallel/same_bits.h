@@ -1,8 +1,8 @@
 // For the same micro-batches, every mode gives the same bits.
 //
-// One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding, attention, buffers
-// that forward writes (batch norm's cumulative ones among them), a padding row, convolution and pooling, and a parameter
-// that some micro-batches do not use. A part of it can be recomputed in backward.
+// One model with every feature that could distinguish modes: a tied weight, dropout, layer norm, an embedding,
+// attention, buffers that forward writes (batch norm's cumulative ones among them), a padding row, convolution and
+// pooling, and a parameter that some micro-batches do not use. A part of it can be recomputed in backward.
 #pragma once
 
 #include "tests/support/groups.h"

@@ -141,14 +141,17 @@ Table reductions() {
            const ls::Tensor &x = in[0], &grad = in[1];
            const Shape shape(std::vector<std::int64_t>(x.shape().end() - dims, x.shape().end()));
            const ls::Tensor weight = in[1].reshape({-1}).narrow(0, 0, shape.numel()).view(shape);
-           const auto y = ls::raw::layer_norm(x, shape, weight, weight, 1e-5);
+           const auto y = ls::raw::layer_norm("layer_norm", x, shape, weight, weight, 1e-5, /*centered=*/true);
            const ls::Tensor by_weight = ls::raw::empty(shape, x.options()),
                             by_bias = ls::raw::empty(shape, x.options());
            ls::raw::layer_norm_backward_affine(grad, x, y.statistics, by_weight, by_bias);
-           for (const ls::Tensor& t : {y.out, y.statistics, by_weight, by_bias, ls::layer_norm(x, shape),
-                                       ls::raw::layer_norm_backward(grad, x, weight, y.statistics),
-                                       ls::raw::layer_norm_backward(grad, x, {}, y.statistics)})
+           for (const ls::Tensor& t : {y.out, y.statistics, by_weight, by_bias, ls::layer_norm(x, shape)})
              out.push_back(t);
+           for (const bool centered : {true, false}) {
+             out.push_back(ls::raw::layer_norm_backward(grad, x, weight, y.statistics, centered));
+             out.push_back(ls::raw::layer_norm_backward(grad, x, {}, y.statistics, centered));
+           }
+           out.push_back(ls::rms_norm(x, shape, weight));
          }
          return out;
        }},
