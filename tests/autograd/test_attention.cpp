@@ -215,6 +215,21 @@ TEST_CASE("dropout draws its factors again in backward, from a position that the
   CHECK(ls::random::state() == std::vector<std::uint64_t>{5});  // without dropout nothing is drawn
 }
 
+TEST_CASE("attention with dropout, computed again by checkpoint, has the same bits") {
+  const Inputs in = leaves({2}, 70, 66, 8, 8, ls::kFloat32);
+  const auto attention = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return ls::scaled_dot_product_attention(q, k, v, {.dropout_p = 0.3, .is_causal = true});
+  };
+  const auto gradients = [&](const auto& run) {
+    ls::manual_seed(4);
+    const Tensor y = ls::scaled_dot_product_attention(run(), in[1], in[2], {.dropout_p = 0.3});
+    return ls::autograd::grad({y}, in, {.grad_outputs = {numbers(y.shape(), {}, 9)}});
+  };
+  const auto plain = gradients([&] { return attention(in[0], in[1], in[2]); });
+  const auto repeated = gradients([&] { return ls::autograd::checkpoint(attention, in[0], in[1], in[2]); });
+  for (std::size_t i = 0; i < in.size(); ++i) CHECK(same_bits(repeated[i], plain[i]));
+}
+
 TEST_CASE("attention's memory is proportional to the time") {
   const ls::NoGradGuard no_grad;
   const std::int64_t heads = 2, time = 2048, dim = 16;
