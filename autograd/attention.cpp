@@ -74,11 +74,12 @@ AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tens
   return out;
 }
 
-// 1 / keep or 0 for each weight; undefined without dropout. Rows start at multiples of four numbers, so that each tile
-// of the kernels starts a new block of the generator.
+// The shape of the dropout mask: rows are padded to a multiple of four, so that each tile of the kernels starts a new
+// Philox block.
 Shape numbers_of(const AttentionOperands& x) {
   return with_matrix(leading_of(x.q), x.q.size(-2), (x.k.size(-2) + 3) / 4 * 4);
 }
+// 1 / keep or 0 for each weight; undefined without dropout.
 Tensor dropout_factors(const AttentionOperands& x, const AttentionSetting& setting) {
   if (setting.keep == 1) return {};
   return raw::dropout_mask(numbers_of(x), setting.keep, x.q.options(), setting.position).narrow(-1, 0, x.k.size(-2));

@@ -97,21 +97,23 @@ class CheckpointNode final : public Node {
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
     LOCKSTEP_CHECK(frame.next == draws_.size(),
-                   "the function drew random numbers {} times in forward, {} times when repeated; it must compute the "
-                   "same, so train() or eval() must not change in between",
+                   "the function drew random numbers {} times in forward, {} times when repeated; make the function "
+                   "deterministic, and do not call train() or eval() between forward and backward",
                    draws_.size(), frame.next);
     LOCKSTEP_CHECK(pass.graph.cuts.size() == captured_.size(),
                    "the function used {} parameters and other tensors that require grad in forward, {} when repeated; "
-                   "it must compute the same",
+                   "make the function deterministic",
                    captured_.size(), pass.graph.cuts.size());
-    LOCKSTEP_CHECK(pass.with_history.size() == outputs.size(),
-                   "{} results of the function required grad in forward, {} when repeated; it must compute the same",
-                   outputs.size(), pass.with_history.size());
+    LOCKSTEP_CHECK(
+        pass.with_history.size() == outputs.size(),
+        "{} results of the function required grad in forward, {} when repeated; make the function deterministic",
+        outputs.size(), pass.with_history.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Shape& shape = pass.graph.roots[i].shape();
-      LOCKSTEP_CHECK(shape == outputs[i].shape,
-                     "a result of the function was {} in forward and is {} when repeated; it must compute the same",
-                     outputs[i].shape.to_string(), shape.to_string());
+      LOCKSTEP_CHECK(
+          shape == outputs[i].shape,
+          "a result of the function was {} in forward and is {} when repeated; make the function deterministic",
+          outputs[i].shape.to_string(), shape.to_string());
     }
     return pass;
   }

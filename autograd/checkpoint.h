@@ -1,5 +1,5 @@
 /// \file
-/// Recomputation: a function whose intermediate results are freed after forward and computed again in backward.
+/// Activation checkpointing: the intermediate results of a function are freed after forward and recomputed in backward.
 #pragma once
 
 #include <concepts>
@@ -17,8 +17,8 @@ using CheckpointFunction = Callback<std::vector<Tensor>(const std::vector<Tensor
 std::vector<Tensor> checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs);
 }  // namespace detail
 
-/// Whether this thread repeats a function of `checkpoint` in backward. A module of yours that updates a buffer in
-/// forward leaves the buffer alone then, as BatchNorm2d does.
+/// True while this thread runs a function of `checkpoint` again in backward. A module that updates a buffer in forward
+/// must skip the update then, as BatchNorm2d does.
 bool is_recomputing();
 
 /// Calls `function(inputs...)`, which returns a Tensor or a `std::vector<Tensor>`, and returns its result. Backward calls
@@ -29,10 +29,11 @@ bool is_recomputing();
 ///
 /// The function may use other tensors and parameters, and checkpoint itself; it must compute the same each time. It is
 /// copied, or, if it cannot be copied, referred to (as a module: `checkpoint(block, x)`); what it refers to must live
-/// until backward. A parameter that is used in the function and outside of it gets the function's sum in one piece, so
-/// its last bits may differ from those without checkpoint.
-/// Backward throws InvalidArgument if the function computes something else than in forward, if an input or a parameter
-/// was changed in place in between, and with create_graph.
+/// until backward. A parameter that is used both inside and outside the function receives the sum of the contributions
+/// inside as one addend, so the last bits of its gradient may differ from those without checkpoint.
+/// Backward throws InvalidArgument if the second call draws other random numbers, uses another number of tensors that
+/// require grad, or returns other shapes (values are not compared); if an input or a captured leaf was changed in place
+/// since forward; and with create_graph.
 template <class F, std::convertible_to<const Tensor&>... Inputs>
 auto checkpoint(F&& function, const Inputs&... inputs) {
   using Function = std::remove_reference_t<F>;

@@ -43,9 +43,10 @@ Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& optio
 template <std::integral I>
 Tensor randint(std::int64_t high, I size) = delete;
 Tensor randperm(std::int64_t n, const TensorOptions& options = {});  ///< a permutation of 0..n-1, i64
-/// Draws classes in proportion to their weights, which need not add up to 1: (classes) -> (num_samples), or
-/// (rows, classes) -> (rows, num_samples), i64. Without replacement a row's samples differ. Throws InvalidArgument if a
-/// weight is negative or not finite, or if fewer classes than needed have a positive one.
+/// Samples class indices with probabilities proportional to the weights, which need not add up to 1: (classes) ->
+/// (num_samples), or (rows, classes) -> (rows, num_samples), i64. Without replacement the samples of a row are distinct.
+/// Throws InvalidArgument if a weight is negative or not finite, a row's sum is 0 or not finite, num_samples < 1, or,
+/// without replacement, fewer than num_samples weights are positive.
 Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement = false);
 
 namespace detail {

@@ -143,17 +143,19 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}
                   double eps = 1e-5);
 
 /// x / sqrt(mean(x^2) + eps) * weight, the mean over the last dimensions, whose sizes are `shape`. weight has that shape
-/// and x's dtype, or is undefined. eps is by default the epsilon of x's dtype. (Zhang and Sennrich, 2019)
+/// and x's dtype, or is undefined. eps defaults to the machine epsilon of x's dtype (f32: 1.2e-7). Returns x's shape.
+/// Throws InvalidArgument if x's last sizes are not `shape`, or for another weight. (Zhang and Sennrich, 2019)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                 std::optional<double> eps = std::nullopt);
 
 struct RotaryOptions {
-  double base = 10000;      ///< of the angles' geometric sequence
+  double base = 10000;      ///< pair i turns by base^(-2i / dim) radians per position
   std::int64_t first = 0;   ///< position of the first element along time
   bool interleaved = true;  ///< pair i is (2i, 2i + 1), as in the paper; otherwise (i, i + dim / 2)
 };
-/// Rotary positions: turns pair i of the dim / 2 pairs of x (..., time, dim) by position * base^(-2i / dim) radians, so
-/// that the product of a query and a key depends on the distance of their positions. dim is even. (Su et al., 2021)
+/// Rotary position embedding (RoPE): rotates pair i of x (..., time, dim) by position * base^(-2i / dim) radians, so that
+/// the dot product of a query and a key depends on their positions only through the difference. Returns x's shape.
+/// Throws InvalidArgument unless x is floating point with an even dim, and base is positive. (Su et al., 2021)
 Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options = {});
 
 /// (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (batch, channels, ...). weight, bias and the
@@ -190,15 +192,17 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 struct AttentionOptions {
   /// Broadcasts to (..., time, time_k). bool: true where a query attends to a key. q's dtype: added to the scores.
   Tensor attn_mask = {};
-  double dropout_p = 0;    ///< each weight is 0 with this probability, and divided by 1 - dropout_p otherwise
-  bool is_causal = false;  ///< query i attends to keys 0 to i; not together with attn_mask
+  /// Probability of zeroing a weight; the others are divided by 1 - dropout_p. Always applied: pass 0 in eval mode.
+  double dropout_p = 0;
+  bool is_causal = false;  ///< query i attends to keys 0 to i, also if time_k differs; not together with attn_mask
   std::optional<double> scale = std::nullopt;  ///< factor of q k^T; 1 / sqrt(dim) unless given
 };
 /// softmax(scale q k^T + mask) v, over the keys. q (..., time, dim), k (..., time_k, dim), v (..., time_k, dim_v) ->
-/// (..., time, dim_v), f32 or f64; leading dimensions, for example (batch, heads), broadcast. A query that attends to no
-/// key has result and gradients 0. On CPU devices the memory is O(time (dim + dim_v)): the scores are computed by tiles,
-/// again in backward, unless the mask requires grad. Throws InvalidArgument for other shapes and dtypes, a mask together
-/// with .is_causal, and .dropout_p outside [0, 1]. (Vaswani et al., 2017; Dao et al., 2022)
+/// (..., time, dim_v), f32 or f64; time and time_k are the sequence lengths of queries and keys; leading dimensions, for
+/// example (batch, heads), broadcast. A query that attends to no key has result 0 and gradient 0. On CPU devices the
+/// scores are computed in tiles, and recomputed in backward: memory is O((time + time_k) (dim + dim_v)). If the mask
+/// requires grad, or with create_graph, the (time, time_k) matrix is stored. Throws InvalidArgument for other shapes and
+/// dtypes, a mask together with .is_causal, and .dropout_p outside [0, 1]. (Vaswani et al., 2017; Dao et al., 2022)
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 

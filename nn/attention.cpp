@@ -14,7 +14,8 @@ namespace {
 
 std::int64_t check_heads(std::int64_t width, std::int64_t heads) {
   LOCKSTEP_CHECK(width >= 1 && heads >= 1 && width % heads == 0,
-                 "MultiheadAttention: width {} and {} heads; expected a width that the heads divide", width, heads);
+                 "MultiheadAttention: width {} and {} heads; expected a width divisible by the number of heads", width,
+                 heads);
   return width;
 }
 
@@ -24,14 +25,15 @@ Tensor projection_weight(std::int64_t width) {
   return raw::uniform({3 * width, width}, -bound, bound, random::Stream::kInit);
 }
 
-void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t width) {
+void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t width, int batch) {
   const int dims = query.dim();
-  LOCKSTEP_CHECK(
-      (dims == 2 || dims == 3) && key.dim() == dims && value.dim() == dims && query.size(-1) == width &&
-          key.shape() == value.shape() && key.size(-1) == width,
-      "MultiheadAttention: query is {}, key {}, value {}; expected (batch, time, {}) each, or (time, {}), and "
-      "equal shapes of key and value",
-      describe(query), describe(key), describe(value), width, width);
+  LOCKSTEP_CHECK((dims == 2 || dims == 3) && key.dim() == dims && value.dim() == dims && query.size(-1) == width &&
+                     key.shape() == value.shape() && key.size(-1) == width &&
+                     (dims == 2 || query.size(batch) == key.size(batch)),
+                 "MultiheadAttention: query is {}, key {}, value {}; expected key and value of equal shape, equal "
+                 "batch sizes, and "
+                 "width {}",
+                 describe(query), describe(key), describe(value), width);
 }
 
 // A mask as scaled_dot_product_attention takes it.
@@ -79,7 +81,7 @@ MultiheadAttention::MultiheadAttention(std::int64_t width, std::int64_t heads, c
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const MultiheadAttentionMasks& masks) const {
-  check_inputs(query, key, value, width_);
+  check_inputs(query, key, value, width_, options_.batch_first ? 0 : 1);
   const bool has_batch = query.dim() == 3, turned = has_batch && !options_.batch_first;
   const auto batch_first = [&](const Tensor& x) { return turned ? x.transpose(0, 1) : has_batch ? x : x.unsqueeze(0); };
   // Projections split into heads: (batch, heads, time, width / heads).

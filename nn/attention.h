@@ -20,21 +20,22 @@ struct MultiheadAttentionOptions {
 /// Which keys a query attends to. In bool masks true means that it does not, as in PyTorch's module, and unlike in
 /// scaled_dot_product_attention. Masks of another dtype are added to the scores.
 struct MultiheadAttentionMasks {
-  Tensor attn_mask = {};         ///< (time, time_k) or (batch heads, time, time_k)
-  Tensor key_padding_mask = {};  ///< (batch, time_k)
+  Tensor attn_mask = {};         ///< (time, time_k) or (batch * heads, time, time_k)
+  Tensor key_padding_mask = {};  ///< (batch, time_k), or (time_k) for inputs without batch
   bool is_causal = false;        ///< query i attends to keys 0 to i; the masks, if any, apply as well
 };
 
-/// `heads` attentions side by side, each on width / heads features of projections of query, key and value, followed by
-/// another projection. The projections start from the uniform distributions of xavier_uniform_ and Linear, biases as 0.
-/// (Vaswani et al., 2017)
+/// Multi-head attention: projects query, key and value, applies `heads` attention heads in parallel, each on
+/// width / heads features, and projects the result. in_proj_weight is initialised as by xavier_uniform_, out_proj.weight
+/// as in Linear, biases with 0. (Vaswani et al., 2017)
 class MultiheadAttention : public Module {
  public:
   /// Throws InvalidArgument unless `heads` divides `width`, and for a dropout outside [0, 1].
   MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options = {});
 
   /// query (batch, time, width), key and value (batch, time_k, width) -> (batch, time, width); without batch, all three
-  /// have two dimensions. Unlike PyTorch's, it returns no weights.
+  /// have two dimensions. With `.batch_first` false, batch and time are exchanged. Unlike PyTorch's, it returns no weights.
+  /// Throws InvalidArgument for other shapes.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
                  const MultiheadAttentionMasks& masks = {}) const;
   Tensor forward(const Tensor& x) const override { return forward(x, x, x); }

@@ -37,7 +37,7 @@ class Container : public Module {
   class Iterator {
    public:
     explicit Iterator(std::vector<std::unique_ptr<Module>>::const_iterator at) : at_(at) {}
-    /// What a range-for needs.
+    /// Operators for range-based for.
     Module& operator*() const { return **at_; }
     Iterator& operator++() { return ++at_, *this; }
     bool operator==(const Iterator&) const = default;
@@ -78,7 +78,7 @@ class Sequential : public Container {
   Tensor forward(const Tensor& x) const override;
 };
 
-/// A list of modules that the module above runs in its own way. It has no forward.
+/// A list of modules that the forward of the parent module calls. Its own forward throws InvalidArgument.
 class ModuleList : public Container {
  public:
   using Container::Container;

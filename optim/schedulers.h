@@ -99,14 +99,15 @@ class LinearWarmup : public Scheduler {
   LinearWarmupOptions options_;
 };
 
-/// One scheduler after another: scheduler i + 1 has its step 0 at step milestones[i]. Warmup, then a cosine:
+/// Runs schedulers one after another: scheduler i + 1 starts, at its step 0, at step milestones[i]. Warmup, then a cosine:
 ///
 ///     LinearWarmup warmup(optimizer, {.steps = 100});
 ///     CosineAnnealingLR cosine(optimizer, {.t_max = 1900, .eta_min = 1e-4});
 ///     SequentialLR schedule(optimizer, {&warmup, &cosine}, {100});
 ///
-/// Step and save only this scheduler; it uses the others' formulas, and they must outlive it. Throws InvalidArgument for
-/// a scheduler of another optimizer, if the milestones do not increase from 1 on, or unless there is one fewer of them.
+/// Call step() and save state only on this scheduler. The others must outlive it. Throws InvalidArgument if a scheduler
+/// is null or belongs to another optimizer, if the milestones are not increasing and at least 1, or if their number is
+/// not schedulers.size() - 1.
 class SequentialLR : public Scheduler {
  public:
   SequentialLR(Optimizer& optimizer, std::vector<const Scheduler*> schedulers, std::vector<std::int64_t> milestones);

@@ -1,5 +1,5 @@
-// A GPT on the characters of a text: which character comes next? The default is nanoGPT's configuration for a CPU
-// (https://github.com/karpathy/nanoGPT): the model, its initial values, optimizer and schedule.
+// A character-level GPT. The model, its initial values, optimizer and form of the schedule are those of nanoGPT's CPU
+// configuration (https://github.com/karpathy/nanoGPT); the default length is two epochs.
 #include <lockstep/lockstep.h>
 
 #include <fmt/format.h>
@@ -81,7 +81,7 @@ struct Gpt : nn::Module {
         head(add<nn::Linear>("head", o.width, vocabulary, nn::LinearOptions{.bias = false})) {
     head.weight = tokens.weight;  // tied: a character has the same vector as input and as output
     for (std::int64_t i = 0; i < o.layers; ++i) blocks.push_back(Block(o));
-    // What a block adds to x starts smaller the more blocks there are, so that x does not grow with their number.
+    // Scales the initial residual projections by 1 / sqrt(2 layers), so that x does not grow with the number of layers.
     for (const auto& [name, parameter] : named_parameters()) {
       const double narrower = name.ends_with("proj.weight") ? std::sqrt(2.0 * static_cast<double>(o.layers)) : 1;
       if (parameter->dim() > 1) nn::init::normal_(parameter, 0, 0.02 / narrower);
@@ -94,11 +94,11 @@ struct Gpt : nn::Module {
   }
 };
 
-ls::Tensor next_character_loss(const ls::Tensor& scores, const ls::Tensor& next) {
-  return nn::cross_entropy(scores.flatten(0, 1), next.flatten());
+ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor& next) {
+  return nn::cross_entropy(logits.flatten(0, 1), next.flatten());
 }
 
-// Draws one character after another, each from the model's prediction after the last `context` ones.
+// Samples one character at a time from the model's prediction, given the last `context` characters.
 std::string generate(Gpt& model, const samples::Text& text, const GptOptions& o) {
   const ls::NoGradGuard no_grad;
   model.eval();
@@ -107,18 +107,18 @@ std::string generate(Gpt& model, const samples::Text& text, const GptOptions& o)
   for (std::int64_t i = 0; i < o.generate; ++i) {
     if (std::ssize(ids) > o.context) ids.erase(ids.begin());
     const ls::Tensor window = ls::tensor(ids).to(model.tokens.weight->device()).unsqueeze(0);
-    ls::Tensor scores = model(window).select(1, -1) / o.temperature;  // (1, vocabulary)
+    ls::Tensor logits = model(window).select(1, -1) / o.temperature;  // (1, vocabulary)
     if (o.top_k > 0 && o.top_k < text.vocabulary()) {
-      const ls::Tensor least = ls::topk(scores, o.top_k).first.select(1, -1);
-      scores = ls::masked_fill(scores, scores < least, -std::numeric_limits<double>::infinity());
+      const ls::Tensor least = ls::topk(logits, o.top_k).first.select(1, -1);
+      logits = ls::masked_fill(logits, logits < least, -std::numeric_limits<double>::infinity());
     }
-    ids.push_back(ls::multinomial(ls::softmax(scores, -1), 1).item<std::int64_t>());
+    ids.push_back(ls::multinomial(ls::softmax(logits, -1), 1).item<std::int64_t>());
     result += text.character(ids.back());
   }
   return result;
 }
 
-// Matrices decay, and the scales of the norms do not.
+// Weight decay applies to matrices, not to the scales of the norms.
 std::vector<ls::optim::AdamWGroup> groups_of(const Gpt& model) {
   std::vector<ls::optim::AdamWGroup> groups(2);
   for (const nn::Parameter& parameter : model.parameters())
@@ -154,7 +154,7 @@ int train(const samples::Options& options) {
   ls::optim::AdamW optimizer(groups_of(model), {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
   samples::Step step(options, model);  // on one device, or as --mode says
   ls::data::DataLoader loader = step.loader(train_set);
-  // The learning rate rises for a while, and then falls along a cosine to a tenth.
+  // Linear warmup, then cosine decay to a tenth of the peak rate.
   const std::int64_t steps = options.epochs * loader.size(), warm = std::clamp<std::int64_t>(steps / 10, 1, 100);
   const ls::optim::LinearWarmup warmup(optimizer, {.steps = warm});
   const ls::optim::CosineAnnealingLR cosine(

@@ -25,10 +25,10 @@ struct Attention {
   Shape batch;
   std::int64_t count;
   double scale;
-  bool causal;     // query i takes part in keys 0 to i only
-  bool bool_mask;  // true: takes part; otherwise the mask is added to the scores
+  bool causal;     // query i attends to keys 0 to i only
+  bool bool_mask;  // true: the query attends to the key; otherwise the mask is added to the scores
   AttentionOperand q, k, v, mask, out;
-  void* log_sums;  // (count, time): logarithm of the sum of a row's exponentials; infinity for a masked row
+  void* log_sums;  // (count, time): log-sum-exp of each row's scores; infinity for a fully masked row
   AttentionOperand grad, grad_q, grad_k, grad_v;  // of backward; gradients without data are not computed
   double keep;                                    // probability to keep a weight; 1: no dropout
   random::Position position;  // of the dropout mask (count, time, 4 ceil(time_k / 4)), whose rows start new blocks

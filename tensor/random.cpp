@@ -35,8 +35,8 @@ Position reserve_in_frames(Stream stream, std::uint64_t blocks) {
   if (source)
     LOCKSTEP_CHECK(source->next < source->repeated->size() && (*source->repeated)[source->next].stream == stream &&
                        (*source->repeated)[source->next].blocks == blocks,
-                   "the function draws other random numbers when it is repeated; it must compute the same, so "
-                   "train() or eval() must not change in between");
+                   "the function draws other random numbers when run again; make it deterministic, and do not call "
+                   "train() or eval() between forward and backward");
   const Draw draw = source ? (*source->repeated)[source->next++] : Draw{stream, blocks, reserve_new(stream, blocks)};
   for (DrawFrame* frame = innermost; frame != source; frame = frame->outer) {
     if (frame->recorded) frame->recorded->push_back(draw);

@@ -9,13 +9,13 @@ namespace lockstep::random {
 
 struct Draw {
   Stream stream;
-  std::uint64_t blocks;
+  std::uint64_t blocks;  // of four 32-bit numbers
   Position position;
 };
 
-// While it exists, the calling thread's draws are those of `repeated`, in order, unless it is null. Draws are added to
-// `recorded`, unless it is null; so are those of frames inside it that do not repeat. A draw that differs from the
-// repeated one in purpose or size throws InvalidArgument.
+// While it exists, the calling thread replays the draws in `repeated`, in order, unless `repeated` is null. Each draw is
+// appended to `recorded`, unless it is null, and to that of enclosing frames up to the frame that replays. Throws
+// InvalidArgument for a draw whose stream or number of blocks differs from the replayed one.
 struct DrawFrame {
   DrawFrame(std::vector<Draw>* recorded, const std::vector<Draw>* repeated);
   ~DrawFrame();
@@ -24,7 +24,7 @@ struct DrawFrame {
 
   std::vector<Draw>* recorded;
   const std::vector<Draw>* repeated;
-  std::size_t next = 0;  // of `repeated`
+  std::size_t next = 0;  // index into `repeated`
   DrawFrame* outer;
 };
 

@@ -166,20 +166,23 @@ void declare_modes(Flags& flags, Options& options) {
 void declare_gpt(Flags& flags, GptOptions& gpt) {
   const CLI::Range at_least_one(std::int64_t{1}, std::int64_t{1'000'000});
   flags.group("Model");
-  flags.add("--layers", gpt.layers, "blocks of attention and perceptron")->check(at_least_one);
-  flags.add("--heads", gpt.heads, "heads of attention; divides --width")->check(at_least_one);
-  flags.add("--width", gpt.width, "numbers that represent a character")->check(at_least_one);
-  flags.add("--context", gpt.context, "characters that the model sees")->check(at_least_one);
+  flags.add("--layers", gpt.layers, "number of transformer blocks")->check(at_least_one);
+  flags.add("--heads", gpt.heads, "attention heads in each block; must divide --width")->check(at_least_one);
+  flags.add("--width", gpt.width, "embedding dimension")->check(at_least_one);
+  flags.add("--context", gpt.context, "context length in characters")->check(at_least_one);
   flags.add("--dropout", gpt.dropout, "probability of dropout")->check(command_line::range(0.0, 1.0));
-  flags.add("--recompute", gpt.recompute, "compute each block again in backward: the same bits in less memory");
+  flags.add("--recompute", gpt.recompute,
+            "activation checkpointing: recompute each block in backward; same bits, less memory");
   flags.group("Generated text");
   flags
       .add("--generate", gpt.generate,
            "characters to generate after training; with --resume yes without training again")
       ->check(command_line::range(0, 1'000'000'000));
-  flags.add("--temperature", gpt.temperature, "below 1: likelier characters; above 1: more surprising ones")
+  flags
+      .add("--temperature", gpt.temperature,
+           "divides the logits: below 1 favours likely characters, above 1 varies the text")
       ->check(command_line::range(1e-6, 1e6));
-  flags.add("--top-k", gpt.top_k, "draws among the k likeliest characters; 0: among all")
+  flags.add("--top-k", gpt.top_k, "sample only from the k most likely characters; 0: from all")
       ->check(command_line::range(0, 256));
 }
 

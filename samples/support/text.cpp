@@ -12,8 +12,7 @@ Text::Text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (file.bad() || bytes.empty())
-    throw ls::IoError(
-        fmt::format("{}: cannot be read, or is empty; expected a text\nUse --file with another one", path));
+    throw ls::IoError(fmt::format("{}: expected a readable, non-empty text file\nPass another file with --file", path));
   std::array<int, 256> id{};
   for (const char c : bytes) id[static_cast<unsigned char>(c)] = 1;
   for (std::size_t c = 0; c < id.size(); ++c) {
@@ -34,9 +33,9 @@ std::int64_t Text::line_end() const {
 Windows::Windows(ls::Tensor ids, std::int64_t context) : ids_(std::move(ids)), context_(context) {
   if (size() < 1)
     throw ls::InvalidArgument(
-        fmt::format("--file: a part of the text has {} characters, and --context {} needs at least {}\n"
+        fmt::format("--file: the training or test part has {} characters, expected at least {} (2 x --context {})\n"
                     "Use a longer text, or a smaller --context",
-                    ids_.numel(), context, 2 * context));
+                    ids_.numel(), 2 * context, context));
 }
 
 ls::data::Example Windows::get(std::int64_t index) const {

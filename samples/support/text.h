@@ -10,7 +10,7 @@ namespace samples {
 
 namespace ls = lockstep;
 
-// The bytes of a file as numbers. A character is a byte, and its number is its rank among the distinct bytes.
+// The bytes of a file as ids. A character is a byte; its id is its index among the sorted distinct bytes.
 class Text {
  public:
   // Throws lockstep::IoError if the file cannot be read or is empty.
@@ -36,7 +36,7 @@ class Windows : public ls::data::Dataset {
 
   std::int64_t size() const override { return ids_.numel() / context_ - 1; }
   ls::data::Example get(std::int64_t index) const override;
-  // Selects where the windows of an epoch start, so that over the epochs a character has different ones before it.
+  // Shifts the windows of an epoch, so that a character's context differs between epochs.
   void set_epoch(std::int64_t epoch) { offset_ = epoch * (context_ / 3 + 1) % context_; }
 
  private:

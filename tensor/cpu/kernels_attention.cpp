@@ -38,7 +38,8 @@ T* problem_of(const Attention& a, const AttentionOperand& x, std::int64_t proble
   return as<T>(x.data) + offset;
 }
 
-// Copies rows [first, first + rows) times `factor` to rows of attention_row(columns) elements, zeros behind them.
+// Copies rows [first, first + rows), times `factor`, with row stride attention_row(columns); zeros fill the last panel
+// of columns.
 template <class T>
 void copy_rows(const T* x, std::int64_t stride, std::int64_t first, std::int64_t rows, std::int64_t columns, T factor,
                T* to) {
@@ -144,7 +145,7 @@ void draw_factors(const Attention& a, const Pair& pair, T* factors) {
   }
 }
 
-// Calls body(pair) for the tiles of keys that take part in a tile of queries.
+// Calls body(pair) for the tiles of keys to which a tile of queries attends.
 template <class F>
 void for_keys(const Attention& a, Pair pair, F body) {
   const std::int64_t end = a.causal ? std::min(a.time_k, pair.query + pair.queries) : a.time_k;
@@ -258,14 +259,14 @@ struct Backward {
     packed_q = parts.take(kSide, a.dim), packed_grad = parts.take(kSide, a.dim_v);
     q = parts.take(kSide, row), grad = parts.take(kSide, row_v), grad_q = parts.take(kSide, row);
     keys = parts.take(kSide, row), values = parts.take(kSide, row_v);
-    weights = parts.take(kSide, kSide), slopes = parts.take(kSide, kSide), factors = parts.take(kSide, kSide);
+    weights = parts.take(kSide, kSide), grad_scores = parts.take(kSide, kSide), factors = parts.take(kSide, kSide);
     grad_k = parts.take(a.time_k, row), grad_v = parts.take(a.time_k, row_v);
     std::fill(grad_k, grad_k + a.time_k * row, T(0));
     std::fill(grad_v, grad_v + a.time_k * row_v, T(0));
   }
 
-  // Adds what a tile of queries contributes to all gradients. With weights P, dP = grad v^T and delta = sum(P dP) =
-  // sum(grad out), the gradient of the scores is P (dP - delta).
+  // Adds what a tile of queries contributes to all gradients. With weights P, dP = grad v^T (times the dropout factors)
+  // and delta = row sums of P * dP = row sums of grad * out, the gradient of the scores is P * (dP - delta).
   void add_queries(const Pair& tile) {
     const AttentionOperand& of_q = a.q;
     copy_rows(problem_of<const T>(a, of_q, problem), of_q.row, tile.query, tile.queries, a.dim, static_cast<T>(a.scale),
@@ -304,34 +305,34 @@ struct Backward {
     copy_rows(problem_of<const T>(a, a.v, problem), a.v.row, pair.key, pair.keys, a.dim_v, T(1), values);
     score_pair(a, pair, keys, by_q, weights);
     tile_product<TileProduct::kScores>(pair.keys, pair.queries, a.dim_v, pair.reach(), Left<T>{values, row_v}, by_grad,
-                                       slopes, kSide);
+                                       grad_scores, kSide);
     if (a.keep < 1) draw_factors(a, pair, factors);
     for (std::int64_t k = 0; k < pair.keys; ++k) {
-      T *const w = weights + k * kSide, *const slope = slopes + k * kSide, *const factor = factors + k * kSide;
+      T *const w = weights + k * kSide, *const grad_row = grad_scores + k * kSide, *const factor = factors + k * kSide;
       const std::int64_t first = pair.skipped<T>(k);
-      std::fill(w, w + first, T(0)), std::fill(slope, slope + first, T(0));
+      std::fill(w, w + first, T(0)), std::fill(grad_row, grad_row + first, T(0));
       exponentials(w + first, shift + first, lanes - first);
       if (a.keep < 1) {
-        for (std::int64_t i = first; i < lanes; ++i) slope[i] *= factor[i];
+        for (std::int64_t i = first; i < lanes; ++i) grad_row[i] *= factor[i];
         for (std::int64_t i = 0; i < lanes; ++i) factor[i] *= w[i];
       }
-      for (std::int64_t i = first; i < lanes; ++i) slope[i] = w[i] * (slope[i] - delta[i]);
+      for (std::int64_t i = first; i < lanes; ++i) grad_row[i] = w[i] * (grad_row[i] - delta[i]);
     }
-    const Left<T> slopes_of_keys{slopes, kSide}, weights_of_keys{a.keep < 1 ? factors : weights, kSide};
+    const Left<T> grad_scores_of_keys{grad_scores, kSide}, weights_of_keys{a.keep < 1 ? factors : weights, kSide};
     if (a.grad_v.data)
       tile_product<TileProduct::kKeys>(pair.keys, a.dim_v, pair.queries, pair.reach(), weights_of_keys,
                                        Right<T>{grad, row_v, kPanel<T>}, grad_v + pair.key * row_v, row_v);
     if (a.grad_k.data)
-      tile_product<TileProduct::kKeys>(pair.keys, a.dim, pair.queries, pair.reach(), slopes_of_keys,
+      tile_product<TileProduct::kKeys>(pair.keys, a.dim, pair.queries, pair.reach(), grad_scores_of_keys,
                                        Right<T>{q, row, kPanel<T>}, grad_k + pair.key * row, row);
     if (a.grad_q.data)
-      tile_product<TileProduct::kQueries>(pair.queries, a.dim, pair.keys, pair.reach(), slopes_of_keys,
+      tile_product<TileProduct::kQueries>(pair.queries, a.dim, pair.keys, pair.reach(), grad_scores_of_keys,
                                           Right<T>{keys, row, kPanel<T>}, grad_q, row);
   }
 
   const Attention& a;
   std::int64_t problem, row, row_v;
-  T *packed_q, *packed_grad, *q, *grad, *grad_q, *keys, *values, *weights, *slopes, *factors, *grad_k, *grad_v;
+  T *packed_q, *packed_grad, *q, *grad, *grad_q, *keys, *values, *weights, *grad_scores, *factors, *grad_k, *grad_v;
 };
 
 }  // namespace

@@ -38,15 +38,16 @@ struct Right {
   std::int64_t row, panel;
 };
 
-// The products of a pair of tiles, by their rows. Those of queries and of keys are added to the result.
+// The products of a pair of tiles, named after the rows of the result. kQueries and kKeys add to the result; kScores
+// overwrites it.
 enum class TileProduct : std::uint8_t {
   kScores,   // (keys, queries), over the columns of keys or values
   kQueries,  // (queries, columns), over the keys; the left operand is transposed
   kKeys,     // (keys, columns), over the queries
 };
 
-// One block: kRows rows and one panel. Eigen's multiply-add rounds once where the level has such an instruction, for
-// all elements alike.
+// One block: kRows rows and one panel. Eigen's pmadd is a fused multiply-add where the instruction set has one, for all
+// elements alike.
 template <TileProduct kProduct, int kRows, class T>
 void product_block(const Left<T>& a, const T* b, std::int64_t b_row, std::int64_t depth, T* out, std::int64_t out_row) {
   using R = Register<T>;

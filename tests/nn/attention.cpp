@@ -92,12 +92,14 @@ TEST_CASE("MultiheadAttention applies dropout while training only, and runs as a
 
 TEST_CASE("MultiheadAttention's errors name the operands") {
   CHECK(error_of([] { nn::MultiheadAttention(6, 4); }) ==
-        "MultiheadAttention: width 6 and 4 heads; expected a width that the heads divide");
+        "MultiheadAttention: width 6 and 4 heads; expected a width divisible by the number of heads");
   CHECK(contains(error_of([] { nn::MultiheadAttention(6, 2, {.dropout = 2}); }), "dropout is 2, expected 0 to 1"));
   const nn::MultiheadAttention module(6, 2);
   const ls::Tensor x = ls::ones({2, 4, 6});
   CHECK(contains(error_of([&] { module(ls::ones({2, 4, 5})); }), "query is (2, 4, 5) f32 cpu"));
-  CHECK(contains(error_of([&] { module({x, x, ls::ones({2, 3, 6})}); }), "equal shapes of key and value"));
+  CHECK(contains(error_of([&] { module({x, x, ls::ones({2, 3, 6})}); }), "expected key and value of equal shape"));
+  const ls::Tensor one = ls::ones({1, 4, 6});
+  CHECK(contains(error_of([&] { module({x, one, one}); }), "equal batch sizes"));
   CHECK(contains(error_of([&] { module({x, x}); }), "called with 2 inputs, expected one, or query, key and value"));
   CHECK(contains(error_of([&] {
                    (void)module.forward(x, x, x, {.attn_mask = ls::ones({4, 3})});

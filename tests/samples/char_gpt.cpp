@@ -142,8 +142,9 @@ TEST_CASE("char_gpt: errors name the option and the fix") {
   const std::string out = fresh("gpt_errors");
   CHECK(contains(error_of(small(out, {"--heads", "3"})), "--heads 3 does not divide --width 16; use --width 18"));
   CHECK(contains(error_of(small(out, {"--context", "300"})),
-                 "a part of the text has 453 characters, and --context 300 needs at least 600"));
-  CHECK(contains(error_of(small(out, {"--file", "nowhere.txt"})), "nowhere.txt: cannot be read"));
+                 "the training or test part has 453 characters, expected at least 600 (2 x --context 300)"));
+  CHECK(contains(error_of(small(out, {"--file", "nowhere.txt"})),
+                 "nowhere.txt: expected a readable, non-empty text file"));
   CHECK(contains(error_of(small(out, {"--layers", "0"})), "--layers"));
   CHECK(contains(error_of(small(out, {"--temperature", "0"})), "--temperature"));
   CHECK(contains(error_of(small(out, {"--cuda-graph"})), "--cuda-graph"));

@@ -171,10 +171,10 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
   REQUIRE(causes.size() == 1);
   CHECK(causes[0].text == "cpu:0 waits for cpu:1's outputs");
   CHECK(causes[0].ns == 62'000);
-  CHECK(contains(verdict(run, steps),
-                 "the step is limited by waiting: cpu:0 waits for cpu:1's outputs, 62.0 us a step on average; a step "
-                 "has 5.0 us of "
-                 "arithmetic on all devices together and takes 100.0 us: one device would be faster"));
+  CHECK(contains(
+      verdict(run, steps),
+      "the step is limited by waiting: cpu:0 waits for cpu:1's outputs, 62.0 us a step on average; the devices "
+      "compute for 5.0 us per step in total, and the step takes 100.0 us: one device would be faster"));
 }
 
 TEST_CASE("ranks: the cause is the last rank to launch a bucket's collective, and afterwards its bytes") {

@@ -79,8 +79,9 @@ std::string collective_text(const Lane& lane, const TraceEvent& wait) {
 // Ranks: until the last rank launches the collective the wait is for that rank, afterwards for the bytes.
 void add_wait_for_collective(const Lane& lane, const TraceEvent& wait, const StepView& step, Causes& causes) {
   if (wait.labels.to >= 0)
-    return causes.add(fmt::format("{} waits for a message ({}) with rank {}", lane.name, wait.name, wait.labels.to),
-                      wait.end - wait.begin, true);
+    return causes.add(
+        fmt::format("{} waits for a message ({}) to or from rank {}", lane.name, wait.name, wait.labels.to),
+        wait.end - wait.begin, true);
   const std::string what = collective_text(lane, wait);
   const std::int64_t there = all_launched(wait, step);
   for (const Arrival& arrival : step.arrivals) {
@@ -106,8 +107,9 @@ std::string size_text(const Shares& shares, const std::vector<StepView>& steps) 
   for (const StepView& step : steps) all += step.end - step.begin;
   if (steps.empty() || steps[0].lanes.size() < 2 || shares.compute >= all) return "";
   const auto count = static_cast<std::int64_t>(steps.size());
-  return fmt::format("; a step has {} of arithmetic on all devices together and takes {}: one device would be faster",
-                     time_text(shares.compute / count), time_text(all / count));
+  return fmt::format(
+      "; the devices compute for {} per step in total, and the step takes {}: one device would be faster",
+      time_text(shares.compute / count), time_text(all / count));
 }
 
 }  // namespace
@@ -143,10 +145,10 @@ std::string verdict(const Run& run, const std::vector<StepView>& steps) {
       "compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other (data, bookkeeping) {:.0f} %: ",
       percent(shares.compute), percent(shares.communication), percent(shares.waiting), percent(shares.other));
   const std::int64_t most = std::max({shares.compute, shares.communication, shares.waiting, shares.other});
-  if (most == shares.compute) return text + "the step is limited by computing";
+  if (most == shares.compute) return text + "the step is compute-bound";
   if (most == shares.other) return text + "the step is limited by what surrounds it: loading data, bookkeeping";
   const bool waits = most == shares.waiting;
-  std::string limit = waits ? "the step is limited by waiting" : "the step is limited by moving bytes";
+  std::string limit = waits ? "the step is limited by waiting" : "the step is limited by communication";
   for (const Cause& cause : causes_of(run, steps)) {
     if (cause.is_waiting != waits) continue;
     const auto count = static_cast<std::int64_t>(steps.size());

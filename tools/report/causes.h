@@ -8,7 +8,7 @@
 
 namespace report {
 
-// What a lane waits for.
+// A reason for which a lane waits.
 struct Cause {
   std::string text = {};    // "cpu:0 waits for cpu:1's outputs"
   std::int64_t ns = 0;      // the sum over all steps
@@ -18,7 +18,7 @@ struct Cause {
 // The causes of waiting and of exposed communication in these steps, longest first.
 std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps);
 
-// The shares of the time, what limits a step, and its cause.
+// A sentence with the shares of the time, the largest of them, and its main cause.
 std::string verdict(const Run& run, const std::vector<StepView>& steps);
 
 std::string time_text(std::int64_t ns);  // "1.5 us"

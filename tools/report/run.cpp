@@ -53,7 +53,7 @@ void read_notes(Run& run) {
     for (const auto& [key, value] : trace.notes) {
       try {
         read_note(key, value, run);
-      } catch (const nlohmann::json::exception& error) {
+      } catch (const std::exception& error) {  // of the JSON reader, or of to_links
         throw ls::IoError(
             fmt::format("{}: the note \"{}\" is not what the samples write: {}", run.name, key, error.what()));
       }

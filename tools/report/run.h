@@ -31,7 +31,7 @@ struct Run {
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
   std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
-  bool is_counted = false;                   // `counters` holds the run's; otherwise only events tell the bytes
+  bool is_counted = false;                   // `counters` is set; otherwise the bytes are summed from the events
   Counters counters = {};
   std::vector<EpochLoss> losses = {};
 
