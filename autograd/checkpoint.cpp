@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random_draws_internal.h"
@@ -88,11 +89,11 @@ class CheckpointNode final : public Node {
 
  private:
   Pass repeat() const {
-    for (const Saved& parameter : captured_) *parameter;  // throws if it was changed in place
     std::vector<Tensor> inputs;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const Tensor& input = *inputs_[i];
-      inputs.push_back(input.defined() && edges[i].wanted() && !input.requires_grad() ? raw::alias(input) : input);
+      const bool was_frozen = input.defined() && edges[i].wanted() && !input.requires_grad();  // since forward
+      inputs.push_back(was_frozen ? raw::alias(input).requires_grad_() : input);
     }
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
@@ -104,16 +105,22 @@ class CheckpointNode final : public Node {
                    "the function used {} parameters and other tensors that require grad in forward, {} when repeated; "
                    "make the function deterministic",
                    captured_.size(), pass.graph.cuts.size());
+    for (std::size_t i = 0; i < captured_.size(); ++i) {  // reading captured_ throws if it was changed in place
+      LOCKSTEP_CHECK((*captured_[i]).ref() == pass.graph.cuts[i].outside.leaf.ref(),
+                     "the function used another parameter in forward than when repeated; make the function "
+                     "deterministic");
+    }
     LOCKSTEP_CHECK(
         pass.with_history.size() == outputs.size(),
         "{} results of the function required grad in forward, {} when repeated; make the function deterministic",
         outputs.size(), pass.with_history.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const Shape& shape = pass.graph.roots[i].shape();
+      const Tensor& root = pass.graph.roots[i];
       LOCKSTEP_CHECK(
-          shape == outputs[i].shape,
-          "a result of the function was {} in forward and is {} when repeated; make the function deterministic",
-          outputs[i].shape.to_string(), shape.to_string());
+          root.shape() == outputs[i].shape && root.dtype() == outputs[i].dtype,
+          "a result of the function was {} {} in forward and is {} {} when repeated; make the function deterministic",
+          outputs[i].shape.to_string(), lockstep::name(outputs[i].dtype), root.shape().to_string(),
+          lockstep::name(root.dtype()));
     }
     return pass;
   }
@@ -136,7 +143,12 @@ std::vector<Tensor> detail::checkpoint(CheckpointFunction function, const std::v
     pass = call(function, inputs);
   }
   for (Tensor& result : pass.results) {
-    if (result.defined()) result = raw::alias(result);
+    if (!result.defined()) continue;
+    LOCKSTEP_CHECK(
+        draws.empty() || !capture::is_active(result.device()),
+        "checkpoint: the function draws random numbers, and a CUDA graph cannot repeat them; set dropout to 0, "
+        "or call the function without checkpoint");
+    result = raw::alias(result);
   }
   if (pass.with_history.empty()) return std::move(pass.results);
   auto node = Ref<Node>::adopt(new CheckpointNode(std::move(function), inputs, pass, std::move(draws)));

@@ -11,11 +11,11 @@ Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options) {
   LOCKSTEP_CHECK(options.base > 0, "rotary_embedding: base is {}, expected a positive number", options.base);
   return named("rotary_embedding", [&] {
     const std::int64_t pairs = x.size(-1) / 2, end = 2 * pairs;
-    const TensorOptions f64 = {.dtype = kFloat64};  // an angle in f32 is off by 1e-4 after 2000 positions
+    const TensorOptions f64 = {.dtype = kFloat64,
+                               .device = x.device()};  // an angle in f32 is off by 1e-4 after 2000 positions
     const Tensor positions = arange(options.first, options.first + x.size(-2), f64).unsqueeze(1);
     const Tensor angles = mul(positions, pow(options.base, div(arange(pairs, f64), -static_cast<double>(pairs))));
-    const auto like_x = [&](const Tensor& t) { return t.to(x.dtype()).to(x.device()); };
-    const Tensor c = like_x(cos(angles)), s = like_x(sin(angles));
+    const Tensor c = cos(angles).to(x.dtype()), s = sin(angles).to(x.dtype());
     const Tensor a = options.interleaved ? x.slice(-1, 0, end, 2) : x.slice(-1, 0, pairs);
     const Tensor b = options.interleaved ? x.slice(-1, 1, end, 2) : x.slice(-1, pairs, end);
     const Tensor u = sub(mul(a, c), mul(b, s)), v = add(mul(b, c), mul(a, s));

@@ -36,6 +36,12 @@ void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value, s
                  describe(query), describe(key), describe(value), width);
 }
 
+void require_mask_dtype(const char* name, const Tensor& mask) {
+  LOCKSTEP_CHECK(mask.dtype() == kBool || mask.is_floating_point(),
+                 "MultiheadAttention: {} is {}, expected bool or floating point; convert it with to(kBool)", name,
+                 describe(mask));
+}
+
 // A mask as scaled_dot_product_attention takes it.
 Tensor inverted(const Tensor& mask) { return mask.dtype() == kBool ? ~mask : mask; }
 
@@ -46,6 +52,7 @@ Tensor attn_mask_for(const Tensor& mask, const Shape& scores) {
   LOCKSTEP_CHECK(mask.shape() == matrix || mask.shape() == all,
                  "MultiheadAttention: attn_mask is {}, expected shape {} or, for every head, {}", describe(mask),
                  matrix.to_string(), all.to_string());
+  require_mask_dtype("attn_mask", mask);
   return inverted(mask.dim() == 2 ? mask : mask.reshape(scores));
 }
 Tensor key_padding_mask_for(const Tensor& mask, const Shape& scores) {
@@ -53,6 +60,7 @@ Tensor key_padding_mask_for(const Tensor& mask, const Shape& scores) {
   const Shape samples{scores[0], scores[3]};
   LOCKSTEP_CHECK(mask.shape() == samples || (scores[0] == 1 && mask.shape() == Shape{scores[3]}),
                  "MultiheadAttention: key_padding_mask is {}, expected shape {}", describe(mask), samples.to_string());
+  require_mask_dtype("key_padding_mask", mask);
   return inverted(mask.reshape({scores[0], 1, 1, scores[3]}));
 }
 

@@ -78,7 +78,12 @@ AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const
     return needed ? empty_in_order_of(x, x.size(-2), x.size(-1)) : Tensor();
   };
   AttentionGradients result{gradient_of(q, needs_q), gradient_of(k, needs_k), gradient_of(v, needs_v)};
-  if (a.count == 0) return result;
+  if (forward.out.numel() == 0) {  // forward has computed nothing; the result depends on no input
+    for (const Tensor* gradient : {&result.q, &result.k, &result.v}) {
+      if (gradient->defined()) fill(*gradient, 0);
+    }
+    return result;
+  }
   a.out = attention_operand(forward.out), a.log_sums = forward.log_sums.raw_data(),
   a.grad = attention_operand(*dense_grad);
   if (needs_q) a.grad_q = attention_operand(result.q);

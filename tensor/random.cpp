@@ -55,6 +55,8 @@ bool is_repeating() {
   return frame != nullptr;
 }
 
+bool has_draw_frame() { return innermost != nullptr; }
+
 Position reserve(Stream stream, std::uint64_t blocks) {
   if (innermost) [[unlikely]]
     return reserve_in_frames(stream, blocks);

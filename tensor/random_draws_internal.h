@@ -30,5 +30,7 @@ struct DrawFrame {
 
 // Whether the calling thread repeats draws.
 bool is_repeating();
+// Whether the calling thread records or repeats draws.
+bool has_draw_frame();
 
 }  // namespace lockstep::random

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/check_internal.h"
@@ -32,31 +35,42 @@ int default_threads() {
 class Pool {
  public:
   explicit Pool(int helpers) : turns_(helpers < usable_cores() ? kTurns : 0) {
-    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      stop();
+      throw DeviceError(fmt::format("the CPU pool cannot start {} threads: {}; set LOCKSTEP_NUM_THREADS to fewer",
+                                    helpers, error.what()));
+    }
   }
-  ~Pool() {
-    stop_ = true;
-    announce();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~Pool() { stop(); }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  // Rethrows the first exception of `body`, after all threads have left it.
   void run(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
     body_ = body;
     context_ = context;
     chunks_ = chunks;
     next_.store(0, std::memory_order_relaxed);
+    has_failed_.store(false, std::memory_order_relaxed);
     gate_.store(kOpen, std::memory_order_release);
     announce();
     take_chunks();
     gate_.fetch_and(~kOpen, std::memory_order_acq_rel);  // a worker that wakes late finds no job
     for (std::uint32_t inside; (inside = gate_.load(std::memory_order_acquire)) != 0;) wait_while(gate_, inside);
+    if (has_failed_.load(std::memory_order_relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
  private:
   static constexpr int kTurns = 10 * Spin::kTurns;  // longer than most pauses between the jobs of a training step
   static constexpr std::uint32_t kOpen = 1U << 31;
+
+  void stop() {
+    stop_ = true;
+    announce();
+    for (auto& thread : threads_) thread.join();
+  }
 
   void announce() {
     jobs_.fetch_add(1, std::memory_order_release);
@@ -70,10 +84,12 @@ class Pool {
   }
 
   void take_chunks() {
-    for (;;) {
-      const std::int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-      if (chunk >= chunks_) return;
-      body_(context_, chunk);
+    try {
+      for (std::int64_t chunk; (chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;)
+        body_(context_, chunk);
+    } catch (...) {
+      if (!has_failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
+      next_.store(chunks_, std::memory_order_relaxed);  // the other chunks are not needed
     }
   }
 
@@ -110,6 +126,8 @@ class Pool {
   void* context_ = nullptr;
   std::int64_t chunks_ = 0;
   std::atomic<std::int64_t> next_{0};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr error_;
   std::atomic<bool> stop_{false};
 };
 

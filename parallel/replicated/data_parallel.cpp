@@ -8,6 +8,7 @@
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random_draws_internal.h"
 
 namespace lockstep::parallel {
 
@@ -60,6 +61,9 @@ void DataParallel::State::begin_step(int running) {
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "DataParallel: cannot run inside a replica or a later micro-batch of another mode; "
                  "call the module itself there");
+  LOCKSTEP_CHECK(!random::has_draw_frame(),
+                 "DataParallel: cannot run inside checkpoint, which repeats the random numbers of one thread; call "
+                 "checkpoint inside the module");
   traffic->begin_step();
   buffers.begin_step(running > 1);
   replicas.begin_run();

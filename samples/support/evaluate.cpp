@@ -9,13 +9,14 @@ namespace {
 // Puts `model` in eval mode while the object exists: batch normalisation then uses its running statistics.
 class Evaluating {
  public:
-  explicit Evaluating(ls::nn::Module& model) : model_(model) { model_.eval(); }
-  ~Evaluating() { model_.train(); }
+  explicit Evaluating(ls::nn::Module& model) : model_(model), was_training_(model.is_training()) { model_.eval(); }
+  ~Evaluating() { model_.train(was_training_); }
   Evaluating(const Evaluating&) = delete;
   Evaluating& operator=(const Evaluating&) = delete;
 
  private:
   ls::nn::Module& model_;
+  bool was_training_;
 };
 
 }  // namespace

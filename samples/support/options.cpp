@@ -164,7 +164,7 @@ void declare_modes(Flags& flags, Options& options) {
 }
 
 void declare_gpt(Flags& flags, GptOptions& gpt) {
-  const CLI::Range at_least_one(std::int64_t{1}, std::int64_t{1'000'000});
+  const CLI::Validator at_least_one = command_line::range(std::int64_t{1}, std::int64_t{1'000'000});
   flags.group("Model");
   flags.add("--layers", gpt.layers, "number of transformer blocks")->check(at_least_one);
   flags.add("--heads", gpt.heads, "attention heads in each block; must divide --width")->check(at_least_one);

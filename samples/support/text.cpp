@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
 namespace samples {
 
 Text::Text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad() || bytes.empty())
+  std::string bytes;
+  if (std::filesystem::is_regular_file(path)) {
+    std::ifstream file(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (bytes.empty())
     throw ls::IoError(fmt::format("{}: expected a readable, non-empty text file\nPass another file with --file", path));
   std::array<int, 256> id{};
   for (const char c : bytes) id[static_cast<unsigned char>(c)] = 1;

@@ -191,6 +191,10 @@ TEST_CASE("attention of no elements") {
   ls::sum(ls::scaled_dot_product_attention(in[0], in[1], in[2])).backward();
   CHECK(in[0].grad().shape() == Shape{2, 0, 4});
   CHECK(ls::equal(in[1].grad(), ls::zeros({2, 3, 4})));
+  const Inputs no_values = leaves({2}, 3, 3, 4, 0, ls::kFloat32);
+  ls::sum(ls::scaled_dot_product_attention(no_values[0], no_values[1], no_values[2])).backward();
+  CHECK(ls::equal(no_values[0].grad(), ls::zeros({2, 3, 4})));
+  CHECK(ls::equal(no_values[1].grad(), ls::zeros({2, 3, 4})));
 }
 
 TEST_CASE("dropout draws its factors again in backward, from a position that the draws before it determine") {

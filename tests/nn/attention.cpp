@@ -109,4 +109,8 @@ TEST_CASE("MultiheadAttention's errors name the operands") {
                    (void)module.forward(x, x, x, {.key_padding_mask = ls::ones({4, 4})});
                  }),
                  "key_padding_mask is (4, 4) f32 cpu, expected shape (2, 4)"));
+  CHECK(contains(error_of([&] {
+                   (void)module.forward(x, x, x, {.key_padding_mask = ls::ones({2, 4}, {.dtype = ls::kInt64})});
+                 }),
+                 "expected bool or floating point"));
 }

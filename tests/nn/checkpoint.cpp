@@ -143,10 +143,34 @@ TEST_CASE("a function that does not repeat itself is an error of backward") {
   const auto changing = [&rows](const ls::Tensor& x) { return x.narrow(0, 0, rows) * 2; };
   y = checkpoint(changing, x);
   rows = 3;
-  CHECK(contains(error_of([&] { y.sum().backward(); }), "was (4, 16) in forward and is (3, 16) when repeated"));
+  CHECK(contains(error_of([&] { y.sum().backward(); }), "was (4, 16) f32 in forward and is (3, 16) f32 when repeated"));
 
   y = checkpoint(block, x);
   CHECK(contains(error_of([&] { y.sum().backward({}, {.create_graph = true}); }), "second derivatives"));
+}
+
+TEST_CASE("the function must use the same parameters, and an input may be frozen before backward") {
+  const ls::Tensor a = numbers({3}).requires_grad_(), b = numbers({3}, {}, 2).requires_grad_();
+  const ls::Tensor x = numbers({3}, {}, 3).requires_grad_();
+  bool flip = false;
+  const auto f = [&](const ls::Tensor& x) { return x * (flip ? a : b); };
+  const ls::Tensor y = ls::sum(checkpoint(f, x));
+  flip = true;
+  CHECK(contains(error_of([&] { y.backward(); }), "used another parameter in forward"));
+  CHECK_FALSE(a.grad().defined());
+
+  const ls::Tensor z = ls::sum(checkpoint(f, x));
+  x.requires_grad_(false);
+  z.backward();
+  CHECK(same_bits(a.grad(), x));
+  CHECK_FALSE(x.grad().defined());
+}
+
+TEST_CASE("DataParallel refuses to run inside checkpoint: its replicas' random numbers would not repeat") {
+  nn::Linear fc(3, 2);
+  ls::parallel::DataParallel dp(fc, {"cpu:0", "cpu:1"});
+  const auto run = [&](const ls::Tensor& x) { return dp(x); };
+  CHECK(contains(error_of([&] { checkpoint(run, ls::ones({4, 3})); }), "call checkpoint inside the module"));
 }
 
 TEST_CASE("a graph with checkpoint runs backward again if it is retained") {

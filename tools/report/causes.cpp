@@ -138,7 +138,8 @@ std::vector<Cause> causes_of(const Run& run, const std::vector<StepView>& steps)
 
 std::string verdict(const Run& run, const std::vector<StepView>& steps) {
   const Shares shares = sum_of(steps);
-  const auto percent = [all = std::max<std::int64_t>(shares.all(), 1)](std::int64_t ns) {
+  if (shares.all() == 0) return "the trace has no complete step; mark steps with TraceKind::kStep";
+  const auto percent = [all = shares.all()](std::int64_t ns) {
     return 100 * static_cast<double>(ns) / static_cast<double>(all);
   };
   const std::string text = fmt::format(
