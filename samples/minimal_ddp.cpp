@@ -7,13 +7,13 @@
 namespace ls = lockstep;
 
 struct Mlp : ls::nn::Module {
-  ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 20, 64);  // made, registered and owned
+  ls::nn::Linear& hidden = add<ls::nn::Linear>("hidden", 20, 64);  // constructed, registered, owned
   ls::nn::Linear& out = add<ls::nn::Linear>("out", 64, 1);
   ls::Tensor forward(const ls::Tensor& x) const override { return out(ls::relu(hidden(x))); }
 };
 
 int main() {
-  auto group = ls::parallel::init_process_group();  // a group of one, with a warning, if nothing started ranks
+  auto group = ls::parallel::init_process_group();  // one rank, with a warning, if no launcher started it
   ls::manual_seed(0);
   const ls::Tensor x = ls::randn({1000, 20}), y = ls::sin(ls::sum(x, {1}, true));
   auto sampler = std::make_shared<ls::data::DistributedSampler>(1000, group->size(), group->rank());
