@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/arguments.h"
+#include "support/timing.h"
 
 namespace ls = lockstep;
 
@@ -25,12 +26,6 @@ struct Row {
   std::function<void()> work;
   std::vector<double> one = {}, many = {};  // seconds, by round
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Seconds of one call, over about 5 ms.
 double seconds_of(const std::function<void()>& work) {
@@ -83,7 +78,7 @@ double seconds_after_idleness() {
         2, [](void*, std::int64_t) {}, nullptr);
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
-  return median(seconds);
+  return bench::median(seconds);
 }
 
 }  // namespace
@@ -112,7 +107,7 @@ int main(int argc, char** argv) {
   std::printf("%-20s %10s %10s %7s\n", "us", "1 thread", (std::to_string(threads) + " threads").c_str(), "ratio");
   bool is_good = true;
   for (const Row& row : rows) {
-    const double one = 1e6 * median(row.one), many = 1e6 * median(row.many);
+    const double one = 1e6 * bench::median(row.one), many = 1e6 * bench::median(row.many);
     const bool is_slower = many > std::max(1.05 * one, one + 3);
     is_good = is_good && !is_slower;
     std::printf("%-20s %10.2f %10.2f %7.2f%s\n", row.name.c_str(), one, many, many / one, is_slower ? "  SLOWER" : "");

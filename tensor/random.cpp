@@ -29,9 +29,15 @@ Position reserve_new(Stream stream, std::uint64_t blocks) {
   return {seed.load(std::memory_order_relaxed), static_cast<std::uint64_t>(micro_batch) << 8 | purpose, offset};
 }
 
+// The innermost frame that repeats draws, or null.
+DrawFrame* repeating_frame() {
+  DrawFrame* frame = innermost;
+  while (frame && !frame->repeated) frame = frame->outer;
+  return frame;
+}
+
 Position reserve_in_frames(Stream stream, std::uint64_t blocks) {
-  DrawFrame* source = innermost;
-  while (source && !source->repeated) source = source->outer;
+  DrawFrame* const source = repeating_frame();
   if (source)
     LOCKSTEP_CHECK(source->next < source->repeated->size() && (*source->repeated)[source->next].stream == stream &&
                        (*source->repeated)[source->next].blocks == blocks,
@@ -49,11 +55,7 @@ DrawFrame::DrawFrame(std::vector<Draw>* recorded, const std::vector<Draw>* repea
     : recorded(recorded), repeated(repeated), outer(std::exchange(innermost, this)) {}
 DrawFrame::~DrawFrame() { innermost = outer; }
 
-bool is_repeating() {
-  const DrawFrame* frame = innermost;
-  while (frame && !frame->repeated) frame = frame->outer;
-  return frame != nullptr;
-}
+bool is_repeating() { return repeating_frame() != nullptr; }
 
 bool has_draw_frame() { return innermost != nullptr; }
 

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "support/timing.h"
+
 namespace bench {
 
 namespace ls = lockstep;
@@ -25,12 +27,6 @@ using Group = std::shared_ptr<ls::parallel::ProcessGroup>;
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Shared by forked ranks in addition to a group: a barrier that spins, and room for figures.

@@ -4,10 +4,12 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace bench {
@@ -21,6 +23,12 @@ inline void start_a_thread_once() {
 inline bool wanted(const std::string& name) {
   const char* filter = std::getenv("BENCH_FILTER");
   return filter == nullptr || name.find(filter) != std::string::npos;
+}
+
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 // Processor time of all threads of this process. Unlike the wall clock it excludes other programs.
@@ -47,9 +55,7 @@ double median_seconds(Work&& work, double total_seconds = 1.0) {
     spent += seconds;
     samples.push_back(seconds / static_cast<double>(repeats));
   }
-  const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end());
-  return *middle;
+  return median(std::move(samples));
 }
 
 // Prints {"name": ..., "seconds": ...} if the row is wanted.

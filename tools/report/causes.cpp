@@ -35,7 +35,7 @@ class Causes {
   std::map<std::string, Cause> by_text_;
 };
 
-// What `lane` got from a replica that worked until the end of a wait: the name of the last copy between the two.
+// The work that a wait ended with: the replica's name, and that of the last copy during `work`.
 std::string work_of(const Lane& replica, const TraceEvent& work) {
   std::string what;
   for (const LaneEvent& each : replica.events) {
