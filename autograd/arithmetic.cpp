@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half_dtypes_internal.h"
 
 namespace lockstep {
 
@@ -74,19 +75,22 @@ Tensor div(const Tensor& a, const Tensor& b) {
 
 // d/da = p a^(p-1), d/dp = a^p log a. At a = 0, d/dp is 0 for p >= 0 (the limit, except for p = 0), -inf for p < 0.
 Tensor pow(const Tensor& base, const Tensor& exponent) {
-  return record("pow", raw::pow(base, exponent), {base, exponent},
-                [a = Saved(base), p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
-                  Gradients gradients{Tensor(), Tensor()};
-                  if (needs[0]) {
-                    const Tensor by_a = mul(*p, pow(*a, sub(*p, 1.0)));
-                    gradients[0] = sum_to(mul(grad, where(*p == 0.0, 0.0, by_a)), a->shape());
-                  }
-                  if (needs[1]) {
-                    const Tensor base = where(*a == 0.0, where(*p >= 0.0, 1.0, *a), *a);
-                    gradients[1] = sum_to(mul(grad, mul(out, log(base))), p->shape());
-                  }
-                  return gradients;
-                });
+  return record(
+      "pow", raw::pow(base, exponent), {base, exponent},
+      [saved_a = Saved(base), saved_p = Saved(exponent)](const Tensor& grad, const Needs& needs, const Tensor& out) {
+        // In the result's dtype: an integer p minus 1.0 would be f32.
+        const Tensor a = saved_a->to(out.dtype()), p = saved_p->to(out.dtype());
+        Gradients gradients{Tensor(), Tensor()};
+        if (needs[0]) {
+          const Tensor by_a = mul(p, pow(a, sub(p, 1.0)));
+          gradients[0] = sum_to(mul(grad, where(p == 0.0, 0.0, by_a)), a.shape());
+        }
+        if (needs[1]) {
+          const Tensor base = where(a == 0.0, where(p >= 0.0, 1.0, a), a);
+          gradients[1] = sum_to(mul(grad, mul(out, log(base))), p.shape());
+        }
+        return gradients;
+      });
 }
 
 namespace {
@@ -121,13 +125,28 @@ Tensor min(const Tensor& a, const Tensor& b) {
 
 // --- with numbers -----------------------------------------------------------------------------------------------------------
 
+Tensor factor_like(const Tensor& x, const Scalar& number) {
+  return raw::scalar_like(is_half(x.dtype()) ? raw::empty({}, {.dtype = kFloat32, .device = x.device()}) : x, number);
+}
+
+namespace {
+
+// The product or quotient of x and a number. It is f32 for a 0-d x of f16 or bf16, next to which the number is f32.
+Tensor in_dtype_of(const Tensor& x, Tensor result) {
+  if (is_half(x.dtype())) return result.to(x.dtype());
+  return result;
+}
+
+}  // namespace
+
 Tensor add(const Tensor& a, const Scalar& b) { return add(a, raw::scalar_like(a, b)); }
 Tensor sub(const Tensor& a, const Scalar& b) { return sub(a, raw::scalar_like(a, b)); }
-Tensor mul(const Tensor& a, const Scalar& b) { return mul(a, raw::scalar_like(a, b)); }
-Tensor div(const Tensor& a, const Scalar& b) { return div(a, raw::scalar_like(a, b)); }
+Tensor mul(const Tensor& a, const Scalar& b) { return in_dtype_of(a, mul(a, factor_like(a, b))); }
+// Integers are divided in f32, so the number need not fit their dtype: u8 / -1 is not u8 / 255.
+Tensor div(const Tensor& a, const Scalar& b) { return in_dtype_of(a, div(a, factor_like(a, b.to_double()))); }
 Tensor pow(const Scalar& base, const Tensor& exponent) { return pow(raw::scalar_like(exponent, base), exponent); }
 Tensor operator-(const Scalar& a, const Tensor& b) { return sub(raw::scalar_like(b, a), b); }
-Tensor operator/(const Scalar& a, const Tensor& b) { return div(raw::scalar_like(b, a), b); }
+Tensor operator/(const Scalar& a, const Tensor& b) { return in_dtype_of(b, div(factor_like(b, a.to_double()), b)); }
 
 // --- comparisons --------------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/attention_internal.h"
@@ -16,7 +17,8 @@ namespace {
 
 constexpr const char* kAttention = "scaled_dot_product_attention";
 
-// The operands with all leading dimensions broadcast. The mask is undefined, or (..., time, time_k).
+// The operands with all leading dimensions broadcast. The mask is undefined, or (..., time, time_k); it is never f16 or
+// bf16.
 struct AttentionOperands {
   Tensor q, k, v, mask;
 };
@@ -29,7 +31,7 @@ Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
 }
 
 void require_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  raw::require_float(kAttention, q);
+  if (!is_half(q.dtype())) raw::require_float(kAttention, q);
   raw::require_same(kAttention, q, k);
   raw::require_same(kAttention, q, v);
   LOCKSTEP_CHECK(q.dim() >= 2 && k.dim() >= 2 && v.dim() >= 2,
@@ -70,7 +72,7 @@ AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tens
   if (!out.mask.defined()) return out;
   const Shape scores = with_matrix(batch, q.size(-2), k.size(-2));
   require_mask(out.mask, q, scores, options.is_causal);
-  out.mask = out.mask.expand(scores);
+  out.mask = in_f32(out.mask).expand(scores);
   return out;
 }
 
@@ -100,6 +102,8 @@ Tensor attention_weights(const AttentionOperands& x, const AttentionSetting& set
   return masked_fill(softmax(masked_fill(scores, masked, 0), -1), masked, 0);
 }
 
+AttentionOperands wide_operands(const AttentionOperands& x) { return {in_f32(x.q), in_f32(x.k), in_f32(x.v), x.mask}; }
+
 Tensor composed_attention(const AttentionOperands& x, const AttentionSetting& setting) {
   const Tensor weights = attention_weights(x, setting), factors = dropout_factors(x, setting);
   return matmul(factors.defined() ? mul(weights, factors) : weights, x.v);
@@ -121,18 +125,26 @@ Gradients attention_gradients(const Tensor& grad, const AttentionOperands& x, co
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
+  if (narrows(q, k, v, options.attn_mask)) [[unlikely]] {
+    AttentionOptions narrow = options;
+    narrow.attn_mask = narrowed(options.attn_mask);
+    return scaled_dot_product_attention(narrowed(q), narrowed(k), narrowed(v), narrow);
+  }
   const AttentionOperands x = prepare_attention(q, k, v, options);
   AttentionSetting setting{.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1)))),
                            .causal = options.is_causal,
                            .keep = 1 - options.dropout_p};
-  if (setting.keep < 1) setting.position = raw::reserve_dropout(numbers_of(x).numel(), q.device());
-  if (!q.device().is_cpu() || (x.mask.defined() && requires_grad(x.mask)))
-    return named(kAttention, [&] { return composed_attention(x, setting); });
+  if (setting.keep < 1) setting.position = raw::next_dropout(numbers_of(x).numel(), q.device());
+  if (!q.device().is_cpu() || (x.mask.defined() && requires_grad(x.mask))) {
+    const AutocastGuard without_autocast(std::nullopt);
+    return named(kAttention, [&] { return composed_attention(wide_operands(x), setting).to(q.dtype()); });
+  }
   raw::Attended forward = raw::attention(x.q, x.k, x.v, x.mask, setting);
   return record(kAttention, forward.out, {x.q, x.k, x.v},
                 [q = Saved(x.q), k = Saved(x.k), v = Saved(x.v), mask = Saved(x.mask), log_sums = forward.log_sums,
                  setting](const Tensor& grad, const Needs& needs, const Tensor& out) {
-                  if (autograd::grad_mode()) return attention_gradients(grad, {*q, *k, *v, *mask}, setting, needs);
+                  if (autograd::grad_mode())
+                    return attention_gradients(in_f32(grad), wide_operands({*q, *k, *v, *mask}), setting, needs);
                   raw::AttentionGradients by = raw::attention_backward(grad, *q, *k, *v, *mask, {out, log_sums},
                                                                        setting, needs[0], needs[1], needs[2]);
                   return Gradients{std::move(by.q), std::move(by.k), std::move(by.v)};

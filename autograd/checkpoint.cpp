@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
+#include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -44,7 +45,7 @@ class CheckpointNode final : public Node {
  public:
   CheckpointNode(detail::CheckpointFunction function, const std::vector<Tensor>& inputs, const Pass& pass,
                  std::vector<random::Draw> draws)
-      : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)) {
+      : Node("checkpoint"), function_(std::move(function)), draws_(std::move(draws)), autocast_(autocast_dtype()) {
     for (const Tensor& input : inputs) {
       detail::add_edge(*this, input);
       inputs_.emplace_back(input);
@@ -95,6 +96,7 @@ class CheckpointNode final : public Node {
       const bool was_frozen = input.defined() && edges[i].wanted() && !input.requires_grad();  // since forward
       inputs.push_back(was_frozen ? raw::alias(input).requires_grad_() : input);
     }
+    const AutocastGuard autocast(autocast_);
     const random::DrawFrame frame(nullptr, &draws_);
     Pass pass = call(function_, inputs);
     LOCKSTEP_CHECK(frame.next == draws_.size(),
@@ -128,6 +130,7 @@ class CheckpointNode final : public Node {
   detail::CheckpointFunction function_;
   std::vector<Saved> inputs_, captured_;
   std::vector<random::Draw> draws_;
+  std::optional<DType> autocast_;  // the mode of the first run
 };
 
 }  // namespace

@@ -22,8 +22,8 @@ std::vector<Tensor> checkpoint(CheckpointFunction function, const std::vector<Te
 bool is_recomputing();
 
 /// Calls `function(inputs...)`, which returns a Tensor or a `std::vector<Tensor>`, and returns its result. Backward calls
-/// the function again, with the same random numbers, micro-batch and replica, and so with the same bits. Until then
-/// only the inputs and results are kept, not what lies between them.
+/// the function again, with the same random numbers, autocast mode, micro-batch and replica, and so with the same bits.
+/// Until then only the inputs and results are kept, not what lies between them.
 ///
 ///     x = autograd::checkpoint([&](const Tensor& x) { return block(x); }, x);
 ///

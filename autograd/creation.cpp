@@ -24,6 +24,16 @@ TensorOptions like_options(const Tensor& like, const TensorOptions& options) {
           .device = options.device.value_or(like.device()),
           .requires_grad = options.requires_grad};
 }
+
+// Throws InvalidArgument unless the dtype holds all integers in [low, high). Unlike fill_, u8 does not wrap around.
+void require_range(const char* op, std::int64_t low, std::int64_t high, DType dtype) {
+  if (low >= high) return;  // nothing to hold; randint refuses it
+  const bool is_unsigned = dtype == kBool || dtype == kUInt8;
+  LOCKSTEP_CHECK(!is_unsigned || (low >= 0 && high - 1 <= (dtype == kBool ? 1 : 255)),
+                 "{}: [{}, {}) is outside the range of {}; use a wider dtype", op, low, high, name(dtype));
+  raw::require_fits(op, low, dtype);
+  raw::require_fits(op, high - 1, dtype);
+}
 }  // namespace
 
 Tensor empty(const Shape& shape, const TensorOptions& options) {
@@ -61,19 +71,25 @@ Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
 }
 
 Tensor rand(const Shape& shape, const TensorOptions& options) {
-  return create("rand", options, [&] { return raw::uniform(shape, 0, 1, random::Stream::kUser, options); });
+  return create("rand", options, [&] { return raw::uniform(shape, 0, 1, options); });
 }
 Tensor randn(const Shape& shape, const TensorOptions& options) {
-  return create("randn", options, [&] { return raw::normal(shape, random::Stream::kUser, options); });
+  return create("randn", options, [&] { return raw::normal(shape, options); });
 }
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
-  return create("randint", options, [&] { return raw::randint(low, high, shape, options); });
+  return create("randint", options, [&] {
+    require_range("randint", low, high, options.dtype.value_or(kInt64));
+    return raw::randint(low, high, shape, options);
+  });
 }
 Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& options) {
   return randint(0, high, shape, options);
 }
 Tensor randperm(std::int64_t n, const TensorOptions& options) {
-  return create("randperm", options, [&] { return raw::randperm(n, options); });
+  return create("randperm", options, [&] {
+    require_range("randperm", 0, n, options.dtype.value_or(kInt64));
+    return raw::randperm(n, options);
+  });
 }
 Tensor multinomial(const Tensor& weights, std::int64_t num_samples, bool replacement) {
   return raw::multinomial(weights, num_samples, replacement);

@@ -33,7 +33,7 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
 Tensor eye(std::int64_t n, const TensorOptions& options = {});                  ///< (n, n), ones on the diagonal
 Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options = {});  ///< the same with m columns
 
-/// Random numbers come from the stream of (seed, micro-batch, counter); see manual_seed in tensor/random.h.
+/// Random numbers are a function of seed, micro-batch, site, call and element; see tensor/random.h.
 Tensor rand(const Shape& shape, const TensorOptions& options = {});   ///< uniform in [0, 1)
 Tensor randn(const Shape& shape, const TensorOptions& options = {});  ///< normal, mean 0, variance 1
 /// Integers in [low, high), i64 unless a dtype is given.

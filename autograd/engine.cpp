@@ -5,6 +5,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/stop_index_internal.h"
 #include "lockstep/autograd/thread_context_internal.h"
+#include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random.h"
@@ -32,12 +33,6 @@ bool is_sole_owner(const Tensor& t) {
   return t.ref()->use_count() == 1 && t.impl().storage->use_count() == 1 && t.is_contiguous();
 }
 
-// sum += next; storage formats are added in f32 and rounded once.
-void add_to(const Tensor& sum, const Tensor& next) {
-  if (sum.dtype() != kFloat16 && sum.dtype() != kBFloat16) return raw::add_(sum, next);
-  raw::copy(raw::add(raw::to(sum, kFloat32), raw::to(next, kFloat32)), sum);
-}
-
 // Returns the gradient in contiguous memory that nothing else refers to: a leaf keeps it, and later
 // backwards add to it in place. Outside create_graph the result has no history, whatever a hook or a
 // Function recorded.
@@ -49,7 +44,7 @@ Tensor keep(Tensor gradient) {
 Tensor add_gradients(Tensor sum, const Tensor& next) {
   if (grad_mode()) return add(sum, next);
   if (!is_sole_owner(sum)) sum = raw::clone(sum);
-  add_to(sum, next);
+  raw::add_(sum, next);
   return sum;
 }
 
@@ -62,10 +57,10 @@ void accumulate(History& leaf, Tensor next) {
   }
   const bool in_view = leaf.view.defined() && next.raw_data() == leaf.view.raw_data();
   if (leaf.grad.defined() && in_view) {  // an operation wrote its second contribution there
-    add_to(leaf.view, leaf.grad);
+    raw::add_(leaf.view, leaf.grad);
     leaf.grad = leaf.view;
   } else if (leaf.grad.defined()) {
-    add_to(leaf.grad, next);
+    raw::add_(leaf.grad, next);
     leaf.grad.impl().storage->bump_version();
   } else if (in_view) {
     leaf.grad = leaf.view;
@@ -99,6 +94,7 @@ class Backward final : public Run {
 
   std::vector<Tensor> run() {
     const EnableGradGuard mode(request_.create_graph);
+    const AutocastGuard no_autocast(std::nullopt);  // dtypes are those that forward recorded
     run_graph();
     for (std::size_t i = 0; i < callbacks_.size(); ++i) {  // a callback may add another
       const Callback<void()> callback = std::move(callbacks_[i]);

@@ -108,7 +108,7 @@ Tensor clamp_max(const Tensor& x, const Scalar& hi);  ///< min(x, hi)
 
 // --- reductions -------------------------------------------------------------------------------------------------------------
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);   ///< bool and integers give i64
-Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  ///< sum / number of elements; f32 or f64
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);  ///< sum / element count; floating point
 /// The largest element along the dimensions; NaN wins. Equal elements share the gradient. If the result is NaN, the
 /// gradient of its slice is NaN, as in PyTorch.
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
@@ -165,7 +165,7 @@ Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options = {});
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum = 0.1, double eps = 1e-5);
 
-// --- images (batch, channels, height, width), f32 or f64: output sizes follow conv2d's formula --------------------
+// --- images (batch, channels, height, width), floating point: output sizes follow conv2d's formula ------------
 // A single image (channels, height, width) is a batch of one; the result has no batch dimension either.
 // Cross-correlation, as in PyTorch: x (n, in, h, w), weight (out, in / groups, kernel), bias (out) or undefined
 // -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
@@ -198,13 +198,18 @@ struct AttentionOptions {
   std::optional<double> scale = std::nullopt;  ///< factor of q k^T; 1 / sqrt(dim) unless given
 };
 /// softmax(scale q k^T + mask) v, over the keys. q (..., time, dim), k (..., time_k, dim), v (..., time_k, dim_v) ->
-/// (..., time, dim_v), f32 or f64; time and time_k are the sequence lengths of queries and keys; leading dimensions, for
-/// example (batch, heads), broadcast. A query that attends to no key has result 0 and gradient 0. On CPU devices the
-/// scores are computed in tiles, and recomputed in backward: memory is O((time + time_k) (dim + dim_v)). If the mask
-/// requires grad, or with create_graph, the (time, time_k) matrix is stored. Throws InvalidArgument for other shapes and
-/// dtypes, a mask together with .is_causal, and .dropout_p outside [0, 1]. (Vaswani et al., 2017; Dao et al., 2022)
+/// (..., time, dim_v), floating point; time and time_k are the sequence lengths of queries and keys; leading
+/// dimensions, for example (batch, heads), broadcast. A query that attends to no key has result 0 and gradient 0. On
+/// CPU devices the scores are computed in tiles, and recomputed in backward: memory is
+/// O((time + time_k) (dim + dim_v)). If the mask requires grad, or with create_graph, the (time, time_k) matrix is
+/// stored. Throws InvalidArgument for other shapes and dtypes, a mask together with .is_causal, and .dropout_p outside
+/// [0, 1]. (Vaswani et al., 2017; Dao et al., 2022)
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
+
+/// Zeroes each element with probability p and divides the others by 1 - p; returns x itself unless `training`. The
+/// mask is not stored: backward draws it again. Throws InvalidArgument unless x is floating point and p is in [0, 1].
+Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 // --- joining and splitting ----------------------------------------------------------------------------------------
 /// Joined along `dim`; the other sizes are equal. Empty 1-D tensors are skipped, whatever the others' shapes.

@@ -1,4 +1,5 @@
 // Convolution and pooling: forward and gradient side by side.
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
 
@@ -59,6 +60,8 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Size2d& stride, const Size2d& padding,
               const Size2d& dilation, std::int64_t groups) {
+  if (narrows(x, weight, bias)) [[unlikely]]
+    return conv2d(narrowed(x), narrowed(weight), narrowed(bias), stride, padding, dilation, groups);
   const ConvolutionOptions options = {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
   return on_batch(x, [&](const Tensor& images) { return conv(images, weight, bias, options); });
 }
@@ -110,12 +113,15 @@ Tensor average(const Tensor& x, const PoolingOptions& options, bool count_includ
 
 Tensor max_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding,
                   const Size2d& dilation, bool ceil_mode) {
+  if (is_half(x.dtype())) return max_pool2d(in_f32(x), kernel, stride, padding, dilation, ceil_mode).to(x.dtype());
   const PoolingOptions options = pooling(kernel, stride, padding, dilation, ceil_mode);
   return on_batch(x, [&](const Tensor& images) { return maximum_of_windows(images, options); });
 }
 
 Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride, const Size2d& padding, bool ceil_mode,
                   bool count_include_pad) {
+  if (is_half(x.dtype()))
+    return avg_pool2d(in_f32(x), kernel, stride, padding, ceil_mode, count_include_pad).to(x.dtype());
   const PoolingOptions options = pooling(kernel, stride, padding, 1, ceil_mode);
   return on_batch(x, [&](const Tensor& images) { return average(images, options, count_include_pad); });
 }

@@ -1,6 +1,7 @@
 // Joining, splitting, indexing and sorting: forward and gradient side by side.
 #include <algorithm>
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -53,9 +54,9 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
 }
 
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) {
-  LOCKSTEP_CHECK(size > 0, "split: size {}; it must be positive", size);
   return named("split", [&] {
     const std::int64_t total = x.size(dim);
+    LOCKSTEP_CHECK(size > 0 || (size == 0 && total == 0), "split: size {}; it must be positive", size);
     std::vector<Tensor> parts;
     for (std::int64_t start = 0; start < total; start += size)
       parts.push_back(x.narrow(dim, start, std::min(size, total - start)));
@@ -82,12 +83,16 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
       });
 }
 
-Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b) {
-  return where(condition, a, raw::scalar_like(a, b));
+namespace {
+// `number` as an operand of `where`: it becomes an element, so it has to fit.
+Tensor choice(const Scalar& number, const Tensor& other) {
+  raw::require_fits("where", number, promote(other.dtype(), number));
+  return raw::scalar_like(other, number);
 }
-Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b) {
-  return where(condition, raw::scalar_like(b, a), b);
-}
+}  // namespace
+
+Tensor where(const Tensor& condition, const Tensor& a, const Scalar& b) { return where(condition, a, choice(b, a)); }
+Tensor where(const Tensor& condition, const Scalar& a, const Tensor& b) { return where(condition, choice(a, b), b); }
 
 Tensor where(const Tensor& condition, const Scalar& a, const Scalar& b) {
   const TensorOptions there = {.device = condition.device()};
@@ -158,12 +163,22 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  if (x.dtype() == kBool && src.dtype() == kBool)  // a sum of bools is true or false
+    return scatter_add(x.to(kInt64), dim, index, src.to(kInt64)) != 0;
+  if (x.dtype() != src.dtype() && is_autocast_enabled()) {
+    const DType widest = promote(x.dtype(), src.dtype());
+    return scatter_add(x.to(widest), dim, index, src.to(widest));
+  }
   return record(
       "scatter_add", raw::scatter_add(x, dim, index, src), {x, src},
       [dim, index = Saved(index, requires_grad(src)), src_shape = src.shape()](const Tensor& grad, const Needs& needs) {
         Gradients gradients{needs[0] ? grad : Tensor(), Tensor()};
         if (!needs[1]) return gradients;
         Tensor& by_src = gradients[1];
+        if (index->numel() == 0) {
+          by_src = raw::zeros(src_shape, grad.options());
+          return gradients;
+        }
         by_src = gather(grad, dim, *index);
         if (by_src.shape() != src_shape) {  // the index did not cover src: the gradient of the rest is 0
           for (std::size_t d = 0; d < src_shape.size(); ++d) {

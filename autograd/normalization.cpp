@@ -1,6 +1,7 @@
 // Layer, RMS and batch normalisation: forward and gradient side by side.
 #include <limits>
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -45,6 +46,9 @@ Shape last(int count) {
 // layer_norm, or rms_norm, which is not centered.
 Tensor normalize_rows(const char* op, const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
                       double eps, bool centered) {
+  if (widens(x, weight, bias)) {
+    return rounded_result(normalize_rows(op, in_f32(x), shape, in_f32(weight), in_f32(bias), eps, centered), x.dtype());
+  }
   raw::Normalized normalized = raw::layer_norm(op, x, shape, weight, bias, eps, centered);
   return record(op, std::move(normalized.out), {x, weight, bias},
                 [x = Saved(x), w = Saved(weight, requires_grad(x)), statistics = normalized.statistics, shape, eps,
@@ -110,6 +114,13 @@ Tensor normalize_batch(const Tensor& x, const Tensor& weight, const Tensor& bias
                 });
 }
 
+// Writes running statistics that were updated in f32 to the buffer, if that is f16 or bf16.
+void keep_statistics(const Tensor& updated, const Tensor& buffer) {
+  if (!buffer.defined() || !is_half(buffer.dtype())) return;
+  raw::copy(updated, buffer);
+  buffer.impl().storage->bump_version();
+}
+
 void require_per_channel(const char* name, const Tensor& tensor, const Tensor& x) {
   LOCKSTEP_CHECK(!tensor.defined() || tensor.shape() == Shape{x.size(1)}, "batch_norm: {} is {}, x is {}", name,
                  describe(tensor), describe(x));
@@ -119,6 +130,16 @@ void require_per_channel(const char* name, const Tensor& tensor, const Tensor& x
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_var, bool training, double momentum, double eps) {
+  if (widens(x, weight, bias, running_mean, running_var)) {
+    const Tensor wide_mean = in_f32(running_mean), wide_var = in_f32(running_var);
+    const Tensor out =
+        batch_norm(in_f32(x), in_f32(weight), in_f32(bias), wide_mean, wide_var, training, momentum, eps);
+    if (training && !autograd::is_recomputing()) {
+      keep_statistics(wide_mean, running_mean);
+      keep_statistics(wide_var, running_var);
+    }
+    return rounded_result(out, x.dtype());
+  }
   if (training) return normalize_batch(x, weight, bias, running_mean, running_var, momentum, eps);
   LOCKSTEP_CHECK(x.dim() >= 2, "batch_norm: x must be (batch, channels, ...), got {}", describe(x));
   LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),

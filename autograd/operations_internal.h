@@ -13,6 +13,9 @@ using autograd::record;
 using autograd::requires_grad;
 using autograd::Saved;
 
+// A number as an operand of mul and div. Next to f16 and bf16 it is f32, so that the result is rounded once.
+Tensor factor_like(const Tensor& x, const Scalar& number);
+
 // Closures use these to write a gradient directly to a bucket view (Needs::view). If `view` is defined, they write the
 // result to `view` and return it; otherwise they record the operation.
 Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view);

@@ -1,11 +1,14 @@
 // Matrix products: forward and gradient side by side.
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/operations_internal.h"
 
 namespace lockstep {
 
 // d/da = g b^T, d/db = a^T g. A vector counts as a row (left operand) or a column (right operand).
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (narrows(a, b)) [[unlikely]]
+    return matmul(narrowed(a), narrowed(b));
   return record("matmul", raw::matmul(a, b), {a, b},
                 [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
                  b = Saved(b, requires_grad(a))](const Tensor& grad, const Needs& needs) {
@@ -42,12 +45,15 @@ namespace {
 // t with its leading dimensions merged: (batch, features). Returns a matrix itself, without a reference count; the
 // reshaped view of any other tensor is stored in `flat`.
 const Tensor& rows(const Tensor& t, Tensor& flat) {
-  return t.dim() == 2 ? t : flat = t.reshape({-1, t.shape().back()});
+  if (t.dim() == 2) return t;
+  return flat = t.dim() == 1 ? t.unsqueeze(0) : t.flatten(0, -2);
 }
 
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (narrows(x, weight, bias)) [[unlikely]]
+    return linear(narrowed(x), narrowed(weight), narrowed(bias));
   return record("linear", raw::linear(x, weight, bias), {x, weight, bias},
                 [x = Saved(x, requires_grad(weight)), w = Saved(weight, requires_grad(x))](const Tensor& grad,
                                                                                            const Needs& needs) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -34,6 +35,7 @@ std::int64_t reduced_count(const Shape& shape, const Shape& dims) {
 }  // namespace
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (is_half(x.dtype())) return rounded_result(sum(in_f32(x), dims, keepdim), x.dtype());
   return record("sum", raw::sum(x, dims, keepdim), {x}, [shape = x.shape(), dims](const Tensor& grad, const Needs&) {
     return Gradients{spread(grad, shape, dims)};
   });
@@ -46,6 +48,7 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& view)
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (is_half(x.dtype())) return rounded_result(mean(in_f32(x), dims, keepdim), x.dtype());
   return record("mean", raw::mean(x, dims, keepdim), {x}, [shape = x.shape(), dims](const Tensor& grad, const Needs&) {
     const double count = static_cast<double>(reduced_count(shape, dims));
     return Gradients{spread(div(grad, count), shape, dims)};
@@ -97,6 +100,7 @@ std::pair<Tensor, Tensor> min(const Tensor& x, std::int64_t dim, bool keepdim) {
 // var = sum (x - mean)^2 / (n - correction), so d/dx = 2 (x - mean) / (n - correction). Over all elements, with a
 // correction of n or more, the gradient is infinity, and NaN where x equals the mean, as in PyTorch.
 Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  if (is_half(x.dtype())) return rounded_result(var(in_f32(x), dims, options), x.dtype());
   return record("var", raw::var(x, dims, options.keepdim, options.correction), {x},
                 [x = Saved(x), dims, correction = options.correction](const Tensor& grad, const Needs&) {
                   const double divisor = static_cast<double>(reduced_count(x->shape(), dims) - correction);
@@ -111,6 +115,7 @@ Tensor var(const Tensor& x, const Shape& dims, const VarOptions& options) {
 
 // The gradient is 1 / (2 std), and 0 where std is 0.
 Tensor std(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  if (is_half(x.dtype())) return rounded_result(std(in_f32(x), dims, options), x.dtype());
   const Tensor variance = named("std", [&] { return var(x, dims, options); });
   return record("std", raw::pointwise(raw::Pointwise::sqrt, variance), {variance},
                 [](const Tensor& grad, const Needs&, const Tensor& out) {
@@ -143,7 +148,10 @@ Tensor general_norm(const Tensor& x, double p, const Shape& dims, bool keepdim) 
 Tensor norm_of(const Tensor& x, double power, const Shape& dims, bool keepdim) {
   if (power == 2) return euclidean(x, dims, keepdim);
   LOCKSTEP_CHECK(x.dtype() == kFloat32 || x.dtype() == kFloat64, "norm: needs f32 or f64, got {}", describe(x));
-  if (power == 0) return raw::sum(raw::to(x != 0.0, x.dtype()), dims, keepdim);
+  if (power == 0)
+    return record(
+        "norm", raw::sum(raw::to(x != 0.0, x.dtype()), dims, keepdim), {x},
+        [shape = x.shape()](const Tensor& grad, const Needs&) { return Gradients{raw::zeros(shape, grad.options())}; });
   if (power == 1) return sum(abs(x), dims, keepdim);
   const Tensor size = abs(x);
   if (power == kInfinity) return extreme_or_nan("norm", raw::max(size, dims, keepdim, "norm"), size, dims);
@@ -154,10 +162,12 @@ Tensor norm_of(const Tensor& x, double power, const Shape& dims, bool keepdim) {
 }  // namespace
 
 Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
+  if (is_half(x.dtype())) return rounded_result(norm(in_f32(x), p, dims, keepdim), x.dtype());
   return named("norm", [&] { return norm_of(x, p.to_double(), dims, keepdim); });
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (is_half(x.dtype())) return rounded_result(logsumexp(in_f32(x), dims, keepdim), x.dtype());
   return record("logsumexp", named("logsumexp", [&] { return raw::logsumexp(x, dims, keepdim); }), {x},
                 [x = Saved(x), dims](const Tensor& grad, const Needs&, const Tensor& out) {
                   return Gradients{mul(spread(grad, x->shape(), dims), exp(sub(*x, spread(out, x->shape(), dims))))};
@@ -192,10 +202,14 @@ Tensor cumulate(const Tensor& x, std::int64_t dim, bool reverse) {
 
 }  // namespace
 
-Tensor cumsum(const Tensor& x, std::int64_t dim) { return cumulate(x, dim, false); }
+Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  if (is_half(x.dtype())) return rounded_result(cumsum(in_f32(x), dim), x.dtype());
+  return cumulate(x, dim, false);
+}
 
 // dx = y (g - sum(g y))
 Tensor softmax(const Tensor& x, std::int64_t dim) {
+  if (is_half(x.dtype())) return rounded_result(softmax(in_f32(x), dim), x.dtype());
   return record("softmax", raw::softmax(x, dim), {x}, [dim](const Tensor& grad, const Needs&, const Tensor& y) {
     if (!autograd::grad_mode()) return Gradients{raw::softmax_backward(grad, y, dim)};
     return Gradients{mul(y, sub(grad, sum(mul(grad, y), {dim}, true)))};
@@ -204,6 +218,7 @@ Tensor softmax(const Tensor& x, std::int64_t dim) {
 
 // dx = g - e^y sum(g)
 Tensor log_softmax(const Tensor& x, std::int64_t dim) {
+  if (is_half(x.dtype())) return rounded_result(log_softmax(in_f32(x), dim), x.dtype());
   return record("log_softmax", raw::log_softmax(x, dim), {x}, [dim](const Tensor& grad, const Needs&, const Tensor& y) {
     if (!autograd::grad_mode()) return Gradients{raw::log_softmax_backward(grad, y, dim)};
     return Gradients{sub(grad, mul(exp(y), sum(grad, {dim}, true)))};

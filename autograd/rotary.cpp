@@ -2,6 +2,7 @@
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half_dtypes_internal.h"
 
 namespace lockstep {
 
@@ -9,6 +10,7 @@ Tensor rotary_embedding(const Tensor& x, const RotaryOptions& options) {
   LOCKSTEP_CHECK(x.dim() >= 2 && x.size(-1) % 2 == 0 && x.is_floating_point(),
                  "rotary_embedding: x is {}, expected floating point, (..., time, dim) with an even dim", describe(x));
   LOCKSTEP_CHECK(options.base > 0, "rotary_embedding: base is {}, expected a positive number", options.base);
+  if (is_half(x.dtype())) return rotary_embedding(x.to(kFloat32), options).to(x.dtype());
   return named("rotary_embedding", [&] {
     const std::int64_t pairs = x.size(-1) / 2, end = 2 * pairs;
     const TensorOptions f64 = {.dtype = kFloat64,

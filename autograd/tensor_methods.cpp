@@ -23,9 +23,10 @@ Tensor Tensor::view(const Shape& shape) const { return record_reshape(raw::view(
 Tensor Tensor::reshape(const Shape& shape) const { return record_reshape(raw::reshape(*this, shape), *this); }
 
 Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
-  if (dim() == 0) return reshape({1});
-  const int first = wrap_dim("flatten", start_dim, dim()), last = wrap_dim("flatten", end_dim, dim());
+  const int dims = std::max(dim(), 1);  // 0-d counts as one dimension
+  const int first = wrap_dim("flatten", start_dim, dims), last = wrap_dim("flatten", end_dim, dims);
   LOCKSTEP_CHECK(first <= last, "flatten: start_dim {} is after end_dim {}", start_dim, end_dim);
+  if (dim() == 0) return reshape({1});
   Shape flat;
   std::int64_t merged = 1;
   for (int d = 0; d < dim(); ++d) {
@@ -138,8 +139,12 @@ Tensor Tensor::to(DType target) const {
   if (target == dtype()) return *this;
   Tensor out = raw::to(*this, target);
   if (!lockstep::is_floating_point(target)) return out;
-  return record("to", std::move(out), {*this},
-                [own = dtype()](const Tensor& grad, const Needs&) { return Gradients{grad.to(own)}; });
+  return record("to", std::move(out), {*this}, [own = dtype()](const Tensor& grad, const Needs& needs) {
+    const Tensor view = needs.view(0);
+    if (!view.defined()) return Gradients{grad.to(own)};
+    raw::copy(grad, view);
+    return Gradients{view};
+  });
 }
 
 Tensor Tensor::to(Device target) const {
@@ -203,8 +208,8 @@ const Tensor& Tensor::div_(const Tensor& other) const {
 }
 const Tensor& Tensor::add_(const Scalar& other) const { return add_(raw::scalar_like(*this, other)); }
 const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_like(*this, other)); }
-const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(raw::scalar_like(*this, other)); }
-const Tensor& Tensor::div_(const Scalar& other) const { return div_(raw::scalar_like(*this, other)); }
+const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(factor_like(*this, other)); }
+const Tensor& Tensor::div_(const Scalar& other) const { return div_(factor_like(*this, other)); }
 
 Tensor& Tensor::operator=(const Tensor& other) && {
   copy_(other);

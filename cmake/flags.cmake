@@ -63,12 +63,15 @@ function(lockstep_kernel_flags target level)
     target_compile_options(${target} PRIVATE -march=x86-64-${level})
   elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     target_compile_options(${target} PRIVATE -march=native)
-  else()
+  elseif(LOCKSTEP_CPU_LEVELS STREQUAL "native" AND NOT CMAKE_CROSSCOMPILING)  # otherwise the compiler's baseline
     target_compile_options(${target} PRIVATE -mcpu=native)
   endif()
   target_compile_options(${target} PRIVATE
     ${LOCKSTEP_KERNEL_OPTIMISATION} -falign-loops=64 -fno-math-errno -fno-trapping-math -fwrapv
     "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")  # GCC 12 warns about its own AVX-512 intrinsics
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")  # Eigen 3.4 fuses here, but else clamps tanh where it is not yet 1
+    target_compile_definitions(${target} PRIVATE EIGEN_VECTORIZE_FMA)
+  endif()
   target_compile_definitions(${target} PRIVATE
     LOCKSTEP_KERNELS=cpu::${level} Eigen=Eigen_${level} EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
 endfunction()

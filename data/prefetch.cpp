@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::data {
@@ -26,6 +27,7 @@ struct Prefetcher::State {
 
   Job job;
   std::int64_t last, ahead;
+  const std::optional<DType> autocast = autocast_dtype();  // the mode of the creating thread, for the workers
 
   std::mutex mutex;
   std::condition_variable room, arrived;  // room: a worker may start a job; arrived: the next result is ready
@@ -45,6 +47,7 @@ struct Prefetcher::State {
 };
 
 void Prefetcher::State::work() {
+  const AutocastGuard autocast_mode(autocast);
   std::unique_lock lock(mutex);
   while (true) {
     room.wait(lock, [&] { return stop || may_start() || started == last; });

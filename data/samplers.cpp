@@ -54,7 +54,7 @@ std::vector<std::int64_t> permutation(std::int64_t n, std::int64_t seed) {
 }
 
 std::int64_t detail::seed_or_manual(std::optional<std::int64_t> seed) {
-  return seed ? *seed : static_cast<std::int64_t>(random::state().front());
+  return seed ? *seed : static_cast<std::int64_t>(random::seed());
 }
 
 void EpochCounter::set_epoch(std::int64_t epoch) {

@@ -4,10 +4,11 @@
 #include <limits>
 
 #include "lockstep/autograd/creation.h"
+#include "lockstep/nn/init.h"
+#include "lockstep/nn/initial_internal.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -22,7 +23,7 @@ std::int64_t check_heads(std::int64_t width, std::int64_t heads) {
 // xavier_uniform_ of a weight (3 width, width).
 Tensor projection_weight(std::int64_t width) {
   const double bound = std::sqrt(6.0 / static_cast<double>(4 * width));
-  return raw::uniform({3 * width, width}, -bound, bound, random::Stream::kInit);
+  return initial_uniform({3 * width, width}, -bound, bound);
 }
 
 void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t width, int batch) {
@@ -79,12 +80,12 @@ Tensor both(const Tensor& a, const Tensor& b, DType dtype) {
 
 MultiheadAttention::MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options)
     : in_proj_weight(add_parameter("in_proj_weight", projection_weight(check_heads(width, heads)))),
-      in_proj_bias(add_parameter("in_proj_bias", options.bias ? raw::zeros({3 * width}) : Tensor())),
+      in_proj_bias(add_parameter("in_proj_bias", options.bias ? initial_zeros({3 * width}) : Tensor())),
       out_proj(add<Linear>("out_proj", width, width, LinearOptions{.bias = options.bias})), width_(width),
       heads_(heads), options_(options) {
   LOCKSTEP_CHECK(options.dropout >= 0 && options.dropout <= 1, "MultiheadAttention: dropout is {}, expected 0 to 1",
                  options.dropout);
-  if (options.bias) out_proj.bias->detach().zero_();
+  if (options.bias) init::zeros_(out_proj.bias);
 }
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,

@@ -2,9 +2,8 @@
 
 #include <cmath>
 
-#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/nn/initial_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random_ops_internal.h"
 
 namespace lockstep::nn::init {
 namespace {
@@ -33,20 +32,20 @@ const Tensor& zeros_(const Tensor& x) { return constant_(x, 0.0); }
 const Tensor& ones_(const Tensor& x) { return constant_(x, 1.0); }
 
 const Tensor& constant_(const Tensor& x, double value) {
-  const NoGradGuard no_grad;
-  return x.fill_(value);
+  initialise(x, {.kind = Initial::kConstant, .a = value});
+  return x;
 }
 
 const Tensor& uniform_(const Tensor& x, double low, double high) {
   LOCKSTEP_CHECK(low <= high, "uniform_: low is {}, high is {}", low, high);
-  const NoGradGuard no_grad;
-  return x.copy_(raw::uniform(x.shape(), low, high, random::Stream::kInit, x.options()));
+  initialise(x, {.kind = Initial::kUniform, .a = low, .b = high});
+  return x;
 }
 
 const Tensor& normal_(const Tensor& x, double mean, double std) {
   LOCKSTEP_CHECK(std >= 0, "normal_: the standard deviation is {}", std);
-  const NoGradGuard no_grad;
-  return x.copy_(raw::normal(x.shape(), random::Stream::kInit, x.options())).mul_(std).add_(mean);
+  initialise(x, {.kind = Initial::kNormal, .a = mean, .b = std});
+  return x;
 }
 
 const Tensor& xavier_uniform_(const Tensor& x, double gain) {

@@ -8,9 +8,9 @@
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/image_layers.h"
+#include "lockstep/nn/initial_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -18,7 +18,22 @@ namespace {
 // U(-1/sqrt(in), 1/sqrt(in)), which equals kaiming_uniform_ with a = sqrt(5) for a weight of fan-in `in`.
 Tensor uniform_by_fan_in(const Shape& shape, std::int64_t in) {
   const double bound = in > 0 ? 1.0 / std::sqrt(static_cast<double>(in)) : 0.0;
-  return raw::uniform(shape, -bound, bound, random::Stream::kInit);
+  return initial_uniform(shape, -bound, bound);
+}
+
+// The row of an embedding with `n` rows; negative numbers count from the end.
+std::optional<std::int64_t> padding_row(std::int64_t n, std::optional<std::int64_t> padding_idx) {
+  if (!padding_idx) return padding_idx;
+  LOCKSTEP_CHECK(*padding_idx >= -n && *padding_idx < n, "Embedding: padding_idx is {}, expected {} to {}",
+                 *padding_idx, -n, n - 1);
+  return *padding_idx < 0 ? *padding_idx + n : *padding_idx;
+}
+
+// N(0, 1), with a row of zeros for padding.
+Tensor embedding_weight(std::int64_t n, std::int64_t dim, std::optional<std::int64_t> padding) {
+  Initial rule{.kind = Initial::kNormal, .b = 1};
+  if (padding) rule.zero_begin = *padding * dim, rule.zero_end = rule.zero_begin + dim;
+  return initial({n, dim}, rule);
 }
 
 Shape check_linear(std::int64_t in, std::int64_t out) {
@@ -81,15 +96,11 @@ Tensor Sequential::forward(const Tensor& x) const {
 
 Dropout::Dropout(double p) : p_(p) { LOCKSTEP_CHECK(p >= 0 && p <= 1, "Dropout: p is {}, expected 0 to 1", p); }
 
-Tensor Dropout::forward(const Tensor& x) const {
-  if (!is_training() || p_ == 0) return x;
-  LOCKSTEP_CHECK(x.is_floating_point(), "dropout: x is {}, expected floating point", describe(x));
-  return mul(x, p_ == 1 ? raw::zeros(x.shape(), x.options()) : raw::dropout_mask(x.shape(), 1 - p_, x.options()));
-}
+Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
-    : weight(add_parameter("weight", options.elementwise_affine ? raw::full(shape, 1.0) : Tensor())),
-      bias(add_parameter("bias", options.elementwise_affine && options.bias ? raw::zeros(shape) : Tensor())),
+    : weight(add_parameter("weight", options.elementwise_affine ? initial_ones(shape) : Tensor())),
+      bias(add_parameter("bias", options.elementwise_affine && options.bias ? initial_zeros(shape) : Tensor())),
       shape_(shape), eps_(options.eps) {
   LOCKSTEP_CHECK(!shape.empty(), "LayerNorm: the shape to normalise over is empty");
 }
@@ -97,7 +108,7 @@ LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
 Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
 
 RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& options)
-    : weight(add_parameter("weight", options.elementwise_affine ? raw::full(shape, 1.0) : Tensor())), shape_(shape),
+    : weight(add_parameter("weight", options.elementwise_affine ? initial_ones(shape) : Tensor())), shape_(shape),
       eps_(options.eps) {
   LOCKSTEP_CHECK(!shape.empty(), "RMSNorm: the shape to normalise over is empty");
 }
@@ -105,13 +116,8 @@ RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& options)
 Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, shape_, weight, eps_); }
 
 Embedding::Embedding(std::int64_t n, std::int64_t dim, const EmbeddingOptions& options)
-    : weight(add_parameter("weight", raw::normal({n, dim}, random::Stream::kInit))), padding_idx_(options.padding_idx) {
-  if (!padding_idx_) return;
-  LOCKSTEP_CHECK(*padding_idx_ >= -n && *padding_idx_ < n, "Embedding: padding_idx is {}, expected {} to {}",
-                 *padding_idx_, -n, n - 1);
-  if (*padding_idx_ < 0) *padding_idx_ += n;
-  weight->detach().select(0, *padding_idx_).zero_();
-}
+    : weight(add_parameter("weight", embedding_weight(n, dim, padding_row(n, options.padding_idx)))),
+      padding_idx_(padding_row(n, options.padding_idx)) {}
 
 void Embedding::check_range(const Tensor& index) const {
   const std::vector<std::int64_t> all = index.to_vector<std::int64_t>();
@@ -168,8 +174,8 @@ Tensor AvgPool2d::forward(const Tensor& x) const {
 }
 
 BatchNorm2d::BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options)
-    : weight(add_parameter("weight", options.affine ? raw::full({check_features(features)}, 1.0) : Tensor())),
-      bias(add_parameter("bias", options.affine ? raw::zeros({features}) : Tensor())),
+    : weight(add_parameter("weight", options.affine ? initial_ones({check_features(features)}) : Tensor())),
+      bias(add_parameter("bias", options.affine ? initial_zeros({features}) : Tensor())),
       running_mean(
           add_buffer("running_mean", options.track_running_stats ? raw::zeros({check_features(features)}) : Tensor())),
       running_var(add_buffer("running_var", options.track_running_stats ? raw::full({features}, 1.0) : Tensor())),

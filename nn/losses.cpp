@@ -1,5 +1,6 @@
 #include "lockstep/nn/losses.h"
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/operations_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -11,6 +12,25 @@ namespace {
 using raw::PointwiseLoss;
 
 bool computes(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }
+
+template <class Options>
+bool widens_loss(const Tensor& x, const Tensor& target, const Options& options) {
+  if (any_half(x, target)) return true;
+  if constexpr (requires { options.pos_weight; })
+    return widens(x, options.weight, options.pos_weight);
+  else if constexpr (requires { options.weight; })
+    return widens(x, options.weight);
+  return false;
+}
+
+// loss(x, target, options) with f16 and bf16 operands as f32. The result is rounded once, or f32 under autocast.
+template <class Options>
+Tensor computed_in_f32(Tensor (*loss)(const Tensor&, const Tensor&, const Options&), const Tensor& x,
+                       const Tensor& target, Options options) {
+  if constexpr (requires { options.weight; }) options.weight = in_f32(options.weight);
+  if constexpr (requires { options.pos_weight; }) options.pos_weight = in_f32(options.pos_weight);
+  return rounded_result(loss(in_f32(x), in_f32(target), options), promote(x.dtype(), target.dtype()));
+}
 
 void check_operands(const char* op, const Tensor& x, const Tensor& target) {
   LOCKSTEP_CHECK(computes(x.dtype()), "{}: x is {}, expected f32 or f64", op, describe(x));
@@ -203,6 +223,7 @@ Tensor with_batch(const Tensor& x, const Tensor& target, F loss) {
 }  // namespace
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(binary_cross_entropy, x, target, options);
   check_operands("bce_loss", x, target);
   check_shapes("bce_loss", x, target);
   return weighted("bce_loss", PointwiseLoss::kBce, x, target, {}, options.weight, options.reduction);
@@ -210,6 +231,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BCELoss
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BCEWithLogitsLossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(binary_cross_entropy_with_logits, x, target, options);
   const char* op = "bce_with_logits_loss";
   check_operands(op, x, target);
   check_shapes(op, x, target);
@@ -225,14 +247,17 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, const MSELossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(mse_loss, x, target, options);
   return broadcasting("mse_loss", PointwiseLoss::kMse, x, target, options.reduction);
 }
 
 Tensor l1_loss(const Tensor& x, const Tensor& target, const L1LossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(l1_loss, x, target, options);
   return broadcasting("l1_loss", PointwiseLoss::kL1, x, target, options.reduction);
 }
 
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(cross_entropy, x, target, options);
   const char* op = "cross_entropy";
   check_scores(op, x);
   LOCKSTEP_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1,
@@ -251,6 +276,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyLo
 }
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const NLLLossOptions& options) {
+  if (widens_loss(x, target, options)) return computed_in_f32(nll_loss, x, target, options);
   check_scores("nll_loss", x);
   return with_batch(x, target, [&](const Tensor& scores, const Tensor& labels) {
     check_weight("nll_loss", scores, options.weight);

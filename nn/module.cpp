@@ -1,4 +1,5 @@
 #include <cxxabi.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/random_draws_internal.h"
 #include "lockstep/tensor/trace.h"
 #include "lockstep/tensor/warning.h"
 
@@ -24,27 +26,32 @@ std::vector<Handle> without_names(std::vector<std::pair<std::string, Handle>> na
   return handles;
 }
 
-// The innermost running module of this thread that is no child of another; null outside modules.
-constinit thread_local const Module* running_root = nullptr;
-
-// Makes `root`, unless null, the running root for the guard's lifetime.
-class RootGuard {
- public:
-  explicit RootGuard(const Module* root) : root_(root), outer_(root ? std::exchange(running_root, root) : nullptr) {}
-  ~RootGuard() {
-    if (root_) running_root = outer_;
-  }
-  RootGuard(const RootGuard&) = delete;
-  RootGuard& operator=(const RootGuard&) = delete;
-  const Module* outer() const { return outer_; }
-
- private:
-  const Module *root_, *outer_;
-};
+// The number of the site where a module draws (tensor/random.h): the hash of its path.
+std::uint64_t site_of(const std::string& path) {
+  return std::max(XXH3_64bits(path.data(), path.size()) >> (64 - random::kSiteBits), random::kInitialSite + 1);
+}
 
 }  // namespace
 
 Module::~Module() = default;
+
+Module& Module::operator=(Module&& other) noexcept {
+  children_ = std::move(other.children_);
+  for (const auto& child : children_) child->parent_ = this;
+  parameters_ = std::move(other.parameters_);
+  buffers_ = std::move(other.buffers_);
+  hooks_ = std::move(other.hooks_);
+  training_ = other.training_;
+  return *this;
+}
+
+const Module& Module::root() const { return parent_ ? parent_->root() : *this; }
+
+// "blocks.0.attention": the names from below `ancestor` down to this module; from the root if it is no ancestor.
+std::string Module::path_below(const Module* ancestor) const {
+  if (this == ancestor || !parent_) return {};
+  return join(parent_->path_below(ancestor), name_);
+}
 
 void Module::check_name(const std::string& name) const {
   LOCKSTEP_CHECK(!name.empty(), "{}: the name of a child, parameter or buffer is empty", type_name());
@@ -64,6 +71,7 @@ Module& Module::add_child(const std::string& name, std::unique_ptr<Module> child
   LOCKSTEP_CHECK(child, "{}: the child {} is null", type_name(), lockstep::in_quotes(name));
   child->name_ = name;
   child->label_ = name + " " + child->type_name();
+  child->parent_ = this;
   children_.push_back(std::move(child));
   return *children_.back();
 }
@@ -110,12 +118,15 @@ void Module::warn_unregistered(const Module& root) const {
                              type, parent));
 }
 
-// Runs `forward`, adds the module's name to errors, and records the output's shape for summary().
+// Runs `forward`, adds the module's path to errors, and records the output's shape for summary().
 template <class Forward>
 Tensor Module::run(const Forward& forward) const {
-  const RootGuard root(name_.empty() ? this : nullptr);  // costs children nothing
-  if (root.outer() && root.outer() != this) [[unlikely]]
-    warn_unregistered(*root.outer());
+  const random::SiteGuard site(this, [](const void* called, const void* module) {
+    return site_of(static_cast<const Module*>(module)->path_below(static_cast<const Module*>(called)));
+  });
+  const auto* const caller = static_cast<const Module*>(site.outer_module());
+  if (!parent_ && caller && &caller->root() != this) [[unlikely]]
+    warn_unregistered(caller->root());
   try {
     const TraceSpan span(TraceKind::kForward, label_.empty() ? "model" : std::string_view(label_));
     Tensor y = forward();
@@ -123,17 +134,17 @@ Tensor Module::run(const Forward& forward) const {
       *traced_output_ = y.shape();
     return y;
   } catch (Error& error) {
-    if (!name_.empty()) error.add_module(name_);
+    if (parent_) error.add_module(path_below(caller));
     throw;
   }
 }
 
 Tensor Module::operator()(const Tensor& x) const {
-  return run([&] { return forward(x); });
+  return run([&] { return hooks_ ? forward_with_hooks({x}, /*is_single=*/true) : forward(x); });
 }
 
 Tensor Module::operator()(const std::vector<Tensor>& inputs) const {
-  return run([&] { return forward_inputs(inputs); });
+  return run([&] { return hooks_ ? forward_with_hooks(inputs, /*is_single=*/false) : forward_inputs(inputs); });
 }
 
 std::string Module::type_name() const {

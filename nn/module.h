@@ -22,6 +22,7 @@
 
 #include "lockstep/nn/parameter.h"
 #include "lockstep/nn/state_dict.h"
+#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::nn {
@@ -40,6 +41,13 @@ struct LoadStateDictResult {
 struct SummaryOptions {
   std::optional<DType> dtype = std::nullopt;  ///< dtype of the input; by default that of the first parameter
 };
+
+class Module;
+
+/// hook(module, inputs), run before forward. A result that is not empty replaces the inputs.
+using ForwardPreHook = Callback<std::vector<Tensor>(const Module& module, const std::vector<Tensor>& inputs)>;
+/// hook(module, inputs, output), run after forward. A defined result replaces the output.
+using ForwardHook = Callback<Tensor(const Module& module, const std::vector<Tensor>& inputs, const Tensor& output)>;
 
 /// A part of a model, as the head of this file shows.
 class Module {
@@ -86,6 +94,12 @@ class Module {
   /// parameters or buffers that another module's forward runs without having registered it (`add`) causes a warning.
   Tensor operator()(const Tensor& x) const;
   Tensor operator()(const std::vector<Tensor>& inputs) const;
+  /// Registers a hook that operator() runs before, or after, this module's forward. Hooks run in order of registration,
+  /// on the thread that runs forward, for each replica and micro-batch, and again when autograd::checkpoint repeats
+  /// forward. A hook may remove hooks of its module. Other code must not register or remove hooks while another thread
+  /// runs the module. Throws InvalidArgument for an empty hook.
+  HookHandle register_forward_pre_hook(ForwardPreHook hook);
+  HookHandle register_forward_hook(ForwardHook hook);
 
   // --- queries ------------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }  ///< name within the parent; empty for the root
@@ -119,8 +133,8 @@ class Module {
   std::string summary(const Shape& input_shape, const SummaryOptions& options = {});
 
  protected:
-  Module(Module&&) noexcept = default;  ///< protected, to prevent slicing
-  Module& operator=(Module&&) noexcept = default;
+  Module(Module&& other) noexcept { *this = std::move(other); }  ///< protected, to prevent slicing
+  Module& operator=(Module&& other) noexcept;
   /// For containers.
   const std::vector<std::unique_ptr<Module>>& owned_children() const { return children_; }
 
@@ -130,21 +144,29 @@ class Module {
     std::string name;
     std::unique_ptr<Handle> handle;  // on the heap: references to it survive a move of the module
   };
+  struct Hooks;  // module_hooks.cpp
   void check_name(const std::string& name) const;
+  Tensor forward_with_hooks(std::vector<Tensor> inputs, bool is_single) const;
   template <class Forward>
   Tensor run(const Forward& forward) const;
   void warn_unregistered(const Module& root) const;
+  const Module& root() const;
+  std::string path_below(const Module* ancestor) const;
   template <class Visit>
   void visit(const std::string& path, const Visit& visitor) const;
   template <class Handle>
   std::vector<std::pair<std::string, Handle>> list(std::vector<Named<Handle>> Module::*entries) const;
 
+  // Moved by operator=:
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<Named<Parameter>> parameters_;
   std::vector<Named<Buffer>> buffers_;
-  std::string name_;
-  std::string label_;  // in traces: "fc Linear"
+  std::shared_ptr<Hooks> hooks_;  // null without hooks
   bool training_ = true;
+  // Set by the parent:
+  const Module* parent_ = nullptr;
+  std::string name_;
+  std::string label_;                              // in traces: "fc Linear"
   std::optional<Shape>* traced_output_ = nullptr;  // set by summary(): receives the shape of the next output
 };
 

@@ -4,7 +4,10 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/history_internal.h"
+#include "lockstep/nn/deferred.h"
+#include "lockstep/nn/initial_internal.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -21,6 +24,13 @@ void replace_elements(const Tensor& tensor, const Tensor& fresh) {
   impl.strides = from.strides;
   impl.dtype = from.dtype;
   impl.contiguous = from.contiguous;
+}
+
+// Throws InvalidArgument if a parameter is deferred, before anything is changed.
+void check_values(const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    if (is_deferred(parameter.master())) throw_deferred();
+  }
 }
 
 template <class Convert>
@@ -47,15 +57,6 @@ std::string shape_and_dtype(const Tensor& tensor) {
   return fmt::format("{} {}", tensor.shape().to_string(), name(tensor.dtype()));
 }
 
-// `"a", "b" and 3 more`
-std::string enumerate(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 2;
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
-  return text;
-}
-
 // A hint for the usual reason why no name matches: one side has the prefix "module." of DataParallel and DDP.
 const char* prefix_hint(const LoadStateDictResult& names) {
   constexpr std::string_view kPrefix = "module.";
@@ -80,13 +81,28 @@ void check_names(const LoadStateDictResult& names) {
 
 }  // namespace
 
+void materialize(Module& module, Device device) {
+  convert_all(module,
+              [&](const Tensor& tensor) { return is_deferred(tensor) ? initial_values(tensor, device) : tensor; });
+}
+
+std::string enumerate(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 2;
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + lockstep::in_quotes(names[i]);
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
 void Module::to(Device device) {
+  check_values(parameters());
   convert_all(*this, [&](const Tensor& tensor) { return tensor.to(device); });
 }
 
 void Module::to(DType dtype) {
   LOCKSTEP_CHECK(lockstep::is_floating_point(dtype), "{}: to({}): parameters need a floating-point dtype", type_name(),
                  lockstep::name(dtype));
+  check_values(parameters());
   convert_all(*this, [&](const Tensor& tensor) { return tensor.is_floating_point() ? tensor.to(dtype) : tensor; });
 }
 
@@ -105,6 +121,7 @@ StateDict Module::state_dict() const {
 }
 
 LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
+  check_values(parameters());
   const StateDict own = state_dict();
   LoadStateDictResult names;
   for (const auto& [name, tensor] : own) {

@@ -1,9 +1,12 @@
 #include "lockstep/nn/utilities.h"
 
 #include <cmath>
+#include <unordered_set>
 
+#include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -18,14 +21,36 @@ void add(Hash& hash, const Tensor& tensor) {
   hash.update(bytes_of(raw::contiguous(raw::to(tensor, Device()))));
 }
 
-// The norm of order p of a list.
-double norm_of(const std::vector<double>& values, double p) {
+// The gradients of the parameters. Undefined where there is none, and for a parameter that was listed before.
+std::vector<Tensor> gradients_of(const std::vector<Parameter>& parameters) {
+  std::unordered_set<const TensorSlot*> seen(parameters.size());
+  std::vector<Tensor> grads;
+  grads.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    const bool counts = parameter.master().defined() && seen.insert(parameter.id()).second;
+    grads.push_back(counts ? parameter.master().grad() : Tensor());
+  }
+  return grads;
+}
+
+double euclidean_norm(const std::vector<Tensor>& grads) {
+  TreeSum sum;
+  std::int64_t position = 0;
+  for (const Tensor& grad : grads)
+    sum.add({.first = position++, .level = 0, .sum = grad.defined() ? sum_of_squares(grad).total() : 0});
+  return std::sqrt(sum.total());
+}
+
+// The norm of order p.
+double norm_of(const std::vector<Tensor>& grads, double p) {
   double sum = 0, largest = 0;
-  for (const double value : values) {
-    sum += p == 2 ? value * value : std::pow(value, p);
+  for (const Tensor& grad : grads) {
+    if (!grad.defined()) continue;
+    const double value = lockstep::norm(in_f32(grad), p).item<double>();
+    sum += std::pow(value, p);
     largest = std::isnan(value) || value > largest ? value : largest;  // NaN stays: no number is larger
   }
-  return std::isinf(p) ? largest : p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p);
+  return std::isinf(p) ? largest : std::pow(sum, 1 / p);
 }
 
 }  // namespace
@@ -35,22 +60,17 @@ double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm
   LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
   LOCKSTEP_CHECK(norm_type > 0, "clip_grad_norm_: norm_type is {}, expected a number above 0, or infinity", norm_type);
   const NoGradGuard no_grad;
-  std::vector<Tensor> grads;
-  std::vector<double> norms;  // of each gradient
-  for (const Parameter& parameter : parameters) {
-    Tensor grad = parameter.master().defined() ? parameter.master().grad() : Tensor();
-    if (!grad.defined()) continue;
-    norms.push_back(lockstep::norm(grad, norm_type).item<double>());
-    grads.push_back(std::move(grad));
-  }
-  const double total = norm_of(norms, norm_type);
+  const std::vector<Tensor> grads = gradients_of(parameters);
+  const double total = norm_type == 2 ? euclidean_norm(grads) : norm_of(grads, norm_type);
   LOCKSTEP_CHECK(!error_if_nonfinite || std::isfinite(total),
                  "clip_grad_norm_: the norm of order {} is {}, and error_if_nonfinite is true: some gradient is not "
                  "finite; look for too large a learning rate, or for a division by 0 in the loss",
                  norm_type, total);
   const double factor = max_norm / (total + 1e-6);
   if (factor >= 1) return total;  // a NaN factor is applied, and makes every gradient NaN
-  for (const Tensor& grad : grads) grad.mul_(factor);
+  for (const Tensor& grad : grads) {
+    if (grad.defined()) grad.mul_(factor);
+  }
   return total;
 }
 

@@ -11,9 +11,10 @@ namespace lockstep::nn {
 
 /// Scales the gradients in place so that their total norm is at most `max_norm`: by min(1, max_norm / (norm + 1e-6)),
 /// like PyTorch. The norm is (sum |g|^p)^(1/p) over all elements with p = `norm_type`; for infinity the largest |g|.
-/// Skips parameters without gradient. Returns the norm before scaling. Throws InvalidArgument for a negative or NaN
-/// `max_norm`, for a `norm_type` that is not above 0 and, with `error_if_nonfinite`, for a norm that is infinite or NaN;
-/// then no gradient is changed.
+/// Skips parameters without gradient, and counts a parameter listed twice only once. For p = 2 the squares are added in
+/// f64, in an order that depends on shapes and dtypes alone (nn/gradient_norm_internal.h). Returns the norm before
+/// scaling. Throws InvalidArgument for a negative or NaN `max_norm`, for a `norm_type` that is not above 0 and, with
+/// `error_if_nonfinite`, for a norm that is infinite or NaN; then no gradient is changed.
 double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm, double norm_type = 2.0,
                        bool error_if_nonfinite = false);
 

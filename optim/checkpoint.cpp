@@ -7,6 +7,7 @@
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random.h"
+#include "lockstep/tensor/warning.h"
 
 namespace lockstep {
 namespace {
@@ -25,9 +26,18 @@ Tensor random_state() {
   return optim::to_tensor(std::vector<std::int64_t>(words.begin(), words.end()));
 }
 
-std::vector<std::uint64_t> read_random_state(const StateDict& dict) {
+// A file of an earlier version can be loaded, but not continued from with the same random numbers.
+void restore_random_state(const StateDict& dict, const CheckpointParts& parts) {
   const auto words = optim::StateReader(dict).list<std::int64_t>(kRandomKey);
-  return {words.begin(), words.end()};
+  if (words.size() % 3 == 1 && !parts.optimizer && !parts.scheduler) {
+    warn("load_checkpoint", "the file's random state has format 1, which cannot be restored; call manual_seed");
+    return;
+  }
+  LOCKSTEP_CHECK(words.size() % 3 != 1,
+                 "{} has format 1, and a run cannot continue from it with the same random numbers; load the model "
+                 "alone ({{.model = &model}}) and start a new run with its weights",
+                 kRandomKey);
+  random::set_state(std::vector<std::uint64_t>(words.begin(), words.end()));
 }
 
 // The entries whose names begin with `prefix`, with the prefix removed.
@@ -49,14 +59,16 @@ StateDict part(const StateDict& dict, const std::string& prefix) {
 // anything, and the later steps cannot fail.
 void load_parts(const StateDict& dict, const CheckpointParts& parts) {
   Callback<void()> load_optimizer, load_scheduler;
-  if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."));
-  if (parts.scheduler) load_scheduler = parts.scheduler->prepare_load(part(dict, "scheduler."));
+  optim::SavedGroups groups;
+  if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."), parts.model, &groups);
+  if (parts.scheduler)
+    load_scheduler = parts.scheduler->prepare_load(part(dict, "scheduler."), parts.optimizer ? &groups : nullptr);
   StateDict extra;
   if (parts.extra) extra = with_prefix_removed(dict, "extra.");
   const StateDict model = parts.model ? with_prefix_removed(dict, "model.") : StateDict();
 
   const std::vector<std::uint64_t> previous = random::state();
-  random::set_state(read_random_state(dict));
+  restore_random_state(dict, parts);
   try {
     if (parts.model) parts.model->load_state_dict(model);
   } catch (...) {
@@ -73,7 +85,7 @@ void load_parts(const StateDict& dict, const CheckpointParts& parts) {
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
   StateDict dict;
   if (parts.model) insert_all(dict, "model.", parts.model->state_dict());
-  if (parts.optimizer) insert_all(dict, "optimizer.", parts.optimizer->state_dict());
+  if (parts.optimizer) insert_all(dict, "optimizer.", parts.optimizer->state_dict(parts.model));
   if (parts.scheduler) insert_all(dict, "scheduler.", parts.scheduler->state_dict());
   if (parts.extra) insert_all(dict, "extra.", *parts.extra);
   dict.insert(kRandomKey, random_state());

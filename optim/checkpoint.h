@@ -1,5 +1,5 @@
 /// \file
-/// Checkpoints: a training run in one file, with model, optimizer, scheduler, random streams and data of the caller.
+/// Checkpoints: a training run in one file, with model, optimizer, scheduler, random state and data of the caller.
 #pragma once
 
 #include <string>
@@ -13,6 +13,11 @@
 namespace lockstep {
 
 /// The parts to save or to load; null parts are left out. A load ignores other parts of the file.
+///
+/// With a model, the optimizer's state is saved under the names of the model's parameters ("optimizer.state.fc.weight.
+/// exp_avg"), as Optimizer::state_dict describes, if the model has all of them; otherwise under their indices. A
+/// load with a model finds the state by name, whatever the order and the groups of the optimizer's parameters. Files
+/// with indices load into an optimizer with the same order and groups.
 struct CheckpointParts {
   nn::Module* model = nullptr;            ///< parameters and buffers
   optim::Optimizer* optimizer = nullptr;  ///< options and state
@@ -22,13 +27,13 @@ struct CheckpointParts {
 };
 
 /// Atomically writes a safetensors file, with the prefixes "model.", "optimizer.", "scheduler.", "extra.", and the
-/// state of the random streams as "random.state": after a load, random numbers continue as after the save. Throws
+/// random state as "random.state": after a load, random numbers continue as after the save. Throws
 /// IoError if the file cannot be written.
 void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 
-/// Loads a file of save_checkpoint into `parts`, and restores the random streams. Throws IoError for a corrupt file,
+/// Loads a file of save_checkpoint into `parts`, and restores the random state. Throws IoError for a corrupt file,
 /// and InvalidArgument, naming file and key, for a part that is missing in the file or does not match. After an error,
-/// nothing has changed.
+/// nothing has changed. Files with a random state of format 1 load into `model` alone, with a warning.
 void load_checkpoint(const std::string& path, const CheckpointParts& parts);
 
 }  // namespace lockstep

@@ -14,9 +14,19 @@
 #include "lockstep/nn/state_dict.h"
 #include "lockstep/tensor/callback.h"
 
+namespace lockstep::nn {
+class Module;
+}
+
 namespace lockstep::optim {
 
 class StateReader;
+
+/// The groups of a state dict.
+struct SavedGroups {
+  std::size_t count = 0;                               ///< their number
+  std::vector<std::vector<std::size_t>> sources = {};  ///< for each optimizer group, its parameters' saved groups
+};
 
 /// The parameters of an optimizer: a list of parameters, or groups with their own options. Converts implicitly from
 /// both, so that an optimizer needs one constructor, and compiler messages for misspelt options stay short.
@@ -59,15 +69,23 @@ class Optimizer {
   std::size_t group_count() const { return groups_.size(); }  ///< number of groups
 
   /// Flat, with PyTorch's names: `"state.<parameter>.<name>"` for parameters that have been updated,
-  /// `"param_groups.<group>.<option>"` (f64; 0-d, or a list; flags are bool) and `"param_groups.<group>.params"` (i64:
-  /// the parameters' indices). The tensors are copies.
-  StateDict state_dict() const;
-  /// Loads options and state. Throws InvalidArgument naming the key, and changes nothing, if `state` is not from an
+  /// `"param_groups.<group>.<option>"` (f64; 0-d, or a list; flags are bool) and, once a scheduler has been
+  /// constructed, `"param_groups.<group>.initial_lr"`. The tensors are copies.
+  ///
+  /// `<parameter>` is the parameter's index, and `"param_groups.<group>.params"` (i64) lists the indices. With a model
+  /// that has all parameters of the optimizer, it is the parameter's name in the model ("fc.weight"), and
+  /// `"param_group.<parameter>"` (i64) holds its group and index.
+  StateDict state_dict(const nn::Module* model = nullptr) const;
+  /// Loads options and state. A state by name may come from an optimizer with other groups, or with the parameters in
+  /// another order, if `model` gives the same names. A group whose parameters were not one group in the state keeps its
+  /// own options, but takes the learning rate if all its parameters had the same one. Without `model`, a state by name
+  /// is loaded by its indices. Throws InvalidArgument naming the key, and changes nothing, if `state` is not from an
   /// optimizer of this class with these parameters.
-  void load_state_dict(const StateDict& state) { prepare_load(state)(); }
+  void load_state_dict(const StateDict& state, const nn::Module* model = nullptr) { prepare_load(state, model)(); }
   /// Checks and copies `state`. Calling the result loads the copy and cannot fail. For loading several parts atomically
-  /// (checkpoint.cpp).
-  Callback<void()> prepare_load(const StateDict& state);
+  /// (checkpoint.cpp). Sets `groups`, unless null, to those of `state`, for the scheduler.
+  Callback<void()> prepare_load(const StateDict& state, const nn::Module* model = nullptr,
+                                SavedGroups* groups = nullptr);
 
  protected:
   /// One parameter and its optimizer state.
@@ -119,9 +137,16 @@ class Optimizer {
   void check_group(std::size_t group) const;
   bool is_flag(std::size_t option) const { return option + layout_.flags >= layout_.options.size(); }
   std::size_t list_size(std::size_t option) const;  // number of options that are saved as one list, from `option` on
-  // A checked copy of the groups and the slots, with the options and the state of a state dict.
-  std::vector<Group> read_groups(const StateReader& reader) const;
-  std::vector<Slot> read_slots(const StateReader& reader) const;
+
+  // optimizer_state.cpp
+  struct Saved;
+  std::vector<std::string> names_in(const nn::Module* model) const;  // of each parameter; empty if there is none
+  Group read_group(const StateReader& reader, std::size_t group) const;
+  Saved read_by_index(const StateReader& reader) const;
+  Saved read_by_name(const StateReader& reader, const nn::Module* model) const;
+  Saved read(const StateReader& reader, const nn::Module* model) const;
+  std::vector<Group> merged_groups(const Saved& saved) const;
+  std::vector<Slot> read_slots(const StateReader& reader, const std::vector<std::string>& labels) const;
 
   Layout layout_;
   std::vector<Group> groups_;

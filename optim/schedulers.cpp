@@ -40,14 +40,26 @@ void Scheduler::step() {
 
 StateDict Scheduler::state_dict() const { return {{"last_epoch", to_tensor(t_)}, {"base_lrs", to_tensor(base_)}}; }
 
-Callback<void()> Scheduler::prepare_load(const StateDict& state) {
+Callback<void()> Scheduler::prepare_load(const StateDict& state, const SavedGroups* groups) {
   const StateReader reader(state);
   const std::int64_t t = reader.count("last_epoch");
-  std::vector<double> base = reader.list<double>("base_lrs");
+  const std::vector<double> saved = reader.list<double>("base_lrs");
   reader.require_all_read();
-  LOCKSTEP_CHECK(base.size() == base_.size(), "load_state_dict: \"base_lrs\" has {} groups, the optimizer {}",
-                 base.size(), base_.size());
-  for (double lr : base) detail::require_option("load_state_dict", "base_lrs", lr);
+  for (double lr : saved) detail::require_option("load_state_dict", "base_lrs", lr);
+  const std::size_t count = groups ? groups->count : base_.size();
+  LOCKSTEP_CHECK(saved.size() == count, "load_state_dict: \"base_lrs\" has {} groups, the optimizer {}", saved.size(),
+                 count);
+  std::vector<double> base = saved;
+  if (groups) {
+    LOCKSTEP_CHECK(groups->sources.size() == base_.size(),
+                   "load_state_dict: the scheduler's optimizer has {} groups, the optimizer that is loaded with it {}; "
+                   "pass the scheduler's own optimizer",
+                   base_.size(), groups->sources.size());
+    base = base_;
+    for (std::size_t group = 0; group < base.size(); ++group)
+      base[group] =
+          common_value(groups->sources[group], base[group], [&](std::size_t source) { return saved[source]; });
+  }
   return [this, t, rates = rates("load_state_dict", base, t), base = std::move(base)]() mutable {
     t_ = t;
     base_ = std::move(base);

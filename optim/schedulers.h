@@ -34,8 +34,9 @@ class Scheduler {
   /// Loads both and sets the optimizer's rates. Throws InvalidArgument naming the key, and changes nothing, if the
   /// state does not match or gives a rate that is negative or not finite.
   void load_state_dict(const StateDict& state) { prepare_load(state)(); }
-  /// Checks and copies `state`. Calling the result loads the copy and cannot fail.
-  Callback<void()> prepare_load(const StateDict& state);
+  /// Checks and copies `state`. Calling the result loads the copy and cannot fail. `groups` maps the optimizer's groups
+  /// to saved groups; by default they are the same.
+  Callback<void()> prepare_load(const StateDict& state, const SavedGroups* groups = nullptr);
 
  protected:
   explicit Scheduler(Optimizer& optimizer);

@@ -24,12 +24,30 @@ Tensor to_tensor(const std::vector<T>& values) {
   return raw::from_bytes(values.data(), {static_cast<std::int64_t>(values.size())}, dtype_of<T>);
 }
 
+// Returns value(source) if it is the same for all sources; otherwise, or without sources, `own`.
+template <class Value>
+double common_value(const std::vector<std::size_t>& sources, double own, const Value& value) {
+  for (const std::size_t source : sources) {
+    if (value(source) != value(sources[0])) return own;
+  }
+  return sources.empty() ? own : value(sources[0]);
+}
+
 // Reads entries of a state dict, and records which were read. All functions throw InvalidArgument naming the key.
 class StateReader {
  public:
   explicit StateReader(const StateDict& dict) : dict_(dict) {}
 
   bool contains(const std::string& key) const { return dict_.contains(key); }
+
+  // The rests of the keys that begin with `prefix`.
+  std::vector<std::string> names_after(const std::string& prefix) const {
+    std::vector<std::string> names;
+    for (const auto& [key, tensor] : dict_) {
+      if (key.starts_with(prefix)) names.push_back(key.substr(prefix.size()));
+    }
+    return names;
+  }
 
   const Tensor& at(const std::string& key) const {
     LOCKSTEP_CHECK(contains(key),

@@ -54,7 +54,15 @@ Accelerator& open(Device device) {
 
 }  // namespace
 
+void throw_deferred() {
+  throw InvalidArgument(
+      "tensor: this parameter has no values yet, because its initialisation is deferred; call nn::materialize(module), "
+      "or construct what computes with parameters without nn::DeferredInit");
+}
+
 Accelerator& accelerator(Device device) {
+  if (device.type() == DeviceType::kDeferred) [[unlikely]]
+    throw_deferred();
   Accelerator* const found = in_use.load(std::memory_order_acquire);
   Accelerator& out = found ? *found : open(device);
   if (device.index() >= out.device_count()) [[unlikely]]
@@ -64,6 +72,7 @@ Accelerator& accelerator(Device device) {
 
 int device_count(DeviceType type) {
   if (type == DeviceType::kCpu) return kMaxCpuDevices;
+  if (type == DeviceType::kDeferred) return 0;
   try {
     Accelerator* const found = opened_accelerator();
     return (found ? *found : open(Device(type, 0))).device_count();

@@ -88,6 +88,9 @@ struct AcceleratorModule {
 };
 using AcceleratorEntry = const AcceleratorModule*();
 
+// Throws InvalidArgument: a deferred parameter has no values.
+[[noreturn]] void throw_deferred();
+
 // The accelerator of a device other than a CPU. Throws NotBuilt if this build does not support it, DeviceError if
 // there is no such device.
 Accelerator& accelerator(Device device);

@@ -57,6 +57,11 @@ Tensor attention_workspace(Attention& a, std::int64_t units, std::int64_t room, 
 
 Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                    const AttentionSetting& setting) {
+  if (is_half(q.dtype())) {
+    Attended result = attention(widened(q), widened(k), widened(v), widened(mask), setting);
+    result.out = to(result.out, q.dtype());
+    return result;
+  }
   const Dense dense_q(q, has_dense_rows(q)), dense_k(k, has_dense_rows(k)), dense_v(v, has_dense_rows(v));
   Attention a = attention_geometry(*dense_q, *dense_k, *dense_v, mask, setting);
   Attended result{.out = empty_in_order_of(q, a.time, a.dim_v), .log_sums = empty({a.count, a.time}, q.options())};
@@ -71,6 +76,10 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const Tensor& mask, const Attended& forward, const AttentionSetting& setting,
                                       bool needs_q, bool needs_k, bool needs_v) {
+  if (is_half(q.dtype())) {
+    return attention_backward(widened(grad), widened(q), widened(k), widened(v), widened(mask),
+                              {widened(forward.out), forward.log_sums}, setting, needs_q, needs_k, needs_v);
+  }
   const Dense dense_q(q, has_dense_rows(q)), dense_k(k, has_dense_rows(k)), dense_v(v, has_dense_rows(v)),
       dense_grad(grad, has_dense_rows(grad));
   Attention a = attention_geometry(*dense_q, *dense_k, *dense_v, mask, setting);

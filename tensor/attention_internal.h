@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/random_draws_internal.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::raw {

@@ -52,6 +52,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
     LOCKSTEP_CHECK(bias.dim() == 1 && bias.size(0) == weight.size(0), "conv2d: bias is {}, weight is {}",
                    describe(bias), describe(weight));
   }
+  if (is_half(x.dtype())) return to(conv2d(widened(x), widened(weight), widened(bias), options), x.dtype());
   Tensor out = empty(out_shape(c), x.options());
   if (out.numel() == 0) return out;
   if (weight.numel() == 0) {  // no input channels
@@ -72,6 +73,8 @@ Tensor conv2d_backward_input(const Tensor& grad, const Tensor& weight, const Sha
   Tensor out = empty(shape, grad.options());
   const Convolution c = geometry(out, weight, options);
   require_grad(grad, c, weight);
+  if (is_half(grad.dtype()))
+    return to(conv2d_backward_input(widened(grad), widened(weight), shape, options), grad.dtype());
   if (out.numel() == 0) return out;
   if (grad.numel() == 0) return fill(out, 0), out;
   const Dense g(grad), w(weight);
@@ -86,6 +89,11 @@ void conv2d_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& o
   LOCKSTEP_CHECK(out.is_contiguous(), "conv2d: the output for a gradient is not contiguous: {}", describe(out));
   if (out.numel() == 0) return;
   if (grad.numel() == 0) return fill(out, 0);
+  if (is_half(grad.dtype())) {
+    const Tensor wide = empty(out.shape(), {.dtype = kFloat32, .device = out.device()});
+    conv2d_backward_weight(widened(grad), widened(x), wide, options);
+    return copy(wide, out);
+  }
   const Dense g(grad), input(x);
   const Tensor room = workspace(c, ConvolutionPass::kBackwardWeight, grad);
   kernels(grad.device())

@@ -31,6 +31,7 @@ void copy_bytes(const Tensor& from, const Tensor& to) {
 
 void copy(const Tensor& from, const Tensor& to) {
   if (to.numel() == 0 && from.numel() <= 1) return;
+  if (from.device().type() == DeviceType::kDeferred || to.device().type() == DeviceType::kDeferred) throw_deferred();
   require_broadcast_to("copy_", from, to);
   if (from.dtype() == to.dtype() && from.is_contiguous() && to.is_contiguous() && from.shape() == to.shape())
     return copy_bytes(from, to);
@@ -61,12 +62,13 @@ double largest(DType dtype) {
   }
 }
 
-// PyTorch's rule: fractions are truncated, and u8 takes -255 to -1 modulo 256.
+// PyTorch's rule: fractions are truncated, and u8 takes the integers from -255 to -1 modulo 256.
 bool fits(const Scalar& number, DType dtype) {
   const double value = number.to_double();
   if (dtype == kBool) return true;
   if (is_floating_point(dtype)) return !std::isfinite(value) || std::abs(value) <= largest(dtype);
   if (number.is_floating_point() && !(value >= -0x1p63 && value < 0x1p63)) return false;
+  if (number.is_floating_point() && dtype == kUInt8) return value >= 0 && value <= 255;
   const std::int64_t integer = number.to_int64();
   if (dtype == kUInt8) return integer >= -255 && integer <= 255;
   return dtype == kInt64 ||

@@ -46,18 +46,30 @@ Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const 
     const std::int64_t span = end.to_int64() - start.to_int64(), by = step.to_int64();
     n = span / by + (span % by != 0);
   }
-  Tensor values = empty({n}, {.dtype = integers ? kInt64 : kFloat64});
+  const DType dtype = options.dtype.value_or(integers ? kInt64 : kFloat32);
+  const bool truncated = !is_floating_point(dtype);  // PyTorch's rule: start and step are converted first
+  if (truncated) {
+    require_fits("arange", start, kInt64);
+    require_fits("arange", step, kInt64);
+  }
+  Tensor values = empty({n}, {.dtype = truncated ? kInt64 : kFloat64});
   for (std::int64_t i = 0; i < n; ++i) {
-    if (integers)
+    if (truncated)
       values.data<std::int64_t>()[i] = start.to_int64() + i * step.to_int64();
     else
       values.data<double>()[i] = first + static_cast<double>(i) * stride;
   }
-  return to(to(values, options.dtype.value_or(integers ? kInt64 : kFloat32)), options.device.value_or(Device()));
+  return to(to(values, dtype), options.device.value_or(Device()));
 }
 
 Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
   LOCKSTEP_CHECK(steps >= 0, "linspace: the number of steps must be at least 0, got {}", steps);
+  const DType dtype = options.dtype.value_or(kFloat32);
+  if (!is_floating_point(dtype)) {  // PyTorch's rule: the ends are converted first
+    require_fits("linspace", start, dtype);
+    require_fits("linspace", end, dtype);
+    start = std::trunc(start), end = std::trunc(end);
+  }
   Tensor values = empty({steps}, {.dtype = kFloat64});
   double* out = values.data<double>();
   const double width = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
@@ -65,7 +77,7 @@ Tensor linspace(double start, double end, std::int64_t steps, const TensorOption
   for (std::int64_t i = 0; i < steps; ++i)
     out[i] =
         i < (steps + 1) / 2 ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);
-  return to(to(values, options.dtype.value_or(kFloat32)), options.device.value_or(Device()));
+  return to(to(values, dtype), options.device.value_or(Device()));
 }
 
 Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {

@@ -35,6 +35,7 @@ Device::Device(std::string_view text) {
 }
 
 std::string Device::to_string() const {
+  if (type_ == DeviceType::kDeferred) return "deferred";
   if (is_cpu() && index_ == 0) return "cpu";
   return fmt::format("{}:{}", is_cpu() ? "cpu" : "cuda", index_);
 }

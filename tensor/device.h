@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// The kinds of devices.
-enum class DeviceType : std::uint8_t { kCpu, kCuda };
+/// The kinds of devices. kDeferred is for parameters without values (nn/deferred.h).
+enum class DeviceType : std::uint8_t { kCpu, kCuda, kDeferred };
 
 inline constexpr int kMaxCpuDevices = 256;  ///< virtual devices cpu:0 ... cpu:255
 
@@ -27,7 +27,7 @@ class Device {
   Device(const char* text) : Device(std::string_view(text)) {}
   Device(const std::string& text) : Device(std::string_view(text)) {}
 
-  DeviceType type() const { return type_; }                    ///< kCpu or kCuda
+  DeviceType type() const { return type_; }                    ///< the kind of device
   int index() const { return index_; }                         ///< counted from 0 among devices of one kind
   bool is_cpu() const { return type_ == DeviceType::kCpu; }    ///< true for cpu:N
   bool is_cuda() const { return type_ == DeviceType::kCuda; }  ///< true for cuda:N
@@ -43,7 +43,7 @@ class Device {
   std::int16_t index_ = 0;
 };
 
-/// The number of devices of a kind; 0 for CUDA if the build or the machine has none.
+/// The number of devices of a kind; 0 for CUDA if the build or the machine has none, and for kDeferred.
 int device_count(DeviceType type);
 
 /// The cores that this process may use: its affinity, and its cgroup's quota rounded up.

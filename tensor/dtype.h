@@ -1,6 +1,6 @@
 /// \file
-/// Element types. Operations compute in f32 and f64; f16 and bf16 are storage formats (cast to compute); integers and
-/// bool are for indices and counts.
+/// Element types. Operations compute in f32 and f64; operations on f16 and bf16 compute in f32 and round once; integers
+/// and bool are for indices and counts.
 #pragma once
 
 #include <cstddef>

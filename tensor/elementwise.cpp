@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lockstep/tensor/half_internal.h"
 #include "lockstep/tensor/wrappers_internal.h"
 
 namespace lockstep::raw {
@@ -22,13 +23,23 @@ DType result_dtype(const Tensor& a, const Tensor& b) {
 
 using BinaryKernel = void (*KernelTable::*)(const Loop<3>&, DType);
 
+// An operand of an operation with a result of `dtype`. For f16 and bf16 it is rounded to `dtype`, as in PyTorch, and
+// then converted to f32; a 0-d operand of arithmetic is not rounded.
+Tensor operand(const Tensor& x, DType dtype, bool rounds = false) {
+  return is_half(dtype) ? to(rounds || x.dim() > 0 ? to(x, dtype) : x, kFloat32) : to(x, dtype);
+}
+
+// The result of call(loop, dtype of the kernel), which is converted to `dtype`, or has `out_dtype`.
 template <class Call>
 Tensor binary(const char* op, const Tensor& a, const Tensor& b, DType dtype, std::optional<DType> out_dtype,
               Call call) {
-  const Tensor x = to(a, dtype), y = to(b, dtype);
-  require_computable(op, x);
-  Tensor out = empty(broadcast(op, a, b), {.dtype = out_dtype.value_or(dtype), .device = a.device()});
-  if (out.numel() > 0) call(make_loop<3>(out.shape(), {&out, &x, &y}));
+  const bool compares = out_dtype.has_value();
+  const Tensor x = operand(a, dtype, compares), y = operand(b, dtype, compares);
+  const DType computed = x.dtype();
+  Tensor out = empty(broadcast(op, a, b), {.dtype = out_dtype.value_or(computed), .device = a.device()});
+  if (out.numel() > 0) call(make_loop<3>(out.shape(), {&out, &x, &y}), computed);
+  if (!out_dtype && computed != dtype) [[unlikely]]
+    return to(out, dtype);
   return out;
 }
 
@@ -42,7 +53,7 @@ Tensor plain(const char* op, const Tensor& a, const Tensor& b, BinaryKernel kern
   require_same_device(op, a, b);
   const DType dtype = result_dtype(a, b);
   const KernelTable& table = kernels(a.device());
-  return binary(op, a, b, dtype, {}, [&](const Loop<3>& loop) { (table.*kernel)(loop, dtype); });
+  return binary(op, a, b, dtype, {}, [&](const Loop<3>& loop, DType computed) { (table.*kernel)(loop, computed); });
 }
 
 }  // namespace
@@ -84,6 +95,13 @@ Scalar negative(const Scalar& x) {
 // The alpha of bool operands: true if the second operand is added.
 Scalar truth(const Scalar& alpha) { return alpha.to_double() != 0; }
 
+// alpha in the dtype of the result. f16 and bf16 round it, as in PyTorch.
+Scalar rounded(const Scalar& alpha, DType dtype) {
+  const auto number = static_cast<float>(alpha.to_double());
+  if (dtype == kFloat16) return to_float(to_half(number));
+  return dtype == kBFloat16 ? Scalar(to_float(to_bfloat16(number))) : alpha;
+}
+
 // a + alpha b, with the caller's operation `op` in messages.
 Tensor add_scaled(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha) {
   require_same_device(op, a, b);
@@ -97,10 +115,11 @@ Tensor add_scaled(const char* op, const Tensor& a, const Tensor& b, const Scalar
   require_alpha(op, a, b, dtype, alpha);
   if (dtype == kBool) {  // true + true is true
     const Tensor sum =
-        binary(op, a, b, kUInt8, {}, [&](const Loop<3>& loop) { table.add(loop, kUInt8, truth(alpha)); });
+        binary(op, a, b, kUInt8, {}, [&](const Loop<3>& loop, DType) { table.add(loop, kUInt8, truth(alpha)); });
     return to(sum, kBool);
   }
-  return binary(op, a, b, dtype, {}, [&](const Loop<3>& loop) { table.add(loop, dtype, alpha); });
+  const Scalar factor = rounded(alpha, dtype);
+  return binary(op, a, b, dtype, {}, [&](const Loop<3>& loop, DType computed) { table.add(loop, computed, factor); });
 }
 
 }  // namespace
@@ -119,7 +138,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
   DType dtype = result_dtype(a, b);
   if (!lockstep::is_floating_point(dtype)) dtype = kFloat32;
   const KernelTable& table = kernels(a.device());
-  return binary("div", a, b, dtype, {}, [&](const Loop<3>& loop) { table.div(loop, dtype); });
+  return binary("div", a, b, dtype, {}, [&](const Loop<3>& loop, DType computed) { table.div(loop, computed); });
 }
 
 Tensor pow(const Tensor& a, const Tensor& b) {
@@ -138,7 +157,8 @@ Tensor compare(Compare relation, const Tensor& a, const Tensor& b) {
   require_same_device(op, a, b);
   const DType dtype = result_dtype(a, b);
   const KernelTable& table = kernels(a.device());
-  return binary(op, a, b, dtype, kBool, [&](const Loop<3>& loop) { table.compare(loop, dtype, relation); });
+  return binary(op, a, b, dtype, kBool,
+                [&](const Loop<3>& loop, DType computed) { table.compare(loop, computed, relation); });
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
@@ -186,24 +206,37 @@ void require_result_fits(const char* op, const Tensor& a, DType result) {
       lockstep::name(result), describe(a));
 }
 
-// The right operand of an in-place operation, in the dtype of the left one.
-Tensor in_place_operand(const char* op, const Tensor& a, const Tensor& b) {
+// Throws InvalidArgument unless b can change a in place.
+void require_in_place(const char* op, const Tensor& a, const Tensor& b) {
   require_same_device(op, a, b);
-  require_computable(op, a);
   require_broadcast_to(op, b, a);
   require_result_fits(op, a, result_dtype(a, b));
-  return apart(to(b, a.dtype()), a);
+}
+
+// Calls call(loop over a, a and b, dtype of the kernel), which changes a. An a of f16 or bf16 is changed in f32, and
+// rounded once.
+template <class Call>
+void change_in_place(const Tensor& a, const Tensor& b, Call call) {
+  if (a.numel() == 0) return;
+  if (!is_half(a.dtype())) {
+    const Tensor own = apart(to(b, a.dtype()), a);
+    return call(make_loop<3>(a.shape(), {&a, &a, &own}), a.dtype());
+  }
+  const Tensor sum = to(a, kFloat32), own = to(operand(b, result_dtype(a, b)), kFloat32);
+  call(make_loop<3>(a.shape(), {&sum, &sum, &own}), kFloat32);
+  copy(sum, a);
 }
 
 void add_scaled_(const char* op, const Tensor& a, const Tensor& b, const Scalar& alpha) {
-  const Tensor operand = in_place_operand(op, a, b);
+  require_in_place(op, a, b);
   require_alpha(op, a, b, result_dtype(a, b), alpha);
-  if (a.numel() == 0) return;
-  const auto loop = make_loop<3>(a.shape(), {&a, &a, &operand});
-  if (a.dtype() != kBool)
-    kernels(a.device()).add(loop, a.dtype(), alpha);
-  else if (alpha.to_double() != 0)  // true + true is true
-    kernels(a.device()).maximum(loop, kBool);
+  const KernelTable& table = kernels(a.device());
+  change_in_place(a, b, [&](const Loop<3>& loop, DType dtype) {
+    if (dtype != kBool)
+      table.add(loop, dtype, rounded(alpha, result_dtype(a, b)));
+    else if (alpha.to_double() != 0)  // true + true is true
+      table.maximum(loop, kBool);
+  });
 }
 
 }  // namespace
@@ -215,14 +248,14 @@ void sub_(const Tensor& a, const Tensor& b, const Scalar& alpha) {
 }
 
 void mul_(const Tensor& a, const Tensor& b) {
-  const Tensor operand = in_place_operand("mul_", a, b);
-  if (a.numel() > 0) kernels(a.device()).mul(make_loop<3>(a.shape(), {&a, &a, &operand}), a.dtype());
+  require_in_place("mul_", a, b);
+  change_in_place(a, b, [&](const Loop<3>& loop, DType dtype) { kernels(a.device()).mul(loop, dtype); });
 }
 
 void div_(const Tensor& a, const Tensor& b) {
   if (!a.is_floating_point()) require_result_fits("div_", a, kFloat32);  // a quotient of integers is f32
-  const Tensor operand = in_place_operand("div_", a, b);
-  if (a.numel() > 0) kernels(a.device()).div(make_loop<3>(a.shape(), {&a, &a, &operand}), a.dtype());
+  require_in_place("div_", a, b);
+  change_in_place(a, b, [&](const Loop<3>& loop, DType dtype) { kernels(a.device()).div(loop, dtype); });
 }
 
 }  // namespace lockstep::raw

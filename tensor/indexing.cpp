@@ -79,6 +79,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
 
 Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src) {
   require_same_device("index_add", src, index);
+  if (is_half(src.dtype())) return to(index_add(shape, dim, index, widened(src)), src.dtype());
   const int d = wrap_dim("index_add", dim, shape.dim());
   const Tensor positions = checked_index("index_add", index, shape[at(d)]);
   LOCKSTEP_CHECK(src.dim() == shape.dim() && src.shape()[at(d)] == positions.numel(),
@@ -127,7 +128,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
   require_same_device("scatter_add", x, index);
   require_same("scatter_add", x, src);
-  require_computable("scatter_add", x);
+  if (is_half(x.dtype())) return to(scatter_add(widened(x), dim, index, widened(src)), x.dtype());
   const int d = wrap_dim("scatter_add", dim, x.dim());
   const Tensor positions = checked_index("scatter_add", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
   Tensor from = src;
@@ -156,13 +157,12 @@ std::pair<Tensor, Tensor> select_sorted(const char* op, const Tensor& x, std::in
                                         bool descending) {
   const int d = wrap_dim(op, dim, x.dim());
   const bool last = d == std::max(x.dim() - 1, 0);
-  const Tensor input = contiguous(last ? x : transpose(x, d, -1));
-  require_computable(op, x);
+  const Tensor input = contiguous(last ? x : transpose(x, d, -1)), keys = widened(input);
   Tensor order = empty(input.shape(), {.dtype = kInt64, .device = x.device()});
   const std::int64_t n = x.dim() == 0 ? 1 : input.shape().back();
   if (order.numel() > 0)
     kernels(x.device())
-        .sort(input.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, x.dtype(), descending);
+        .sort(keys.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, keys.dtype(), descending);
   if (x.dim() > 0) order = contiguous(slice(order, -1, 0, keep, 1));
   const Tensor values = gather(input, -1, order);
   if (last) return {values, order};

@@ -16,7 +16,7 @@
 #include "lockstep/tensor/losses.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/optim_ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/random_draws_internal.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
 

@@ -1,4 +1,4 @@
-// Matrix products. Operands are read through their strides, so transposed views cost nothing.
+// Matrix products. Operands are read through their strides, aside from large ones whose strides would slow the kernel.
 #include <algorithm>
 
 #include "lockstep/tensor/wrappers_internal.h"
@@ -7,10 +7,12 @@ namespace lockstep::raw {
 
 namespace {
 
-// f16 and bf16 are storage formats on CPUs; cuda devices multiply them and sum in f32.
 void require_factor(const char* op, const Tensor& x) {
-  if (!x.device().is_cuda() || (x.dtype() != kFloat16 && x.dtype() != kBFloat16)) require_float(op, x);
+  if (!is_half(x.dtype())) require_float(op, x);
 }
+
+// True for f16 and bf16 on CPU devices, which multiply f32 and round the sums once. cuda devices have kernels that do.
+bool needs_f32(const Tensor& x) { return is_half(x.dtype()) && !x.device().is_cuda(); }
 
 // True if kernels can read the last two dimensions as a matrix: one stride is 1, the other is at least the row length.
 bool readable(const Tensor& x) {
@@ -37,13 +39,27 @@ Matrix matrix(const Tensor& x) {
   return {x.raw_data(), row, column};
 }
 
+// An operand of a large f32 product on a CPU as the kernel reads it fastest. If elements along its dimension `k` (0 or 1)
+// lie so far apart that their cache lines compete for few sets, a product takes up to twice as long: such an operand
+// is copied. `others` is the number of rows or columns of the other operand, each of which reads all of this one.
+Tensor readable_along(int k, const Tensor& x, std::int64_t others) {
+  constexpr std::int64_t kSmall = 1 << 15, kFew = 128, kFar = 512, kSets = 256;
+  const std::int64_t stride = x.strides()[at(k)];
+  if (stride < kFar || stride % kSets != 0 || others < kFew || x.numel() < kSmall || x.dtype() != kFloat32 ||
+      !x.device().is_cpu())
+    return x;
+  return k == 1 ? clone(x) : transpose(clone(transpose(x, 0, 1)), 0, 1);
+}
+
 // out (m, n) = a (m, k) b (k, n)
 void run(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.shape()[at(a.dim() - 2)], k = a.shape()[at(a.dim() - 1)], n = b.shape()[at(b.dim() - 1)];
   if (m == 0 || n == 0) return;
   if (k == 0) return fill(out, 0);
+  const Tensor left = readable_along(1, a, n), right = readable_along(0, b, m);
   kernels(out.device())
-      .gemm({.m = m, .n = n, .k = k, .a = matrix(a), .b = matrix(b), .out = {out.raw_data(), n, 1}}, out.dtype());
+      .gemm({.m = m, .n = n, .k = k, .a = matrix(left), .b = matrix(right), .out = {out.raw_data(), n, 1}},
+            out.dtype());
 }
 
 // Shapes as in NumPy's matmul: a vector on the left is a row, on the right a column; its dimension is removed
@@ -117,6 +133,10 @@ Tensor integer_product(const Operands& p) {
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   if (is_integer(a.dtype())) return integer_product(prepare(a, b));
+  if (needs_f32(a)) {
+    require_same("matmul", a, b);
+    return to(matmul(widened(a), widened(b)), a.dtype());
+  }
   if (a.dim() == 2 && b.dim() == 2) {
     require_same("matmul", a, b);
     require_factor("matmul", a);
@@ -137,6 +157,7 @@ void matmul_out(const Tensor& a, const Tensor& b, const Tensor& out) {
   require_same("matmul", a, out);
   LOCKSTEP_CHECK(out.shape() == p.out && out.is_contiguous(), "matmul: the result has shape {}, the output is {}",
                  p.out.to_string(), describe(out));
+  if (needs_f32(a)) return copy(matmul(a, b), out);
   run_batched(p, out);
 }
 
@@ -151,6 +172,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     LOCKSTEP_CHECK(bias.dim() == 1 && bias.shape()[0] == weight.shape()[0], "linear: bias is {}, weight is {}",
                    describe(bias), describe(weight));
   }
+  if (needs_f32(x)) return to(linear(widened(x), widened(weight), widened(bias)), x.dtype());
   Shape shape = x.shape();
   shape[shape.size() - 1] = weight.shape()[0];
   Tensor out = empty(shape, x.options());

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/tensor/level_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/random_draws_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -35,7 +35,7 @@ Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
                  "{}: bool tensors are not supported, got {}; convert with to(kInt64), and for the "
                  "opposite compare with == false",
                  entry(op).name, describe(x));
-  require_computable(entry(op).name, x);
+  if (is_half(x.dtype())) return to(pointwise(op, widened(x), params), x.dtype());
   Tensor out = empty_like(x);
   (kernels(x.device()).*entry(op).value)(make_loop<2>(x.shape(), {&out, &x}), x.dtype(), params);
   return out;
@@ -44,6 +44,7 @@ Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
 Tensor pointwise_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const Tensor& y,
                             const PointwiseParams& params) {
   require_same(entry(op).name, grad, x);
+  if (is_half(x.dtype())) return to(pointwise_derivative(op, widened(grad), widened(x), widened(y), params), x.dtype());
   Tensor out = empty_like(x);
   (kernels(x.device()).*entry(op).derivative)(make_loop<4>(x.shape(), {&out, &grad, &x, &y}), x.dtype(), params);
   return out;
@@ -51,6 +52,7 @@ Tensor pointwise_derivative(Pointwise op, const Tensor& grad, const Tensor& x, c
 
 Tensor pointwise_second_derivative(Pointwise op, const Tensor& grad, const Tensor& x, const PointwiseParams& params) {
   require_same(entry(op).name, grad, x);
+  if (is_half(x.dtype())) return to(pointwise_second_derivative(op, widened(grad), widened(x), params), x.dtype());
   Tensor out = empty_like(x);
   (kernels(x.device()).*entry(op).second_derivative)(make_loop<3>(x.shape(), {&out, &grad, &x}), x.dtype(), params);
   return out;

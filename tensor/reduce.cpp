@@ -27,7 +27,6 @@ unsigned dims_mask(const char* op, const Tensor& x, const Shape& dims) {
 }
 
 Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
-  require_computable(op, x);
   const unsigned mask = dims_mask(op, x, dims);
   Plan out;
   Shape order, reduced;
@@ -62,6 +61,10 @@ Plan plan(const char* op, const Tensor& x, const Shape& dims, bool keepdim) {
 template <class Out>
 Tensor pick(const char* op, const Tensor& x, const Shape& dims, bool keepdim, DType out_dtype,
             void (*KernelTable::*kernel)(const void*, Out*, const Rows&, DType)) {
+  if (is_half(x.dtype())) {
+    const DType wide_out = out_dtype == x.dtype() ? kFloat32 : out_dtype;
+    return to(pick(op, widened(x), dims, keepdim, wide_out, kernel), out_dtype);
+  }
   const Plan p = plan(op, x, dims, keepdim);
   LOCKSTEP_CHECK(p.rows.n > 0 || p.rows.outer * p.rows.inner == 0, "{}: no elements to reduce in {}", op, describe(x));
   Tensor out = empty(p.shape, {.dtype = out_dtype, .device = x.device()});
@@ -74,6 +77,7 @@ Tensor pick(const char* op, const Tensor& x, const Shape& dims, bool keepdim, DT
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
   if (!x.is_floating_point() && x.dtype() != kInt64) return sum(to(x, kInt64), dims, keepdim);
+  if (is_half(x.dtype())) return to(sum(widened(x), dims, keepdim), x.dtype());
   const Plan p = plan("sum", x, dims, keepdim);
   Tensor out = empty(p.shape, x.options());
   if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
@@ -85,6 +89,7 @@ void sum_out(const Tensor& x, const Shape& dims, bool keepdim, const Tensor& out
   const Plan p = plan("sum", x, dims, keepdim);
   LOCKSTEP_CHECK(p.shape == out.shape() && out.is_contiguous(), "sum: the result has shape {}, the output is {}",
                  p.shape.to_string(), describe(out));
+  if (is_half(x.dtype())) return copy(sum(x, dims, keepdim), out);
   if (out.numel() > 0) kernels(x.device()).sum(p.input.raw_data(), out.raw_data(), p.rows, x.dtype(), 1.0);
 }
 
@@ -140,7 +145,7 @@ Tensor p_norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
 }
 
 Tensor cumsum(const Tensor& x, std::int64_t dim, bool reverse) {
-  require_computable("cumsum", x);
+  if (is_half(x.dtype())) return to(cumsum(widened(x), dim, reverse), x.dtype());
   const Tensor input = contiguous(x.is_floating_point() ? x : to(x, kInt64));
   Tensor out = empty_like(input);
   const int d = wrap_dim("cumsum", dim, x.dim());
@@ -199,11 +204,7 @@ bool equal(const Tensor& a, const Tensor& b) {
   require_same_device("equal", a, b);
   if (a.shape() != b.shape()) return false;
   if (a.numel() == 0) return true;
-  const auto wide = [](const Tensor& x) {
-    return x.dtype() == kFloat16 || x.dtype() == kBFloat16 ? to(x, kFloat32) : x;
-  };
-  if (const Tensor x = wide(a), y = wide(b); x.dtype() != a.dtype() || y.dtype() != b.dtype()) return equal(x, y);
-  const Tensor same = compare(Compare::kEqual, a, b);
+  const Tensor same = compare(Compare::kEqual, widened(a), widened(b));
   return min(same).item().to_double() != 0;
 }
 

@@ -53,7 +53,7 @@ Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner) {
-  if (!device.is_cpu()) accelerator(device);  // throws if there is no such device
+  if (device.is_cuda()) accelerator(device);  // throws if there is no such device
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
   auto* storage = new (block) Storage(data, bytes, device, block);

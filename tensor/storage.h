@@ -24,6 +24,8 @@ class Storage final : public RefCounted<Storage> {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
+  /// The object that owns the memory; null unless made by wrap().
+  const std::shared_ptr<void>& owner() const { return owner_; }
 
   /// Number of in-place changes. Autograd compares it to detect that a saved tensor was changed.
   std::uint32_t version() const { return version_.load(std::memory_order_relaxed); }

@@ -55,7 +55,7 @@ struct BackwardOptions {
   bool create_graph = false;  ///< record backward itself, for second derivatives (implies retain_graph)
 };
 
-/// A handle that removes a hook. It may outlive the tensor; destroying the handle does not remove the hook.
+/// A handle that removes a hook. It may outlive the tensor or module; destroying the handle does not remove the hook.
 class HookHandle {
  public:
   HookHandle() = default;

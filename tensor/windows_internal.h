@@ -16,7 +16,7 @@ inline void require_sizes(const char* op, const char* name, const Size2d& size, 
 }
 
 inline void require_picture(const char* op, const Tensor& x) {
-  require_float(op, x);
+  if (!is_half(x.dtype())) require_float(op, x);
   LOCKSTEP_CHECK(x.dim() == 4, "{}: x must be (images, channels, height, width) or (channels, height, width), got {}",
                  op, describe(x));
 }

@@ -3,7 +3,9 @@
 
 #include <array>
 
+#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 
 namespace lockstep::raw {
@@ -14,6 +16,7 @@ inline void* data_or_null(const Tensor& x) { return x.defined() ? x.raw_data() :
 
 // Separate functions, so that the checks are small enough to be inlined.
 [[noreturn, gnu::noinline]] inline void throw_devices_differ(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.device().type() == DeviceType::kDeferred || b.device().type() == DeviceType::kDeferred) throw_deferred();
   throw InvalidArgument(fmt::format("{}: operands on different devices: {} and {}; move one with to(device)", op,
                                     describe(a), describe(b)));
 }
@@ -35,11 +38,8 @@ inline void require_same(const char* op, const Tensor& a, const Tensor& b) {
     throw_dtypes_differ(op, a, b);
 }
 
-// Throws InvalidArgument for f16 and bf16, which are storage only.
-inline void require_computable(const char* op, const Tensor& x) {
-  LOCKSTEP_CHECK(x.dtype() != kFloat16 && x.dtype() != kBFloat16,
-                 "{}: {} is a storage format; compute in f32: x.to(kFloat32)", op, describe(x));
-}
+// x as f32 if it is f16 or bf16: most operations have no kernels for these. Undefined tensors stay undefined.
+inline Tensor widened(const Tensor& x) { return x.defined() && is_half(x.dtype()) ? to(x, kFloat32) : x; }
 
 // Throws InvalidArgument unless x is f32 or f64.
 inline void require_float(const char* op, const Tensor& x) {

@@ -6,6 +6,7 @@
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
+#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random_draws_internal.h"
@@ -37,6 +38,7 @@ namespace {
 std::vector<Device> all_devices(const nn::Module& module) {
   const std::vector<nn::Parameter> parameters = module.parameters();
   const Device first = parameters.empty() ? Device() : parameters[0].master().device();
+  if (first.type() == DeviceType::kDeferred) throw_deferred();
   if (first.is_cpu()) return {first};
   std::vector<Device> devices;
   for (int index = 0; index < device_count(first.type()); ++index) devices.emplace_back(first.type(), index);

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine_internal.h"
+#include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
@@ -45,11 +46,9 @@ void weighted_backward(const Tensor& loss, std::int64_t weight) {
   loss.backward(raw::full(loss.shape(), weight, loss.options()));
 }
 
-DType sum_dtype(DType dtype) { return dtype == kFloat16 || dtype == kBFloat16 ? kFloat32 : dtype; }
+DType sum_dtype(DType dtype) { return is_half(dtype) ? kFloat32 : dtype; }
 
-Tensor widened(const Tensor& t) {
-  return !t.defined() || t.dtype() == sum_dtype(t.dtype()) ? t : raw::to(t, sum_dtype(t.dtype()));
-}
+Tensor widened(const Tensor& t) { return t.defined() && is_half(t.dtype()) ? raw::to(t, kFloat32) : t; }
 
 void set_rounded(const Tensor& leaf, const Tensor& sum) {
   leaf.set_grad(!sum.defined() || sum.dtype() == leaf.dtype() ? sum : raw::to(sum, leaf.dtype()));

@@ -38,7 +38,7 @@ struct StepScale {
   double first, second;
 };
 
-// f16 and bf16 are storage formats: gradients and losses are summed in f32 and rounded once. `sum_dtype` returns the
+// Gradients and losses in f16 and bf16 are summed in f32 and rounded once. `sum_dtype` returns the
 // dtype of sums, `widened` the tensor in that dtype (itself if it has it), and `set_rounded` sets the leaf's gradient
 // to a rounded sum.
 DType sum_dtype(DType dtype);

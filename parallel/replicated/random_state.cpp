@@ -10,7 +10,7 @@
 namespace lockstep::parallel {
 
 void share_random_state(ProcessGroup& group) {
-  const std::vector<std::uint64_t> own = random::state();  // the seed, then micro-batch, stream and counter
+  const std::vector<std::uint64_t> own = random::state();
   const Tensor size = raw::full({1}, static_cast<std::int64_t>(own.size()), {.dtype = kInt64});
   group.all_reduce(size, ReduceOp::kMax)->wait();
   std::vector<std::uint64_t> padded = own;
@@ -19,24 +19,24 @@ void share_random_state(ProcessGroup& group) {
   const Tensor all = raw::empty({group.size(), length}, {.dtype = kInt64});
   group.all_gather(all, raw::from_bytes(padded.data(), {length}, kInt64))->wait();
 
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> counters;  // the largest, by micro-batch and stream
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
+      calls;  // the most of any rank, by site and micro-batch
   const std::span<const std::int64_t> values = all.span<std::int64_t>();
   for (int r = 0; r < group.size(); ++r) {
     const auto state = values.subspan(static_cast<std::size_t>(r * length), static_cast<std::size_t>(length));
-    const auto seed = static_cast<std::uint64_t>(state[0]);
-    LOCKSTEP_CHECK(seed == own[0],
+    const auto seed = static_cast<std::uint64_t>(state[1]);
+    LOCKSTEP_CHECK(seed == own[1],
                    "share_random_state: rank {} has seed {}, this rank {}; "
                    "call manual_seed with the same seed on all ranks",
-                   r, seed, own[0]);
-    for (std::size_t i = 1; i < state.size(); i += 3) {
-      std::uint64_t& counter =
-          counters[{static_cast<std::uint64_t>(state[i]), static_cast<std::uint64_t>(state[i + 1])}];
-      counter = std::max(counter, static_cast<std::uint64_t>(state[i + 2]));
+                   r, seed, own[1]);
+    for (std::size_t i = 2; i < state.size(); i += 3) {
+      std::uint64_t& number = calls[{static_cast<std::uint64_t>(state[i]), static_cast<std::uint64_t>(state[i + 1])}];
+      number = std::max(number, static_cast<std::uint64_t>(state[i + 2]));
     }
   }
-  std::vector<std::uint64_t> merged{own[0]};
-  for (const auto& [key, counter] : counters) {
-    if (counter > 0) merged.insert(merged.end(), {key.first, key.second, counter});
+  std::vector<std::uint64_t> merged{own[0], own[1]};
+  for (const auto& [place, number] : calls) {
+    if (number > 0) merged.insert(merged.end(), {place.first, place.second, number});
   }
   random::set_state(merged);
 }

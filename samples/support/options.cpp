@@ -173,6 +173,8 @@ void declare_gpt(Flags& flags, GptOptions& gpt) {
   flags.add("--dropout", gpt.dropout, "probability of dropout")->check(command_line::range(0.0, 1.0));
   flags.add("--recompute", gpt.recompute,
             "activation checkpointing: recompute each block in backward; same bits, less memory");
+  flags.add("--bf16", gpt.bf16,
+            "autocast: products and attention in bf16, all else in f32; other bits, less memory, on CPUs not faster");
   flags.group("Generated text");
   flags
       .add("--generate", gpt.generate,

@@ -14,6 +14,7 @@ struct GptOptions {
   std::int64_t context = 64;  // characters that the model sees
   double dropout = 0;
   bool recompute = false;
+  bool bf16 = false;
   std::int64_t generate = 300;  // characters to generate after training
   double temperature = 0.8;
   std::int64_t top_k = 0;  // 0: no limit

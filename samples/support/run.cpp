@@ -57,8 +57,8 @@ std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
   if (const auto& gpt = options_.gpt)
-    text += fmt::format(" layers={} heads={} width={} context={} dropout={}", gpt->layers, gpt->heads, gpt->width,
-                        gpt->context, gpt->dropout);
+    text += fmt::format(" layers={} heads={} width={} context={} dropout={}{}", gpt->layers, gpt->heads, gpt->width,
+                        gpt->context, gpt->dropout, gpt->bf16 ? " bf16" : "");
   if (options_.mode != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
   if (options_.device != "cpu") text += " device=cuda";
   if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";

@@ -237,8 +237,28 @@ TEST_CASE("products of f16 and bf16 are added up in f32 and rounded once") {
       check_close(ls::linear(there(a), there(b), there(bias)).to("cpu").to(ls::kFloat32),
                   ls::linear(rounded(a), rounded(b), rounded(bias)), "linear", two_bits);
     }
-    const auto halves = [&] { (void)ls::matmul(a.to(ls::kBFloat16), b.transpose(0, 1).to(ls::kBFloat16)); };
-    CHECK(contains(error_of(halves), "needs f32 or f64"));
+  }
+}
+
+TEST_CASE("operations without kernels for f16 and bf16 are computed in f32 and rounded once") {
+  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+    const ls::Tensor x = values({2, 5, 8}, 0.5, 2, dtype), other = values({5, 8}, 0.5, 2, dtype, 2);
+    const Tolerance two_bits = dtype == ls::kFloat16 ? Tolerance{0x1p-9, 0x1p-9} : Tolerance{0x1p-6, 0x1p-6};
+    check(
+        "arithmetic", {x, other}, [](const Inputs& in) { return (in[0] + in[1]) * in[1] / 0.3; }, two_bits);
+    check(
+        "pointwise", {x}, [](const Inputs& in) { return ls::gelu(in[0]); }, two_bits);
+    check(
+        "softmax", {x}, [](const Inputs& in) { return ls::softmax(in[0], -1); }, two_bits);
+    check(
+        "layer_norm", {x, values({8}, 0.5, 2, dtype, 3)},
+        [](const Inputs& in) { return ls::layer_norm(in[0], {8}, in[1]); }, two_bits);
+    check(
+        "attention", {x, x, x},
+        [](const Inputs& in) { return ls::scaled_dot_product_attention(in[0], in[1], in[2], {.is_causal = true}); },
+        two_bits);
+    check(
+        "a change in place", {x.detach()}, [](const Inputs& in) { return in[0].detach().clone().mul_(0.3); }, two_bits);
   }
 }
 

@@ -15,6 +15,8 @@ import torch
 
 import golden_attention
 import golden_gpt
+import golden_gpt_training
+import golden_half
 import golden_images
 import golden_nn
 import golden_ops
@@ -33,7 +35,8 @@ def main():
     themes = {"layers": golden_nn.layers, "images": golden_images.images, "losses": golden_nn.losses,
               "optim": golden_optim.optim, "training": golden_optim.training, "ops": golden_ops.ops,
               "samplers": golden_samplers.samplers, "options": golden_options.options,
-              "attention": golden_attention.attention, "gpt": golden_gpt.gpt}
+              "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
+              "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

@@ -29,13 +29,3 @@ inline void check_step(nn::Module& module, const ls::StateDict& dict, const std:
   for (const auto& [key, p] : module.named_parameters())
     check_close(p->grad(), dict.at(prefix + "grad_" + key), key, allowed);
 }
-
-// The warnings that `body` causes.
-template <class Body>
-std::vector<std::string> warnings_of(const Body& body) {
-  std::vector<std::string> seen;
-  ls::on_warning([&](const std::string& message) { seen.push_back(message); });
-  body();
-  ls::on_warning({});
-  return seen;
-}

@@ -23,7 +23,7 @@ struct Trainer {
 
   void train(int steps) {
     for (int i = 0; i < steps; ++i) {
-      const ls::Tensor x = ls::randn({8, 4});  // drawn here, so that the random streams must be restored, too
+      const ls::Tensor x = ls::randn({8, 4});  // drawn here, so that the random state must be restored, too
       optimizer.zero_grad();
       ls::mean(net(x) * net(x)).backward();
       optimizer.step();
@@ -98,7 +98,7 @@ TEST_CASE("a checkpoint of another model is refused with file and key, and chang
     return message;
   };
   CHECK(contains(refused({.model = &large.net}), "body.0"));
-  CHECK(contains(refused({.optimizer = &large.optimizer}), "state.0.exp_avg"));
+  CHECK(contains(refused({.optimizer = &large.optimizer}), "state.body.0.weight.exp_avg"));
   refused(large.parts());
 }
 
@@ -130,6 +130,22 @@ TEST_CASE("an invalid random state is refused, and changes nothing") {
   const Everything before(b);
   CHECK(contains(error_of([&] { ls::load_checkpoint("broken.safetensors", b.parts()); }), "broken.safetensors"));
   CHECK(Everything(b) == before);
+}
+
+TEST_CASE("a file with random state of format 1 gives its weights, with a warning") {
+  Trainer a, b;
+  ls::save_checkpoint("format.safetensors", a.parts());
+  ls::StateDict old;
+  for (const auto& [name, tensor] : ls::load("format.safetensors"))
+    old.insert(name, name == "random.state" ? ls::tensor({7, 0, 3, 5}) : tensor);
+  ls::save(old, "format.safetensors", {{"lockstep_checkpoint", "1"}});
+  const std::vector<std::uint64_t> before = ls::random::state();
+  const std::vector<std::string> warnings =
+      warnings_of([&] { ls::load_checkpoint("format.safetensors", {.model = &b.net}); });
+  CHECK(ls::nn::parameter_hash(b.net) == ls::nn::parameter_hash(a.net));
+  CHECK(ls::random::state() == before);
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "format 1"));
 }
 
 TEST_CASE("impossible numbers are refused, and change nothing") {
@@ -164,9 +180,15 @@ TEST_CASE("impossible numbers are refused, and change nothing") {
            {"optimizer.param_groups.0.betas", number(0.9), "expected 1-D f64"},
            {"optimizer.param_groups.0.betas", numbers(0.9), "betas\" has 1 numbers, expected 2"},
            {"optimizer.param_groups.0.eps", number(kNan), "eps is nan"},
-           {"optimizer.state.0.step", count(kLargest), "\"state.0.step\" is 9223372036854775807"},
+           {"optimizer.param_groups.0.initial_lr", number(-2), "initial_lr is -2"},
+           {"optimizer.param_group.body.0.weight", count(0), "expected 1-D i64"},
+           {"optimizer.param_group.body.0.weight", ls::tensor({1, 0}), "is (1, 0), expected a group below 1"},
+           {"optimizer.param_group.body.0.weight", ls::tensor({0, 4}), "is (0, 4), expected a group below 1"},
+           {"optimizer.param_group.body.0.weight", ls::tensor({0, -1}), "and an index below 4"},
+           {"optimizer.state.body.0.weight.step", count(kLargest), "weight.step\" is 9223372036854775807"},
            {"random.state", ls::tensor({1, 2}), "2 numbers are not a state"},
-           {"random.state", ls::tensor({1, -1, 0, 5}), "do not exist"},
+           {"random.state", ls::tensor({2, 7, -1, 0, 5}), "do not exist"},
+           {"random.state", ls::tensor({7, 0, 0, 5}), "random.state has format 1"},
            {"model.body.0.weight", ls::zeros({3}), "body.0.weight"}}) {
     INFO(c.key, ": ", c.expected);
     ls::StateDict broken;

@@ -309,3 +309,24 @@ TEST_CASE("DataParallel inside a replica is refused") {
   DataParallel outer(model, devices(2));
   CHECK(contains(error_of([&] { outer(numbers({4, 4})); }), "cannot run inside a replica"));
 }
+
+TEST_CASE("dropout in a DataParallel that a module's forward runs draws what it draws without DataParallel") {
+  struct Outer : ls::nn::Module {
+    ls::nn::Sequential& body = add<ls::nn::Sequential>("body", ls::nn::Linear(3, 3), ls::nn::Dropout(0.5));
+    DataParallel* parallel = nullptr;
+    ls::Tensor forward(const ls::Tensor& x) const override { return parallel ? (*parallel)(x) : body(x); }
+  };
+  ls::manual_seed(3);
+  Outer outer;
+  DataParallel parallel(outer.body, devices(2));
+  const ls::Tensor x = ls::ones({12, 3});
+  ls::manual_seed(3);
+  std::vector<ls::Tensor> parts;
+  for (int r = 0; r < 2; ++r) {
+    const ls::random::MicroBatchGuard micro_batch(r);
+    parts.push_back(outer(x.narrow(0, 6 * r, 6)));
+  }
+  ls::manual_seed(3);
+  outer.parallel = &parallel;
+  CHECK(ls::equal(outer(x), ls::cat(parts)));
+}

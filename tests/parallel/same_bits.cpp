@@ -30,6 +30,19 @@ void check_ranks(const Options& options, int ranks, int micro_batches) {
   });
 }
 
+// Recomputes a part of forward in every mode, and compares with a run in sequence that does not.
+void check_recomputation(bool bf16) {
+  const SameBitsRun want = run_accumulation<ls::optim::AdamW>(4, kAdam, {.bf16 = bf16});
+  const Variation recomputed{.recompute = true, .bf16 = bf16};
+  CHECK(run_accumulation<ls::optim::AdamW>(4, kAdam, recomputed).hash == want.hash);
+  CHECK(run_data_parallel<ls::optim::AdamW>(4, kAdam, recomputed).hash == want.hash);
+  for (const int ranks : {1, 2, 4}) {
+    with_group("shm", ranks, [&](const Group& group) {
+      CHECK(run_distributed<ls::optim::AdamW>(group, 4, kAdam, recomputed).hash == want.hash);
+    });
+  }
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -53,15 +66,16 @@ TEST_CASE("DataParallel on S devices gives the bits of S micro-batches in sequen
   ls::set_num_threads(before);
 }
 
-TEST_CASE("recomputation changes no bit, in no mode") {
-  const SameBitsRun want = run_accumulation<ls::optim::AdamW>(4, kAdam);
-  CHECK(run_accumulation<ls::optim::AdamW>(4, kAdam, /*recompute=*/true).hash == want.hash);
-  CHECK(run_data_parallel<ls::optim::AdamW>(4, kAdam, /*recompute=*/true).hash == want.hash);
-  for (const int ranks : {1, 2, 4}) {
-    with_group("shm", ranks, [&](const Group& group) {
-      CHECK(run_distributed<ls::optim::AdamW>(group, 4, kAdam, /*recompute=*/true).hash == want.hash);
-    });
-  }
+TEST_CASE("recomputation changes no bit, in no mode") { check_recomputation(/*bf16=*/false); }
+
+TEST_CASE("under bf16 autocast all modes give the same bits, with and without recomputation") {
+  check_recomputation(/*bf16=*/true);
+  const SameBitsRun want = run_accumulation<ls::optim::SGD>(4, kSgd, {.bf16 = true});
+  CHECK(want.hash != run_accumulation<ls::optim::SGD>(4, kSgd).hash);
+  CHECK(run_data_parallel<ls::optim::SGD>(4, kSgd, {.bf16 = true}).hash == want.hash);
+  with_group("shm", 2, [&](const Group& group) {
+    CHECK(run_distributed<ls::optim::SGD>(group, 4, kSgd, {.bf16 = true}).hash == want.hash);
+  });
 }
 
 TEST_CASE("different micro-batches give different bits, and so would another order of additions") {

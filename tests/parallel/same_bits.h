@@ -56,6 +56,12 @@ struct SameBitsRun {
   std::vector<double> losses;
 };
 
+// Options of forward.
+struct Variation {
+  bool recompute = false;  // backward recomputes a part of forward
+  bool bf16 = false;       // forward runs under autocast
+};
+
 // The result of a training run: parameters, buffers and the optimizer's state, in one hash.
 template <class Optimizer>
 std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
@@ -70,12 +76,12 @@ std::uint64_t state_hash(const Everything& model, const Optimizer& optimizer) {
 // `make_run(model)` wraps.
 template <class Optimizer, class MakeRun, class OptimizerOptions>
 SameBitsRun train_same_bits(int micro_batches, int first, int count, const OptimizerOptions& options, MakeRun make_run,
-                            bool recompute) {
+                            const Variation& variation) {
   ls::manual_seed(7);
   const std::int64_t rows = 203;
   auto dataset = std::make_shared<ls::data::TensorDataset>(ls::randint(0, 12, {rows}), ls::randint(0, 12, {rows}));
   Everything model;
-  model.recompute = recompute;
+  model.recompute = variation.recompute;
   auto run = make_run(model);
   Optimizer optimizer(model.parameters(), options);
   ls::nn::CrossEntropyLoss criterion;
@@ -91,8 +97,10 @@ SameBitsRun train_same_bits(int micro_batches, int first, int count, const Optim
   while (result.losses.size() < 20) {
     for (const auto& [x, y] : loader) {
       optimizer.zero_grad();
+      std::optional<ls::AutocastGuard> autocast(std::in_place, ls::kBFloat16, variation.bf16);
       const ls::Tensor loss =
           run->backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
+      autocast.reset();
       ls::nn::clip_grad_norm_(model.parameters(), 0.5);
       optimizer.step();
       result.losses.push_back(loss.item<double>());
@@ -110,28 +118,29 @@ inline std::vector<ls::Device> virtual_devices(int count) {
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_accumulation(int micro_batches, const Options& options, bool recompute = false) {
+SameBitsRun run_accumulation(int micro_batches, const Options& options, const Variation& variation = {}) {
   return train_same_bits<Optimizer>(
       micro_batches, 0, micro_batches, options,
       [&](Everything& model) {
         return std::make_unique<ls::parallel::GradientAccumulation>(
             model, ls::parallel::GradientAccumulationOptions{.micro_batches = micro_batches});
       },
-      recompute);
+      variation);
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_data_parallel(int micro_batches, const Options& options, bool recompute = false) {
+SameBitsRun run_data_parallel(int micro_batches, const Options& options, const Variation& variation = {}) {
   return train_same_bits<Optimizer>(
       micro_batches, 0, micro_batches, options,
       [&](Everything& model) {
         return std::make_unique<ls::parallel::DataParallel>(model, virtual_devices(micro_batches));
       },
-      recompute);
+      variation);
 }
 
 template <class Optimizer, class Options>
-SameBitsRun run_distributed(const Group& group, int micro_batches, const Options& options, bool recompute = false) {
+SameBitsRun run_distributed(const Group& group, int micro_batches, const Options& options,
+                            const Variation& variation = {}) {
   const int each = micro_batches / group->size();
   return train_same_bits<Optimizer>(
       micro_batches, group->rank() * each, each, options,
@@ -140,5 +149,5 @@ SameBitsRun run_distributed(const Group& group, int micro_batches, const Options
             model, group,
             ls::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 0.0005, .micro_batches_per_rank = each});
       },
-      recompute);
+      variation);
 }

@@ -68,10 +68,29 @@ TEST_CASE("char_gpt: accumulate, dp and ddp end with the same bits, with dropout
   CHECK(lines(finished.output).back().starts_with("test accuracy 0."));
 }
 
-TEST_CASE("char_gpt: recomputation ends with the same bits") {
-  REQUIRE(run(kProgram, small(fresh("gpt_plain"), {"--epochs", "1"})).code == 0);
-  REQUIRE(run(kProgram, small(fresh("gpt_recompute"), {"--epochs", "1", "--recompute"})).code == 0);
-  CHECK(hash_of("gpt_recompute") == hash_of("gpt_plain"));
+TEST_CASE("char_gpt: recomputation ends with the same bits, in f32 and in bf16") {
+  const auto trained = [](const std::string& out, std::vector<std::string> more) {
+    more.insert(more.end(), {"--epochs", "1"});
+    REQUIRE(run(kProgram, small(fresh(out), more)).code == 0);
+    return hash_of(out);
+  };
+  const std::string plain = trained("gpt_plain", {}), bf16 = trained("gpt_bf16", {"--bf16"});
+  CHECK(trained("gpt_recompute", {"--recompute"}) == plain);
+  CHECK(trained("gpt_bf16_recompute", {"--bf16", "--recompute"}) == bf16);
+  CHECK(bf16 != plain);
+  const auto loss = [](const std::string& out) {
+    return nlohmann::json::parse(read_file(out + "/result.json"))["test_loss"].get<double>();
+  };
+  CHECK(loss("gpt_bf16") == doctest::Approx(loss("gpt_plain")).epsilon(0.02));
+}
+
+TEST_CASE("char_gpt: a bf16 run ends with the same bits in all modes") {
+  const Finished finished =
+      run(kProgram, small(fresh("gpt_bf16_compare"),
+                          {"--mode", "compare", "--epochs", "1", "--bf16", "--micro-batches", "2", "--nproc", "2"}));
+  CAPTURE(finished.output);
+  REQUIRE(finished.code == 0);
+  CHECK(contains(finished.output, "accumulate, dp and ddp end with bitwise identical parameters."));
 }
 
 TEST_CASE("char_gpt learns a text, writes a report, and generates the same text again without training") {

@@ -109,6 +109,11 @@ TEST_CASE("files that are no traces of write_chrome_trace are errors that say so
                  "belongs to process 1, which has no name"));
   CHECK(contains(error_of(with(R"({"ph":"X","cat":"user","name":"f","pid":0,"tid":0,"ts":-1,"dur":1,"args":{}})")),
                  "\"ts\" is -1"));
+  CHECK(contains(error_of(with(R"({"ph":"X","cat":"user","name":"f","pid":0,"tid":0.5,"ts":0,"dur":1,"args":{}})")),
+                 "\"tid\" is 0.5, expected an integer"));
+  CHECK(contains(
+      error_of(with(R"({"ph":"X","cat":"user","name":"f","pid":0,"tid":0,"ts":0,"dur":1,"args":{"bytes":1e18}})")),
+      "\"bytes\" is 1e+18"));
   CHECK_THROWS_AS(report::read_chrome_trace("no_such_file.json"), lockstep::IoError);
 }
 
@@ -178,16 +183,17 @@ TEST_CASE("DataParallel: the cause of waiting is the replica that ends last, and
 }
 
 TEST_CASE("ranks: the cause is the last rank to launch a bucket's collective, and afterwards its bytes") {
+  constexpr int kGradients = static_cast<int>(lockstep::parallel::Phase::kGradients);
   const auto rank = [](int r, std::int64_t launch) {
-    return Trace{
-        .process = r == 0 ? "ddp rank 0" : "ddp rank 1",
-        .rank = r,
-        .clock_error = r == 0 ? 0 : 50,
-        .events = {event(TraceKind::kStep, "step", 0, 10'000, {.id = 7}),
-                   event(TraceKind::kBucketReady, "fc.bias", launch, launch, {.bytes = 8, .id = 0}),
-                   event(TraceKind::kBucketLaunched, "fc.bias", launch, launch, {.bytes = 8, .id = 0}),
-                   event(TraceKind::kCollective, "all_reduce", launch, 9'000, {.bytes = 8, .from = r, .id = 12}),
-                   event(TraceKind::kWait, "all_reduce", launch + 500, 9'000, {.id = 12})}};
+    return Trace{.process = r == 0 ? "ddp rank 0" : "ddp rank 1",
+                 .rank = r,
+                 .clock_error = r == 0 ? 0 : 50,
+                 .events = {event(TraceKind::kStep, "step", 0, 10'000, {.id = 7}),
+                            event(TraceKind::kBucketReady, "fc.bias", launch, launch, {.bytes = 8, .id = 0}),
+                            event(TraceKind::kBucketLaunched, "fc.bias", launch, launch, {.bytes = 8, .id = 0}),
+                            event(TraceKind::kCollective, "all_reduce", launch, 9'000,
+                                  {.bytes = 8, .from = r, .id = 12, .phase = kGradients}),
+                            event(TraceKind::kWait, "all_reduce", launch + 500, 9'000, {.id = 12})}};
   };
   const Run run = report::runs_of({rank(0, 1'000), rank(1, 8'000)}, "").at(0);
   const auto causes = causes_of(run, last_steps(run, 1));

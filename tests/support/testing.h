@@ -36,6 +36,16 @@ std::string error_of(F function) {
   return "";
 }
 
+// The warnings that `body` causes.
+template <class Body>
+std::vector<std::string> warnings_of(const Body& body) {
+  std::vector<std::string> seen;
+  ls::on_warning([&](const std::string& message) { seen.push_back(message); });
+  body();
+  ls::on_warning({});
+  return seen;
+}
+
 // True for the same shape, dtype and bytes: -0 differs from 0, and NaN equals itself.
 inline bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;

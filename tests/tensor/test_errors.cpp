@@ -31,7 +31,7 @@ TEST_CASE("messages of operations name the operation and show both operands") {
 
 TEST_CASE("messages name the operation that was called, not one that it consists of") {
   const ls::Tensor x = ls::ones({2, 3}), other = ls::ones({2, 3}, {.device = "cpu:1"}), m = x > 0;
-  const ls::Tensor half = x.to(ls::kFloat16), none = ls::zeros({0});
+  const ls::Tensor none = ls::zeros({0});
   const ls::TensorOptions long_leaf = {.dtype = ls::kInt64, .requires_grad = true};
   const auto check = [](const std::string& op, auto function) {
     const std::string text = error_of([&] { (void)function(); });
@@ -65,11 +65,7 @@ TEST_CASE("messages name the operation that was called, not one that it consists
   check("min", [&] { return ls::min(x, ls::ones({4})); });
   check("max", [&] { return ls::max(x, 2); });
   check("clamp_min", [&] { return ls::clamp_min(m, false); });
-  check("clamp_max", [&] { return ls::clamp_max(half, 1); });
-  check("clamp", [&] { return ls::clamp(half, kNan); });
-  check("pow", [&] { return ls::pow(half, 2); });
-  check("pow", [&] { return ls::pow(half, 0.5); });
-  check("pow", [&] { return ls::pow(half, 1.5); });
+  check("clamp_max", [&] { return ls::clamp_max(m, true); });
   check("std", [&] { return ls::std(x, {2}); });
   check("norm", [&] { return ls::norm(x, 1, {2}); });
   check("norm", [&] { return ls::norm(none, kInf); });
@@ -78,7 +74,7 @@ TEST_CASE("messages name the operation that was called, not one that it consists
   check("argmax", [&] { return none.argmax(); });
   check("==", [&] { return x == other; });
   check("<=", [&] { return x <= ls::ones({4}); });
-  check(">", [&] { return 1 < half; });
+  check(">", [&] { return other > x; });
   check("batch_norm",
         [&] { return ls::batch_norm(x, {}, {}, ls::ones({3}), ls::ones({3}, {.device = "cpu:1"}), false); });
 }

@@ -80,6 +80,14 @@ TEST_CASE("transposed operands are read in place and give the product of their c
   }
 }
 
+TEST_CASE("large operands that are far apart along the inner dimension give the product of their copies") {
+  const auto close = [](const ls::Tensor& x, const ls::Tensor& y) { return ls::allclose(x, y, 1e-5, 1e-3); };
+  const ls::Tensor a = ls::randn({200, 512}), b = ls::randn({200, 768}), c = ls::randn({512, 768});
+  const ls::Tensor wide = ls::matmul(a.t().to(ls::kFloat64), b.to(ls::kFloat64)).to(ls::kFloat32);
+  CHECK(close(ls::matmul(a.t(), b), wide));
+  CHECK(close(ls::matmul(a, c), ls::matmul(a.to(ls::kFloat64), c.to(ls::kFloat64)).to(ls::kFloat32)));
+}
+
 TEST_CASE("operands of any stride multiply: steps, expanded rows and columns, single rows and columns") {
   const ls::Tensor wide = numbers({20, 60}), b = numbers({30, 11}, {}, 2);
   check_product(wide.slice(1, 0, 60, 2), b);

@@ -157,8 +157,3 @@ TEST_CASE("pointwise functions take empty and 0-d tensors") {
     CHECK(function(ls::tensor(0.5)).dim() == 0);
   }
 }
-
-TEST_CASE("arithmetic on f16 is refused") {
-  CHECK(contains(error_of([] { ls::exp(ls::ones({2}, {.dtype = ls::kFloat16})); }),
-                 "exp: (2) f16 cpu is a storage format"));
-}

@@ -1,4 +1,6 @@
 // Random numbers: the generator's known answers, streams, state, and distributions.
+#include <cstring>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -70,21 +72,60 @@ TEST_CASE("the same seed gives the same numbers, and another seed others") {
   CHECK(!same_bits(ls::rand({8}), ls::rand({8})));
 }
 
-TEST_CASE("user draws, initialisation, permutations and dropout have separate streams") {
+// Draws as a module of this path does, called by the module `called`.
+ls::Tensor draw_in(const char* called, const char* module) {
+  const auto find_site = [](const void* outermost, const void* innermost) -> std::uint64_t {
+    return 1000 * std::strlen(static_cast<const char*>(outermost)) + std::strlen(static_cast<const char*>(innermost));
+  };
+  const random::SiteGuard outer(called, find_site), inner(module, find_site);
+  return ls::rand({5});
+}
+
+TEST_CASE("call n of a site begins at block n 2^36, with site and micro-batch above it") {
+  ls::manual_seed(42);
+  ls::rand({100});
+  CHECK(ls::rand({1}).item<float>() ==
+        static_cast<float>(words_at({42, 0, std::uint64_t{1} << 36})[0] >> 8) * 0x1p-24f);
+  const random::MicroBatchGuard guard(3);
+  const ls::Tensor x = draw_in("ab", "c");  // site 2001
+  CHECK(x[0].item<float>() ==
+        static_cast<float>(words_at({42, (std::uint64_t{2001} << 12 | 3) << 12, 0})[0] >> 8) * 0x1p-24f);
+  random::set_state(std::vector<std::uint64_t>{random::kStateFormat, 42, 0, 3, (std::uint64_t{5} << 28) + 7});
+  CHECK(ls::rand({1}).item<float>() ==
+        static_cast<float>(words_at({42, std::uint64_t{3} << 12 | 5, std::uint64_t{7} << 36})[0] >> 8) * 0x1p-24f);
+}
+
+TEST_CASE("a site's draws depend on no other site, nor on initial values") {
   const auto draw = [](bool disturbed) {
     ls::manual_seed(3);
+    const ls::Tensor first = draw_in("", "module");
     if (disturbed) {
-      ls::raw::normal({7}, random::Stream::kInit);
-      ls::randperm(9);
-      ls::raw::dropout_mask({7}, 0.5);
+      ls::rand({7});
+      random::draw_initial(7);
+      draw_in("", "other module");
+      draw_in("called", "module");
     }
-    return ls::rand({4});
+    return ls::cat({first, draw_in("", "module")});
   };
   CHECK(same_bits(draw(false), draw(true)));
-  ls::manual_seed(3);
-  const ls::Tensor user = ls::raw::uniform({4}, 0, 1, random::Stream::kUser),
-                   init = ls::raw::uniform({4}, 0, 1, random::Stream::kInit);
-  CHECK(!same_bits(user, init));
+  CHECK(!same_bits(draw(false).narrow(0, 0, 5), draw(false).narrow(0, 5, 5)));
+  CHECK(!same_bits(draw_in("a", "b"), draw_in("aa", "b")));
+}
+
+TEST_CASE("1000 random slices of initial values equal the elements of the whole tensor") {
+  const random::Position position = {.seed = 5, .stream = 9, .offset = 3};
+  const ls::Shape shape = {37, 41};
+  std::mt19937 choose(1);
+  for (const ls::DType dtype : {ls::kFloat32, ls::kFloat64}) {
+    const ls::TensorOptions options = {.dtype = dtype};
+    const ls::Tensor uniform = ls::raw::uniform_at(position, 0, shape, -1, 2, options).flatten(),
+                     normal = ls::raw::normal_at(position, 0, shape, options).flatten();
+    for (int i = 0; i < 500; ++i) {
+      const std::int64_t first = choose() % 1500, count = choose() % (1517 - first);
+      CHECK(same_bits(ls::raw::uniform_at(position, first, {count}, -1, 2, options), uniform.narrow(0, first, count)));
+      CHECK(same_bits(ls::raw::normal_at(position, first, {count}, options), normal.narrow(0, first, count)));
+    }
+  }
 }
 
 TEST_CASE("a micro-batch's random numbers depend on the micro-batch, not on its device, time or thread") {
@@ -92,7 +133,7 @@ TEST_CASE("a micro-batch's random numbers depend on the micro-batch, not on its 
   std::vector<ls::Tensor> in_turn;
   for (int micro_batch = 0; micro_batch < 4; ++micro_batch) {
     const random::MicroBatchGuard guard(micro_batch);
-    in_turn.push_back(ls::cat({ls::rand({3}), ls::raw::dropout_mask({3}, 0.5)}));
+    in_turn.push_back(ls::cat({ls::rand({3}), ls::dropout(ls::ones({3}), 0.5)}));
   }
   CHECK(!same_bits(in_turn[0], in_turn[1]));
   ls::manual_seed(9);
@@ -102,7 +143,7 @@ TEST_CASE("a micro-batch's random numbers depend on the micro-batch, not on its 
     threads.emplace_back([&in_threads, micro_batch] {
       const random::MicroBatchGuard guard(micro_batch);
       const ls::Tensor first = ls::rand({3});
-      in_threads[static_cast<std::size_t>(micro_batch)] = ls::cat({first, ls::raw::dropout_mask({3}, 0.5)});
+      in_threads[static_cast<std::size_t>(micro_batch)] = ls::cat({first, ls::dropout(ls::ones({3}), 0.5)});
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -139,7 +180,9 @@ TEST_CASE("a restored state continues with the same numbers, in every stream and
     return ls::cat({user, order, ls::rand({3})});
   };
   const ls::Tensor first = draw();
+  CHECK(random::seed() == 77);
   ls::manual_seed(1);
+  CHECK(random::seed() == 1);
   ls::rand({100});
   random::set_state(state);
   CHECK(random::state() == state);
@@ -156,8 +199,10 @@ TEST_CASE("a list that is not a state is refused and changes nothing") {
   };
   refuse({});
   refuse({1, 2});
-  refuse({1, 5000, 0, 3});
-  refuse({1, 0, 9, 3});
+  refuse({3, 1});
+  refuse({2, 1, 0, 5000, 3});
+  refuse({2, 1, ~0ull, 0, 3});
+  CHECK(contains(error_of([] { random::set_state(std::vector<std::uint64_t>{1, 0, 0, 3}); }), "format 1"));
 }
 
 TEST_CASE("uniform, normal and dropout draws have the right moments and range") {
@@ -175,21 +220,26 @@ TEST_CASE("uniform, normal and dropout draws have the right moments and range") 
     CHECK(std::abs(ls::mean(z * z * z).item<double>()) < 4 * error);
     CHECK(std::abs(ls::mean(ls::pow(z, 4)).item<double>() - 3) < 10 * error);
     CHECK(std::abs(ls::mean(z.narrow(0, 1, n - 1) * z.narrow(0, 0, n - 1)).item<double>()) < error);
-    const ls::Tensor mask = ls::raw::dropout_mask({n}, 0.8, {.dtype = dtype});
+    const ls::Tensor mask = ls::dropout(ls::ones({n}, {.dtype = dtype}), 0.2);
     CHECK(std::abs(ls::mean(mask).item<double>() - 1) < error);
     CHECK(ls::max(mask).item<double>() == doctest::Approx(1.25));
     CHECK(ls::min(mask).item<double>() == 0);
-    const ls::Tensor wide = ls::raw::uniform({n}, -3, 5, random::Stream::kInit, {.dtype = dtype});
+    const ls::Tensor wide = ls::raw::uniform({n}, -3, 5, {.dtype = dtype});
     CHECK(ls::min(wide).item<double>() >= -3);
     CHECK(ls::max(wide).item<double>() <= 5);
     CHECK(std::abs(ls::mean(wide).item<double>() - 1) < 3 * error);
   }
 }
 
-TEST_CASE("a dropout mask of probability 1 keeps every element, and of probability 0 none") {
-  CHECK(ls::min(ls::raw::dropout_mask({1000}, 1)).item<float>() == 1);
-  CHECK(ls::max(ls::raw::dropout_mask({1000}, 0)).item<float>() == 0);
-  CHECK(contains(error_of([] { ls::raw::dropout_mask({1}, 1.5); }), "1.5"));
+TEST_CASE("dropout with p = 0 keeps every element, with p = 1 none, and draws nothing") {
+  ls::manual_seed(8);
+  const ls::Tensor x = ls::full({1000}, 3.0);
+  CHECK(same_bits(ls::dropout(x, 0), x));
+  CHECK(same_bits(ls::dropout(x, 0.5, /*training=*/false), x));
+  CHECK(ls::max(ls::dropout(x, 1)).item<float>() == 0);
+  CHECK(random::state() == std::vector<std::uint64_t>{2, 8});
+  CHECK(contains(error_of([&] { ls::dropout(x, 1.5); }), "dropout: p is 1.5, expected 0 to 1"));
+  CHECK(contains(error_of([] { ls::dropout(ls::arange(3)); }), "dropout: x is (3) i64"));
 }
 
 TEST_CASE("randint covers its range evenly, with both ends as documented, the largest range included") {
@@ -227,6 +277,12 @@ TEST_CASE("randperm is a permutation, and every order of three is equally likely
 
 TEST_CASE("random tensors of integers, of f16 or on another virtual device have the requested options") {
   CHECK(contains(error_of([] { ls::rand({2}, {.dtype = ls::kInt64}); }), "rand: needs f32 or f64"));
+  const auto draw = [](ls::DType dtype) {
+    ls::manual_seed(4);
+    return ls::cat({ls::rand({5}, {.dtype = dtype}), ls::randn({6}, {.dtype = dtype})});
+  };
+  for (const ls::DType half : {ls::kFloat16, ls::kBFloat16})
+    CHECK(same_bits(draw(half), draw(ls::kFloat32).to(half)));  // rounded once
   ls::manual_seed(4);
   const ls::Tensor here = ls::randn({5});
   ls::manual_seed(4);

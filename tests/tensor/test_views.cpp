@@ -221,3 +221,20 @@ TEST_CASE("size and stride count dimensions from either end") {
   CHECK(x.stride(-3) == 12);
   CHECK(contains(error_of([&] { x.size(3); }), "dimension 3 is outside [-3, 3)"));
 }
+
+TEST_CASE("a copy of a transposed view has its elements, for sizes around a tile and every item size") {
+  for (const ls::DType dtype : {ls::kUInt8, ls::kBFloat16, ls::kFloat32, ls::kInt64}) {
+    for (const std::int64_t rows : {31, 32, 33, 70, 512}) {
+      for (const std::int64_t columns : {32, 45, 64, 300}) {
+        const ls::Tensor x = ls::arange(2 * rows * columns).to(dtype).reshape({2, rows, columns});
+        const ls::Tensor copy = x.transpose(1, 2).clone(), part = x[1].slice(0, 1, rows).t().clone();
+        CHECK(ls::equal(copy.transpose(1, 2), x));
+        CHECK(ls::equal(part.t(), x[1].slice(0, 1, rows)));
+        const ls::Tensor into = ls::zeros({2, columns, rows + 3}, {.dtype = dtype});
+        into.narrow(2, 2, rows).copy_(x.transpose(1, 2));
+        CHECK(ls::equal(into.narrow(2, 2, rows), copy));
+        CHECK(ls::equal(into.narrow(2, 0, 2), ls::zeros({2, columns, 2}, {.dtype = dtype})));
+      }
+    }
+  }
+}

@@ -73,7 +73,10 @@ std::string collective_text(const Lane& lane, const TraceEvent& wait) {
     const auto distance = [&](const TraceEvent& event) { return std::abs(event.begin - collective->begin); };
     if (!bucket || distance(each.event) < distance(*bucket)) bucket = &each.event;
   }
-  return bucket ? fmt::format("{} of bucket {} ({})", wait.name, bucket->labels.id, bucket->name) : wait.name;
+  const bool is_of_gradients =
+      collective && collective->labels.phase == static_cast<int>(lockstep::parallel::Phase::kGradients);
+  return bucket && is_of_gradients ? fmt::format("{} of bucket {} ({})", wait.name, bucket->labels.id, bucket->name)
+                                   : wait.name;
 }
 
 // Ranks: until the last rank launches the collective the wait is for that rank, afterwards for the bytes.

@@ -22,6 +22,11 @@ constexpr std::string_view kNote = "note ";
 
 [[noreturn]] void fail(const std::string& what) { throw ls::IoError(what); }
 
+template <class T>
+void read_integer(const Json& json, const char* key, T& value) {
+  value = integer<T>(json.at(key), key);
+}
+
 std::int64_t nanoseconds(const Json& event, const char* key) {
   const double value = event.at(key);
   if (!(value >= 0 && value <= kLatest))
@@ -39,16 +44,12 @@ TraceKind kind_of(const Json& event) {
 }
 
 ls::TraceEvent to_event(const Json& json) {
-  ls::TraceEvent event{.kind = kind_of(json),
-                       .name = json.at("name"),
-                       .thread = json.at("tid"),
-                       .begin = nanoseconds(json, "ts"),
-                       .end = 0};
+  ls::TraceEvent event{.kind = kind_of(json), .name = json.at("name"), .begin = nanoseconds(json, "ts"), .end = 0};
   event.end = event.begin + (json.contains("dur") ? nanoseconds(json, "dur") : 0);
+  read_integer(json, "tid", event.thread);
   const Json& labels = json.at("args");
   const auto label = [&](const char* key, auto& value) {
-    if (const auto at = labels.find(key); at != labels.end())
-      value = at->get<std::remove_reference_t<decltype(value)>>();
+    if (labels.contains(key)) read_integer(labels, key, value);
   };
   label("bytes", event.labels.bytes);
   label("from", event.labels.from);
@@ -64,7 +65,7 @@ class Reader {
   void read(const Json& json) {
     const std::string& type = json.at("ph").get_ref<const std::string&>();
     if (type == "M" && json.at("name") == "process_name") {
-      begin_process(json.at("pid"), json.at("args"));
+      begin_process(integer<int>(json.at("pid"), "pid"), json.at("args"));
     } else if (type == "X" || type == "i") {
       trace_of(json).events.push_back(to_event(json));
     } else if (type == "b") {
@@ -87,18 +88,18 @@ class Reader {
   void begin_process(int pid, const Json& args) {
     if (!processes_.emplace(pid, traces_.size()).second)
       fail(fmt::format("there are two processes with the number {}", pid));
-    ls::Trace& trace = traces_.emplace_back(ls::Trace{.process = args.at("name"),
-                                                      .rank = args.at("rank"),
-                                                      .clock_offset = args.at("clock_offset_ns"),
-                                                      .clock_error = args.at("clock_error_ns"),
-                                                      .dropped = args.at("dropped_events")});
+    ls::Trace& trace = traces_.emplace_back(ls::Trace{.process = args.at("name")});
+    read_integer(args, "rank", trace.rank);
+    read_integer(args, "clock_offset_ns", trace.clock_offset);
+    read_integer(args, "clock_error_ns", trace.clock_error);
+    read_integer(args, "dropped_events", trace.dropped);
     for (const auto& [key, value] : args.items()) {
       if (key.starts_with(kNote)) trace.notes.emplace_back(key.substr(kNote.size()), value.get<std::string>());
     }
   }
 
   ls::Trace& trace_of(const Json& json) {
-    const auto found = processes_.find(json.at("pid").get<int>());
+    const auto found = processes_.find(integer<int>(json.at("pid"), "pid"));
     if (found == processes_.end())
       fail(fmt::format("an event belongs to process {}, which has no name", json.at("pid").dump()));
     return traces_[found->second];
@@ -135,7 +136,7 @@ std::vector<ls::Trace> parse_chrome_trace(std::span<const std::byte> text, const
     if (traces.empty()) fail("there is no process in it");
     return traces;
   } catch (const nlohmann::json::exception& error) {
-    throw ls::IoError(fmt::format("{}: not a trace of write_chrome_trace: {}", name, error.what()));
+    throw ls::IoError(fmt::format("{}: not a trace of write_chrome_trace: {}", name, shortened(error.what())));
   } catch (const ls::IoError& error) {
     throw ls::IoError(fmt::format("{}: not a trace of write_chrome_trace: {}", name, error.what()));
   }

@@ -150,17 +150,19 @@ std::string for_html(const Json& json) {
 
 }  // namespace
 
-void write_report(const std::string& path, const Report& report) {
+std::string page_of(const Report& report) {
   Json kinds = Json::array(), modes = Json::array();
   for (int kind = 0; kind < ls::kTraceKindCount; ++kind) kinds.push_back(name(static_cast<ls::TraceKind>(kind)));
   for (const Run& run : report.runs) modes.push_back(to_json(run));
   const Json data = {
       {"program", report.title}, {"command", report.command}, {"kinds", std::move(kinds)}, {"modes", std::move(modes)}};
-  const std::size_t at = kReportPage.find(kDataMark);
+  std::string page(kReportPage);
+  return page.replace(page.find(kDataMark), kDataMark.size(), for_html(data));
+}
+
+void write_report(const std::string& path, const Report& report) {
   ls::AtomicFile file(path);
-  file.write(kReportPage.substr(0, at));
-  file.write(for_html(data));
-  file.write(kReportPage.substr(at + kDataMark.size()));
+  file.write(page_of(report));
   file.commit();
 }
 

@@ -17,7 +17,8 @@ struct Report {
   std::vector<Run> runs = {};
 };
 
-// Throws lockstep::IoError.
+std::string page_of(const Report& report);
+// Writes the page. Throws lockstep::IoError.
 void write_report(const std::string& path, const Report& report);
 
 }  // namespace report

@@ -26,10 +26,12 @@ Json note_rows(const Links& links) {
 Links to_links(const Json& rows) {
   Links links;
   for (const Json& row : rows) {
-    const int phase = row.at(2);
+    const int phase = integer<int>(row.at(2), "phase");
     if (phase < 0 || phase >= ls::parallel::kPhaseCount)
       throw ls::IoError(fmt::format("a link has phase {}, expected 0 to {}", phase, ls::parallel::kPhaseCount - 1));
-    links.push_back({row.at(0), row.at(1), static_cast<ls::parallel::Phase>(phase), row.at(3), row.at(4)});
+    links.push_back({integer<int>(row.at(0), "from"), integer<int>(row.at(1), "to"),
+                     static_cast<ls::parallel::Phase>(phase), integer<std::int64_t>(row.at(3), "bytes"),
+                     integer<std::int64_t>(row.at(4), "transfers")});
   }
   return links;
 }
@@ -40,12 +42,13 @@ void read_note(const std::string& key, const std::string& value, Run& run) {
   if (key == kGradientsNote) std::from_chars(value.data(), value.data() + value.size(), run.gradient_bytes);
   if (key == kCountersNote) {
     const Json json = Json::parse(value);
-    run.counters = {json.at("steps"), to_links(json.at("at_start")), to_links(json.at("in_steps"))};
+    run.counters = {integer<std::int64_t>(json.at("steps"), "steps"), to_links(json.at("at_start")),
+                    to_links(json.at("in_steps"))};
     run.is_counted = true;
   }
   if (key != kLossesNote) return;
   for (const Json& row : Json::parse(value))
-    run.losses.push_back({row.at(0), to_double(row.at(1)), to_double(row.at(2))});
+    run.losses.push_back({integer<std::int64_t>(row.at(0), "epoch"), to_double(row.at(1)), to_double(row.at(2))});
 }
 
 void read_notes(Run& run) {
@@ -54,8 +57,8 @@ void read_notes(Run& run) {
       try {
         read_note(key, value, run);
       } catch (const std::exception& error) {  // of the JSON reader, or of to_links
-        throw ls::IoError(
-            fmt::format("{}: the note \"{}\" is not what the samples write: {}", run.name, key, error.what()));
+        throw ls::IoError(fmt::format("{}: the note \"{}\" is not what the samples write: {}", run.name, key,
+                                      shortened(error.what())));
       }
     }
   }

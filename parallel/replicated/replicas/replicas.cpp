@@ -1,9 +1,10 @@
 #include "lockstep/parallel/replicated/replicas/replicas_internal.h"
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/random_context_internal.h"
 
 namespace lockstep::parallel {
 
@@ -64,9 +65,13 @@ std::int64_t Replicas::refresh(const Tensor& master, Copy& copy, Device device) 
 
 void Replicas::run(const std::vector<nn::ReplicaView>& views, FunctionRef<void(int replica)> body) {
   const bool recording = autograd::grad_mode();
+  const std::optional<DType> autocast = autocast_dtype();
+  const random::SiteGuard* const sites = random::innermost_site_guard();
   const int first_micro_batch = random::current_micro_batch() * size();
   run_replicas(workers_.get(), {devices_.data(), views.size()}, [&](int r) {
     const EnableGradGuard mode(recording);
+    const AutocastGuard autocast_mode(autocast);
+    const random::SiteContext site(sites);
     const random::MicroBatchGuard micro_batch(first_micro_batch + r);
     const nn::ReplicaViewGuard view(&views[static_cast<std::size_t>(r)]);
     body(r);

@@ -134,7 +134,9 @@ TEST_CASE("every failing call is reported or harmless, and the next step is righ
   (void)work("cuda:0");
   const auto counts = simulator::calls();
   CHECK(counts.size() > 40);
-  for (const auto& [function, count] : counts) {
+  for (const auto& call : counts) {
+    const std::string& function = call.first;
+    const std::int64_t count = call.second;
     if (function.find('(') != function.npos) continue;
     for (const std::int64_t after : std::set<std::int64_t>{0, count / 2, count - 1}) {
       INFO(function, ", call ", after, " of ", count);

@@ -1,0 +1,57 @@
+#include "lockstep/nn/gradient_norm_internal.h"
+
+#include <bit>
+
+#include "lockstep/tensor/half_dtypes_internal.h"
+#include "lockstep/tensor/line_squares_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::nn {
+
+// Like a binary counter: two halves of a node are added as soon as both are there.
+void TreeSum::add(TreeNode node) {
+  while (size_ > 0 && nodes_[size_ - 1].level == node.level && (node.first >> node.level) % 2 == 1) {
+    const TreeNode& left = nodes_[--size_];
+    node = {.first = left.first, .level = node.level + 1, .sum = left.sum + node.sum};
+  }
+  nodes_[size_++] = node;
+}
+
+// The levels fall from left to right, and each node's sibling has nothing but the nodes to its right.
+double TreeSum::total() const {
+  double sum = 0;
+  for (std::size_t i = size_; i > 0; --i) sum += nodes_[i - 1].sum;
+  return sum;
+}
+
+namespace {
+
+// Adds `count` nodes of one level, the first of them number `index` of its level. Level by level, which is faster than
+// TreeSum::add for each; a node without a sibling here goes to the tree, those at the end in reverse order.
+void add_all(TreeSum& tree, double* sums, std::int64_t index, std::int64_t count, int level) {
+  TreeNode ends[64];
+  int end_count = 0;
+  for (; count > 0; ++level, index /= 2, count /= 2) {
+    if (index % 2 == 1) tree.add({.first = index++ << level, .level = level, .sum = *sums++}), --count;
+    if (count % 2 == 1) ends[end_count++] = {(index + --count) << level, level, sums[count]};
+    for (std::int64_t i = 0; i < count / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  }
+  while (end_count > 0) tree.add(ends[--end_count]);
+}
+
+}  // namespace
+
+TreeSum sum_of_squares(const Tensor& gradient, std::int64_t first_line) {
+  constexpr int kBlockLevel = std::countr_zero(static_cast<std::uint64_t>(kBlockLines));
+  const Tensor x = raw::contiguous(is_half(gradient.dtype()) ? raw::to(gradient, kFloat32) : gradient);
+  const auto [before, blocks, after] = raw::cut_lines(x, first_line);
+  const Tensor sums = raw::to(raw::line_squares(x, first_line), Device());
+  auto* next = static_cast<double*>(sums.raw_data());
+  TreeSum tree;
+  add_all(tree, next, first_line, before, 0);
+  add_all(tree, next + before, (first_line + before) / kBlockLines, blocks, kBlockLevel);
+  add_all(tree, next + before + blocks, first_line + before + blocks * kBlockLines, after, 0);
+  return tree;
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,62 @@
+// Forward hooks of modules. A module without hooks has a null pointer, which operator() tests.
+#include <mutex>
+#include <utility>
+
+#include "lockstep/nn/module.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::nn {
+
+// Each run of forward copies a list before it calls the hooks, so that a hook may remove hooks, itself included, while
+// other threads run the same module.
+struct Module::Hooks {
+  template <class Hook>
+  using List = std::vector<std::shared_ptr<const Hook>>;
+  std::mutex mutex;
+  List<ForwardPreHook> before;
+  List<ForwardHook> after;
+
+  template <class Hook>
+  List<Hook> copy(List<Hook> Hooks::*list) {
+    const std::lock_guard lock(mutex);
+    return this->*list;
+  }
+  template <class Hook>
+  static HookHandle add(const char* op, std::shared_ptr<Hooks>& hooks, List<Hook> Hooks::*list, Hook hook) {
+    LOCKSTEP_CHECK(hook, "{}: the hook is empty; pass a function", op);
+    if (!hooks) hooks = std::make_shared<Hooks>();
+    const auto added = std::make_shared<const Hook>(std::move(hook));
+    const std::lock_guard lock(hooks->mutex);
+    (hooks.get()->*list).push_back(added);
+    return HookHandle([owner = std::weak_ptr<Hooks>(hooks), list, added = std::weak_ptr<const Hook>(added)] {
+      const std::shared_ptr<Hooks> hooks = owner.lock();
+      if (!hooks) return;
+      const std::shared_ptr<const Hook> hook = added.lock();  // destroyed after the lock is released
+      const std::lock_guard lock(hooks->mutex);
+      std::erase(hooks.get()->*list, hook);
+    });
+  }
+};
+
+HookHandle Module::register_forward_pre_hook(ForwardPreHook hook) {
+  return Hooks::add("register_forward_pre_hook", hooks_, &Hooks::before, std::move(hook));
+}
+
+HookHandle Module::register_forward_hook(ForwardHook hook) {
+  return Hooks::add("register_forward_hook", hooks_, &Hooks::after, std::move(hook));
+}
+
+Tensor Module::forward_with_hooks(std::vector<Tensor> inputs, bool is_single) const {
+  for (const auto& hook : hooks_->copy(&Hooks::before)) {
+    std::vector<Tensor> changed = (*hook)(*this, inputs);
+    if (!changed.empty()) inputs = std::move(changed);
+  }
+  Tensor y = is_single && inputs.size() == 1 ? forward(inputs[0]) : forward_inputs(inputs);
+  for (const auto& hook : hooks_->copy(&Hooks::after)) {
+    Tensor changed = (*hook)(*this, inputs, y);
+    if (changed.defined()) y = std::move(changed);
+  }
+  return y;
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,259 @@
+// Saving and loading of an optimizer: options of groups, and the state of parameters by index or by name.
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr const char* kInitialLr = "initial_lr";
+constexpr const char* kGroupOf = "param_group.";  // only states by name have keys with this prefix
+
+std::string option_key(std::size_t group, const char* name) { return fmt::format("param_groups.{}.{}", group, name); }
+std::string state_key(const std::string& label, const char* name) { return fmt::format("state.{}.{}", label, name); }
+
+// The indices of a group's parameters: first, first + 1, ...
+std::vector<std::int64_t> indices(std::size_t first, std::size_t count) {
+  std::vector<std::int64_t> result(count);
+  for (std::size_t i = 0; i < count; ++i) result[i] = static_cast<std::int64_t>(first + i);
+  return result;
+}
+
+// A copy of a saved buffer with the parameter's dtype and device.
+Tensor read_buffer(const StateReader& reader, const std::string& key, const Tensor& parameter) {
+  const Tensor& saved = reader.at(key);
+  LOCKSTEP_CHECK(saved.shape() == parameter.shape() && saved.is_floating_point(),
+                 "load_state_dict: {} is {}, its parameter is {}", key, describe(saved), describe(parameter));
+  return raw::to(raw::clone(raw::to(saved, parameter.dtype())), parameter.device());
+}
+
+// The group and the index of a parameter that was saved by name, each below a limit.
+std::pair<std::size_t, std::size_t> read_place(const StateReader& reader, const std::string& name, std::size_t groups,
+                                               std::size_t parameters) {
+  const std::string key = kGroupOf + name;
+  const auto place = reader.list<std::int64_t>(key);
+  const auto is_below = [](std::int64_t value, std::size_t limit) {
+    return value >= 0 && static_cast<std::size_t>(value) < limit;
+  };
+  LOCKSTEP_CHECK(place.size() == 2 && is_below(place[0], groups) && is_below(place[1], parameters),
+                 "load_state_dict: {} is {}, expected a group below {} and an index below {}", in_quotes(key),
+                 place.size() == 2 ? fmt::format("({}, {})", place[0], place[1]) : describe(reader.at(key)), groups,
+                 parameters);
+  return {static_cast<std::size_t>(place[0]), static_cast<std::size_t>(place[1])};
+}
+
+// Throws unless `own` and `saved` are the same names.
+void require_names(const std::vector<std::string>& own, const std::vector<std::string>& saved) {
+  const auto without = [](const std::vector<std::string>& names, const std::vector<std::string>& others) {
+    const std::set<std::string> known(others.begin(), others.end());
+    std::vector<std::string> rest;
+    std::ranges::copy_if(names, std::back_inserter(rest),
+                         [&](const std::string& name) { return !name.empty() && !known.contains(name); });
+    return rest;
+  };
+  const std::vector<std::string> missing = without(own, saved), unexpected = without(saved, own);
+  LOCKSTEP_CHECK(
+      missing.empty() && unexpected.empty(),
+      "load_state_dict: missing in the state: {}; missing in the optimizer: {}\nConstruct the optimizer with "
+      "the parameters that were saved",
+      missing.empty() ? "none" : nn::enumerate(missing), unexpected.empty() ? "none" : nn::enumerate(unexpected));
+}
+
+}  // namespace
+
+// The groups and parameters that a state dict names.
+struct Optimizer::Saved {
+  std::vector<std::string> labels;                // the parameters in keys: their indices or names
+  std::vector<Group> groups;                      // as saved
+  std::vector<std::vector<std::size_t>> sources;  // see SavedGroups
+};
+
+std::size_t Optimizer::list_size(std::size_t option) const {
+  std::size_t size = 1;
+  while (option + size < layout_.options.size() &&
+         std::string_view(layout_.options[option + size]) == layout_.options[option])
+    ++size;
+  return size;
+}
+
+std::vector<std::string> Optimizer::names_in(const nn::Module* model) const {
+  std::vector<std::string> names(slots_.size());
+  if (!model) return names;
+  std::unordered_map<const nn::TensorSlot*, std::string> name_of;
+  for (const auto& [name, parameter] : model->named_parameters()) name_of.emplace(parameter.id(), name);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto found = name_of.find(slots_[i].parameter.id());
+    if (found != name_of.end()) names[i] = found->second;
+  }
+  return names;
+}
+
+StateDict Optimizer::state_dict(const nn::Module* model) const {
+  std::vector<std::string> labels = names_in(model);
+  const bool by_name = std::ranges::find(labels, "") == labels.end();
+  StateDict dict;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (by_name)
+      dict.insert(kGroupOf + labels[i], to_tensor(std::vector<std::int64_t>{static_cast<std::int64_t>(slot.group),
+                                                                            static_cast<std::int64_t>(i)}));
+    else
+      labels[i] = std::to_string(i);
+    if (!slot.buffers[0].defined()) continue;
+    if (layout_.saves_steps) dict.insert(state_key(labels[i], "step"), to_tensor(slot.steps));
+    for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
+      dict.insert(state_key(labels[i], layout_.buffers[b]), raw::clone(slot.buffers[b]));
+    }
+  }
+  std::size_t first = 0;
+  for (std::size_t group = 0; group < group_count(); ++group) {
+    const auto& [values, size, initial_lr] = groups_[group];
+    for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
+      count = list_size(i);
+      const auto first_value = values.begin() + static_cast<std::ptrdiff_t>(i);
+      dict.insert(option_key(group, layout_.options[i]),
+                  count > 1
+                      ? to_tensor(std::vector<double>(first_value, first_value + static_cast<std::ptrdiff_t>(count)))
+                  : is_flag(i) ? to_tensor(values[i] != 0)
+                               : to_tensor(values[i]));
+    }
+    if (initial_lr >= 0) dict.insert(option_key(group, kInitialLr), to_tensor(initial_lr));
+    if (!by_name) dict.insert(option_key(group, "params"), to_tensor(indices(first, size)));
+    first += size;
+  }
+  return dict;
+}
+
+Optimizer::Group Optimizer::read_group(const StateReader& reader, std::size_t group) const {
+  Group saved = {.options = std::vector<double>(layout_.options.size()), .size = 0};
+  std::vector<double>& values = saved.options;
+  for (std::size_t i = 0, count = 1; i < values.size(); i += count) {
+    count = list_size(i);
+    const std::string key = option_key(group, layout_.options[i]);
+    if (count > 1) {
+      const std::vector<double> list = reader.list<double>(key);
+      LOCKSTEP_CHECK(list.size() == count, "load_state_dict: \"{}\" has {} numbers, expected {}", key, list.size(),
+                     count);
+      std::ranges::copy(list, values.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    values[i] = reader.number(key);
+    LOCKSTEP_CHECK(!is_flag(i) || values[i] == 0 || values[i] == 1, "load_state_dict: \"{}\" is {}, expected a bool",
+                   key, values[i]);
+  }
+  check_options(values);
+  const std::string key = option_key(group, kInitialLr);
+  if (reader.contains(key)) {
+    saved.initial_lr = reader.number(key);
+    detail::require_option("load_state_dict", kInitialLr, saved.initial_lr);
+  }
+  return saved;
+}
+
+Optimizer::Saved Optimizer::read_by_index(const StateReader& reader) const {
+  Saved saved;
+  std::size_t first = 0;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    saved.groups.push_back(read_group(reader, group));
+    saved.sources.push_back({group});
+    const std::size_t size = saved.groups[group].size = groups_[group].size;
+    const std::string key = option_key(group, "params");
+    const auto listed = reader.list<std::int64_t>(key);
+    LOCKSTEP_CHECK(listed == indices(first, size),
+                   "load_state_dict: {} lists {} parameters, but the optimizer's group has {}, starting at index {}",
+                   key, listed.size(), size, first);
+    first += size;
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) saved.labels.push_back(std::to_string(i));
+  return saved;
+}
+
+Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const nn::Module* model) const {
+  Saved saved = {.labels = names_in(model), .groups = {}, .sources = {}};
+  saved.sources.resize(group_count());
+  while (reader.contains(option_key(saved.groups.size(), layout_.options[0])))
+    saved.groups.push_back(read_group(reader, saved.groups.size()));
+  const std::vector<std::string> names = reader.names_after(kGroupOf);
+  for (std::size_t i = 0; model && i < slots_.size(); ++i)
+    LOCKSTEP_CHECK(!saved.labels[i].empty(),
+                   "load_state_dict: parameter {} of {}, {}, is not in the model, and the state is by name; pass the "
+                   "model that has all parameters of the optimizer",
+                   i, type(), describe(slots_[i].parameter.master()));
+  if (!model) {
+    LOCKSTEP_CHECK(names.size() == slots_.size(), "load_state_dict: the state has {} parameters, the optimizer {}",
+                   names.size(), slots_.size());
+    for (const std::string& name : names)
+      saved.labels[read_place(reader, name, saved.groups.size(), slots_.size()).second] = name;
+  }
+  require_names(saved.labels, names);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const std::size_t group = read_place(reader, saved.labels[i], saved.groups.size(), slots_.size()).first;
+    ++saved.groups[group].size;
+    std::vector<std::size_t>& sources = saved.sources[slots_[i].group];
+    if (std::ranges::find(sources, group) == sources.end()) sources.push_back(group);
+  }
+  return saved;
+}
+
+Optimizer::Saved Optimizer::read(const StateReader& reader, const nn::Module* model) const {
+  return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, model);
+}
+
+// A group with the parameters of one saved group takes its options. Of other groups, the constructor decides on
+// everything but the learning rate, which is the only option that changes during training.
+std::vector<Optimizer::Group> Optimizer::merged_groups(const Saved& saved) const {
+  std::vector<Group> groups = groups_;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<std::size_t>& sources = saved.sources[g];
+    Group& group = groups[g];
+    if (sources.size() == 1 && saved.groups[sources[0]].size == group.size)
+      group.options = saved.groups[sources[0]].options;
+    group.options[0] =
+        common_value(sources, group.options[0], [&](std::size_t source) { return saved.groups[source].options[0]; });
+    const double initial_lr =
+        common_value(sources, group.initial_lr, [&](std::size_t source) { return saved.groups[source].initial_lr; });
+    if (initial_lr >= 0) group.initial_lr = initial_lr;
+  }
+  return groups;
+}
+
+std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
+                                                   const std::vector<std::string>& labels) const {
+  std::vector<Slot> slots;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots.emplace_back(Slot{.parameter = slots_[i].parameter, .group = slots_[i].group});
+    bool stepped = layout_.saves_steps && reader.contains(state_key(labels[i], "step"));
+    for (const char* name : layout_.buffers) stepped = stepped || reader.contains(state_key(labels[i], name));
+    if (!stepped) continue;
+    if (layout_.saves_steps) slot.steps = reader.count(state_key(labels[i], "step"));
+    for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
+      slot.buffers[b] = read_buffer(reader, state_key(labels[i], layout_.buffers[b]), slot.parameter.master());
+    }
+  }
+  return slots;
+}
+
+Callback<void()> Optimizer::prepare_load(const StateDict& state, const nn::Module* model, SavedGroups* from) {
+  const StateReader reader(state);
+  Saved saved = read(reader, model);
+  std::vector<Group> groups = merged_groups(saved);
+  std::vector<Slot> slots = read_slots(reader, saved.labels);
+  reader.require_all_read();
+  if (from) *from = {.count = saved.groups.size(), .sources = std::move(saved.sources)};
+  return [this, groups = std::move(groups), slots = std::move(slots)]() mutable {
+    groups_ = std::move(groups);
+    std::ranges::move(slots, slots_.begin());  // in place: a captured CUDA graph refers to slots_
+  };
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,102 @@
+// A GPT in nanoGPT's form (https://github.com/karpathy/nanoGPT): its model, loss and groups of parameters.
+#pragma once
+
+#include <lockstep/lockstep.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "support/options.h"
+
+namespace samples {
+
+namespace ls = lockstep;
+namespace nn = lockstep::nn;
+
+// Each character attends to itself and those before it.
+struct Attention : nn::Module {
+  std::int64_t head_dim;
+  double dropout_p;
+  nn::Linear& qkv;
+  nn::Linear& proj;
+  nn::Dropout& dropout;
+  explicit Attention(const GptOptions& o)
+      : head_dim(o.width / o.heads), dropout_p(o.dropout),
+        qkv(add<nn::Linear>("qkv", o.width, 3 * o.width, nn::LinearOptions{.bias = false})),
+        proj(add<nn::Linear>("proj", o.width, o.width, nn::LinearOptions{.bias = false})),
+        dropout(add<nn::Dropout>("dropout", o.dropout)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override {  // (batch, time, width)
+    const std::int64_t batch = x.size(0), time = x.size(1);
+    const auto heads = [&](const ls::Tensor& t) { return t.reshape({batch, time, -1, head_dim}).transpose(1, 2); };
+    const std::vector<ls::Tensor> parts = ls::chunk(qkv(x), 3, -1);
+    const ls::Tensor y =
+        ls::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]),
+                                         {.dropout_p = is_training() ? dropout_p : 0, .is_causal = true});
+    return dropout(proj(y.transpose(1, 2).reshape(x.shape())));
+  }
+};
+
+struct Block : nn::Module {
+  nn::LayerNorm& norm1;
+  Attention& attention;
+  nn::LayerNorm& norm2;
+  nn::Linear& fc;
+  nn::Linear& proj;
+  nn::Dropout& dropout;
+  explicit Block(const GptOptions& o)
+      : norm1(add<nn::LayerNorm>("norm1", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        attention(add<Attention>("attention", o)),
+        norm2(add<nn::LayerNorm>("norm2", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        fc(add<nn::Linear>("fc", o.width, 4 * o.width, nn::LinearOptions{.bias = false})),
+        proj(add<nn::Linear>("proj", 4 * o.width, o.width, nn::LinearOptions{.bias = false})),
+        dropout(add<nn::Dropout>("dropout", o.dropout)) {}
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    const ls::Tensor y = x + attention(norm1(x));
+    return y + dropout(proj(ls::gelu(fc(norm2(y)))));
+  }
+};
+
+struct Gpt : nn::Module {
+  bool recompute;
+  nn::Embedding& tokens;
+  nn::Embedding& positions;
+  nn::Dropout& dropout;
+  nn::ModuleList& blocks;
+  nn::LayerNorm& norm;
+  nn::Linear& head;
+  Gpt(std::int64_t vocabulary, const GptOptions& o)
+      : recompute(o.recompute), tokens(add<nn::Embedding>("tokens", vocabulary, o.width)),
+        positions(add<nn::Embedding>("positions", o.context, o.width)), dropout(add<nn::Dropout>("dropout", o.dropout)),
+        blocks(add<nn::ModuleList>("blocks")),
+        norm(add<nn::LayerNorm>("norm", ls::Shape{o.width}, nn::LayerNormOptions{.bias = false})),
+        head(add<nn::Linear>("head", o.width, vocabulary, nn::LinearOptions{.bias = false})) {
+    head.weight = tokens.weight;  // tied: a character has the same vector as input and as output
+    for (std::int64_t i = 0; i < o.layers; ++i) blocks.push_back(Block(o));
+    // Scales the initial residual projections by 1 / sqrt(2 layers), so that x does not grow with the number of layers.
+    for (const auto& [name, parameter] : named_parameters()) {
+      const double narrower = name.ends_with("proj.weight") ? std::sqrt(2.0 * static_cast<double>(o.layers)) : 1;
+      if (parameter->dim() > 1) nn::init::normal_(parameter, 0, 0.02 / narrower);
+    }
+  }
+  ls::Tensor forward(const ls::Tensor& ids) const override {  // (batch, time) i64 -> (batch, time, vocabulary)
+    ls::Tensor x = dropout(tokens(ids) + positions(ls::arange(ids.size(1), {.device = ids.device()})));
+    for (nn::Module& block : blocks) x = recompute ? ls::autograd::checkpoint(block, x) : block(x);
+    return head(norm(x));
+  }
+};
+
+inline ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor& next) {
+  return nn::cross_entropy(logits.flatten(0, 1), next.flatten());
+}
+
+// Weight decay applies to matrices, not to the scales of the norms.
+inline std::vector<ls::optim::AdamWGroup> groups_of(const Gpt& model) {
+  std::vector<ls::optim::AdamWGroup> groups(2);
+  for (const nn::Parameter& parameter : model.parameters())
+    groups[parameter->dim() > 1 ? 0 : 1].params.push_back(parameter);
+  groups[1].weight_decay = 0;
+  return groups;
+}
+
+}  // namespace samples

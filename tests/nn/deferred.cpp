@@ -1,0 +1,126 @@
+// DeferredInit: parameters without storage, and the values they get.
+#include <random>
+#include <thread>
+
+#include "support.h"
+
+namespace {
+
+using ls::Tensor;
+
+struct Net : nn::Module {
+  nn::Embedding& tokens = add<nn::Embedding>("tokens", 20, 6, nn::EmbeddingOptions{.padding_idx = -2});
+  nn::MultiheadAttention& attention = add<nn::MultiheadAttention>("attention", 6, 2);
+  nn::Conv2d& conv = add<nn::Conv2d>("conv", 2, 3, 3);
+  nn::LayerNorm& norm = add<nn::LayerNorm>("norm", ls::Shape{6});
+  nn::BatchNorm2d& batch_norm = add<nn::BatchNorm2d>("batch_norm", 3);
+  nn::Linear& head = add<nn::Linear>("head", 6, 20, nn::LinearOptions{.bias = false});
+  nn::Parameter& own = add_parameter("own", ls::full({2}, 3.0));
+  Net() {
+    nn::init::normal_(head.weight, 0.5, 0.02);
+    nn::init::xavier_uniform_(conv.weight);
+    nn::init::constant_(norm.bias, 0.25);
+    head.weight = tokens.weight;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a deferred model gets the bits that it would have had, whatever is drawn in between") {
+  ls::manual_seed(3);
+  const Net plain;
+  ls::manual_seed(3);
+  nn::DeferredInit deferred;
+  Net net;
+  deferred.end();
+  const std::int64_t allocated = ls::allocator_stats().allocated_bytes;
+  ls::manual_seed(99);
+  nn::Linear(2, 2);
+  ls::rand({3});
+  nn::materialize(net);
+  CHECK(nn::parameter_hash(net) == nn::parameter_hash(plain));
+  CHECK(ls::allocator_stats().allocated_bytes > allocated);
+  CHECK(net.head.weight == net.tokens.weight);
+  for (const nn::Parameter& parameter : net.parameters()) CHECK((parameter->requires_grad() && parameter->is_leaf()));
+  CHECK(ls::equal(net.tokens.weight->select(0, 18), ls::zeros({6})));
+}
+
+TEST_CASE("a deferred parameter has shape and dtype, and no storage") {
+  const nn::DeferredInit deferred(1);
+  const std::int64_t allocated = ls::allocator_stats().allocated_bytes;
+  const nn::Linear wide(100000, 1000);
+  CHECK(ls::allocator_stats().allocated_bytes - allocated < 10000);
+  CHECK(wide.weight->shape() == ls::Shape{1000, 100000});
+  CHECK(wide.weight->dtype() == ls::kFloat32);
+  CHECK(nn::is_deferred(wide.weight));
+  CHECK(wide.weight->device().to_string() == "deferred");
+  CHECK(!nn::is_deferred(Net().own));
+}
+
+TEST_CASE("1000 random ranges of deferred parameters equal the elements of the whole parameters") {
+  ls::manual_seed(5);
+  const Net plain;
+  ls::manual_seed(5);
+  const nn::DeferredInit deferred;
+  const Net net;
+  std::mt19937 choose(2);
+  const auto want = plain.named_parameters(), got = net.named_parameters();
+  REQUIRE(want.size() == got.size());
+  for (int i = 0; i < 1000; ++i) {
+    const std::size_t which = choose() % got.size();
+    const Tensor& parameter = got[which].second;
+    if (!nn::is_deferred(parameter)) continue;
+    const std::int64_t first = choose() % parameter.numel(), count = choose() % (parameter.numel() - first + 1);
+    CHECK(same_bits(nn::initial_values(parameter, first, count),
+                    want[which].second->detach().flatten().narrow(0, first, count)));
+  }
+}
+
+TEST_CASE("computing with a deferred parameter is an error that says what to do") {
+  const nn::DeferredInit deferred;
+  Net net;
+  const auto refused = [](const auto& f) { return contains(error_of(f), "call nn::materialize(module)"); };
+  const Tensor weight = net.head.weight->detach();
+  CHECK(refused([&] { net.head(ls::ones({1, 6})); }));
+  CHECK(refused([&] { weight * 2; }));
+  CHECK(refused([&] { ls::ones({1}) + weight; }));
+  CHECK(refused([&] { weight.copy_(weight); }));
+  CHECK(refused([&] { weight.clone(); }));
+  CHECK(refused([&] { weight.mul_(2); }));
+  CHECK(refused([&] { weight[0][0].item<float>(); }));
+  CHECK(refused([&] { net.to(ls::kFloat64); }));
+  CHECK(refused([&] { nn::parameter_hash(net); }));
+  CHECK(refused([&] { nn::init::zeros_(weight[0]); }));
+  CHECK(contains(error_of([&] { nn::initial_values(weight, 1, 120); }), "elements 1 to 121 of a parameter with 120"));
+  CHECK(contains(error_of([] { nn::initial_values(ls::ones({2}), 0, 1); }), "has values already"));
+}
+
+TEST_CASE("a module with deferred parameters is not changed by a load or conversion that fails") {
+  const Net plain;
+  const nn::DeferredInit deferred;
+  Net net;
+  plain.own->detach().fill_(7);
+  CHECK(contains(error_of([&] { net.load_state_dict(plain.state_dict()); }), "call nn::materialize(module)"));
+  CHECK(contains(error_of([&] { net.to(ls::kFloat64); }), "call nn::materialize(module)"));
+  CHECK(ls::equal(net.own, ls::full({2}, 3.0)));
+  CHECK(contains(error_of([&] { nn::init::normal_(net.head.weight->detach().t()); }), "transposition of a deferred"));
+}
+
+TEST_CASE("deferral nests, ends once, and belongs to one thread") {
+  const auto is_deferred = [] { return nn::is_deferred(nn::Linear(1, 1).weight); };
+  {
+    nn::DeferredInit outer;
+    {
+      const nn::DeferredInit inner;
+      CHECK(is_deferred());
+    }
+    CHECK(is_deferred());
+    bool elsewhere = true;
+    std::thread([&] { elsewhere = is_deferred(); }).join();
+    CHECK(!elsewhere);
+    outer.end();
+    CHECK(!is_deferred());
+    outer.end();
+  }
+  CHECK(!is_deferred());
+}
