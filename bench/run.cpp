@@ -4,7 +4,7 @@
 //   bench_run --bin <our programs> --result <file.json> [--filter <part of a row's name>] [--repeats 3]
 //             [--peer <name>=<folder of LibTorch programs>[=<ATEN_CPU_CAPABILITY>]] ...
 //             [--include <our headers> --contract <01_single.cpp> [--peer-source <.cpp> --peer-flags <flags>]]
-//             [--torch-attention "<python> <peers/torch_attention.py>"] [--sample <logistic_regression>]
+//             [--torch <python>] [--sample <logistic_regression>]
 //             [--row <name>=<value>] ... [--skipped <text>] ...
 //
 // scripts/bench.sh finds all of these.
@@ -23,6 +23,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/arguments.h"
@@ -45,10 +46,19 @@ struct Goal {
   double at_most = kNone;    // bound of our figure, in that unit
   double at_least = kNone;   // bound of peer / ours
   std::string against = "";  // the peer of the ratio, if it is not the fastest LibTorch
+  int threads = 1;           // for which the program measures the row
 };
+
+// References that are no framework. A row whose name has the prefix is the reference's row of that name.
+struct Reference {
+  std::string prefix, name;
+};
+const std::vector<Reference> kReferences{
+    {"bare_", "bare oneDNN"}, {"composed_", "composition"}, {"formula_", "closed form"}};
 
 // "Equal" allows 5 %, the difference between two runs of one program.
 constexpr double kEqual = 0.95;
+constexpr double kNearly = 1 / 1.05;  // 5 % more than the reference
 
 const std::vector<Goal> kGoals{
     {.name = "logreg_step", .program = "small", .unit = "us", .at_most = 1.5, .at_least = 12},
@@ -62,16 +72,55 @@ const std::vector<Goal> kGoals{
     {.name = "add_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
     {.name = "sum_1m", .program = "elementwise", .unit = "us", .at_least = kEqual},
     {.name = "softmax_1024", .program = "elementwise", .unit = "us", .at_least = 2},
-    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.25},
-    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.25},
-    {.name = "composed_attention_256", .program = "attention", .unit = "us"},
-    {.name = "composed_attention_2048", .program = "attention", .unit = "us"},
+    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
+    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
+    {.name = "attention_4096", .program = "attention", .unit = "us", .at_least = 1.25, .against = "PyTorch"},
+    {.name = "attention_256", .program = "attention", .unit = "us", .at_least = 1.0, .against = "composition"},
+    {.name = "attention_2048", .program = "attention", .unit = "us", .at_least = 1.67, .against = "composition"},
+    {.name = "attention_4096", .program = "attention", .unit = "us", .at_least = 1.67, .against = "composition"},
+    {.name = "attention_memory_4096",
+     .program = "attention",
+     .unit = "MB",
+     .at_least = kNearly,
+     .against = "closed form"},
+    {.name = "gpt_step_128", .program = "gpt", .unit = "us", .at_least = 2, .against = "PyTorch"},
+    {.name = "gpt_step_512", .program = "gpt", .unit = "us", .at_least = 1.67, .against = "PyTorch"},
+    {.name = "gpt_step_128", .program = "gpt", .unit = "us", .at_least = 0.71, .against = "bare oneDNN"},
+    {.name = "gpt_step_512", .program = "gpt", .unit = "us", .at_least = 0.71, .against = "bare oneDNN"},
+    {.name = "gpt_step_128_threads_2",
+     .program = "gpt",
+     .unit = "us",
+     .at_least = 2,
+     .against = "PyTorch",
+     .threads = 2},
+    {.name = "gpt_step_512_threads_2",
+     .program = "gpt",
+     .unit = "us",
+     .at_least = 1.67,
+     .against = "PyTorch",
+     .threads = 2},
+    {.name = "gpt_step_128_threads_2",
+     .program = "gpt",
+     .unit = "us",
+     .at_least = 0.71,
+     .against = "bare oneDNN",
+     .threads = 2},
+    {.name = "gpt_step_512_threads_2",
+     .program = "gpt",
+     .unit = "us",
+     .at_least = 0.71,
+     .against = "bare oneDNN",
+     .threads = 2},
     {.name = "sample_peak_memory", .program = "", .unit = "MB", .at_most = 20},
     {.name = "header_lines", .program = "", .unit = "lines", .at_most = 60'000},
     {.name = "compile_contract_01_time", .program = "", .unit = "s", .at_most = 2},
     {.name = "compile_contract_01_memory", .program = "", .unit = "MB", .at_most = 250},
     {.name = "stripped_static_sample", .program = "", .unit = "MB", .at_most = 8},
     {.name = "clean_library_build", .program = "", .unit = "s", .at_most = 240},
+    // The goals of the MLP compare with the bare loop; the gain over LibTorch has rows without a goal.
+    {.name = "mlp_step_32", .program = "mlp", .unit = "us"},
+    {.name = "mlp_step_128", .program = "mlp", .unit = "us"},
+    {.name = "mlp_step_512", .program = "mlp", .unit = "us"},
 };
 
 // A program that prints rows, and its output.
@@ -79,7 +128,6 @@ struct Contender {
   std::string name;
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;
-  std::string row_prefix = "";  // prefix of the names of its rows
 };
 
 // Figures by row and contender; each is the median of the collected samples.
@@ -123,12 +171,18 @@ class Comparison {
   void measure_times() {
     const int repeats = std::stoi(arguments_.get("repeats", "3"));
     for (int round = 0; round < repeats; ++round) {
-      for (const std::string program : {"small", "elementwise", "mlp", "attention"}) {
-        if (!any_wanted(program)) continue;
-        std::fprintf(stderr, "round %d of %d: %s\n", round + 1, repeats, program.c_str());
-        std::vector<Contender> contenders = contenders_of(program);
-        if (round % 2 == 1) std::reverse(contenders.begin(), contenders.end());
-        for (const Contender& contender : contenders) run(contender, program);
+      for (const std::string program : {"small", "elementwise", "mlp", "attention", "gpt"}) {
+        for (const int threads : {1, 2}) {
+          if (!any_wanted(program, threads)) continue;
+          if (std::thread::hardware_concurrency() < static_cast<unsigned>(threads)) {
+            skip(program + " with " + std::to_string(threads) + " threads: this machine has fewer cores");
+            continue;
+          }
+          std::fprintf(stderr, "round %d of %d: %s, threads: %d\n", round + 1, repeats, program.c_str(), threads);
+          std::vector<Contender> contenders = contenders_of(program);
+          if (round % 2 == 1) std::reverse(contenders.begin(), contenders.end());
+          for (const Contender& contender : contenders) run(contender, program, threads);
+        }
       }
     }
   }
@@ -177,13 +231,6 @@ class Comparison {
       if (!wanted(goal.name)) continue;
       if (const auto ours = figures_.median(goal.name, "ours")) rows.push_back(report(goal, *ours));
     }
-    // The goals of the MLP compare with the bare loop; the gain over LibTorch is worth a line too.
-    for (const Goal& goal : kGoals) {
-      const auto ours = figures_.median(goal.name, "ours");
-      if (goal.against.empty() || !ours || !wanted(goal.name)) continue;
-      const Goal libtorch{.name = goal.name, .program = goal.program, .unit = goal.unit};
-      if (best_peer(libtorch).second < std::numeric_limits<double>::infinity()) rows.push_back(report(libtorch, *ours));
-    }
     std::printf("\n");
     for (const std::string& text : skipped_) std::printf("skipped: %s\n", text.c_str());
     return {{"machine", machine()}, {"rows", rows}, {"skipped", skipped_}};
@@ -191,9 +238,10 @@ class Comparison {
 
  private:
   bool wanted(const std::string& row) const { return row.find(filter_) != std::string::npos; }
-  bool any_wanted(const std::string& program) const {
-    return std::any_of(kGoals.begin(), kGoals.end(),
-                       [&](const Goal& goal) { return goal.program == program && wanted(goal.name); });
+  bool any_wanted(const std::string& program, int threads) const {
+    return std::any_of(kGoals.begin(), kGoals.end(), [&](const Goal& goal) {
+      return goal.program == program && goal.threads == threads && wanted(goal.name);
+    });
   }
   void skip(const std::string& text) {
     if (std::find(skipped_.begin(), skipped_.end(), text) == skipped_.end()) skipped_.push_back(text);
@@ -202,13 +250,14 @@ class Comparison {
   std::vector<Contender> contenders_of(const std::string& program) const {
     const std::string bin = arguments_.get("bin");
     std::vector<Contender> contenders{{.name = "ours", .command = {bin + "/bench_" + program}, .environment = {}}};
-    if (program == "mlp" && std::filesystem::exists(bin + "/bench_dnnl_bare")) {
-      contenders.push_back(
-          {.name = "bare oneDNN", .command = {bin + "/bench_dnnl_bare"}, .environment = {}, .row_prefix = "bare_"});
+    for (const auto& [of, bare] : {std::pair("mlp", "/bench_dnnl_bare"), std::pair("gpt", "/bench_dnnl_gpt")}) {
+      if (program == of && std::filesystem::exists(bin + bare))
+        contenders.push_back({.name = "bare oneDNN", .command = {bin + bare}, .environment = {}});
     }
-    if (program == "attention") {  // the LibTorch of Debian 12 does not have it
-      if (const std::string peer = arguments_.get("torch-attention"); !peer.empty())
-        contenders.push_back({.name = "PyTorch", .command = split(peer, ' '), .environment = {}});
+    if (program == "attention" || program == "gpt") {  // the LibTorch of Debian 12 does not have attention
+      if (const std::string python = arguments_.get("torch"); !python.empty())
+        contenders.push_back(
+            {.name = "PyTorch", .command = {python, "bench/peers/torch_" + program + ".py"}, .environment = {}});
       return contenders;
     }
     for (const std::string& peer : arguments_.all("peer")) {
@@ -220,9 +269,10 @@ class Comparison {
     return contenders;
   }
 
-  void run(const Contender& contender, const std::string& program) {
-    ProcessOptions options{.environment = contender.environment, .pin = true};
-    options.environment.emplace_back("OMP_NUM_THREADS", "1");
+  void run(const Contender& contender, const std::string& program, int threads) {
+    ProcessOptions options{.environment = contender.environment, .pin = threads == 1};
+    for (const char* name : {"OMP_NUM_THREADS", "BENCH_THREADS"})
+      options.environment.emplace_back(name, std::to_string(threads));
     options.environment.emplace_back("BENCH_FILTER", filter_);
     const ProcessResult result = run_process(contender.command, options);
     if (result.exit_code != 0) {
@@ -231,9 +281,12 @@ class Comparison {
     }
     for (const std::string& line : split(result.output, '\n')) {
       const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!row.is_object() || !row.contains("name") || !row.contains("seconds")) continue;
-      const std::string name = row["name"].get<std::string>().substr(contender.row_prefix.size());
-      figures_.add(name, contender.name, row["seconds"].get<double>() * 1e6);
+      if (!row.is_object() || !row.contains("name") || !(row.contains("seconds") || row.contains("mb"))) continue;
+      std::string name = row["name"], of = contender.name;
+      for (const Reference& reference : kReferences) {
+        if (name.starts_with(reference.prefix)) name.erase(0, reference.prefix.size()), of = reference.name;
+      }
+      figures_.add(name, of, row.contains("mb") ? row["mb"].get<double>() : row["seconds"].get<double>() * 1e6);
     }
     // Our sample's memory is compared with a LibTorch program that trains a logistic regression.
     if (program == "small" && contender.name != "ours") {
@@ -267,8 +320,10 @@ class Comparison {
   std::pair<std::string, double> best_peer(const Goal& goal) const {
     std::pair<std::string, double> best{"", std::numeric_limits<double>::infinity()};
     for (const auto& [contender, value] : figures_.medians(goal.name)) {
-      const bool candidate =
-          goal.against.empty() ? contender != "ours" && contender != "bare oneDNN" : contender == goal.against;
+      const bool is_framework =
+          contender != "ours" && std::none_of(kReferences.begin(), kReferences.end(),
+                                              [&](const Reference& reference) { return reference.name == contender; });
+      const bool candidate = goal.against.empty() ? is_framework : contender == goal.against;
       if (candidate && value < best.second) best = {contender, value};
     }
     return best;

@@ -1,7 +1,8 @@
 // One operation with two threads against one: wall-clock time of forward and backward, sizes from 1,000 elements on.
 //   bench_threads [--threads 2] [--rounds 11] [--filter softmax]
 // The goal: no operation is slower with two threads than with one by more than 5 % or 3 us; fork_join at most 3 us.
-// Both counts take turns in one process. Exits with 1 if an operation misses the goal.
+// Both counts take turns in one process. Exits with 1 if an operation misses the goal. Then compares the fork and join of
+// our pool with those of libgomp and oneTBB, where CMake found them.
 #include <lockstep/lockstep.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "pools/pools.h"
 #include "support/arguments.h"
 #include "support/timing.h"
 
@@ -68,17 +70,43 @@ void add_rows(std::vector<Row>& rows, std::int64_t count) {
       [](In in) { return ls::linear(in[0], in[1], in[2]); });
 }
 
-// The median of 100 forks and joins after 2 ms without work, when the workers sleep.
-double seconds_after_idleness() {
+void fork_join(int threads) {
+  ls::parallel_for(
+      threads, [](void*, std::int64_t) {}, nullptr);
+}
+
+// The median of 100 forks and joins after 2 ms without work, when the workers may sleep.
+double seconds_after_idleness(const std::function<void()>& work) {
   std::vector<double> seconds;
   for (int i = 0; i < 100; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     const auto start = Clock::now();
-    ls::parallel_for(
-        2, [](void*, std::int64_t) {}, nullptr);
+    work();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   return bench::median(seconds);
+}
+
+// One pool after another: threads of an idle pool sleep within milliseconds.
+void compare_pools(int threads) {
+  std::printf("\n%-20s %12s %12s\n", "fork and join, us", "one by one", "after 2 ms");
+  const auto row = [&](const char* pool, const std::function<void()>& work) {
+    std::vector<double> seconds;
+    for (int i = 0; i < 11; ++i) seconds.push_back(seconds_of(work));
+    const double later = seconds_after_idleness(work);
+    std::printf("%-20s %12.2f %12.2f\n", pool, 1e6 * bench::median(seconds), 1e6 * later);
+  };
+  row("ours", [=] { fork_join(threads); });
+#if LOCKSTEP_BENCH_OPENMP
+  row("OpenMP", [=] { bench::openmp_fork_join(threads); });
+#else
+  std::printf("skipped: OpenMP, which CMake did not find\n");
+#endif
+#if LOCKSTEP_BENCH_TBB
+  row("oneTBB", [=] { bench::tbb_fork_join(threads); });
+#else
+  std::printf("skipped: oneTBB, which CMake did not find (libtbb-dev)\n");
+#endif
 }
 
 }  // namespace
@@ -88,10 +116,7 @@ int main(int argc, char** argv) {
   const int threads = std::stoi(arguments.get("threads", "2")), rounds = std::stoi(arguments.get("rounds", "11"));
   ls::manual_seed(0);
   std::vector<Row> rows;
-  rows.push_back({"fork_join", [] {
-                    ls::parallel_for(
-                        2, [](void*, std::int64_t) {}, nullptr);
-                  }});
+  rows.push_back({"fork_join", [=] { fork_join(threads); }});
   for (std::int64_t count = 1 << 10; count <= 1 << 20; count *= 4) add_rows(rows, count);
   std::erase_if(rows, [&](const Row& row) { return row.name.find(arguments.get("filter")) == std::string::npos; });
 
@@ -113,6 +138,6 @@ int main(int argc, char** argv) {
     std::printf("%-20s %10.2f %10.2f %7.2f%s\n", row.name.c_str(), one, many, many / one, is_slower ? "  SLOWER" : "");
   }
   ls::set_num_threads(threads);
-  std::printf("fork_join after 2 ms of idleness: %.2f us\n", 1e6 * seconds_after_idleness());
+  compare_pools(threads);
   return is_good ? 0 : 1;
 }

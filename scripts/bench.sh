@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Compares our figures with the peers' and the goals, in one run on one core; also as JSON in build/bench/results.json.
-#   scripts/bench.sh [--full] [--repeats N] [filter]     the filter is part of a row's name: mlp, logreg, 1m
+#   scripts/bench.sh [--full | --threads] [--repeats N] [filter]  the filter is part of a row's name: mlp, logreg, 1m
+# --threads only compares operations with two threads and with one, and thread pools; it fails if a goal is missed.
 # --full adds rows that need clean builds of the library: their time, and the size of a static sample.
 # Peers: LibTorch if CMake finds it (Debian: libtorch-dev; elsewhere CMAKE_PREFIX_PATH), and LIBTORCH_WHEEL, the torch
-# folder of an unpacked wheel (bench/README.md); for attention, the PyTorch 2 of PYTHON (/usr/bin/python3).
+# folder of an unpacked wheel (bench/README.md); for attention and GPTs, the PyTorch 2 of PYTHON (/usr/bin/python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-full=; filter=; repeats=3
+full=; threads=; filter=; repeats=3
 while [ $# -gt 0 ]; do
   case $1 in
     --full) full=1 ;;
+    --threads) threads=1 ;;
     --repeats) repeats=$2; shift ;;
-    -*) sed -n '2,6s/^# //p' "$0"; exit 2 ;;
+    -*) sed -n '2,7s/^# //p' "$0"; exit 2 ;;
     *) filter=$1 ;;
   esac
   shift
@@ -21,7 +23,10 @@ scripts/install_packages.sh all
 build=build/bench
 options=(-DLOCKSTEP_BUILD_TESTS=OFF)
 cmake --preset release -B $build -DLOCKSTEP_BUILD_BENCH=ON "${options[@]}" >/dev/null
-cmake --build $build | tail -1
+cmake --build $build ${threads:+--target bench_threads} | tail -1
+if [ -n "$threads" ]; then
+  exec $build/bench/bench_threads --filter "$filter" --rounds $((3 * repeats + 2))
+fi
 
 arguments=(--bin $build/bench --result $build/results.json --repeats "$repeats" --filter "$filter"
   --include "$PWD/include" --contract tests/contract/01_single.cpp --sample "$PWD/$build/samples/logistic_regression")
@@ -46,9 +51,9 @@ else
 fi
 python=${PYTHON:-/usr/bin/python3}
 if "$python" -c 'from torch.nn.functional import scaled_dot_product_attention' 2>/dev/null; then
-  arguments+=(--torch-attention "$python bench/peers/torch_attention.py")
+  arguments+=(--torch "$python")
 else
-  arguments+=(--skipped "PyTorch's attention: $python has no PyTorch 2 (PYTHON chooses another)")
+  arguments+=(--skipped "PyTorch's attention and GPT: $python has no PyTorch 2 (PYTHON chooses another)")
 fi
 # The time to compile against LibTorch: with Debian's headers, otherwise the wheel's.
 peer_source=bench/peers/libtorch/compile_me.cpp

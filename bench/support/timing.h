@@ -31,26 +31,34 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Processor time of all threads of this process. Unlike the wall clock it excludes other programs.
-inline double cpu_seconds() {
+// Number of threads that the measured work uses: BENCH_THREADS, by default 1.
+inline int threads() {
+  const char* count = std::getenv("BENCH_THREADS");
+  return count == nullptr ? 1 : std::max(1, std::atoi(count));
+}
+
+// With one thread, the processor time of this process: unlike the wall clock, it excludes other programs. With several
+// threads, the wall clock.
+inline double measured_seconds() {
   timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  clock_gettime(threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// The median over samples of the processor seconds of one call, after 0.2 s of warm-up. A sample repeats `work` until
-// it takes about 2 ms, so that the cost of the clock is negligible.
+// The median over samples of the seconds of one call, after 0.2 s of warm-up. A sample repeats `work` until it takes
+// about 2 ms, so that the cost of the clock is negligible. There are at least 11 samples, or 3 if these take 10 s.
 template <class Work>
 double median_seconds(Work&& work, double total_seconds = 1.0) {
   const auto seconds_of = [&](long repeats) {
-    const double start = cpu_seconds();
+    const double start = measured_seconds();
     for (long i = 0; i < repeats; ++i) work();
-    return cpu_seconds() - start;
+    return measured_seconds() - start;
   };
-  for (double warm = 0; warm < 0.2;) warm += seconds_of(1);
-  const long repeats = std::max(1L, static_cast<long>(2e-3 / (seconds_of(10) / 10)));
+  double once = 0;
+  for (double warm = 0; warm < 0.2; warm += once) once = seconds_of(1);
+  const long repeats = once > 2e-3 ? 1 : std::max(1L, static_cast<long>(2e-3 / (seconds_of(10) / 10)));
   std::vector<double> samples;
-  for (double spent = 0; spent < total_seconds || samples.size() < 11;) {
+  for (double spent = 0; spent < total_seconds || samples.size() < (spent < 10 ? 11 : 3);) {
     const double seconds = seconds_of(repeats);
     spent += seconds;
     samples.push_back(seconds / static_cast<double>(repeats));
@@ -58,9 +66,10 @@ double median_seconds(Work&& work, double total_seconds = 1.0) {
   return median(std::move(samples));
 }
 
-// Prints {"name": ..., "seconds": ...} if the row is wanted.
+// Prints {"name": ..., "seconds": ...} if the row is wanted. With several threads, their number ends the name.
 template <class Work>
-void measure(const std::string& name, Work&& work, double total_seconds = 1.0) {
+void measure(const std::string& work_name, Work&& work, double total_seconds = 1.0) {
+  const std::string name = threads() == 1 ? work_name : work_name + "_threads_" + std::to_string(threads());
   if (!wanted(name)) return;
   std::printf("{\"name\": \"%s\", \"seconds\": %.4e}\n", name.c_str(), median_seconds(work, total_seconds));
   std::fflush(stdout);
