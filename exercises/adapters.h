@@ -64,4 +64,20 @@ std::unique_ptr<BucketReducer> make_reducer(const std::shared_ptr<par::ProcessGr
 // Returns the samples, from 0 to n - 1, that `rank` of `world` ranks visits in an epoch, in order.
 std::vector<std::int64_t> samples_of_rank(std::int64_t n, int world, int rank, std::int64_t epoch, std::int64_t seed);
 
+// --- 9: attention.cpp ----------------------------------------------------------------------------------------------------
+struct Attended {
+  ls::Tensor out;       // (heads, time, dim)
+  ls::Tensor log_sums;  // (heads, time): log of the sum of exp of each query's scores
+};
+struct AttentionGradients {
+  ls::Tensor q, k, v;  // (heads, time, dim) each
+};
+// softmax(q k^T / sqrt(dim)) v, where query i attends to keys 0 to i. q, k and v are (heads, time, dim), f32. Only the
+// scores of one tile, of `tile` queries and `tile` keys, are in memory at a time. Tiles of keys after the queries are not
+// read.
+Attended attention_by_tiles(const ls::Tensor& q, const ls::Tensor& k, const ls::Tensor& v, std::int64_t tile);
+// The gradients of sum(grad * out), from the inputs and results of attention_by_tiles.
+AttentionGradients attention_backward_by_tiles(const ls::Tensor& grad, const ls::Tensor& q, const ls::Tensor& k,
+                                               const ls::Tensor& v, const Attended& forward, std::int64_t tile);
+
 }  // namespace exercises
