@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and installs everything in the container of packaging/Dockerfile, for any x86-64 processor.
+# Builds and installs everything in the container of packaging/Dockerfile, for any processor of its architecture.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh demo
