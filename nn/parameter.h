@@ -14,9 +14,18 @@
 
 namespace lockstep::nn {
 
+/// How ShardedDataParallel distributes a parameter over ranks. Functions that would be wrong for a part of the model
+/// refuse such parameters.
+enum class Sharding : std::uint8_t {
+  kNone,     ///< whole, on this rank
+  kSharded,  ///< the module's parameter: can be read inside backward and gathered only
+  kPiece,    ///< this rank's elements, which an optimizer steps
+};
+
 /// The state behind the handles of one parameter or buffer. Its address is its identity.
 struct TensorSlot {
   Tensor master;
+  Sharding sharding = Sharding::kNone;
 };
 
 /// Maps each parameter and buffer to its tensor in the forward of one replica or micro-batch. parallel/ fills the view;
@@ -60,12 +69,14 @@ class TensorHandle {
   const Tensor& master() const { return slot_->master; }  ///< the module's tensor, also in the forward of a replica
   /// Replaces the master for all handles.
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
+  Sharding sharding() const { return slot_->sharding; }                          ///< kNone, unless sharded
+  void set_sharding(Sharding sharding) const { slot_->sharding = sharding; }  ///< for ShardedDataParallel
   const TensorSlot* id() const { return slot_.get(); }  ///< the same for all handles of one parameter
   /// The same parameter, not the same values.
   friend bool operator==(const TensorHandle& a, const TensorHandle& b) { return a.slot_ == b.slot_; }
 
  protected:
-  explicit TensorHandle(Tensor tensor) : slot_(std::make_shared<TensorSlot>(TensorSlot{std::move(tensor)})) {}
+  explicit TensorHandle(Tensor tensor) : slot_(std::make_shared<TensorSlot>(TensorSlot{.master = std::move(tensor)})) {}
 
  private:
   std::shared_ptr<TensorSlot> slot_;

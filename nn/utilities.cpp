@@ -27,6 +27,9 @@ std::vector<Tensor> gradients_of(const std::vector<Parameter>& parameters) {
   std::vector<Tensor> grads;
   grads.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
+    LOCKSTEP_CHECK(parameter.sharding() == Sharding::kNone,
+                   "clip_grad_norm_: a parameter is distributed over the ranks, and this would be the norm of one "
+                   "rank's part; call run.clip_grad_norm_(max_norm) of the ShardedDataParallel");
     const bool counts = parameter.master().defined() && seen.insert(parameter.id()).second;
     grads.push_back(counts ? parameter.master().grad() : Tensor());
   }

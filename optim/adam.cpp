@@ -77,7 +77,7 @@ void AdamBase::step() {
   };
   for (Slot& slot : slots_) {
     const Tensor& parameter = slot.parameter.master();
-    const Tensor* grad = gradient(parameter);
+    const Tensor* grad = gradient(slot.parameter);
     if (!grad) continue;
     fit(slot.buffers[0], parameter);
     fit(slot.buffers[1], parameter);
@@ -88,7 +88,7 @@ void AdamBase::step() {
     if (capture::is_active(parameter.device())) captured.push_back(&slot);
   }
   take();
-  for (Slot& slot : slots_) slot.steps += gradient(slot.parameter.master()) != nullptr;
+  for (Slot& slot : slots_) slot.steps += gradient(slot.parameter) != nullptr;
 }
 
 Adam::Adam(const Groups<AdamGroup>& params, const AdamOptions& options) : AdamBase("Adam", false, params, options) {}

@@ -3,6 +3,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/optim/step_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -14,6 +15,11 @@ void detail::require_option(const char* optimizer, const char* option, double va
                  below == 1 ? "a number in [0, 1)" : "a finite number of at least 0");
 }
 
+void throw_sharded() {
+  throw InvalidArgument("optimizer: a parameter is distributed over the ranks; construct the optimizer with "
+                        "run.parameters() of the ShardedDataParallel, after it");
+}
+
 void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vector<double> options) {
   LOCKSTEP_CHECK(options.size() == layout_.options.size(), "{}: a group has {} options, expected {}", type(),
                  options.size(), layout_.options.size());
@@ -21,6 +27,7 @@ void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vec
   std::unordered_set<const nn::TensorSlot*> seen;
   for (const Slot& slot : slots_) seen.insert(slot.parameter.id());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].sharding() == nn::Sharding::kSharded) throw_sharded();
     LOCKSTEP_CHECK(seen.insert(parameters[i].id()).second,
                    "{}: parameter {} of group {}, {}, was given before; pass each parameter once", type(), i,
                    group_count(), describe(parameters[i].master()));
@@ -45,7 +52,10 @@ void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
 }
 
 void Optimizer::zero_grad() {
-  for (const Slot& slot : slots_) slot.parameter.master().set_grad({});
+  for (const Slot& slot : slots_) {
+    if (slot.parameter.sharding() == nn::Sharding::kSharded) throw_sharded();
+    slot.parameter.master().set_grad({});
+  }
 }
 
 void Optimizer::check_group(std::size_t group) const {

@@ -65,7 +65,7 @@ void SGD::step() {
   };
   for (Slot& slot : slots_) {
     const Tensor& parameter = slot.parameter.master();
-    const Tensor* grad = gradient(parameter);
+    const Tensor* grad = gradient(slot.parameter);
     if (!grad) continue;
     Tensor& buffer = slot.buffers[0];
     const bool is_new = !buffer.defined();

@@ -5,13 +5,19 @@
 #include <span>
 
 #include "lockstep/autograd/history_internal.h"
+#include "lockstep/nn/parameter.h"
 #include "lockstep/tensor/optim_ops_internal.h"
 
 namespace lockstep::optim {
 
-// The gradient of `parameter`, without a reference count; null if there is none.
-inline const Tensor* gradient(const Tensor& parameter) {
-  const autograd::History* history = autograd::history(parameter);
+[[noreturn]] void throw_sharded();
+
+// The gradient of a parameter, without a reference count; null if there is none. Throws InvalidArgument for a parameter
+// that is distributed over ranks: its pieces have the gradients.
+inline const Tensor* gradient(const nn::Parameter& parameter) {
+  if (parameter.sharding() == nn::Sharding::kSharded) [[unlikely]]
+    throw_sharded();
+  const autograd::History* history = autograd::history(parameter.master());
   return history && history->grad.defined() ? &history->grad : nullptr;
 }
 

@@ -125,6 +125,8 @@ class Backend {
   virtual bool takes_uneven_parts() const { return false; }
   // Allocates contiguous communication memory on a device on which this backend runs; `call` is a kEmpty.
   virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
+  // The address of the same bytes in another rank's communication memory; null if this rank cannot read them.
+  virtual void* address_in(int /*rank*/, const void* /*own*/, std::size_t /*bytes*/) const { return nullptr; }
   // Frees memory kept for later operations. All ranks call it at the same point.
   virtual void release_staging() {}
   // Starts an operation. Never called in a group of one rank.

@@ -147,6 +147,20 @@ Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, count, dtype)));
 }
 
+std::vector<Tensor> ProcessGroup::views_of_all(const Tensor& own) const {
+  if (!backend_) return {own};
+  std::vector<Tensor> views;
+  for (int r = 0; r < size(); ++r) {
+    const std::size_t bytes = static_cast<std::size_t>(own.numel()) * item_size(own.dtype());
+    void* const address = backend_->address_in(r, own.raw_data(), bytes);
+    if (!address) return {};
+    Ref<Storage> storage = Storage::wrap(address, bytes, own.device(), own.impl().storage->owner());
+    views.push_back(
+        Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), own.shape(), own.numel(), own.dtype()))));
+  }
+  return views;
+}
+
 std::shared_ptr<Work> ProcessGroup::broadcast(const Tensor& tensor, int root) {
   check_tensor("broadcast", tensor);
   check_rank("broadcast", "root", root);

@@ -116,6 +116,10 @@ class ProcessGroup {
   /// Allocates a contiguous tensor in communication memory, uninitialised. All ranks pass the same shape and dtype.
   Tensor empty(const Shape& shape, DType dtype = kFloat32, Device device = {});
 
+  /// Not for users: the tensors at the same place of all ranks' communication memory, by rank, for reading while no rank
+  /// writes them. Empty if the ranks do not share memory.
+  std::vector<Tensor> views_of_all(const Tensor& own) const;
+
   /// Copies the root's `tensor` to every rank's.
   std::shared_ptr<Work> broadcast(const Tensor& tensor, int root = 0);
   /// Every rank's `tensor` becomes the sum (or `op`) over all ranks. kAvg needs a floating-point dtype.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
@@ -57,6 +58,8 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
 DataParallel::~DataParallel() = default;
 
 std::vector<nn::Parameter> DataParallel::parameters() const { return state_->module.parameters(); }
+nn::Module& DataParallel::module() const { return state_->module; }
+double DataParallel::clip_grad_norm_(double max_norm) { return nn::clip_grad_norm_(parameters(), max_norm); }
 TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
 void DataParallel::State::begin_step(int running) {

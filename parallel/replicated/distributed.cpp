@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
 #include "lockstep/parallel/replicated/model_check_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -48,11 +49,11 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
   state_ = std::make_unique<State>(module, std::move(group), options);
   LOCKSTEP_CHECK(!state_->micro_batches.parameters().empty(),
                  "DistributedDataParallel: the module has no parameter that requires grad");
-  check_same_model(
-      module, *state_->group,
-      fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}, {} {}",
-                  options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
-                  static_cast<int>(options.weighting), options.check_every, version(), cpu_description()));
+  check_same_model("DistributedDataParallel", module, *state_->group,
+                   {fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}",
+                                options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
+                                static_cast<int>(options.weighting), options.check_every),
+                    fmt::format("{} {}", version(), cpu_description())});
   state_->take_group();
   state_->share_state(0);
   state_->install();
@@ -203,6 +204,10 @@ Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
 
+double DistributedDataParallel::clip_grad_norm_(double max_norm) {
+  return nn::clip_grad_norm_(parameters(), max_norm);
+}
+
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
 // (from no_sync), which are means over its micro-batches, are added to its sum before the reduction.
 Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
@@ -233,7 +238,7 @@ Tensor DistributedDataParallel::State::run_local(const MicroBatchPlan& plan, con
                                                  MicroBatchLoss loss_fn) {
   if (plan.samples == 0) return raw::full(Shape(), 0, {.dtype = kFloat32});
   std::vector<Tensor> losses;
-  micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, [] {});
+  micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, [](bool) {});
   micro_batches.take_gradients(plan.scale());
   return combine_losses(losses, plan.scale());
 }
@@ -244,7 +249,8 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
   std::vector<Tensor> losses;
   std::optional<DistributedStep> owned;
   std::optional<LocalGuard> local(local_depth);
-  const auto begin = [&] {
+  const auto begin = [&](bool is_last) {
+    if (!is_last) return;
     StepInputs of_step = inputs({.micro_batches = plan.running(),
                                  .samples = plan.samples,
                                  .loss = losses.empty() ? 0 : combine_losses(losses).item<double>()});
@@ -259,7 +265,7 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
   micro_batches.run(plan, group->rank() * plan.micro_batches, batch, loss_fn, losses, begin);
   if (losses.empty()) {  // no samples, but the other ranks wait for this rank's buckets
     micro_batches.sets().begin(0, 1);
-    begin();
+    begin(true);
   }
   finish_step();
   return raw::to(owned->mean_loss(), losses.empty() ? kFloat32 : losses[0].dtype());

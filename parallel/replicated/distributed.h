@@ -104,6 +104,8 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   std::vector<nn::Parameter> parameters() const;         ///< the module's
   nn::Module& module() const;                            ///< the module that was passed to the constructor
+  /// nn::clip_grad_norm_ of the parameters, which gives all ranks the same norm. Returns the norm before.
+  double clip_grad_norm_(double max_norm);
 
   /// While the guard lives, backward accumulates this rank's gradients without communication. The first backward after
   /// the guard reduces the accumulated gradients. The guard applies to backward, wherever forward ran.

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 
+#include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -25,6 +26,8 @@ GradientAccumulation::~GradientAccumulation() = default;
 
 Tensor GradientAccumulation::operator()(const Tensor& x) const { return state_->module(x); }
 std::vector<nn::Parameter> GradientAccumulation::parameters() const { return state_->module.parameters(); }
+nn::Module& GradientAccumulation::module() const { return state_->module; }
+double GradientAccumulation::clip_grad_norm_(double max_norm) { return nn::clip_grad_norm_(parameters(), max_norm); }
 
 Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
@@ -36,7 +39,7 @@ Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   state.micro_batches.update();
   AccumulatedGradients accumulated(state.micro_batches.parameters());
   std::vector<Tensor> losses;
-  state.micro_batches.run(plan, 0, batch, loss_fn, losses, [] {});
+  state.micro_batches.run(plan, 0, batch, loss_fn, losses, [](bool) {});
   state.micro_batches.take_gradients(scale);
   accumulated.add_back();
   return combine_losses(losses, scale);

@@ -31,6 +31,9 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
 
   Tensor operator()(const Tensor& x) const;       ///< the module's forward, on the whole batch
   std::vector<nn::Parameter> parameters() const;  ///< the module's
+  nn::Module& module() const;                     ///< the module that was passed to the constructor
+  /// nn::clip_grad_norm_ of the parameters. Returns the norm before.
+  double clip_grad_norm_(double max_norm);
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 

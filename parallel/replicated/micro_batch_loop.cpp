@@ -10,8 +10,8 @@ namespace {
 
 class InTurn final : public MicroBatchExecutor {
  public:
-  InTurn(GradientSets& sets, MicroBatchBuffers& buffers, int first, FunctionRef<void()> before_last)
-      : sets_(sets), buffers_(buffers), first_(first), before_last_(before_last) {}
+  InTurn(GradientSets& sets, MicroBatchBuffers& buffers, int first, FunctionRef<void(bool is_last)> before_backward)
+      : sets_(sets), buffers_(buffers), first_(first), before_backward_(before_backward) {}
 
   void for_each(int running, FunctionRef<void(int s)> body) override {
     running_ = running;
@@ -28,7 +28,7 @@ class InTurn final : public MicroBatchExecutor {
   }
   Batch select(const Batch& batch, RowRange samples, int) override { return narrow_rows(batch, samples); }
   void backward(int s, const Tensor& loss, std::int64_t weight) override {
-    if (s == running_ - 1) before_last_();
+    before_backward_(s == running_ - 1);
     weighted_backward(loss, weight);
   }
 
@@ -36,7 +36,7 @@ class InTurn final : public MicroBatchExecutor {
   GradientSets& sets_;
   MicroBatchBuffers& buffers_;
   int first_, running_ = 0;
-  FunctionRef<void()> before_last_;
+  FunctionRef<void(bool is_last)> before_backward_;
 };
 
 }  // namespace
@@ -67,8 +67,8 @@ bool MicroBatchesInTurn::update() {
 }
 
 void MicroBatchesInTurn::run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-                             std::vector<Tensor>& losses, FunctionRef<void()> before_last) {
-  InTurn executor(sets_, buffers_, first, before_last);
+                             std::vector<Tensor>& losses, FunctionRef<void(bool is_last)> before_backward) {
+  InTurn executor(sets_, buffers_, first, before_backward);
   run_micro_batches(plan, batch, loss_fn, executor, losses);
 }
 

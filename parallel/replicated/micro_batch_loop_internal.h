@@ -53,9 +53,9 @@ class MicroBatchesInTurn {
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }
 
-  // `first` is the number of the process's first micro-batch. Calls `before_last` before the last backward.
+  // `first` is the number of the process's first micro-batch. Calls `before_backward` before each backward.
   void run(const MicroBatchPlan& plan, int first, const Batch& batch, MicroBatchLoss loss_fn,
-           std::vector<Tensor>& losses, FunctionRef<void()> before_last);
+           std::vector<Tensor>& losses, FunctionRef<void(bool is_last)> before_backward);
   // Sets grad() to the scaled sums over the micro-batches.
   void take_gradients(const StepScale& scale);
 

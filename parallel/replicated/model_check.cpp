@@ -22,9 +22,9 @@ std::vector<Entry> entries_of(const nn::Module& module) {
   return entries;
 }
 
-// Returns one line for each entry. Devices are numbered in order of appearance, as their names differ between ranks.
-std::vector<std::string> lines_of(const nn::Module& module, const std::string& options) {
-  std::vector<std::string> lines = {"options " + options};
+// Returns the options, then one line for each entry. Devices are numbered in order of appearance, as their names differ between ranks.
+std::vector<std::string> lines_of(const nn::Module& module, const std::vector<std::string>& options) {
+  std::vector<std::string> lines = options;
   std::vector<Device> devices;
   for (const Entry& entry : entries_of(module)) {
     auto at = std::ranges::find(devices, entry.tensor.device());
@@ -85,8 +85,9 @@ void check_same_lines(const std::string& what, const std::vector<std::string>& l
 
 }  // namespace
 
-void check_same_model(const nn::Module& module, ProcessGroup& group, const std::string& options) {
-  check_same_lines("DistributedDataParallel: ranks have different models", lines_of(module, options), group);
+void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
+                      const std::vector<std::string>& options) {
+  check_same_lines(fmt::format("{}: ranks have different models", mode), lines_of(module, options), group);
 }
 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
@@ -9,8 +10,10 @@
 namespace lockstep::parallel {
 
 // Compares the lists of parameters and buffers: names, shapes, dtypes, the order of devices (not their names), and
-// `options`. Throws CommError, on all ranks, naming the first rank that differs from rank 0, and the difference.
-void check_same_model(const nn::Module& module, ProcessGroup& group, const std::string& options);
+// `options`, a text each. Throws CommError, on all ranks, naming `mode`, the first rank that differs from rank 0, and the
+// first difference.
+void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
+                      const std::vector<std::string>& options);
 
 // Compares a line of at most 256 bytes. Throws CommError, on all ranks: "<what>: rank 0 has <text>, rank 2 has ...".
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);

@@ -141,8 +141,8 @@ bool SharedGroup::find_direct(Operation& op) const {
   if (!call.in.defined() || !call.out.defined() || flow.to_root || call.kind == Kind::kScatter) return false;
   const std::size_t part = call.bytes(), all = part * static_cast<std::size_t>(size_);
   const std::size_t in_bytes = flow.in_parts ? all : part, out_bytes = flow.out_parts ? all : part;
-  op.in = find(call.in, in_bytes);
-  op.out = find(call.out, out_bytes);
+  op.in = find(call.in.raw_data(), in_bytes);
+  op.out = find(call.out.raw_data(), out_bytes);
   if (!op.in.segment || !op.out.segment) return false;
   const bool overlaps = op.in.segment == op.out.segment && op.in.offset < op.out.offset + out_bytes &&
                         op.out.offset < op.in.offset + in_bytes;
@@ -157,8 +157,13 @@ bool SharedGroup::find_direct(Operation& op) const {
 }
 
 // Returns a tensor's place in communication memory; without a segment if the tensor is elsewhere.
-Location SharedGroup::find(const Tensor& tensor, std::size_t bytes) const {
-  const std::byte* const data = static_cast<const std::byte*>(tensor.raw_data());
+void* SharedGroup::address_in(int rank, const void* own, std::size_t bytes) const {
+  const Location location = find(own, bytes);
+  return location.segment ? location.segment->block(rank) + location.offset : nullptr;
+}
+
+Location SharedGroup::find(const void* own, std::size_t bytes) const {
+  const auto* const data = static_cast<const std::byte*>(own);
   for (const CommunicationMemory& each : communication_memory_) {
     const std::shared_ptr<Segment> segment = each.segment.lock();
     if (!segment) continue;

@@ -67,6 +67,7 @@ class SharedGroup final : public Backend {
 
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
+  void* address_in(int rank, const void* own, std::size_t bytes) const override;
   void release_staging() override;
 
   // --- called by the operations ---
@@ -86,7 +87,7 @@ class SharedGroup final : public Backend {
   std::shared_ptr<Operation> launch(const std::shared_ptr<const Call>& call, std::int64_t first, std::int64_t count);
   void choose_path(Operation& op);
   bool find_direct(Operation& op) const;
-  Location find(const Tensor& tensor, std::size_t bytes) const;
+  Location find(const void* own, std::size_t bytes) const;
   void stage(Operation& op);
   void reserve(Operation& op, std::size_t bytes);
   void put_inline(Operation& op);

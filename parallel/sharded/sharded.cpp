@@ -1,0 +1,127 @@
+#include "lockstep/parallel/sharded/sharded.h"
+
+#include "lockstep/parallel/sharded/sharded_state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::parallel {
+namespace {
+
+void check_options(const ShardedDataParallelOptions& options, int ranks) {
+  LOCKSTEP_CHECK(options.stage >= 1 && options.stage <= 3,
+                 "ShardedDataParallel: stage is {}, expected 1 (optimizer state), 2 (and gradients) or 3 (and "
+                 "parameters)",
+                 options.stage);
+  LOCKSTEP_CHECK(
+      options.micro_batches_per_rank >= 1 && options.micro_batches_per_rank * ranks <= random::kMaxMicroBatches,
+      "ShardedDataParallel: {} micro-batches per rank on {} ranks, expected 1 to {} in total",
+      options.micro_batches_per_rank, ranks, random::kMaxMicroBatches);
+  LOCKSTEP_CHECK(!options.mixed_precision.parameters && !options.mixed_precision.reduce,
+                 "ShardedDataParallel: .mixed_precision is not supported yet; use AutocastGuard in the loss function");
+}
+
+}  // namespace
+
+ShardedDataParallel::ShardedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                         const ShardedDataParallelOptions& options) {
+  LOCKSTEP_CHECK(group, "ShardedDataParallel: the process group is null; call init_process_group to make one");
+  LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
+                 "ShardedDataParallel: cannot be constructed inside a DataParallel replica");
+  check_options(options, group->size());
+  bool any_trained = false;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
+                   "ShardedDataParallel: parameter {} is sharded already; make a new module, or load a checkpoint", name);
+    any_trained = any_trained || parameter.master().requires_grad();
+  }
+  LOCKSTEP_CHECK(any_trained, "ShardedDataParallel: the module has no parameter that requires grad");
+  state_ = std::make_unique<State>(module, std::move(group), options);
+}
+
+ShardedDataParallel::~ShardedDataParallel() = default;
+
+nn::Module& ShardedDataParallel::module() const { return state_->module; }
+
+std::vector<nn::Parameter> ShardedDataParallel::parameters() const {
+  std::vector<nn::Parameter> parameters;
+  for (const Piece& piece : state_->pieces) parameters.push_back(piece.parameter);
+  return parameters;
+}
+
+std::vector<ShardedParameter> ShardedDataParallel::named_parameters() const {
+  std::vector<ShardedParameter> named;
+  for (std::size_t p = 0; p < state_->pieces.size(); ++p)
+    named.push_back({.name = state_->gradients->name(p),
+                     .parameter = state_->pieces[p].parameter,
+                     .shape = state_->gradients->leaf(p).shape(),
+                     .first = state_->pieces[p].first});
+  return named;
+}
+
+Tensor ShardedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
+  State& state = *state_;
+  state.check_usable();
+  LOCKSTEP_CHECK(!state.micro_batches.update(),
+                 "ShardedDataParallel: parameters were frozen or unfrozen after the construction; freeze before it");
+  const MicroBatchPlan plan{.op = "ShardedDataParallel",
+                            .samples = rows_of("ShardedDataParallel", batch),
+                            .micro_batches = state.options.micro_batches_per_rank,
+                            .weighting = state.options.weighting};
+  return state.local_depth > 0 ? state.run_local(plan, batch, loss_fn) : state.run_step(plan, batch, loss_fn);
+}
+
+double ShardedDataParallel::clip_grad_norm_(double max_norm) {
+  return clip_pieces(*state_->group, state_->pieces, *state_->gradients, max_norm);
+}
+
+void ShardedDataParallel::gathered(FunctionRef<void()> body) {
+  State& state = *state_;
+  struct Depth {
+    State& state;
+    explicit Depth(State& state) : state(state) { ++state.gathered_depth; }
+    ~Depth() {
+      if (--state.gathered_depth > 0) return;
+      for (UnitParameters& unit : state.units) unit.hide();
+    }
+  };
+  const Depth depth(state);
+  if (state.gathered_depth > 1) return body();
+  const std::vector<Tensor> shards = state.gather_all();
+  body();
+  state.check_unchanged(shards);
+}
+
+ShardedDataParallel::NoSync ShardedDataParallel::no_sync() {
+  ++state_->local_depth;
+  return NoSync(this);
+}
+
+ShardedDataParallel::NoSync::~NoSync() {
+  if (owner_) --owner_->state_->local_depth;
+}
+
+void ShardedDataParallel::request_stop() { state_->wants_stop = true; }
+bool ShardedDataParallel::stop_requested() const { return state_->last.stop > 0; }
+
+DistributedDataParallelStats ShardedDataParallel::stats() const {
+  const State& state = *state_;
+  DistributedDataParallelStats stats{.buckets = {}, .steps = state.steps, .copies = state.gradients->copies()};
+  state.gradients->fill(stats.buckets);
+  for (const BucketStats& unit : stats.buckets) stats.reduced_bytes += unit.bytes * state.steps;
+  for (std::size_t p = 0; p < state.gradients->size(); ++p)
+    stats.copies += autograd::gradient_copies(state.gradients->leaf(p));
+  const CommunicationOverlap overlap = communication_overlap(stats.buckets);
+  stats.overlap = overlap.share();
+  stats.overlap_bytes = overlap.byte_share();
+  return stats;
+}
+
+std::vector<std::string> ShardedDataParallel::unused_parameters() const {
+  std::vector<std::string> names;
+  for (std::size_t p = 0; p < state_->gradients->size(); ++p) {
+    if (!state_->gradients->is_used(p)) names.push_back(state_->gradients->name(p));
+  }
+  return names;
+}
+
+}  // namespace lockstep::parallel

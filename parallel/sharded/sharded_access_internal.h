@@ -1,0 +1,16 @@
+// The link from a module's parameters to the ShardedDataParallel that holds them, which may be destroyed first.
+#pragma once
+
+#include "lockstep/parallel/sharded/sharded.h"
+#include "lockstep/tensor/storage_supplier_internal.h"
+
+namespace lockstep::parallel {
+
+class ShardedAccessSupplier final : public StorageSupplier {
+ public:
+  explicit ShardedAccessSupplier(ShardedDataParallel::State* state) : state(state) {}
+  void need(Storage& storage) override;
+  ShardedDataParallel::State* state;  // null once it is destroyed
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,127 @@
+// Each rank computes the nodes of the gradient norm's tree (nn/gradient_norm_internal.h) within its pieces. All ranks
+// gather these nodes and finish the tree. Where the nodes are follows from the pieces alone, so only their sums are
+// exchanged.
+#include "lockstep/parallel/sharded/sharded_norm_internal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "lockstep/nn/gradient_norm_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/line_squares_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Lines [begin, end) of a parameter's gradient.
+struct Lines {
+  std::int64_t begin, end;
+};
+
+// The places of the nodes that TreeSum has for these lines: the largest that start at each line in turn.
+std::vector<nn::TreeNode> nodes_of(const Lines& lines) {
+  std::vector<nn::TreeNode> nodes;
+  for (std::int64_t at = lines.begin; at < lines.end; at += std::int64_t{1} << nodes.back().level) {
+    int level = 0;
+    while (at % (std::int64_t{2} << level) == 0 && at + (std::int64_t{2} << level) <= lines.end) ++level;
+    nodes.push_back({.first = at, .level = level, .sum = 0});
+  }
+  return nodes;
+}
+
+class ShardedNorm {
+ public:
+  ShardedNorm(ProcessGroup& group, const std::vector<Piece>& pieces, const UnitGradients& gradients)
+      : group_(group), pieces_(pieces), gradients_(gradients) {}
+
+  double compute() {
+    std::vector<double> own;
+    for (std::size_t p = 0; p < pieces_.size(); ++p) append_own(p, own);
+    const std::vector<double> all = gather(own);
+    const std::size_t each = all.size() / static_cast<std::size_t>(ranks());
+    std::vector<std::size_t> at(static_cast<std::size_t>(ranks()));
+    nn::TreeSum total;
+    std::size_t position = 0;
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      nn::TreeSum parameter;
+      for (int r = 0; r < ranks() && has_gradient(p); ++r) {
+        for (nn::TreeNode node : nodes_of(lines(p, r))) {
+          auto& next = at[static_cast<std::size_t>(r)];
+          node.sum = all[static_cast<std::size_t>(r) * each + next++];
+          parameter.add(node);
+        }
+      }
+      for (; position < gradients_.position(p); ++position) add_to(total, position, 0);  // frozen parameters
+      add_to(total, position++, parameter.total());
+    }
+    return std::sqrt(total.total());
+  }
+
+ private:
+  static void add_to(nn::TreeSum& total, std::size_t position, double sum) {
+    total.add({.first = static_cast<std::int64_t>(position), .level = 0, .sum = sum});
+  }
+  int ranks() const { return group_.size(); }
+  // All ranks agree on it.
+  bool has_gradient(std::size_t p) const { return pieces_[p].parameter.master().grad().defined(); }
+
+  // The lines of parameter p in rank r's piece.
+  Lines lines(std::size_t p, int r) const {
+    const auto [f, offset] = gradients_.place_of(p);
+    const Tensor& leaf = gradients_.leaf(p);
+    const std::int64_t each = gradients_.flats()[f].shard.numel();
+    const std::int64_t from = std::clamp(each * r, offset, offset + leaf.numel()) - offset;
+    const std::int64_t to = std::clamp(each * (r + 1), offset, offset + leaf.numel()) - offset;
+    const auto line = kLineBytes / static_cast<std::int64_t>(item_size(sum_dtype(leaf.dtype())));
+    return from < to ? Lines{from / line, (to + line - 1) / line} : Lines{0, 0};
+  }
+
+  void append_own(std::size_t p, std::vector<double>& own) const {
+    const Lines at = lines(p, group_.rank());
+    if (!has_gradient(p) || at.begin >= at.end) return;
+    const nn::TreeSum sum = nn::sum_of_squares(pieces_[p].parameter.master().grad(), at.begin);
+    for (const nn::TreeNode& node : sum.nodes()) own.push_back(node.sum);
+  }
+
+  // The nodes of all ranks, as many for each as the rank with most has.
+  std::vector<double> gather(std::vector<double> own) const {
+    std::size_t most = 0;
+    for (int r = 0; r < ranks(); ++r) {
+      std::size_t count = 0;
+      for (std::size_t p = 0; p < pieces_.size(); ++p) count += has_gradient(p) ? nodes_of(lines(p, r)).size() : 0;
+      most = std::max(most, count);
+    }
+    own.resize(most);
+    const auto count = static_cast<std::int64_t>(most);
+    const Tensor all = raw::empty({ranks(), count}, {.dtype = kFloat64});
+    const PhaseGuard phase(group_, Phase::kGradients);
+    group_.all_gather(all, raw::from_bytes(own.data(), {count}, kFloat64))->wait();
+    const std::span<const double> sums = all.span<double>();
+    return {sums.begin(), sums.end()};
+  }
+
+  ProcessGroup& group_;
+  const std::vector<Piece>& pieces_;
+  const UnitGradients& gradients_;
+};
+
+}  // namespace
+
+double clip_pieces(ProcessGroup& group, const std::vector<Piece>& pieces, const UnitGradients& gradients,
+                   double max_norm) {
+  LOCKSTEP_CHECK(max_norm >= 0, "clip_grad_norm_: max_norm is {}, expected 0 or more", max_norm);
+  const NoGradGuard no_grad;
+  const double norm = ShardedNorm(group, pieces, gradients).compute();
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return norm;  // a NaN factor is applied, and makes every gradient NaN
+  for (const Piece& piece : pieces) {
+    const Tensor grad = piece.parameter.master().grad();
+    if (grad.defined()) grad.mul_(factor);
+  }
+  return norm;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,138 @@
+// Construction of a ShardedDataParallel: units, pieces of parameters, hooks.
+#include <algorithm>
+
+#include "lockstep/nn/deferred.h"
+#include "lockstep/parallel/replicated/model_check_internal.h"
+#include "lockstep/parallel/sharded/sharded_access_internal.h"
+#include "lockstep/parallel/sharded/sharded_state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::parallel {
+namespace {
+
+std::vector<std::string> option_texts(const ShardedDataParallelOptions& options) {
+  return {fmt::format("stage {}", options.stage),
+          fmt::format("units \"{}\"", fmt::join(options.units, "\", \"")),
+          fmt::format("micro_batches_per_rank {}", options.micro_batches_per_rank),
+          fmt::format("reshard_after_forward {}", options.reshard_after_forward),
+          fmt::format("offload_optimizer {}", options.offload_optimizer),
+          fmt::format("weighting {}", static_cast<int>(options.weighting)),
+          fmt::format("{} {}", version(), cpu_description())};
+}
+
+}  // namespace
+
+void ShardedAccessSupplier::need(Storage& storage) {
+  LOCKSTEP_CHECK(state, "the parameter is sharded over the ranks, and its ShardedDataParallel was destroyed\n"
+                        "Save a checkpoint before: parallel::save_checkpoint(path, {{.model = &run}})");
+  state->need(storage);
+}
+
+ShardedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                  const ShardedDataParallelOptions& options)
+    : module(module), group(std::move(group)), options(options), named(module.named_parameters()),
+      access(std::make_shared<ShardedAccessSupplier>(this)), micro_batches(module) {
+  check_ranks();
+  reductions = this->group->duplicate();
+  make_units();
+  make_pieces();
+  install_hooks();
+}
+
+ShardedDataParallel::State::~State() {
+  access->state = nullptr;
+  for (HookHandle& hook : hooks) hook.remove();
+}
+
+// Takes rank 0's values; deferred parameters have the same initial values on all ranks that have the same seed.
+void ShardedDataParallel::State::check_ranks() {
+  check_same_model("ShardedDataParallel", module, *group, option_texts(options));
+  const bool any_deferred =
+      std::ranges::any_of(named, [](const auto& entry) { return nn::is_deferred(entry.second.master()); });
+  if (any_deferred)
+    check_same_text("ShardedDataParallel: ranks have deferred parameters and different seeds",
+                    fmt::format("seed {}", random::state().front()), *group);
+  {
+    const PhaseGuard phase(*group, Phase::kParameters);
+    for (const auto& [name, parameter] : named) {
+      if (!nn::is_deferred(parameter.master())) group->broadcast(parameter.master(), 0)->wait();
+    }
+  }
+  const PhaseGuard phase(*group, Phase::kBuffers);
+  for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), 0)->wait();
+  group->release_staging();
+}
+
+void ShardedDataParallel::State::make_units() {
+  layouts = plan_units(module, named, options.units, group->size());
+  for (const UnitLayout& layout : layouts)
+    units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
+  for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
+  gathers = std::make_unique<UnitGathers>(units, group);
+  gradients = std::make_unique<UnitGradients>(layouts, named, reductions, is_rotating());
+  gradients->attach([this](std::size_t p, autograd::Run&) { complete(p); });
+  micro_batches.sets().set_views(gradients->views());
+  const DType dtype = sum_dtype(gradients->leaf(0).dtype());
+  summary = reductions->empty({StepSummary::kElements + static_cast<std::int64_t>(gradients->size())}, dtype);
+}
+
+bool ShardedDataParallel::State::is_offloaded() const {
+  return options.offload_optimizer && named.front().second.master().device() != Device();
+}
+
+void ShardedDataParallel::State::make_pieces() {
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (std::size_t f = 0; f < units[u].flats().size(); ++f) {
+      const FlatParameters& flat = units[u].flats()[f];
+      if (!flat.layout.trained) continue;
+      trained.push_back({.unit = u, .flat = f, .shard = flat.shard, .host = {}});
+      if (is_offloaded()) trained.back().host = raw::to(flat.shard, Device());
+    }
+  }
+  for (std::size_t p = 0; p < gradients->size(); ++p) {
+    const auto [f, offset] = gradients->place_of(p);
+    const std::int64_t each = trained[f].shard.numel(), begin = each * group->rank();
+    const std::int64_t from = std::clamp(offset, begin, begin + each);
+    const std::int64_t to = std::clamp(offset + gradients->leaf(p).numel(), from, begin + each);
+    const nn::Parameter piece(elements_of(trained[f].stepped(), from - begin, to - from));
+    piece.set_sharding(nn::Sharding::kPiece);
+    pieces.push_back({.parameter = piece, .flat = f, .first = from - offset, .at = from - begin});
+  }
+}
+
+// Tells the gathers and gradients where forward and backward are. A hook may outlive the run in a graph.
+void ShardedDataParallel::State::install_hooks() {
+  for (std::size_t u = 1; u < units.size(); ++u) {
+    nn::Module& unit = *layouts[u].module;
+    hooks.push_back(unit.register_forward_pre_hook([this, u](const nn::Module&, const std::vector<Tensor>&) {
+      gathers->enter_forward(u);
+      return std::vector<Tensor>();
+    }));
+    hooks.push_back(unit.register_forward_hook([this, u](const nn::Module&, const std::vector<Tensor>&, const Tensor& y) {
+      gathers->leave_forward(u);
+      if (!gathers->is_running() || !y.requires_grad() || y.is_leaf()) return Tensor();
+      gathers->expect_backward(u);
+      y.register_hook([access = access, u](const Tensor&) {
+        if (access->state) access->state->enter_backward(u);
+        return Tensor();
+      });
+      return Tensor();
+    }));
+  }
+}
+
+void ShardedDataParallel::State::need(const Storage& storage) {
+  const auto unit = std::ranges::find_if(units, [&](const UnitParameters& each) { return each.owns(storage); });
+  const auto u = static_cast<std::size_t>(unit - units.begin());
+  if (gathers->is_running()) return gathers->need(u);
+  throw InvalidArgument(fmt::format(
+      "ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
+      "Read or evaluate the model inside run.gathered([&] {{ ... }}), and save it with "
+      "parallel::save_checkpoint(path, {{.model = &run}})",
+      units[u].name()));
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,90 @@
+// The state of a ShardedDataParallel.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
+#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
+#include "lockstep/parallel/sharded/sharded.h"
+#include "lockstep/parallel/sharded/sharded_norm_internal.h"
+#include "lockstep/parallel/sharded/unit_gathers_internal.h"
+#include "lockstep/parallel/sharded/unit_gradients_internal.h"
+
+namespace lockstep::parallel {
+
+// A flat buffer of trained parameters: the shard that the optimizer steps, and its gradient.
+struct TrainedFlat {
+  std::size_t unit, flat;  // positions of the unit, and among its flats
+  Tensor shard;            // of UnitParameters
+  Tensor host;             // with offload: a copy of `shard` on the host, which the optimizer steps
+  const Tensor& stepped() const { return host.defined() ? host : shard; }
+};
+
+class ShardedAccessSupplier;
+
+struct ShardedDataParallel::State {
+  State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const ShardedDataParallelOptions& options);
+  ~State();
+
+  // --- construction (sharded_state.cpp) ---
+  void check_ranks();
+  void make_units();
+  void make_pieces();
+  void install_hooks();
+  bool is_resident() const { return options.stage < 3 || !options.reshard_after_forward; }
+  bool is_rotating() const { return options.stage > 1 && options.micro_batches_per_rank == 1; }
+  bool is_offloaded() const;
+
+  // --- a step (sharded_step.cpp) ---
+  void check_usable() const;
+  std::vector<Tensor> gather_all();
+  void check_unchanged(const std::vector<Tensor>& shards);
+  Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
+  void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
+                         std::vector<Tensor>& losses, FunctionRef<void()> before_last);
+  void upload();
+  void complete(std::size_t parameter);
+  void enter_backward(std::size_t unit);
+  Tensor finish_step(const MicroBatchPlan& plan, const StepSummary& own, double scale);
+  void take_gradients(const StepScale& scale, double launched);
+  bool is_used(std::size_t parameter) const;
+  int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
+  // --- plan.cpp ---
+  ShardedPlan plan() const;
+  std::int64_t set_bytes() const;
+  std::int64_t summary_bytes() const;
+
+  // Called when something reads parameters that are not there.
+  void need(const Storage& storage);
+
+  nn::Module& module;
+  std::shared_ptr<ProcessGroup> group;             // of the gathers
+  std::shared_ptr<ProcessGroup> reductions;        // a duplicate, because their order relative to gathers may vary
+  ShardedDataParallelOptions options;
+  NamedParameters named;  // all parameters
+  std::shared_ptr<ShardedAccessSupplier> access;
+  std::vector<UnitLayout> layouts;
+  std::vector<UnitParameters> units;
+  std::unique_ptr<UnitGathers> gathers;
+  std::unique_ptr<UnitGradients> gradients;
+  std::vector<TrainedFlat> trained;  // in the order of UnitGradients::flats()
+  std::vector<Piece> pieces;         // of the trained parameters, in the order of the model
+  MicroBatchesInTurn micro_batches;
+  Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it
+  std::vector<HookHandle> hooks;
+  AccumulatedGradients* accumulated = nullptr;  // of the step in progress
+  double accumulated_factor = 1;
+  bool reducing = false;                        // the last micro-batch's backward runs
+  int local_depth = 0;                          // > 0: inside no_sync
+  int gathered_depth = 0;
+  bool wants_stop = false;
+  StepSummary last = {};  // sum over all ranks, in the last step
+  std::int64_t steps = 0;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,87 @@
+// When the units of a model are gathered and released.
+//
+// In forward a unit is gathered when its module begins and may be released when it has ended; in backward it is gathered
+// when the gradient of its output arrives, and may be released when that of another unit does. The root unit stays from
+// the start of a micro-batch to its end, the last unit from forward to backward.
+//
+// Where ranks can read each other's memory, a gather is a copy, and each rank makes those that it needs. All ranks'
+// shards are up to date after a barrier at the start of the step, and nobody changes them before all ranks have reduced
+// their gradients. Elsewhere a gather is a collective, so in each micro-batch all ranks start the same ones in the same
+// order, whatever parts of the model they reach: in forward the units in model order, in backward from the last to the
+// first, without those that are still there. Asking for a unit starts all earlier ones of that order, and the end of
+// forward and backward starts the rest.
+//
+// Units that are not resident share two buffers, of which a gather takes the one that was used first. Only if both are
+// in use, for example by an operation on parameters of three units, it takes more memory until the end of the step.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/sharded/unit_parameters_internal.h"
+
+namespace lockstep::parallel {
+
+class UnitGathers {
+ public:
+  // Allocates the buffers. `units` must outlive this object. The first one is the root.
+  UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group);
+
+  // --- a step, in this order; resident parameters are gathered in its first micro-batch alone -----------------------
+  void begin_step();
+  void begin_forward();  // of a micro-batch
+  void end_forward();
+  void begin_backward();
+  void end_backward();
+  void end_step();  // makes the parameters unreadable; also called after an exception, without waiting for other ranks
+  // -----------------------------------------------------------------------------------------------------------------
+
+  bool are_direct() const { return direct_; }  // whether gathers are copies, and barriers have to separate them from steps
+  bool is_running() const { return phase_ != Phase::kNone; }
+  void enter_forward(std::size_t unit);    // the unit's forward begins; also when backward repeats it
+  void leave_forward(std::size_t unit);    // the unit's forward has ended
+  void expect_backward(std::size_t unit);  // the unit's output has a gradient to come
+  void enter_backward(std::size_t unit);   // the gradient of the unit's output has arrived
+  // An operation reads parameters of a unit that is not there. The unit stays until the end of forward, or of backward.
+  void need(std::size_t unit);
+
+ private:
+  enum class Phase : std::uint8_t { kNone, kForward, kBackward };
+  struct State {
+    bool active = false;    // must not be released
+    bool launched = false;  // its gather has been launched, and it has not been released since
+    int expected = 0;       // outputs whose gradient has not arrived
+  };
+  // Memory of the units in turn.
+  struct Buffer {
+    Tensor memory;           // u8
+    int holder = -1;         // the unit in it; -1: none
+    std::uint64_t used = 0;  // number of the gather that took it
+  };
+
+  std::size_t count() const { return units_.size(); }
+  bool is_kept(std::size_t unit) const { return unit == 0 || unit + 1 == units_.size(); }
+  bool in_order() const { return !direct_; }  // whether ranks gather in the same order
+  Tensor allocate(std::int64_t bytes) const;
+  void request(std::size_t unit, bool may_evict = true);
+  void launch(std::size_t unit, bool may_evict);
+  void launch_next(bool may_evict = true);
+  void launch_rest();
+  bool is_free(const Buffer& buffer, bool may_evict) const;
+  Buffer& take_buffer(bool may_evict);
+  void release(std::size_t unit);
+
+  std::vector<UnitParameters>& units_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<State> states_;
+  bool direct_;                  // gathers are copies
+  std::int64_t largest_ = 0;     // bytes of the largest unit but the root
+  Tensor root_memory_;
+  std::vector<Buffer> buffers_;  // at least kBuffers
+  std::uint64_t gathers_ = 0;
+  Phase phase_ = Phase::kNone;
+  std::vector<std::size_t> order_;  // in which all ranks gather in this phase
+  std::size_t next_ = 0;            // position in it
+};
+
+}  // namespace lockstep::parallel

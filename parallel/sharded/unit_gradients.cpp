@@ -1,0 +1,211 @@
+#include "lockstep/parallel/sharded/unit_gradients_internal.h"
+
+#include <algorithm>
+
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/parallel/sharded/unit_parameters_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+
+UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const NamedParameters& parameters,
+                             std::shared_ptr<ProcessGroup> group, bool rotating)
+    : group_(std::move(group)), rotating_(rotating), units_(units.size()) {
+  std::vector<std::size_t> slot_of(parameters.size());
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    const auto& [name, parameter] = parameters[k];
+    slot_of[k] = slots_.size();
+    if (parameter.master().requires_grad())
+      slots_.push_back({.name = name, .leaf = parameter.master(), .position = k});
+  }
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const FlatLayout& layout : units[u].flats) {
+      if (!layout.trained) continue;
+      for (std::size_t k = 0; k < layout.parameters.size(); ++k) {
+        const std::size_t p = slot_of[layout.parameters[k]];
+        Slot& slot = slots_[p];
+        slot.unit = u;
+        slot.flat = flats_.size();
+        slot.offset = layout.offsets[k];
+        units_[u].slots.push_back(p);
+        units_[u].stats.parameters.push_back(slot.name);
+      }
+      units_[u].flats.push_back(flats_.size());
+      flats_.push_back({.unit = u, .layout = layout});
+      units_[u].stats.bytes += layout.elements * static_cast<std::int64_t>(item_size(sum_dtype(layout.dtype)));
+    }
+  }
+  allocate();
+}
+
+UnitGradients::~UnitGradients() {
+  for (Slot& slot : slots_) {
+    slot.hook.remove();
+    autograd::set_gradient_view(slot.leaf, Tensor());
+  }
+}
+
+void UnitGradients::allocate() {
+  const auto empty = [&](std::int64_t elements, DType dtype, Device device) {
+    const Tensor memory = group_->empty({elements}, dtype, device);
+    raw::fill(memory, 0);  // the gaps are reduced as well
+    buffer_bytes_ += bytes_of(memory);
+    return memory;
+  };
+  std::int64_t largest = 0;
+  for (FlatGradients& flat : flats_) {
+    const FlatLayout& layout = flat.layout;
+    const DType dtype = sum_dtype(layout.dtype);
+    const std::int64_t each = layout.elements / group_->size();
+    if (rotating_) flat.shard = empty(each, dtype, layout.device);
+    if (rotating_ && flat.unit != 0) {
+      largest = std::max(largest, units_[flat.unit].stats.bytes);
+      continue;
+    }
+    flat.whole = empty(layout.elements, dtype, layout.device);
+    if (!rotating_) flat.shard = elements_of(flat.whole, each * group_->rank(), each);
+  }
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u].has_buffer = !rotating_ || u == 0;
+    if (units_[u].has_buffer) set_views(u);
+  }
+  if (largest > 0) shared_ = empty(largest, kUInt8, flats_.back().layout.device);
+}
+
+void UnitGradients::attach(Callback<void(std::size_t parameter, autograd::Run& run)> on_complete) {
+  on_complete_ = std::move(on_complete);
+  for (std::size_t p = 0; p < slots_.size(); ++p)
+    slots_[p].hook =
+        autograd::register_leaf_hook(slots_[p].leaf, [this, p](autograd::Run& run) { on_complete_(p, run); });
+}
+
+std::vector<Tensor> UnitGradients::views() const {
+  std::vector<Tensor> views;
+  for (const Slot& slot : slots_)
+    views.push_back(slot.view.defined() && slot.view.dtype() == slot.leaf.dtype() ? slot.view : Tensor());
+  return views;
+}
+
+void UnitGradients::set_views(std::size_t unit) {
+  for (const std::size_t p : units_[unit].slots) {
+    Slot& slot = slots_[p];
+    slot.view = raw::view(elements_of(flats_[slot.flat].whole, slot.offset, slot.leaf.numel()), slot.leaf.shape());
+    if (slot.view.dtype() == slot.leaf.dtype()) autograd::set_gradient_view(slot.leaf, slot.view);
+  }
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------
+
+void UnitGradients::begin_step(double scale) {
+  wait();  // a failed step may have left reductions
+  scale_ = scale;
+  next_ = 0;
+  start_ = Clock::now();
+  for (Slot& slot : slots_) {
+    slot.ready = slot.used = false;
+    slot.pending = Tensor();
+  }
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u].missing = units_[u].slots.size();
+    units_[u].launched = false;
+    if (rotating_ && u != 0) drop_buffer(u);
+  }
+  holder_ = 0;
+}
+
+void UnitGradients::enter(std::size_t unit) {
+  UnitState& state = units_[unit];
+  if (state.has_buffer || state.launched || state.slots.empty()) return;
+  if (holder_ == 0 || units_[holder_].launched) take_buffer(unit);
+}
+
+// Waits for the reduction of the unit that has the buffer; its sum is in a shard, so the buffer is free then. Gradients
+// of a unit that is not complete leave the buffer.
+void UnitGradients::take_buffer(std::size_t unit) {
+  if (holder_ != 0 && units_[holder_].launched) wait_for(holder_);
+  if (holder_ != 0 && !units_[holder_].launched) move_out(holder_);
+  if (holder_ != 0) drop_buffer(holder_);
+  holder_ = unit;
+  std::int64_t at = 0;
+  for (const std::size_t f : units_[unit].flats) {
+    FlatGradients& flat = flats_[f];
+    flat.whole = typed_view(shared_, at, flat.layout.elements, sum_dtype(flat.layout.dtype));
+    at += bytes_of(flat.whole);
+  }
+  units_[unit].has_buffer = true;
+  set_views(unit);
+}
+
+void UnitGradients::move_out(std::size_t unit) {
+  for (const std::size_t p : units_[unit].slots) {
+    Slot& slot = slots_[p];
+    if (slot.ready && slot.used) slot.pending = raw::clone(slot.view);
+    const Tensor grad = slot.leaf.grad();
+    if (grad.defined() && grad.raw_data() == slot.view.raw_data()) slot.leaf.set_grad(raw::clone(grad));
+  }
+}
+
+void UnitGradients::drop_buffer(std::size_t unit) {
+  for (const std::size_t p : units_[unit].slots) {
+    slots_[p].view = Tensor();
+    autograd::set_gradient_view(slots_[p].leaf, Tensor());
+  }
+  for (const std::size_t f : units_[unit].flats) flats_[f].whole = Tensor();
+  units_[unit].has_buffer = false;
+}
+
+void UnitGradients::mark_ready(std::size_t p, const Tensor& gradient) {
+  Slot& slot = slots_[p];
+  slot.ready = true;
+  slot.used = gradient.defined();
+  slot.pending = gradient;
+  UnitState& unit = units_[slot.unit];
+  if (unit.has_buffer) place(slot);
+  if (--unit.missing == 0) unit.stats.ready = seconds();
+  while (next_ < units_.size() && units_[units_.size() - 1 - next_].missing == 0) launch(units_.size() - 1 - next_++);
+}
+
+// Moves the gradient to the unit's buffer, unless backward has written it there.
+void UnitGradients::place(Slot& slot) {
+  const Tensor gradient = std::exchange(slot.pending, Tensor());
+  if (!gradient.defined()) {
+    raw::fill(slot.view, -0.0);  // adding -0.0 changes no value, not even the sign of a zero
+  } else if (gradient.raw_data() != slot.view.raw_data()) {
+    raw::copy(gradient, slot.view);
+    ++copies_;
+  }
+  slot.leaf.set_grad(Tensor());
+}
+
+void UnitGradients::launch(std::size_t unit) {
+  UnitState& state = units_[unit];
+  if (!state.has_buffer && !state.slots.empty()) {
+    take_buffer(unit);
+    for (const std::size_t p : state.slots) place(slots_[p]);
+  }
+  state.launched = true;
+  state.stats.launched = seconds();
+  const PhaseGuard phase(*group_, Phase::kGradients);
+  for (const std::size_t f : state.flats)
+    flats_[f].work = group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_);
+}
+
+void UnitGradients::wait_for(std::size_t unit) {
+  for (const std::size_t f : units_[unit].flats) {
+    if (const auto work = std::exchange(flats_[f].work, nullptr)) work->wait();
+  }
+  if (units_[unit].launched) units_[unit].stats.done = seconds();
+}
+
+void UnitGradients::wait() {
+  for (std::size_t u = units_.size(); u-- > 0;) wait_for(u);
+}
+
+void UnitGradients::fill(std::vector<BucketStats>& stats) const {
+  for (std::size_t u = units_.size(); u-- > 0;) {
+    if (!units_[u].slots.empty()) stats.push_back(units_[u].stats);
+  }
+}
+
+}  // namespace lockstep::parallel

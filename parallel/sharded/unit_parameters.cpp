@@ -1,0 +1,149 @@
+#include "lockstep/parallel/sharded/unit_parameters_internal.h"
+
+#include <algorithm>
+
+#include "lockstep/nn/deferred.h"
+#include "lockstep/nn/replace_elements_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// Copies this rank's elements of a parameter, the master of which still has its own values, to the shard.
+void take_values(const FlatParameters& flat, std::size_t k, const Tensor& master, int rank, int ranks) {
+  const std::int64_t each = flat.layout.elements / ranks, offset = flat.layout.offsets[k];
+  const std::int64_t begin = std::max(offset, each * rank), end = std::min(offset + master.numel(), each * (rank + 1));
+  if (begin >= end) return;
+  const Tensor to = elements_of(flat.shard, begin - each * rank, end - begin);
+  raw::copy(nn::is_deferred(master)
+                ? nn::initial_values(master, begin - offset, end - begin, to.device())
+                : elements_of(raw::reshape(master.detach(), {master.numel()}), begin - offset, end - begin),
+            to);
+}
+
+}  // namespace
+
+Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count) {
+  return raw::slice(flat, 0, first, first + count, 1);
+}
+
+Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, DType dtype) {
+  const TensorImpl& impl = memory.impl();
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, impl.offset + first, {count}, {1}, dtype)));
+}
+
+UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters,
+                               ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier)
+    : number_(number), name_(layout.name.empty() ? "the root unit" : "unit " + layout.name), resident_(resident) {
+  for (const FlatLayout& plan : layout.flats) make_flat(plan, parameters, group, supplier);
+}
+
+void UnitParameters::make_flat(const FlatLayout& plan, const NamedParameters& parameters, ProcessGroup& group,
+                               const std::shared_ptr<StorageSupplier>& supplier) {
+  FlatParameters& flat = flats_.emplace_back(FlatParameters{.layout = plan});
+  const std::int64_t each = plan.elements / group.size();
+  if (resident_) {
+    flat.whole = group.empty({plan.elements}, plan.dtype, plan.device);
+    flat.shard = elements_of(flat.whole, each * group.rank(), each);
+  } else {
+    flat.shard = group.empty({each}, plan.dtype, plan.device);
+  }
+  // All blocks of communication memory have the same layout, but a rank's shard is at another place in a resident one.
+  const Tensor shared = resident_ ? flat.whole : flat.shard;
+  for (const Tensor& view : group.views_of_all(shared)) {
+    const auto r = static_cast<std::int64_t>(flat.shards.size());
+    flat.shards.push_back(resident_ ? elements_of(view, each * r, each) : view);
+  }
+  raw::fill(flat.shard, 0);  // the gaps are gathered as well
+  flat.storage = Storage::releasable(static_cast<std::size_t>(plan.bytes()), plan.device, supplier);
+  for (std::size_t k = 0; k < plan.parameters.size(); ++k) {
+    const Tensor& master = parameters[plan.parameters[k]].second.master();
+    take_values(flat, k, master, group.rank(), group.size());
+    const auto offset = plan.offsets[k] * static_cast<std::int64_t>(item_size(plan.dtype));
+    nn::replace_elements(
+        master, Tensor(Ref<TensorImpl>::adopt(new TensorImpl(flat.storage, offset, master.shape(),
+                                                             contiguous_strides(master.shape()), plan.dtype))));
+  }
+}
+
+bool UnitParameters::owns(const Storage& storage) const {
+  return std::ranges::any_of(flats_, [&](const FlatParameters& flat) { return flat.storage.get() == &storage; });
+}
+
+bool UnitParameters::reads_directly() const {
+  return std::ranges::none_of(flats_, [](const FlatParameters& flat) { return flat.shards.empty(); });
+}
+
+std::int64_t UnitParameters::whole_bytes() const {
+  std::int64_t bytes = 0;
+  for (const FlatParameters& flat : flats_) bytes += flat.layout.bytes();
+  return bytes;
+}
+
+void UnitParameters::launch(ProcessGroup& group, const Tensor& memory) {
+  const PhaseGuard phase(group, Phase::kParameters);
+  std::int64_t at = 0;
+  for (FlatParameters& flat : flats_) {
+    if (!resident_) flat.whole = typed_view(memory, at, flat.layout.elements, flat.layout.dtype);
+    at += flat.layout.bytes();
+    if (!resident_ || flat.layout.trained || !has_frozen_) gather(flat, group);
+  }
+  has_frozen_ = true;
+}
+
+void UnitParameters::gather(const FlatParameters& flat, ProcessGroup& group) {
+  if (flat.shards.empty()) {
+    works_.push_back(group.all_gather(flat.whole, flat.shard, {.id = number_, .name = name_, .same_values = true}));
+    return;
+  }
+  const std::int64_t each = flat.shard.numel();
+  for (int r = 0; r < group.size(); ++r) {
+    const Tensor& from = flat.shards[static_cast<std::size_t>(r)];
+    const Tensor to = elements_of(flat.whole, each * r, each);
+    if (to.raw_data() != from.raw_data()) raw::copy(from, to);
+    if (r != group.rank()) group.traffic().add(group.rank(), r, Phase::kParameters, bytes_of(from));
+  }
+}
+
+void UnitParameters::present() {
+  if (present_) return;
+  for (const auto& work : works_) work->wait();
+  works_.clear();
+  for (const FlatParameters& flat : flats_) flat.storage->supply(flat.whole.raw_data());
+  present_ = true;
+}
+
+void UnitParameters::hide() {
+  for (FlatParameters& flat : flats_) {
+    flat.storage->release();
+    if (!resident_) flat.whole = Tensor();
+  }
+  present_ = false;
+}
+
+void UnitParameters::release() {
+  hide();
+  for (const auto& work : works_) work->wait();
+  works_.clear();
+}
+
+void UnitParameters::gather_apart(ProcessGroup& group) {
+  if (flats_.empty()) return;
+  const Device device = flats_.front().layout.device;
+  launch(group, resident_ ? Tensor() : raw::empty({whole_bytes()}, {.dtype = kUInt8, .device = device}));
+  present();
+}
+
+void UnitParameters::mark_changed() {
+  for (const FlatParameters& flat : flats_) flat.storage->bump_version();
+}
+
+std::uint64_t UnitParameters::version() const {
+  std::uint64_t sum = 0;
+  for (const FlatParameters& flat : flats_) sum += flat.storage->version();
+  return sum;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,141 @@
+#include "lockstep/parallel/sharded/unit_plan_internal.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr std::int64_t kLineBytes = 64;
+
+// Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
+bool matches(std::string_view pattern, std::string_view path) {
+  if (pattern.empty()) return path.empty();
+  if (pattern[0] != '*')
+    return !path.empty() && path[0] == pattern[0] && matches(pattern.substr(1), path.substr(1));
+  for (std::size_t taken = 0;; ++taken) {
+    if (matches(pattern.substr(1), path.substr(taken))) return true;
+    if (taken == path.size() || path[taken] == '.') return false;
+  }
+}
+
+std::int64_t elements_of(const nn::Module& module) {
+  std::int64_t elements = 0;
+  for (const nn::Parameter& parameter : module.parameters()) elements += parameter.master().numel();
+  return elements;
+}
+
+// The pattern of the children of the largest ModuleList; empty if there is none.
+void find_largest_list(const nn::Module& module, const std::string& path, std::int64_t& most, std::string& pattern) {
+  const auto* const list = dynamic_cast<const nn::ModuleList*>(&module);
+  const std::int64_t elements = list ? elements_of(module) : 0;
+  if (elements > most) {
+    most = elements;
+    pattern = nn::join(path, "*");
+  }
+  for (const nn::Module* child : module.children())
+    find_largest_list(*child, nn::join(path, child->name()), most, pattern);
+}
+
+class Planner {
+ public:
+  Planner(nn::Module& module, const std::vector<std::string>& patterns) : patterns_(patterns) {
+    units_.push_back({.name = {}, .module = &module});
+    assign(module, {}, 0);
+  }
+
+  void check_patterns() const {
+    for (std::size_t k = 0; k < patterns_.size(); ++k)
+      LOCKSTEP_CHECK(used_.size() > k && used_[k],
+                     "ShardedDataParallel: .units: no module matches \"{}\"; \"blocks.*\" matches the children of "
+                     "the module \"blocks\"",
+                     patterns_[k]);
+  }
+
+  std::vector<UnitLayout> finish(const NamedParameters& parameters, int ranks) {
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      add(units_[unit_of_.at(parameters[p].second.id())], p, parameters[p].second.master());
+    for (UnitLayout& unit : units_) {
+      for (FlatLayout& flat : unit.flats) pad(flat, ranks);
+    }
+    std::vector<UnitLayout> units;
+    std::ranges::copy_if(units_, std::back_inserter(units),
+                         [&](const UnitLayout& unit) { return unit.name.empty() || !unit.flats.empty(); });
+    return units;
+  }
+
+ private:
+  static std::int64_t line(DType dtype) { return kLineBytes / static_cast<std::int64_t>(item_size(dtype)); }
+  static std::int64_t round_up(std::int64_t elements, std::int64_t unit) {
+    return (elements + unit - 1) / unit * unit;
+  }
+
+  bool is_unit(const std::string& path) {
+    used_.resize(patterns_.size());
+    bool found = false;
+    for (std::size_t k = 0; k < patterns_.size(); ++k) {
+      if (path.empty() || !matches(patterns_[k], path)) continue;
+      used_[k] = found = true;
+    }
+    return found;
+  }
+
+  void assign(nn::Module& module, const std::string& path, std::size_t unit) {
+    if (is_unit(path)) {
+      unit = units_.size();
+      units_.push_back({.name = path, .module = &module});
+    }
+    for (const auto& [name, parameter] : module.named_parameters()) {
+      if (name.find('.') != name.npos) continue;  // a child's
+      const auto [owner, is_new] = unit_of_.emplace(parameter.id(), unit);
+      if (!is_new && owner->second != unit) owner->second = 0;
+    }
+    for (nn::Module* child : module.children()) assign(*child, nn::join(path, child->name()), unit);
+  }
+
+  static void add(UnitLayout& unit, std::size_t position, const Tensor& tensor) {
+    const auto fits = [&](const FlatLayout& flat) {
+      return flat.dtype == tensor.dtype() && flat.device == tensor.device() && flat.trained == tensor.requires_grad();
+    };
+    auto flat = std::ranges::find_if(unit.flats, fits);
+    if (flat == unit.flats.end()) {
+      unit.flats.push_back({.dtype = tensor.dtype(), .device = tensor.device(), .trained = tensor.requires_grad()});
+      flat = unit.flats.end() - 1;
+    }
+    flat->parameters.push_back(position);
+    flat->offsets.push_back(flat->elements);
+    flat->elements = round_up(flat->elements + tensor.numel(), line(tensor.dtype()));
+  }
+
+  static void pad(FlatLayout& flat, int ranks) {
+    flat.elements = round_up(flat.elements, line(flat.dtype) * ranks);
+  }
+
+  const std::vector<std::string>& patterns_;
+  std::vector<bool> used_;  // by pattern: it has matched a module
+  std::vector<UnitLayout> units_;
+  std::unordered_map<const nn::TensorSlot*, std::size_t> unit_of_;
+};
+
+}  // namespace
+
+std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& parameters,
+                                   const std::vector<std::string>& patterns, int ranks) {
+  std::vector<std::string> chosen = patterns;
+  if (chosen.empty()) {
+    std::int64_t most = 0;
+    std::string pattern;
+    find_largest_list(module, {}, most, pattern);
+    if (!pattern.empty()) chosen.push_back(pattern);
+  }
+  Planner planner(module, chosen);
+  planner.check_patterns();
+  return planner.finish(parameters, ranks);
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,40 @@
+// ShardedDataParallel gives the bits of gradient accumulation in one process.
+#include "tests/parallel/sharded.h"
+
+using namespace sharded_test;
+
+namespace {
+
+const ls::optim::AdamWOptions kAdam{.lr = 0.01};
+const ls::optim::SGDOptions kSgd{.lr = 0.1, .momentum = 0.9};
+
+template <class Optimizer, class OptimizerOptions>
+void check_stages(const Options& options, int ranks, const OptimizerOptions& of_optimizer) {
+  CAPTURE(ranks);
+  CAPTURE(options.micro_batches);
+  for (int stage = 1; stage <= 3; ++stage) {
+    CAPTURE(stage);
+    with_group("shm", ranks, [&](const Group& group) {
+      const Result sharded = run_sharded<Optimizer>(group, options, of_optimizer, {.stage = stage});
+      const Result want = run_accumulation<Optimizer>(options, of_optimizer);
+      CHECK(sharded.losses == want.losses);
+      CHECK(sharded.norms == want.norms);
+      CHECK(sharded.hash == want.hash);
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every stage, on 1 to 8 ranks with 1 to 4 micro-batches each, gives the bits of gradient accumulation") {
+  for (const int ranks : {1, 2, 4, 8}) {
+    for (const int each : {1, 2, 4}) check_stages<ls::optim::AdamW>({.micro_batches = ranks * each}, ranks, kAdam);
+  }
+  check_stages<ls::optim::SGD>({.micro_batches = 2}, 2, kSgd);
+  check_stages<ls::optim::SGD>({.micro_batches = 3}, 3, kSgd);
+  check_stages<ls::optim::SGD>({.micro_batches = 6}, 3, kSgd);
+}
+
+TEST_CASE("weighted by samples, the bits are those of weighted accumulation") {
+  check_stages<ls::optim::AdamW>({.micro_batches = 4, .weighting = ls::parallel::Weighting::kSamples}, 2, kAdam);
+}
