@@ -1,7 +1,7 @@
 # The library. Sources are found by folder, so a new file needs no change here.
 set(LOCKSTEP_MODULES tensor autograd nn optim data parallel)
 set(folders tensor tensor/cpu autograd nn optim data)
-foreach(folder IN ITEMS rendezvous comm comm/backends replicated replicated/buckets replicated/replicas)
+foreach(folder IN ITEMS rendezvous comm comm/backends replicated replicated/buckets replicated/replicas sharded)
   list(APPEND folders parallel/${folder})
 endforeach()
 

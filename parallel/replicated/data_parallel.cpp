@@ -57,6 +57,7 @@ DataParallel::DataParallel(nn::Module& module, std::vector<Device> devices, cons
 DataParallel::~DataParallel() = default;
 
 std::vector<nn::Parameter> DataParallel::parameters() const { return state_->module.parameters(); }
+nn::Module& DataParallel::module() const { return state_->module; }
 TrafficStats& DataParallel::traffic() { return state_->traffic->stats(); }
 
 void DataParallel::State::begin_step(int running) {

@@ -44,6 +44,7 @@ class DataParallel : public TrainingStep<DataParallel> {
   /// Calls the module's forward_inputs. Throws InvalidArgument if the inputs have different numbers of samples.
   Tensor operator()(const std::vector<Tensor>& inputs);
   std::vector<nn::Parameter> parameters() const;  ///< the module's
+  nn::Module& module() const;                     ///< the module that was passed to the constructor
 
   /// The traffic between devices. `from` and `to` are positions in `devices`; devices.size() stands for every other
   /// device (an output device, or the device of the inputs).

@@ -202,6 +202,7 @@ Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
 
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
+ProcessGroup& DistributedDataParallel::group() const { return *state_->group; }
 
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
 // (from no_sync), which are means over its micro-batches, are added to its sum before the reduction.

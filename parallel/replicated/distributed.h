@@ -104,6 +104,7 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   std::vector<nn::Parameter> parameters() const;         ///< the module's
   nn::Module& module() const;                            ///< the module that was passed to the constructor
+  ProcessGroup& group() const;                           ///< the group that was passed to the constructor
 
   /// While the guard lives, backward accumulates this rank's gradients without communication. The first backward after
   /// the guard reduces the accumulated gradients. The guard applies to backward, wherever forward ran.

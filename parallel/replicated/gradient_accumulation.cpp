@@ -25,6 +25,7 @@ GradientAccumulation::~GradientAccumulation() = default;
 
 Tensor GradientAccumulation::operator()(const Tensor& x) const { return state_->module(x); }
 std::vector<nn::Parameter> GradientAccumulation::parameters() const { return state_->module.parameters(); }
+nn::Module& GradientAccumulation::module() const { return state_->module; }
 
 Tensor GradientAccumulation::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;

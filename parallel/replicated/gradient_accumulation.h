@@ -31,6 +31,7 @@ class GradientAccumulation : public TrainingStep<GradientAccumulation> {
 
   Tensor operator()(const Tensor& x) const;       ///< the module's forward, on the whole batch
   std::vector<nn::Parameter> parameters() const;  ///< the module's
+  nn::Module& module() const;                     ///< the module that was passed to the constructor
 
   // backward(x, y, loss_fn): see step.h. Adds to accumulated gradients.
 
