@@ -97,7 +97,7 @@ FileSystemCalls FileSystemCalls::real() {
   return {.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); },
           .flock = ::flock,
           .pwrite = ::pwrite,
-          .posix_fallocate = ::posix_fallocate,
+          .fallocate = ::fallocate,
           .fchown = ::fchown,
           .fchmod = ::fchmod,
           .fsync = ::fsync,
@@ -235,12 +235,11 @@ void AtomicFile::remove_abandoned(const std::string& prefix) const {
   }
 }
 
-// The space is reserved before the content is computed, so that a full disk is reported at once. A file system that
-// cannot reserve reports a full disk in `write`.
+// A full disk is reported here, before the content is written. posix_fallocate would write into every block where the
+// file system cannot reserve.
 void AtomicFile::reserve(std::uint64_t bytes) {
-  int error = EINTR;
-  while (error == EINTR) error = calls_.posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
-  if (error != 0 && error != EINVAL && error != EOPNOTSUPP) fail("cannot reserve disk space", error);
+  if (uninterrupted([&] { return calls_.fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)); }) == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) fail("cannot reserve disk space", errno);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {

@@ -57,7 +57,7 @@ struct FileSystemCalls {
   int (*open)(const char* path, int flags, mode_t mode);
   int (*flock)(int descriptor, int operation);
   ssize_t (*pwrite)(int descriptor, const void* data, std::size_t size, off_t offset);
-  int (*posix_fallocate)(int descriptor, off_t offset, off_t size);  // returns the error
+  int (*fallocate)(int descriptor, int mode, off_t offset, off_t size);
   int (*fchown)(int descriptor, uid_t owner, gid_t group);
   int (*fchmod)(int descriptor, mode_t mode);
   int (*fsync)(int descriptor);
@@ -106,7 +106,7 @@ class AtomicFile final : public TemporaryFile {
   explicit AtomicFile(std::string path, const FileSystemCalls& calls = FileSystemCalls::real());
   ~AtomicFile();
 
-  // Reserves disk space for a file of this size, which the file has from now on.
+  // Reserves disk space for a file of this size, where the file system can.
   void reserve(std::uint64_t bytes);
   // Writes after the bytes of the last call, from the start of the file on.
   void write(std::span<const std::byte> bytes);

@@ -28,8 +28,9 @@ class ModelState {
   virtual ProcessGroup* group() const = 0;
   // One part for each entry of the model's state_dict, with the same names, shapes and dtypes on all ranks.
   virtual std::vector<StatePart> parts() const = 0;
-  // The parameters that an optimizer of this model steps, under the names of their parts. Their shapes are those of the
-  // parts, and so are the shapes of the optimizer's tensors.
+  // The parameters that an optimizer of this model steps, in the order of the model, under the names of their parts and
+  // with the parts' elements. All ranks have all of them, also without elements, and give a parameter a gradient on all
+  // ranks or on none: then the optimizers' states have the same entries.
   virtual optim::NamedParameters parameters() const = 0;
   // Called on all ranks when a load has changed the parts; may communicate.
   virtual void after_load() {}

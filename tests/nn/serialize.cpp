@@ -277,3 +277,19 @@ TEST_CASE("a range of bools is checked, and its error has the element's index in
   CHECK(error_of<ls::IoError>([&] { static_cast<void>(reader.read(reader.entries()[0], 5, 4)); }) ==
         "memory: tensor \"b\": element 7 is the byte 2, a bool is 0 or 1");
 }
+
+TEST_CASE("a part of a tensor is written in several steps, and a large one in several pieces") {
+  const ls::Tensor large = numbers({5 << 20}), line = numbers({100}), square = numbers({10, 10});
+  ls::save({{"large", large}, {"line", line}, {"square", square.t()}}, "whole.safetensors");
+  const nn::safetensors::Layout layout(
+      {{"large", large, large.shape()}, {"line", line, line.shape()}, {"square", square.t(), square.shape()}}, {});
+  ls::AtomicFile file("steps.safetensors");
+  nn::safetensors::PartWriter writer(layout, file);
+  int steps = 1;
+  while (writer.write(1)) ++steps;
+  CHECK(steps == 4);  // two of the large tensor
+  file.write(layout.header(writer.checksum()));
+  file.commit();
+  CHECK(bytes_of("steps.safetensors") == bytes_of("whole.safetensors"));
+  CHECK(same_bits(ls::load("steps.safetensors").at("large"), large));
+}

@@ -1,4 +1,5 @@
 // Files that several ranks write, as processes, also when one of them is killed.
+#include <fcntl.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -23,8 +24,8 @@ ls::FileSystemCalls ending() {
   table.pwrite = [](int fd, const void* data, std::size_t size, off_t offset) {
     return pass(), ::pwrite(fd, data, size, offset);
   };
-  table.posix_fallocate = [](int fd, off_t offset, off_t size) {
-    return pass(), ls::FileSystemCalls::real().posix_fallocate(fd, offset, size);
+  table.fallocate = [](int fd, int mode, off_t offset, off_t size) {
+    return pass(), ::fallocate(fd, mode, offset, size);
   };
   table.fsync = [](int fd) { return pass(), ::fsync(fd); };
   table.rename = [](const char* from, const char* to) { return pass(), ::rename(from, to); };

@@ -1,4 +1,12 @@
 // Files that several ranks write, as threads.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <map>
+#include <stdexcept>
+
+#include "lockstep/parallel/sharded/agreement_internal.h"
+
 #include "tests/parallel/group_file.h"
 
 namespace {
@@ -22,8 +30,8 @@ ls::FileSystemCalls faulty() {
   table.pwrite = [](int fd, const void* data, std::size_t size, off_t offset) {
     return fails("pwrite") ? ssize_t{-1} : ::pwrite(fd, data, size, offset);
   };
-  table.posix_fallocate = [](int fd, off_t offset, off_t size) {
-    return fails("posix_fallocate") ? ENOSPC : ls::FileSystemCalls::real().posix_fallocate(fd, offset, size);
+  table.fallocate = [](int fd, int mode, off_t offset, off_t size) {
+    return fails("fallocate") ? -1 : ::fallocate(fd, mode, offset, size);
   };
   table.fsync = [](int fd) { return fails("fsync") ? -1 : ::fsync(fd); };
   table.rename = [](const char* from, const char* to) { return fails("rename") ? -1 : ::rename(from, to); };
@@ -82,7 +90,7 @@ TEST_CASE("a system call that fails on one rank is an error on all, which names 
     ls::save(old, path);
   }
   CHECK(seen["open"] == 4);  // the temporary file on each rank, and the folder
-  CHECK(seen["posix_fallocate"] == 1);
+  CHECK(seen["fallocate"] == 1);
   CHECK(seen["pwrite"] >= 3);
   CHECK(seen["fsync"] == 5);
   CHECK(seen["rename"] == 1);
@@ -119,4 +127,37 @@ TEST_CASE("ranks whose pieces do not fit together are refused on all ranks") {
   CHECK(one[1] == "save: the entry \"w\" is an undefined tensor");
   CHECK(one[0] == "rank 1: " + one[1]);
   CHECK_FALSE(std::filesystem::exists("refused.safetensors"));
+}
+
+TEST_CASE("rounds go on until all ranks are done, and an exception in any round ends them on all ranks") {
+  with_group("local", 3, [](const Group& group) {
+    const int rank = group->rank();
+    int rounds = 0;
+    par::in_rounds(group.get(), [&] { return ++rounds <= 2 * rank; });
+    CHECK(rounds == 2 * rank + 1);
+
+    rounds = 0;
+    const auto failing = [&](const auto& error) {
+      par::in_rounds(group.get(), [&] {
+        if (++rounds == 3 && rank == 1) throw error;
+        return true;
+      });
+    };
+    CHECK(error_of([&] { failing(ls::InvalidArgument("no")); }) == (rank == 1 ? "no" : "rank 1: no"));
+    CHECK(rounds == 3);
+    rounds = 0;
+    CHECK(error_of<ls::IoError>([&] { failing(ls::IoError("no")); }) == (rank == 1 ? "no" : "rank 1: no"));
+    rounds = 0;
+    if (rank == 1)
+      CHECK_THROWS_AS(failing(std::runtime_error("other")), std::runtime_error);
+    else
+      CHECK(error_of<ls::Error>([&] { failing(std::runtime_error("other")); }) == "rank 1: other");
+    rounds = 0;
+    const std::string text = error_of([&] { failing(ls::InvalidArgument(std::string(290, 'x'))); }).substr(0, 12);
+    CHECK(text == (rank == 1 ? "xxxxxxxxxxxx" : "rank 1: xxxx"));
+    group->barrier();  // the group is still usable
+  });
+  int rounds = 0;
+  par::in_rounds(nullptr, [&] { return ++rounds < 4; });
+  CHECK(rounds == 4);
 }

@@ -72,6 +72,29 @@ TEST_CASE("an error of a load on one rank is an error on all ranks, and changes 
   }
 }
 
+TEST_CASE("where one rank cannot load what the others can, nothing changes on any") {
+  TiedNet source;
+  ls::optim::AdamW saved(trained(source), {.lr = 0.5});
+  ls::save_checkpoint("adamw.safetensors", {.model = &source, .optimizer = &saved});
+  with_group("local", 3, [&](const Group& group) {
+    TiedNet net;
+    const auto model = std::make_shared<PieceModel>(net, group);
+    ls::optim::AdamW adamw(model->trained(), {.lr = 0.25});
+    ls::optim::SGD sgd(model->trained(), {.lr = 0.25});
+    ls::optim::Optimizer* const optimizer = group->rank() == 1 ? static_cast<ls::optim::Optimizer*>(&sgd) : &adamw;
+    net.mean->fill_(9);
+    const std::string text = error_of([&] {
+      par::load_checkpoint("adamw.safetensors", {.model = par::CheckpointModel(model), .optimizer = optimizer});
+    });
+    CHECK(
+        contains(text, "load_checkpoint: adamw.safetensors: load_state_dict: \"param_groups.0.momentum\" is missing"));
+    CHECK(text.starts_with("rank 1: ") == (group->rank() != 1));
+    CHECK(net.mean->to_vector<float>() == std::vector<float>(5, 9));
+    CHECK(optimizer->lr() == 0.25);
+    CHECK(model->loads == 0);
+  });
+}
+
 TEST_CASE("a sharded model's optimizer must have the model's pieces") {
   with_group("local", 2, [](const Group& group) {
     TiedNet net;

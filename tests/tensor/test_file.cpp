@@ -62,10 +62,8 @@ const ls::FileSystemCalls kFaulty = {
       return fails("pwrite") ? -1
                              : ::pwrite(fd, data, faults.short_writes ? std::min<std::size_t>(size, 3) : size, offset);
     },
-    .posix_fallocate =
-        [](int fd, off_t offset, off_t size) {
-          return fails("posix_fallocate") ? errno : ::posix_fallocate(fd, offset, size);
-        },
+    .fallocate = [](int fd, int mode, off_t offset,
+                    off_t size) { return fails("fallocate") ? -1 : ::fallocate(fd, mode, offset, size); },
     .fchown = [](int fd, uid_t owner, gid_t group) { return fails("fchown") ? -1 : ::fchown(fd, owner, group); },
     .fchmod = [](int fd, mode_t mode) { return fails("fchmod") ? -1 : ::fchmod(fd, mode); },
     .fsync = [](int fd) { return fails("fsync") ? -1 : ::fsync(fd); },
@@ -112,8 +110,8 @@ TEST_CASE("a committed file has the new content, and no other file remains") {
     CHECK(content(folder + "/f") == "new content");
     CHECK(files_in(folder) == 1);
   }
-  CHECK(faults.names == std::vector<std::string>{"open", "flock", "posix_fallocate", "pwrite", "pwrite", "fchmod",
-                                                 "fsync", "rename", "close", "open", "fsync", "close"});
+  CHECK(faults.names == std::vector<std::string>{"open", "flock", "fallocate", "pwrite", "pwrite", "fchmod", "fsync",
+                                                 "rename", "close", "open", "fsync", "close"});
 }
 
 TEST_CASE("whichever system call fails, the old or the new file exists completely, and no other file") {
@@ -190,10 +188,10 @@ TEST_CASE("another process writes ranges of the temporary file, by its absolute 
 TEST_CASE("a full disk is reported when space is reserved, and a file system that cannot reserve is no error") {
   const std::string folder = fresh_folder("reserved");
   ls::FileSystemCalls calls = ls::FileSystemCalls::real();
-  calls.posix_fallocate = [](int, off_t, off_t) { return ENOSPC; };
+  calls.fallocate = [](int, int, off_t, off_t) { return errno = ENOSPC, -1; };
   CHECK(contains(error_of<ls::IoError>([&] { ls::AtomicFile(folder + "/f", calls).reserve(10); }),
                  "reserved/f: cannot reserve disk space: No space left"));
-  calls.posix_fallocate = [](int, off_t, off_t) { return EOPNOTSUPP; };
+  calls.fallocate = [](int, int, off_t, off_t) { return errno = EOPNOTSUPP, -1; };
   ls::AtomicFile file(folder + "/f", calls);
   file.reserve(10);
   file.write("0123456789");
