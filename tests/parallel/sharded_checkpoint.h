@@ -78,7 +78,7 @@ struct PieceModel final : par::ModelState {
       if (cut.whole->requires_grad()) result.push_back(cut.piece);
     return result;
   }
-  // Gives the pieces their parts of the gradients of `whole_gradients`.
+  // Gives the pieces their parts of the gradients that set_gradients gives to whole parameters.
   void set_gradients(int step) const {
     for (const Cut& cut : cuts) {
       if (!cut.whole->requires_grad()) continue;
@@ -96,12 +96,13 @@ struct PieceModel final : par::ModelState {
   int loads = 0;
 };
 
-// An optimizer of all trained parameters but "scale", in one group, or of two groups; with a scheduler.
+// An optimizer and its scheduler.
 template <class Optimizer, class Options>
 struct Stepper {
-  Stepper(const std::vector<ls::nn::Parameter>& parameters, const Options& options) : optimizer(parameters, options) {}
+  Stepper(const std::vector<ls::nn::Parameter>& parameters, const Options& options)
+      : optimizer(parameters, options), schedule(optimizer, {.step_size = 2, .gamma = 0.5}) {}
   Optimizer optimizer;
-  ls::optim::StepLR schedule{optimizer, {.step_size = 2, .gamma = 0.5}};
+  ls::optim::StepLR schedule;
 };
 
 inline std::vector<ls::nn::Parameter> trained(const TiedNet& net) {
