@@ -39,6 +39,7 @@
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 #include "lockstep/parallel/replicated/random_state.h"
+#include "lockstep/parallel/sharded/checkpoint.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/cuda_graph.h"

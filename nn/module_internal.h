@@ -1,4 +1,4 @@
-// Traversal of a tree of modules, and lists of names in messages. Not installed.
+// Traversal of a tree of modules, loading of a state in two halves, lists of names in messages. Not installed.
 #pragma once
 
 #include <string>
@@ -14,6 +14,11 @@ inline std::string join(const std::string& path, const std::string& name) {
 
 // `"a", "b" and 3 more`
 std::string enumerate(const std::vector<std::string>& names);
+
+// The two halves of Module::load_state_dict, for `own` as the module's state_dict. The first throws InvalidArgument if a
+// parameter is deferred, a shape differs or (strict) a name is missing or unexpected; the second copies.
+LoadStateDictResult check_state_dict(const StateDict& own, const StateDict& dict, bool strict);
+void copy_state_dict(const StateDict& own, const StateDict& dict);
 
 // Calls visitor(path, module) for this module and all below it, parents first.
 template <class Visit>

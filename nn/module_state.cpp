@@ -121,17 +121,16 @@ StateDict Module::state_dict() const {
   return dict;
 }
 
-LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
-  check_values(parameters());
-  const StateDict own = state_dict();
+LoadStateDictResult check_state_dict(const StateDict& own, const StateDict& dict, bool strict) {
   LoadStateDictResult names;
   for (const auto& [name, tensor] : own) {
+    if (is_deferred(tensor)) throw_deferred();
     if (!dict.contains(name)) names.missing.push_back(name);
   }
   for (const auto& [name, tensor] : dict) {
     if (!own.contains(name)) names.unexpected.push_back(name);
   }
-  if (options.strict) check_names(names);
+  if (strict) check_names(names);
   for (const auto& [name, tensor] : own) {
     if (!dict.contains(name)) continue;
     const Tensor& from = dict.at(name);
@@ -139,10 +138,20 @@ LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadSta
                    "load_state_dict: {}: the module has {}, the dict {}", lockstep::in_quotes(name),
                    shape_and_dtype(tensor), shape_and_dtype(from));
   }
+  return names;
+}
+
+void copy_state_dict(const StateDict& own, const StateDict& dict) {
   const NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {
     if (dict.contains(name)) tensor.copy_(dict.at(name));
   }
+}
+
+LoadStateDictResult Module::load_state_dict(const StateDict& dict, const LoadStateDictOptions& options) {
+  const StateDict own = state_dict();
+  LoadStateDictResult names = check_state_dict(own, dict, options.strict);
+  copy_state_dict(own, dict);
   return names;
 }
 

@@ -1,9 +1,5 @@
-// Reads and writes safetensors files.
+// Reads safetensors files, whole or in parts.
 #include <algorithm>
-#include <bit>
-#include <cstring>
-
-#include <nlohmann/json.hpp>
 
 #include "lockstep/nn/hash_internal.h"
 #include "lockstep/nn/safetensors_internal.h"
@@ -13,8 +9,6 @@
 namespace lockstep {
 namespace nn::safetensors {
 namespace {
-
-std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 // Rejects PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded. A
 // safetensors file may start with the same bytes, if they are the length of its header.
@@ -32,127 +26,113 @@ void reject_pickles(const ByteSource& source) {
                   source.name()));
 }
 
-// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour.
-void check_bools(const Tensor& tensor, const Entry& entry, const std::string& file) {
+// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour. The tensor has the elements from
+// `first` on.
+void check_bools(const Tensor& tensor, const Entry& entry, std::int64_t first, const std::string& file) {
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
   LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
-                    lockstep::in_quotes(entry.name), bad - bytes.begin(), static_cast<int>(*bad));
-}
-
-StateDict read(const ByteSource& source, Metadata* metadata) {
-  const std::string& file = source.name();
-  reject_pickles(source);
-  Header header = read_header(source, source.size());
-
-  // read_header has checked that every tensor lies within the file.
-  StateDict dict;
-  Hash hash;
-  for (Entry& entry : header.entries) {
-    Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
-    const auto bytes = bytes_of(tensor);
-    if (!bytes.empty()) source.read_at(header.payload + entry.begin, bytes);
-    hash.update(bytes);
-    if (entry.dtype == kBool) check_bools(tensor, entry, file);
-    dict.insert(std::move(entry.name), std::move(tensor));
-  }
-  if (const auto node = header.metadata.extract(kChecksumKey)) {
-    const std::string found = checksum_text(hash.digest());
-    LOCKSTEP_CHECK_IO(node.mapped() == found,
-                      "{}: the payload's checksum is {}, the header says {}: the file is damaged", file, found,
-                      lockstep::in_quotes(node.mapped()));
-  }
-  if (metadata) *metadata = std::move(header.metadata);
-  return dict;
-}
-
-static_assert(std::endian::native == std::endian::little, "tensors are written in native byte order");
-
-std::size_t rank_of(DType dtype) {
-  std::size_t rank = 0;
-  while (kDTypes[rank].dtype != dtype) ++rank;
-  return rank;
-}
-
-// Orders by alignment, the largest first, so that every tensor starts aligned; then by name. The safetensors library
-// uses the same order.
-std::vector<const StateDict::Entry*> ordered(const StateDict& dict) {
-  std::vector<const StateDict::Entry*> order;
-  for (const auto& entry : dict) {
-    LOCKSTEP_CHECK(entry.second.defined(), "save: the entry {} is an undefined tensor",
-                   lockstep::in_quotes(entry.first));
-    LOCKSTEP_CHECK(entry.first != kMetadataKey, "save: the name {} is reserved by the format",
-                   lockstep::in_quotes(entry.first));
-    order.push_back(&entry);
-  }
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    const std::size_t rank_a = rank_of(a->second.dtype()), rank_b = rank_of(b->second.dtype());
-    return rank_a != rank_b ? rank_a < rank_b : a->first < b->first;
-  });
-  return order;
-}
-
-// The tensor, contiguous and on the CPU; copied only if needed.
-Tensor packed(const Tensor& tensor) { return raw::contiguous(raw::to(tensor, Device())); }
-
-std::string json_string(const std::string& text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
-    throw InvalidArgument(fmt::format("save: {} is not UTF-8", lockstep::in_quotes(text)));
-  }
-}
-
-// The header, preceded by its length. Throws InvalidArgument if `load` would reject it.
-std::string header_bytes(const std::vector<const StateDict::Entry*>& order, const Metadata& metadata) {
-  std::string text(kTextOffset, '\0');
-  text += fmt::format("{{{}:{{", json_string(std::string(kMetadataKey)));
-  for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", json_string(key), json_string(value));
-  text.back() = '}';  // replaces the last comma; the checksum is always present
-  std::uint64_t end = 0;
-  for (const auto* entry : order) {
-    const auto& [name, tensor] = *entry;
-    const std::uint64_t begin = end;
-    end += static_cast<std::uint64_t>(tensor.numel()) * item_size(tensor.dtype());
-    text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", json_string(name),
-                        kDTypes[rank_of(tensor.dtype())].name, fmt::join(tensor.shape(), ","), begin, end);
-  }
-  text += '}';
-  text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts aligned
-  const std::uint64_t length = text.size() - kTextOffset;
-  std::memcpy(text.data(), &length, kTextOffset);
-  try {
-    static_cast<void>(read_header(MemorySource(std::as_bytes(std::span(text)), "save"), text.size() + end));
-  } catch (const IoError& error) {
-    throw InvalidArgument(error.what());
-  }
-  return text;
+                    lockstep::in_quotes(entry.name), first + (bad - bytes.begin()), static_cast<int>(*bad));
 }
 
 }  // namespace
 
-void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file) {
-  const auto order = ordered(dict);
+std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+Reader::Reader(const ByteSource& source) : source_(source) {
+  reject_pickles(source);
+  header_ = read_header(source, source.size());
+  if (auto node = header_.metadata.extract(kChecksumKey)) checksum_ = std::move(node.mapped());
+}
+
+std::uint64_t Reader::header_hash() const {
+  std::byte piece[16 << 10];
   Hash hash;
-  for (const auto* entry : order) hash.update(bytes_of(packed(entry->second)));
-  Metadata all = metadata;
-  all[kChecksumKey] = checksum_text(hash.digest());
-  file.write(header_bytes(order, all));
-  for (const auto* entry : order) file.write(bytes_of(packed(entry->second)));
+  for (std::uint64_t offset = 0; offset < header_.payload; offset += sizeof(piece)) {
+    const auto bytes = std::span(piece).first(std::min<std::uint64_t>(header_.payload - offset, sizeof(piece)));
+    source_.read_at(offset, bytes);
+    hash.update(bytes);
+  }
+  return hash.digest();
+}
+
+// read_header has checked that every tensor lies within the file.
+void Reader::fill(const Entry& entry, std::int64_t first, const Tensor& tensor) const {
+  const auto bytes = bytes_of(tensor);
+  const std::uint64_t offset = static_cast<std::uint64_t>(first) * item_size(entry.dtype);
+  if (!bytes.empty()) source_.read_at(header_.payload + entry.begin + offset, bytes);
+  if (entry.dtype == kBool) check_bools(tensor, entry, first, source_.name());
+}
+
+Tensor Reader::read(const Entry& entry, std::int64_t first, std::int64_t count) const {
+  const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
+  LOCKSTEP_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first,
+                 "{}: tensor {}: elements [{}, {}) are outside [0, {})", source_.name(),
+                 lockstep::in_quotes(entry.name), first, first + count, numel);
+  const Tensor tensor = raw::empty({count}, {.dtype = entry.dtype});
+  fill(entry, first, tensor);
+  return tensor;
+}
+
+Tensor Reader::read(const Entry& entry) const {
+  const Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
+  fill(entry, 0, tensor);
+  return tensor;
+}
+
+StateDict Reader::read_all() const {
+  StateDict dict;
+  Hash hash;
+  for (const Entry& entry : header_.entries) {
+    Tensor tensor = read(entry);
+    hash.update(bytes_of(tensor));
+    dict.insert(entry.name, std::move(tensor));
+  }
+  check(hash.digest());
+  return dict;
+}
+
+void Reader::check(std::uint64_t checksum) const {
+  const std::string found = checksum_text(checksum);
+  LOCKSTEP_CHECK_IO(checksum_.empty() || checksum_ == found,
+                    "{}: the payload's checksum is {}, the header says {}: the file is damaged", source_.name(), found,
+                    lockstep::in_quotes(checksum_));
+}
+
+PayloadReader::PayloadReader(const ByteSource& source, std::uint64_t payload)
+    : source_(source), offset_(payload), hash_(std::make_unique<Hash>()) {}
+PayloadReader::~PayloadReader() = default;
+std::uint64_t PayloadReader::checksum() const { return hash_->digest(); }
+
+bool PayloadReader::read(std::uint64_t most) {
+  constexpr std::uint64_t kPiece = 1 << 20;
+  std::vector<std::byte> piece(std::min(kPiece, source_.size() - offset_));
+  for (const std::uint64_t end = offset_ + std::min(most, source_.size() - offset_); offset_ < end;) {
+    const auto bytes = std::span(piece).first(std::min<std::uint64_t>(end - offset_, piece.size()));
+    source_.read_at(offset_, bytes);
+    hash_->update(bytes);
+    offset_ += bytes.size();
+  }
+  return offset_ < source_.size();
 }
 
 }  // namespace nn::safetensors
 
-void save(const StateDict& dict, const std::string& path, const Metadata& metadata) {
-  AtomicFile file(path);
-  nn::safetensors::write(dict, metadata, file);
-  file.commit();
+namespace {
+
+StateDict read(const ByteSource& source, Metadata* metadata) {
+  const nn::safetensors::Reader reader(source);
+  StateDict dict = reader.read_all();
+  if (metadata) *metadata = reader.metadata();
+  return dict;
 }
 
-StateDict load(const std::string& path, Metadata* metadata) { return nn::safetensors::read(InputFile(path), metadata); }
+}  // namespace
+
+StateDict load(const std::string& path, Metadata* metadata) { return read(InputFile(path), metadata); }
 
 StateDict parse_safetensors(std::span<const std::byte> bytes, const std::string& name, Metadata* metadata) {
-  return nn::safetensors::read(MemorySource(bytes, name), metadata);
+  return read(MemorySource(bytes, name), metadata);
 }
 
 }  // namespace lockstep

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/nn/module_internal.h"
+#include "lockstep/optim/checkpoint_internal.h"
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random.h"
@@ -26,18 +28,21 @@ Tensor random_state() {
   return optim::to_tensor(std::vector<std::int64_t>(words.begin(), words.end()));
 }
 
-// A file of an earlier version can be loaded, but not continued from with the same random numbers.
-void restore_random_state(const StateDict& dict, const CheckpointParts& parts) {
-  const auto words = optim::StateReader(dict).list<std::int64_t>(kRandomKey);
-  if (words.size() % 3 == 1 && !parts.optimizer && !parts.scheduler) {
+// The random state of a checkpoint; empty if it cannot be restored. A file of an earlier version can be loaded, but not
+// continued from with the same random numbers.
+std::vector<std::uint64_t> saved_random_state(const StateDict& entries, bool model_alone) {
+  const auto words = optim::StateReader(entries).list<std::int64_t>(kRandomKey);
+  if (words.size() % 3 == 1 && model_alone) {
     warn("load_checkpoint", "the file's random state has format 1, which cannot be restored; call manual_seed");
-    return;
+    return {};
   }
   LOCKSTEP_CHECK(words.size() % 3 != 1,
                  "{} has format 1, and a run cannot continue from it with the same random numbers; load the model "
                  "alone ({{.model = &model}}) and start a new run with its weights",
                  kRandomKey);
-  random::set_state(std::vector<std::uint64_t>(words.begin(), words.end()));
+  std::vector<std::uint64_t> state(words.begin(), words.end());
+  random::check_state(state);
+  return state;
 }
 
 // The entries whose names begin with `prefix`, with the prefix removed.
@@ -55,56 +60,81 @@ StateDict part(const StateDict& dict, const std::string& prefix) {
   return result;
 }
 
-// Checks and copies all parts before the first change. The model is loaded first: its load checks before it changes
-// anything, and the later steps cannot fail.
-void load_parts(const StateDict& dict, const CheckpointParts& parts) {
-  Callback<void()> load_optimizer, load_scheduler;
-  optim::SavedGroups groups;
-  if (parts.optimizer) load_optimizer = parts.optimizer->prepare_load(part(dict, "optimizer."), parts.model, &groups);
-  if (parts.scheduler)
-    load_scheduler = parts.scheduler->prepare_load(part(dict, "scheduler."), parts.optimizer ? &groups : nullptr);
-  StateDict extra;
-  if (parts.extra) extra = with_prefix_removed(dict, "extra.");
-  const StateDict model = parts.model ? with_prefix_removed(dict, "model.") : StateDict();
-
-  const std::vector<std::uint64_t> previous = random::state();
-  restore_random_state(dict, parts);
-  try {
-    if (parts.model) parts.model->load_state_dict(model);
-  } catch (...) {
-    random::set_state(previous);
-    throw;
-  }
-  if (load_scheduler) load_scheduler();
-  if (load_optimizer) load_optimizer();  // after the scheduler, to keep a rate that was set with set_lr
-  if (parts.extra) *parts.extra = std::move(extra);
-}
+CheckpointedModel checkpointed(const nn::Module& model) { return {model.state_dict(), model.named_parameters()}; }
 
 }  // namespace
 
-void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
+StateDict checkpoint_entries(const CheckpointedModel* model, const CheckpointParts& parts) {
   StateDict dict;
-  if (parts.model) insert_all(dict, "model.", parts.model->state_dict());
-  if (parts.optimizer) insert_all(dict, "optimizer.", parts.optimizer->state_dict(parts.model));
+  if (model) insert_all(dict, "model.", model->state);
+  if (parts.optimizer)
+    insert_all(dict, "optimizer.", parts.optimizer->shared_state(model ? model->parameters : optim::NamedParameters()));
   if (parts.scheduler) insert_all(dict, "scheduler.", parts.scheduler->state_dict());
   if (parts.extra) insert_all(dict, "extra.", *parts.extra);
   dict.insert(kRandomKey, random_state());
-  Metadata metadata = parts.metadata ? *parts.metadata : Metadata();
-  metadata[kFormatKey] = kFormat;
-  save(dict, path, metadata);
+  return dict;
+}
+
+Metadata checkpoint_metadata(const Metadata* metadata) {
+  Metadata all = metadata ? *metadata : Metadata();
+  all[kFormatKey] = kFormat;
+  return all;
+}
+
+void check_checkpoint_format(Metadata& metadata, const std::string& path) {
+  const auto version = metadata.extract(kFormatKey);
+  LOCKSTEP_CHECK(version && version.mapped() == kFormat,
+                 "load_checkpoint: {} is a tensor file, not a checkpoint of this version; read it with load()", path);
+}
+
+Callback<void()> prepare_checkpoint_load(const StateDict& entries, const CheckpointedModel* model,
+                                         const CheckpointParts& parts) {
+  Callback<void()> load_optimizer, load_scheduler;
+  optim::SavedGroups groups;
+  if (parts.optimizer)
+    load_optimizer = parts.optimizer->prepare_load(part(entries, "optimizer."),
+                                                   model ? model->parameters : optim::NamedParameters(), &groups);
+  if (parts.scheduler)
+    load_scheduler = parts.scheduler->prepare_load(part(entries, "scheduler."), parts.optimizer ? &groups : nullptr);
+  StateDict extra;
+  if (parts.extra) extra = with_prefix_removed(entries, "extra.");
+  std::vector<std::uint64_t> random = saved_random_state(entries, !parts.optimizer && !parts.scheduler);
+  StateDict own, saved;
+  if (model) {
+    own = model->state;
+    saved = with_prefix_removed(entries, "model.");
+    nn::check_state_dict(own, saved, /*strict=*/true);
+  }
+  return
+      [own = std::move(own), saved = std::move(saved), random = std::move(random), extra = std::move(extra),
+       target = parts.extra, load_scheduler = std::move(load_scheduler), load_optimizer = std::move(load_optimizer)] {
+        nn::copy_state_dict(own, saved);
+        if (!random.empty()) random::set_state(random);
+        if (load_scheduler) load_scheduler();
+        if (load_optimizer) load_optimizer();  // after the scheduler, to keep a rate that was set with set_lr
+        if (target) *target = extra;
+      };
+}
+
+void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  CheckpointedModel model;
+  if (parts.model) model = checkpointed(*parts.model);
+  save(checkpoint_entries(parts.model ? &model : nullptr, parts), path, checkpoint_metadata(parts.metadata));
 }
 
 void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   Metadata metadata;
   const StateDict dict = load(path, &metadata);
-  LOCKSTEP_CHECK(metadata.contains(kFormatKey) && metadata[kFormatKey] == kFormat,
-                 "load_checkpoint: {} is a tensor file, not a checkpoint of this version; read it with load()", path);
+  check_checkpoint_format(metadata, path);
+  CheckpointedModel model;
+  if (parts.model) model = checkpointed(*parts.model);
+  Callback<void()> apply;
   try {
-    load_parts(dict, parts);
+    apply = prepare_checkpoint_load(dict, parts.model ? &model : nullptr, parts);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("load_checkpoint: {}: {}", path, error.what()));
   }
-  metadata.erase(kFormatKey);
+  apply();
   if (parts.metadata) *parts.metadata = std::move(metadata);
 }
 

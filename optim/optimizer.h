@@ -22,6 +22,9 @@ namespace lockstep::optim {
 
 class StateReader;
 
+/// Parameters with their names.
+using NamedParameters = std::vector<std::pair<std::string, nn::Parameter>>;
+
 /// The groups of a state dict.
 struct SavedGroups {
   std::size_t count = 0;                               ///< their number
@@ -87,6 +90,13 @@ class Optimizer {
   Callback<void()> prepare_load(const StateDict& state, const nn::Module* model = nullptr,
                                 SavedGroups* groups = nullptr);
 
+  /// As state_dict(model) and prepare_load(state, model), with the names of a list. Parameters need not be in a module.
+  /// The tensors of `shared_state` share the optimizer's memory.
+  StateDict shared_state(const NamedParameters& names) const;
+  Callback<void()> prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* groups = nullptr);
+  /// Names of the tensors that the optimizer keeps for each parameter, with its shape: "exp_avg".
+  const std::vector<const char*>& buffer_names() const { return layout_.buffers; }
+
  protected:
   /// One parameter and its optimizer state.
   struct Slot {
@@ -140,11 +150,11 @@ class Optimizer {
 
   // optimizer_state.cpp
   struct Saved;
-  std::vector<std::string> names_in(const nn::Module* model) const;  // of each parameter; empty if there is none
+  std::vector<std::string> labels_from(const NamedParameters& names) const;  // of each parameter; empty: not in it
   Group read_group(const StateReader& reader, std::size_t group) const;
   Saved read_by_index(const StateReader& reader) const;
-  Saved read_by_name(const StateReader& reader, const nn::Module* model) const;
-  Saved read(const StateReader& reader, const nn::Module* model) const;
+  Saved read_by_name(const StateReader& reader, const NamedParameters& names) const;
+  Saved read(const StateReader& reader, const NamedParameters& names) const;
   std::vector<Group> merged_groups(const Saved& saved) const;
   std::vector<Slot> read_slots(const StateReader& reader, const std::vector<std::string>& labels) const;
 

@@ -52,6 +52,8 @@ std::pair<std::size_t, std::size_t> read_place(const StateReader& reader, const 
   return {static_cast<std::size_t>(place[0]), static_cast<std::size_t>(place[1])};
 }
 
+NamedParameters names_in(const nn::Module* model) { return model ? model->named_parameters() : NamedParameters(); }
+
 // Throws unless `own` and `saved` are the same names.
 void require_names(const std::vector<std::string>& own, const std::vector<std::string>& saved) {
   const auto without = [](const std::vector<std::string>& names, const std::vector<std::string>& others) {
@@ -86,20 +88,21 @@ std::size_t Optimizer::list_size(std::size_t option) const {
   return size;
 }
 
-std::vector<std::string> Optimizer::names_in(const nn::Module* model) const {
-  std::vector<std::string> names(slots_.size());
-  if (!model) return names;
+std::vector<std::string> Optimizer::labels_from(const NamedParameters& names) const {
   std::unordered_map<const nn::TensorSlot*, std::string> name_of;
-  for (const auto& [name, parameter] : model->named_parameters()) name_of.emplace(parameter.id(), name);
+  for (const auto& [name, parameter] : names) name_of.emplace(parameter.id(), name);
+  std::vector<std::string> labels(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const auto found = name_of.find(slots_[i].parameter.id());
-    if (found != name_of.end()) names[i] = found->second;
+    if (found != name_of.end()) labels[i] = found->second;
   }
-  return names;
+  return labels;
 }
 
-StateDict Optimizer::state_dict(const nn::Module* model) const {
-  std::vector<std::string> labels = names_in(model);
+StateDict Optimizer::state_dict(const nn::Module* model) const { return shared_state(names_in(model)).clone(); }
+
+StateDict Optimizer::shared_state(const NamedParameters& names) const {
+  std::vector<std::string> labels = labels_from(names);
   const bool by_name = std::ranges::find(labels, "") == labels.end();
   StateDict dict;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -112,7 +115,7 @@ StateDict Optimizer::state_dict(const nn::Module* model) const {
     if (!slot.buffers[0].defined()) continue;
     if (layout_.saves_steps) dict.insert(state_key(labels[i], "step"), to_tensor(slot.steps));
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
-      dict.insert(state_key(labels[i], layout_.buffers[b]), raw::clone(slot.buffers[b]));
+      dict.insert(state_key(labels[i], layout_.buffers[b]), slot.buffers[b]);
     }
   }
   std::size_t first = 0;
@@ -178,18 +181,18 @@ Optimizer::Saved Optimizer::read_by_index(const StateReader& reader) const {
   return saved;
 }
 
-Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const nn::Module* model) const {
-  Saved saved = {.labels = names_in(model), .groups = {}, .sources = {}};
+Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const NamedParameters& named) const {
+  Saved saved = {.labels = labels_from(named), .groups = {}, .sources = {}};
   saved.sources.resize(group_count());
   while (reader.contains(option_key(saved.groups.size(), layout_.options[0])))
     saved.groups.push_back(read_group(reader, saved.groups.size()));
   const std::vector<std::string> names = reader.names_after(kGroupOf);
-  for (std::size_t i = 0; model && i < slots_.size(); ++i)
+  for (std::size_t i = 0; !named.empty() && i < slots_.size(); ++i)
     LOCKSTEP_CHECK(!saved.labels[i].empty(),
                    "load_state_dict: parameter {} of {}, {}, is not in the model, and the state is by name; pass the "
                    "model that has all parameters of the optimizer",
                    i, type(), describe(slots_[i].parameter.master()));
-  if (!model) {
+  if (named.empty()) {
     LOCKSTEP_CHECK(names.size() == slots_.size(), "load_state_dict: the state has {} parameters, the optimizer {}",
                    names.size(), slots_.size());
     for (const std::string& name : names)
@@ -205,8 +208,8 @@ Optimizer::Saved Optimizer::read_by_name(const StateReader& reader, const nn::Mo
   return saved;
 }
 
-Optimizer::Saved Optimizer::read(const StateReader& reader, const nn::Module* model) const {
-  return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, model);
+Optimizer::Saved Optimizer::read(const StateReader& reader, const NamedParameters& names) const {
+  return reader.names_after(kGroupOf).empty() ? read_by_index(reader) : read_by_name(reader, names);
 }
 
 // A group with the parameters of one saved group takes its options. Of other groups, the constructor decides on
@@ -244,8 +247,12 @@ std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
 }
 
 Callback<void()> Optimizer::prepare_load(const StateDict& state, const nn::Module* model, SavedGroups* from) {
+  return prepare_load(state, names_in(model), from);
+}
+
+Callback<void()> Optimizer::prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* from) {
   const StateReader reader(state);
-  Saved saved = read(reader, model);
+  Saved saved = read(reader, names);
   std::vector<Group> groups = merged_groups(saved);
   std::vector<Slot> slots = read_slots(reader, saved.labels);
   reader.require_all_read();

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -95,7 +96,8 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
 FileSystemCalls FileSystemCalls::real() {
   return {.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); },
           .flock = ::flock,
-          .write = ::write,
+          .pwrite = ::pwrite,
+          .fallocate = ::fallocate,
           .fchown = ::fchown,
           .fchmod = ::fchmod,
           .fsync = ::fsync,
@@ -112,8 +114,35 @@ std::string boot_id() {
   return count == sizeof(text) ? std::string(text, sizeof(text)) : "";
 }
 
+void TemporaryFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: write() after commit()", path_);
+  while (!bytes.empty()) {
+    const ssize_t count = uninterrupted(
+        [&] { return calls_.pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+    if (count <= 0) fail("cannot write", count == 0 ? ENOSPC : errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::size_t>(count);
+  }
+}
+
+void TemporaryFile::sync() {
+  if (uninterrupted([&] { return calls_.fsync(descriptor_); }) != 0) fail("cannot flush to the disk", errno);
+}
+
+void TemporaryFile::fail(const char* operation, int error) const {
+  throw IoError(fmt::format("{}: {}: {}", path_, operation, reason(error)));
+}
+
+AtomicFilePart::AtomicFilePart(std::string path, const std::string& temporary, const FileSystemCalls& calls)
+    : TemporaryFile(std::move(path), calls) {
+  descriptor_ = uninterrupted([&] { return calls_.open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0); });
+  if (descriptor_ < 0) fail("cannot open the temporary file", errno);
+}
+
+AtomicFilePart::~AtomicFilePart() { calls_.close(descriptor_); }  // failure is harmless after `sync`
+
 AtomicFile::AtomicFile(std::string path, const FileSystemCalls& calls)
-    : calls_(calls), path_(std::move(path)), target_(path_) {
+    : TemporaryFile(std::move(path), calls), target_(path_) {
   LOCKSTEP_CHECK_IO(path_.rfind('/') + 1 < path_.size(), "\"{}\" is not the name of a file", path_);
   find_target();
   open_temporary();
@@ -206,20 +235,29 @@ void AtomicFile::remove_abandoned(const std::string& prefix) const {
   }
 }
 
+// A full disk is reported here, before the content is written. posix_fallocate would write into every block where the
+// file system cannot reserve.
+void AtomicFile::reserve(std::uint64_t bytes) {
+  if (uninterrupted([&] { return calls_.fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)); }) == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) fail("cannot reserve disk space", errno);
+}
+
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: write() after commit()", path_);
-  while (!bytes.empty()) {
-    const ssize_t count = uninterrupted([&] { return calls_.write(descriptor_, bytes.data(), bytes.size()); });
-    if (count <= 0) fail("cannot write", count == 0 ? ENOSPC : errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
+  write_at(written_, bytes);
+  written_ += bytes.size();
+}
+
+std::string AtomicFile::temporary() const {
+  const std::unique_ptr<char, void (*)(void*)> path(::realpath(temporary_.c_str(), nullptr), std::free);
+  if (!path) fail("cannot find the path of the temporary file", errno);
+  return path.get();
 }
 
 void AtomicFile::commit() {
   LOCKSTEP_CHECK(descriptor_ >= 0, "AtomicFile: {}: commit() called twice", path_);
   if (replaces_) keep_permissions();
   // The content must be on the disk before the name points to it, or a power cut could leave an empty file.
-  if (uninterrupted([&] { return calls_.fsync(descriptor_); }) != 0) fail("cannot flush to the disk", errno);
+  sync();
   if (calls_.rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot rename the temporary file", errno);
   calls_.close(std::exchange(descriptor_, -1));  // failure is harmless: the content is on the disk
   sync_folder();
@@ -250,10 +288,6 @@ void AtomicFile::sync_folder() {
   calls_.close(folder);
   // Some file systems cannot flush a folder and return EINVAL; nothing more can be done for them.
   if (result != 0 && error != EINVAL) fail("replaced, but its folder cannot be flushed to the disk", error);
-}
-
-void AtomicFile::fail(const char* operation, int error) const {
-  throw IoError(fmt::format("{}: {}: {}", path_, operation, reason(error)));
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/byte_reader_internal.h"
@@ -55,7 +56,8 @@ std::vector<std::byte> read_file(const std::string& path, std::uint64_t max_byte
 struct FileSystemCalls {
   int (*open)(const char* path, int flags, mode_t mode);
   int (*flock)(int descriptor, int operation);
-  ssize_t (*write)(int descriptor, const void* data, std::size_t size);
+  ssize_t (*pwrite)(int descriptor, const void* data, std::size_t size, off_t offset);
+  int (*fallocate)(int descriptor, int mode, off_t offset, off_t size);
   int (*fchown)(int descriptor, uid_t owner, gid_t group);
   int (*fchmod)(int descriptor, mode_t mode);
   int (*fsync)(int descriptor);
@@ -69,6 +71,26 @@ struct FileSystemCalls {
 // The id of the current boot; empty, with errno set, if /proc cannot be read.
 std::string boot_id();
 
+// An open temporary file of an AtomicFile. Every failure is an IoError naming path, operation and reason. One thread
+// uses an object at a time.
+class TemporaryFile {
+ public:
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  void sync();  // returns when everything that was written to the file is on the disk
+
+ protected:
+  TemporaryFile(std::string path, const FileSystemCalls& calls) : calls_(calls), path_(std::move(path)) {}
+  ~TemporaryFile() = default;
+  [[noreturn]] void fail(const char* operation, int error) const;
+
+  FileSystemCalls calls_;
+  std::string path_;     // of the file that is replaced
+  int descriptor_ = -1;  // -1: closed
+};
+
 // Replaces the file at `path` atomically in `commit`: the new content is written to a temporary file in the same
 // folder, flushed to the disk, and renamed. If anything fails or the process dies before the rename, the old file is
 // unchanged. Without commit (an exception passed through) the destructor removes the temporary file.
@@ -79,19 +101,21 @@ std::string boot_id();
 //
 // A temporary file is locked while it is written. Temporary files of this path without a lock, left on this host since
 // its boot by a killed process, are removed.
-//
-// Every failure is an IoError naming path, operation and reason. One thread uses it at a time.
-class AtomicFile {
+class AtomicFile final : public TemporaryFile {
  public:
   explicit AtomicFile(std::string path, const FileSystemCalls& calls = FileSystemCalls::real());
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Reserves disk space for a file of this size, where the file system can.
+  void reserve(std::uint64_t bytes);
+  // Writes after the bytes of the last call, from the start of the file on.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
   // On return the new content is on the disk under `path`. Throws InvalidArgument the second time.
   void commit();
+
+  // The absolute path of the temporary file, for AtomicFilePart.
+  std::string temporary() const;
 
  private:
   void find_target();
@@ -99,15 +123,23 @@ class AtomicFile {
   void remove_abandoned(const std::string& prefix) const;
   void keep_permissions();
   void sync_folder();
-  [[noreturn]] void fail(const char* operation, int error) const;
 
-  FileSystemCalls calls_;
-  std::string path_, target_, temporary_;  // target: the path with symbolic links resolved
-  bool replaces_ = false;                  // the target exists
-  uid_t owner_ = 0;                        // the target's owner
+  std::string target_, temporary_;  // target: the path with symbolic links resolved
+  std::uint64_t written_ = 0;       // by `write`
+  bool replaces_ = false;           // the target exists
+  uid_t owner_ = 0;                 // the target's owner
   gid_t group_ = 0;
-  mode_t mode_ = 0;      // the target's permission bits
-  int descriptor_ = -1;  // of the temporary file; -1 after commit
+  mode_t mode_ = 0;  // the target's permission bits
+};
+
+// The temporary file of another process's AtomicFile, of which this process writes ranges. They are part of the new
+// content if `sync` returns before the other process calls `commit`.
+class AtomicFilePart final : public TemporaryFile {
+ public:
+  // `path` is that of the AtomicFile, for messages.
+  AtomicFilePart(std::string path, const std::string& temporary,
+                 const FileSystemCalls& calls = FileSystemCalls::real());
+  ~AtomicFilePart();
 };
 
 }  // namespace lockstep

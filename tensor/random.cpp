@@ -117,18 +117,21 @@ std::vector<std::uint64_t> state() {
   return out;
 }
 
-void set_state(std::span<const std::uint64_t> state) {
+void check_state(std::span<const std::uint64_t> state) {
   LOCKSTEP_CHECK(state.size() % 3 != 1,
                  "random::set_state: this is a state of format 1, from before random numbers followed from the module "
                  "that draws; runs cannot continue from it with the same numbers: call manual_seed");
   LOCKSTEP_CHECK(state.size() % 3 == 2 && state[0] == kStateFormat,
                  "random::set_state: {} numbers are not a state; pass a result of random::state", state.size());
-  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
-  for (std::size_t i = 2; i < state.size(); i += 3) {
+  for (std::size_t i = 2; i < state.size(); i += 3)
     LOCKSTEP_CHECK(state[i] >> kSiteBits == 0 && state[i + 1] < kMaxMicroBatches,
                    "random::set_state: site {}, micro-batch {} do not exist", state[i], state[i + 1]);
-    numbers[key({state[i], state[i + 1]})] = state[i + 2];
-  }
+}
+
+void set_state(std::span<const std::uint64_t> state) {
+  check_state(state);
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+  for (std::size_t i = 2; i < state.size(); i += 3) numbers[key({state[i], state[i + 1]})] = state[i + 2];
   const std::lock_guard lock(calls().mutex);
   current_seed.store(state[1]);
   calls().numbers = std::move(numbers);

@@ -34,6 +34,8 @@ inline constexpr std::uint64_t kStateFormat = 2;  ///< version of the format of 
 /// The state needed to continue with the same random numbers: kStateFormat, the seed, then site, micro-batch and number
 /// of calls for each pair of site and micro-batch that has drawn.
 std::vector<std::uint64_t> state();
+/// Throws InvalidArgument if `state` is not a result of state().
+void check_state(std::span<const std::uint64_t> state);
 /// Restores a result of state(). Throws InvalidArgument for any other list.
 void set_state(std::span<const std::uint64_t> state);
 

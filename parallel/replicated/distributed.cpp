@@ -203,6 +203,7 @@ Tensor DistributedDataParallel::operator()(const std::vector<Tensor>& inputs) {
 
 std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return state_->module.parameters(); }
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
+ProcessGroup& DistributedDataParallel::group() const { return *state_->group; }
 
 double DistributedDataParallel::clip_grad_norm_(double max_norm) {
   return nn::clip_grad_norm_(parameters(), max_norm);

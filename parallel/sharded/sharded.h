@@ -131,6 +131,7 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
 
  private:
   friend class TrainingStep<ShardedDataParallel>;
+  friend class CheckpointModel;
   friend class ShardedAccessSupplier;
   Tensor run(const Batch& batch, MicroBatchLoss loss_fn);
   struct State;

@@ -9,6 +9,7 @@
 #include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
 #include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
+#include "lockstep/parallel/sharded/model_state_internal.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/sharded/sharded_norm_internal.h"
 #include "lockstep/parallel/sharded/unit_gathers_internal.h"
@@ -58,6 +59,11 @@ struct ShardedDataParallel::State {
   ShardedPlan plan() const;
   std::int64_t set_bytes() const;
   std::int64_t summary_bytes() const;
+
+  // --- sharded_checkpoint.cpp ---
+  std::vector<StatePart> parts() const;
+  StatePart part_of(const std::string& name, const Tensor& parameter) const;
+  void after_load();
 
   // Called when something reads parameters that are not there.
   void need(const Storage& storage);

@@ -54,6 +54,7 @@ class UnitParameters {
 
   // Notes that the values have changed: autograd's saved tensors of earlier steps become invalid.
   void mark_changed();
+  void mark_frozen_changed() { has_frozen_ = false; }  // those of a resident unit are gathered again
   // Whether operations have changed the parameters since note_version.
   void note_version() { noted_ = version(); }
   bool has_new_version() const { return version() != noted_; }

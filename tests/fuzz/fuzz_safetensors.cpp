@@ -1,10 +1,13 @@
-// Reads any bytes: the result is a StateDict no larger than its file, or an IoError with a short text.
+// Reads any bytes: the result is a StateDict no larger than its file, whose ranges can be read alone, or an IoError with
+// a short text.
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 #include <string>
 
-#include "lockstep/nn/serialize.h"
+#include "lockstep/nn/safetensors_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;
@@ -22,6 +25,16 @@ void fuzz_input(const std::uint8_t* data, std::size_t size) {
       bytes += length;
     }
     if (bytes > size) std::abort();
+    const ls::MemorySource source(std::as_bytes(std::span(data, size)), "fuzz");
+    const ls::nn::safetensors::Reader reader(source);
+    for (const auto& entry : reader.entries()) {
+      const ls::Tensor& whole = dict.at(entry.name);
+      const std::int64_t first = whole.numel() / 3, count = whole.numel() / 2;
+      const ls::Tensor range = reader.read(entry, first, count);
+      const std::size_t item = ls::item_size(whole.dtype());
+      const auto* const want = static_cast<const std::byte*>(whole.raw_data()) + static_cast<std::size_t>(first) * item;
+      if (count > 0 && std::memcmp(range.raw_data(), want, static_cast<std::size_t>(count) * item) != 0) std::abort();
+    }
   } catch (const ls::IoError& error) {
     if (std::string(error.what()).size() > 400) std::abort();
   }

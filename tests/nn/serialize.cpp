@@ -147,8 +147,8 @@ TEST_CASE("a save that fails at any system call keeps the old file complete") {
   static const ls::FileSystemCalls real = ls::FileSystemCalls::real();
   ls::FileSystemCalls faulty = real;
   faulty.open = [](const char* p, int flags, mode_t mode) { return fails(0) ? -1 : real.open(p, flags, mode); };
-  faulty.write = [](int fd, const void* data, std::size_t size) {
-    return fails(0) ? ssize_t{-1} : real.write(fd, data, size);
+  faulty.pwrite = [](int fd, const void* data, std::size_t size, off_t offset) {
+    return fails(0) ? ssize_t{-1} : real.pwrite(fd, data, size, offset);
   };
   faulty.fsync = [](int fd) { return fails(0) ? -1 : real.fsync(fd); };
   faulty.rename = [](const char* from, const char* to) { return fails(0) ? -1 : real.rename(from, to); };
@@ -227,4 +227,69 @@ TEST_CASE("the error for a file of another format names the format") {
     const std::string text = error_of<ls::IoError>([&] { parse(magic + "rest of it"); });
     CHECK_MESSAGE((contains(text, "PyTorch pickle") && contains(text, "save_file(torch.load(")), text);
   }
+}
+
+TEST_CASE("a reader gives tensors and ranges of their elements without reading the whole file") {
+  const ls::StateDict dict = everything();
+  ls::save(dict, "ranges.safetensors", {{"note", "n"}});
+  // Counts the bytes that are read.
+  struct Counting final : ls::ByteSource {
+    ls::InputFile file{"ranges.safetensors"};
+    mutable std::uint64_t bytes = 0;
+    std::uint64_t size() const override { return file.size(); }
+    const std::string& name() const override { return file.name(); }
+    void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+      bytes += out.size();
+      file.read_at(offset, out);
+    }
+  } source;
+  const nn::safetensors::Reader reader(source);
+  CHECK(reader.metadata() == ls::Metadata{{"note", "n"}});
+  CHECK(reader.entries().size() == dict.size());
+  for (const auto& entry : reader.entries()) {
+    INFO(entry.name);
+    const ls::Tensor want = dict.at(entry.name).to(ls::Device()).contiguous();
+    CHECK(same_bits(reader.read(entry), want));
+    const std::int64_t numel = want.numel();
+    for (std::int64_t first = 0; first <= numel; ++first) {
+      source.bytes = 0;
+      const std::int64_t count = (numel - first + 1) / 2;
+      const ls::Tensor range = reader.read(entry, first, count);
+      CHECK(same_bits(range, want.reshape({numel}).slice(0, first, first + count)));
+      CHECK(source.bytes == static_cast<std::uint64_t>(count) * ls::item_size(want.dtype()));
+    }
+    CHECK(contains(error_of([&] { static_cast<void>(reader.read(entry, 1, numel)); }), "are outside [0,"));
+    CHECK(contains(error_of([&] { static_cast<void>(reader.read(entry, -1, 1)); }), "elements [-1, 0)"));
+  }
+  nn::safetensors::PayloadReader payload(source, reader.payload());
+  while (payload.read(7)) continue;
+  CHECK_NOTHROW(reader.check(payload.checksum()));
+  CHECK_THROWS_AS(reader.check(payload.checksum() + 1), ls::IoError);
+}
+
+TEST_CASE("a range of bools is checked, and its error has the element's index in the whole tensor") {
+  ls::save({{"b", ls::ones({9}).to(ls::kBool)}}, "bools.safetensors");
+  std::string bytes = bytes_of("bools.safetensors");
+  bytes[bytes.size() - 2] = 2;
+  const ls::MemorySource source(std::as_bytes(std::span(bytes)), "memory");
+  const nn::safetensors::Reader reader(source);
+  CHECK_NOTHROW(static_cast<void>(reader.read(reader.entries()[0], 0, 7)));
+  CHECK(error_of<ls::IoError>([&] { static_cast<void>(reader.read(reader.entries()[0], 5, 4)); }) ==
+        "memory: tensor \"b\": element 7 is the byte 2, a bool is 0 or 1");
+}
+
+TEST_CASE("a part of a tensor is written in several steps, and a large one in several pieces") {
+  const ls::Tensor large = numbers({5 << 20}), line = numbers({100}), square = numbers({10, 10});
+  ls::save({{"large", large}, {"line", line}, {"square", square.t()}}, "whole.safetensors");
+  const nn::safetensors::Layout layout(
+      {{"large", large, large.shape()}, {"line", line, line.shape()}, {"square", square.t(), square.shape()}}, {});
+  ls::AtomicFile file("steps.safetensors");
+  nn::safetensors::PartWriter writer(layout, file);
+  int steps = 1;
+  while (writer.write(1)) ++steps;
+  CHECK(steps == 4);  // two of the large tensor
+  file.write(layout.header(writer.checksum()));
+  file.commit();
+  CHECK(bytes_of("steps.safetensors") == bytes_of("whole.safetensors"));
+  CHECK(same_bits(ls::load("steps.safetensors").at("large"), large));
 }

@@ -182,3 +182,54 @@ TEST_CASE("the initial rate is saved, so that a scheduler after a load does not 
   CHECK(same_bits(again.state_dict(), ls::StateDict{{"last_epoch", ls::tensor(std::int64_t{0})},
                                                     {"base_lrs", ls::tensor({0.5}, {.dtype = ls::kFloat64})}}));
 }
+
+TEST_CASE("a list of names stands for a model: pieces of parameters save and load their state under given names") {
+  const auto state_of = [](double lr, int steps) {
+    const auto a = parameter({1, 2, 3}), b = parameter({});
+    AdamW optimizer({a, b}, {.lr = lr});
+    for (int i = 0; i < steps; ++i) {
+      set_grad(a, {1, 2, 3});
+      set_grad(b, {});
+      optimizer.step();
+    }
+    return optimizer.shared_state({{"fc.weight", a}, {"fc.bias", b}, {"unused", parameter({1})}}).clone();
+  };
+  const ls::StateDict state = state_of(0.5, 2);
+  CHECK(state.at("state.fc.weight.exp_avg").shape() == ls::Shape{3});
+  CHECK(state.at("state.fc.bias.exp_avg_sq").shape() == ls::Shape{0});
+  CHECK(state.at("state.fc.bias.step").item<std::int64_t>() == 2);
+  CHECK(values(state.at("param_group.fc.bias")) == std::vector<double>{0, 1});
+
+  const auto bias = parameter({}), weight = parameter({1, 2, 3});  // in the other order
+  AdamW optimizer({bias, weight}, {.lr = 1});
+  const ls::optim::NamedParameters names = {{"fc.weight", weight}, {"fc.bias", bias}};
+  optimizer.prepare_load(state, names)();
+  CHECK(optimizer.lr() == 0.5);
+  const ls::StateDict loaded = optimizer.shared_state(names);
+  for (const char* key : {"state.fc.weight.exp_avg", "state.fc.weight.exp_avg_sq", "state.fc.weight.step",
+                          "state.fc.bias.exp_avg", "state.fc.bias.step"})
+    CHECK(ls::equal(loaded.at(key), state.at(key)));
+  CHECK(contains(error_of([&] {
+                   optimizer.prepare_load(state, {{"fc.weight", weight}, {"bias", bias}});
+                 }),
+                 "missing in the state: \"bias\"; missing in the optimizer: \"fc.bias\""));
+  CHECK(contains(error_of([&] { optimizer.prepare_load(state, {{"fc.weight", weight}}); }), "is not in the model"));
+  CHECK(optimizer.shared_state({{"fc.weight", weight}}).contains("state.0.step"));  // by index: a name is missing
+}
+
+TEST_CASE("shared_state shares the optimizer's tensors, and state_dict copies them") {
+  const auto p = parameter({1, 2});
+  AdamW optimizer({p});
+  const auto step = [&] {
+    set_grad(p, {1, 2});
+    optimizer.step();
+  };
+  step();
+  const ls::Tensor shared = optimizer.shared_state({{"p", p}}).at("state.p.exp_avg");
+  const ls::Tensor copied = optimizer.state_dict().at("state.0.exp_avg");
+  const std::vector<double> before = values(copied);
+  CHECK(values(shared) == before);
+  step();
+  CHECK(values(shared) != before);
+  CHECK(values(copied) == before);
+}

@@ -118,3 +118,39 @@ TEST_CASE("an expanded parameter is refused, because its elements share memory")
   CHECK(contains(error_of([&] { adam.step(); }), "adam_step: (3) f32 cpu is expanded"));
   CHECK(values(p) == std::vector<double>{0, 0, 0});
 }
+
+TEST_CASE("a parameter without elements is stepped like any other: steps count, and its state has no elements") {
+  const auto check = [](auto make, const std::vector<const char*>& buffers, bool counts) {
+    const auto empty = parameter({}), full = parameter({1, 2, 3}), alone = parameter({1, 2, 3});
+    auto optimizer = make({empty, full}), other = make({alone});
+    for (int i = 0; i < 3; ++i) {
+      set_grad(empty, {});
+      set_grad(full, {1, -2, 0.5});
+      set_grad(alone, {1, -2, 0.5});
+      optimizer->step();
+      other->step();
+    }
+    CHECK(values(full) == values(alone));
+    const ls::StateDict state = optimizer->state_dict();
+    for (const char* buffer : buffers) {
+      INFO(buffer);
+      CHECK(state.at(std::string("state.0.") + buffer).shape() == ls::Shape{0});
+      CHECK(state.at(std::string("state.0.") + buffer).dtype() == ls::kFloat64);
+    }
+    CHECK(state.contains("state.0.step") == counts);
+    if (counts) CHECK(state.at("state.0.step").template item<std::int64_t>() == 3);
+
+    const auto fresh = parameter({});  // of a rank that has nothing else
+    auto only = make({fresh});
+    set_grad(fresh, {});
+    only->step();
+    CHECK(only->state_dict().contains("state.0.step") == counts);
+    only->load_state_dict(only->state_dict());
+  };
+  using Parameters = std::vector<ls::nn::Parameter>;
+  check([](const Parameters& p) { return std::make_unique<ls::optim::SGD>(p); }, {}, false);
+  check([](const Parameters& p) { return std::make_unique<ls::optim::SGD>(p, ls::optim::SGDOptions{.momentum = 0.9}); },
+        {"momentum_buffer"}, false);
+  check([](const Parameters& p) { return std::make_unique<ls::optim::Adam>(p); }, {"exp_avg", "exp_avg_sq"}, true);
+  check([](const Parameters& p) { return std::make_unique<ls::optim::AdamW>(p); }, {"exp_avg", "exp_avg_sq"}, true);
+}

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -57,9 +58,12 @@ bool fails(const char* name) {
 const ls::FileSystemCalls kFaulty = {
     .open = [](const char* path, int flags, mode_t mode) { return fails("open") ? -1 : ::open(path, flags, mode); },
     .flock = [](int fd, int operation) { return fails("flock") ? -1 : ::flock(fd, operation); },
-    .write = [](int fd, const void* data, std::size_t size) -> ssize_t {
-      return fails("write") ? -1 : ::write(fd, data, faults.short_writes ? std::min<std::size_t>(size, 3) : size);
+    .pwrite = [](int fd, const void* data, std::size_t size, off_t offset) -> ssize_t {
+      return fails("pwrite") ? -1
+                             : ::pwrite(fd, data, faults.short_writes ? std::min<std::size_t>(size, 3) : size, offset);
     },
+    .fallocate = [](int fd, int mode, off_t offset,
+                    off_t size) { return fails("fallocate") ? -1 : ::fallocate(fd, mode, offset, size); },
     .fchown = [](int fd, uid_t owner, gid_t group) { return fails("fchown") ? -1 : ::fchown(fd, owner, group); },
     .fchmod = [](int fd, mode_t mode) { return fails("fchmod") ? -1 : ::fchmod(fd, mode); },
     .fsync = [](int fd) { return fails("fsync") ? -1 : ::fsync(fd); },
@@ -83,6 +87,7 @@ const ls::FileSystemCalls kFaulty = {
 
 void save(const std::string& path) {
   ls::AtomicFile file(path, kFaulty);
+  file.reserve(11);
   file.write("new ");
   file.write("content");
   file.commit();
@@ -105,8 +110,8 @@ TEST_CASE("a committed file has the new content, and no other file remains") {
     CHECK(content(folder + "/f") == "new content");
     CHECK(files_in(folder) == 1);
   }
-  CHECK(faults.names == std::vector<std::string>{"open", "flock", "write", "write", "fchmod", "fsync", "rename",
-                                                 "close", "open", "fsync", "close"});
+  CHECK(faults.names == std::vector<std::string>{"open", "flock", "fallocate", "pwrite", "pwrite", "fchmod", "fsync",
+                                                 "rename", "close", "open", "fsync", "close"});
 }
 
 TEST_CASE("whichever system call fails, the old or the new file exists completely, and no other file") {
@@ -152,6 +157,46 @@ TEST_CASE("without commit the old file stays and the temporary one is removed") 
   }
   CHECK(files_in(folder) == 1);
   CHECK(content(folder + "/f") == "old");
+}
+
+TEST_CASE("another process writes ranges of the temporary file, by its absolute path") {
+  const std::string folder = fresh_folder("ranges");
+  put(folder + "/f", "old");
+  ls::AtomicFile file(folder + "/f");
+  file.reserve(11);
+  CHECK(file.temporary().starts_with("/"));
+  const auto bytes = [](const char* text) { return std::as_bytes(std::span(text, std::strlen(text))); };
+  const pid_t child = fork();
+  if (child == 0) {
+    ls::AtomicFilePart part(folder + "/f", file.temporary());
+    part.write_at(8, bytes("end"));
+    part.write_at(4, bytes("mid "));
+    part.sync();
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(content(folder + "/f") == "old");
+  file.write("new ");
+  file.commit();
+  CHECK(content(folder + "/f") == "new mid end");
+  CHECK(contains(error_of<ls::IoError>([&] { ls::AtomicFilePart(folder + "/f", folder + "/none"); }),
+                 "ranges/f: cannot open the temporary file: No such file"));
+}
+
+TEST_CASE("a full disk is reported when space is reserved, and a file system that cannot reserve is no error") {
+  const std::string folder = fresh_folder("reserved");
+  ls::FileSystemCalls calls = ls::FileSystemCalls::real();
+  calls.fallocate = [](int, int, off_t, off_t) { return errno = ENOSPC, -1; };
+  CHECK(contains(error_of<ls::IoError>([&] { ls::AtomicFile(folder + "/f", calls).reserve(10); }),
+                 "reserved/f: cannot reserve disk space: No space left"));
+  calls.fallocate = [](int, int, off_t, off_t) { return errno = EOPNOTSUPP, -1; };
+  ls::AtomicFile file(folder + "/f", calls);
+  file.reserve(10);
+  file.write("0123456789");
+  file.commit();
+  CHECK(content(folder + "/f") == "0123456789");
 }
 
 TEST_CASE("two writers of one file do not disturb each other") {

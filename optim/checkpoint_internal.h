@@ -1,0 +1,30 @@
+// The entries of a checkpoint, for one process and for the ranks of a group. Not installed.
+#pragma once
+
+#include <string>
+
+#include "lockstep/optim/checkpoint.h"
+
+namespace lockstep {
+
+// A model's state_dict, or one rank's parts of it, and the parameters that its optimizer steps.
+struct CheckpointedModel {
+  StateDict state;
+  optim::NamedParameters parameters;
+};
+
+// The entries that save_checkpoint writes. Their tensors share memory with those of the parts. `model` is what
+// parts.model stands for, or null.
+StateDict checkpoint_entries(const CheckpointedModel* model, const CheckpointParts& parts);
+
+// Metadata of a checkpoint: the caller's, and the version of the format.
+Metadata checkpoint_metadata(const Metadata* metadata);
+// Removes the version. Throws InvalidArgument if it is missing or another one.
+void check_checkpoint_format(Metadata& metadata, const std::string& path);
+
+// Checks and copies the entries of a checkpoint. Calling the result loads them into the parts and restores the random
+// state; it cannot fail. The entries of the model are the parts in `model`, and are not copied. Throws InvalidArgument.
+Callback<void()> prepare_checkpoint_load(const StateDict& entries, const CheckpointedModel* model,
+                                         const CheckpointParts& parts);
+
+}  // namespace lockstep

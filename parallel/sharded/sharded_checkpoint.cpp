@@ -1,0 +1,72 @@
+// The state of a ShardedDataParallel for checkpoints: this rank's pieces, as parts of whole parameters.
+#include <algorithm>
+
+#include "lockstep/parallel/sharded/checkpoint.h"
+#include "lockstep/parallel/sharded/sharded_state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+
+// Every rank saves its own elements; rank 0 saves the buffers.
+std::vector<StatePart> ShardedDataParallel::State::parts() const {
+  std::vector<StatePart> parts;
+  for (const auto& [name, tensor] : module.state_dict()) {
+    const Storage* const storage = tensor.impl().storage.get();
+    const bool is_parameter =
+        std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
+    parts.push_back(is_parameter ? part_of(name, tensor)
+                                 : StatePart{.name = name,
+                                             .part = tensor,
+                                             .shape = tensor.shape(),
+                                             .is_saved = group->rank() == 0});
+  }
+  return parts;
+}
+
+// `parameter` is known by its storage and offset: the module's state dict names a tied parameter several times.
+StatePart ShardedDataParallel::State::part_of(const std::string& name, const Tensor& parameter) const {
+  const TensorImpl& impl = parameter.impl();
+  for (const UnitParameters& unit : units) {
+    for (const FlatParameters& flat : unit.flats()) {
+      if (flat.storage != impl.storage) continue;
+      const std::int64_t each = flat.shard.numel(), begin = each * group->rank();
+      const std::int64_t offset = impl.offset / static_cast<std::int64_t>(item_size(impl.dtype));
+      const std::int64_t from = std::clamp(offset, begin, begin + each);
+      const std::int64_t to = std::clamp(offset + impl.numel, from, begin + each);
+      const auto stepped = std::ranges::find_if(
+          trained, [&](const TrainedFlat& other) { return other.shard.ref() == flat.shard.ref(); });
+      const Tensor& shard = stepped == trained.end() ? flat.shard : stepped->stepped();
+      return {.name = name,
+              .part = elements_of(shard, from - begin, to - from),
+              .shape = impl.shape,
+              .first = from < to ? from - offset : 0};
+    }
+  }
+  throw Error(fmt::format("checkpoint: parameter {} is in no unit", name));
+}
+
+void ShardedDataParallel::State::after_load() {
+  for (UnitParameters& unit : units) unit.mark_frozen_changed();
+}
+
+CheckpointModel::CheckpointModel(ShardedDataParallel* run) {
+  class ShardedState final : public ModelState {
+   public:
+    explicit ShardedState(ShardedDataParallel& run, ShardedDataParallel::State& state) : run_(run), state_(state) {}
+    ProcessGroup* group() const override { return state_.group.get(); }
+    std::vector<StatePart> parts() const override { return state_.parts(); }
+    optim::NamedParameters parameters() const override {
+      optim::NamedParameters named;
+      for (const ShardedParameter& each : run_.named_parameters()) named.emplace_back(each.name, each.parameter);
+      return named;
+    }
+    void after_load() override { state_.after_load(); }
+
+   private:
+    ShardedDataParallel& run_;
+    ShardedDataParallel::State& state_;
+  };
+  if (run) state_ = std::make_shared<ShardedState>(*run, *run->state_);
+}
+
+}  // namespace lockstep::parallel
