@@ -51,6 +51,7 @@ struct Result {
   std::uint64_t hash = 0;
   std::vector<double> losses;
   std::vector<double> norms;
+  std::int64_t copied = 0;  // bytes between device and host in the last step
 };
 
 constexpr std::int64_t kRows = 203;
@@ -71,8 +72,10 @@ void train(Run& run, const Model& model, Optimizer& optimizer, std::shared_ptr<l
   while (true) {
     for (const auto& [x, y] : loader) {
       optimizer.zero_grad();
-      const ls::Tensor loss =
-          run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
+      const ls::Device device = model.mean->device();
+      const ls::Tensor loss = run.backward(
+          x.to(device), y.to(device),
+          [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
       result.norms.push_back(run.clip_grad_norm_(0.5));
       optimizer.step();
       result.losses.push_back(loss.template item<double>());
@@ -115,6 +118,9 @@ Result run_sharded(const Group& group, const Options& options, const OptimizerOp
   Optimizer optimizer(run.parameters(), of_optimizer);
   Result result;
   train(run, model, optimizer, dataset, options.micro_batches, group->rank() * each, each, options.steps, result);
+  for (const ls::parallel::LinkTraffic& link : group->traffic().step_links())
+    result.copied += link.phase == ls::parallel::Phase::kOffload ? link.bytes : 0;
+  CHECK(result.copied == run.plan().offload_bytes);
   run.gathered([&] { result.hash = ls::nn::parameter_hash(model); });
   return result;
 }

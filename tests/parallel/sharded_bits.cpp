@@ -38,3 +38,21 @@ TEST_CASE("every stage, on 1 to 8 ranks with 1 to 4 micro-batches each, gives th
 TEST_CASE("weighted by samples, the bits are those of weighted accumulation") {
   check_stages<ls::optim::AdamW>({.micro_batches = 4, .weighting = ls::parallel::Weighting::kSamples}, 2, kAdam);
 }
+
+TEST_CASE("with the optimizer on the host, the bits and the bytes copied are those of the plan") {
+  const Options options{.micro_batches = 4};
+  for (int stage = 1; stage <= 3; ++stage) {
+    CAPTURE(stage);
+    with_group("shm", 2, [&](const Group& group) {
+      const ls::parallel::ShardedDataParallelOptions offloaded{.stage = stage, .offload_optimizer = true};
+      const Result host = run_sharded<ls::optim::AdamW>(group, options, kAdam, offloaded);
+      const Result there = run_sharded<ls::optim::AdamW>(group, options, kAdam, offloaded, ls::Device("cpu:1"));
+      const Result want = run_accumulation<ls::optim::AdamW>(options, kAdam);
+      CHECK(host.hash == want.hash);
+      CHECK(there.hash == want.hash);
+      CHECK(there.losses == want.losses);
+      CHECK(host.copied == 0);
+      CHECK(there.copied > 0);
+    });
+  }
+}
