@@ -48,7 +48,7 @@ struct CheckpointParts {
 
 /// Atomically writes a checkpoint. All ranks of the model's group must call this. Ranks write their parts of a sharded
 /// model; everything that all ranks have is written by rank 0. First the ranks' random states are merged
-/// (share_random_state). Every rank must be able to open the file under the same absolute path.
+/// (share_random_state). The ranks of a sharded model must reach the file under the same absolute path.
 ///
 /// An error on one rank is an error on all: the others' text begins with the rank ("rank 2: "). Then the old file is
 /// unchanged. Throws InvalidArgument if the ranks' parts differ, IoError if the file cannot be written, CommError if a
@@ -56,7 +56,7 @@ struct CheckpointParts {
 void save_checkpoint(const std::string& path, const CheckpointParts& parts);
 
 /// Loads a checkpoint, of this function or of lockstep::save_checkpoint, into `parts` on all ranks and restores the
-/// random state. All ranks of the model's group must call this. A rank reads its parts of a sharded model alone; rank 0
+/// random state. All ranks of the model's group must call this, with a path to the same file. A rank reads its parts of a sharded model alone; rank 0
 /// also verifies the checksum. Throws IoError for a corrupt file or if the ranks read different files, and
 /// InvalidArgument, naming file and key, for a part that is missing in the file or does not match. After an error, which
 /// all ranks throw as in save_checkpoint, nothing has changed on any rank.

@@ -80,6 +80,10 @@ void check_coverage(const Layout& layout, ProcessGroup* group) {
   }
 }
 
+bool has_elements(const Layout& layout) {
+  return std::ranges::any_of(layout.pieces(), [](const Piece& piece) { return piece.part.numel() > 0; });
+}
+
 bool has_all(const Layout& layout) {
   return std::ranges::all_of(layout.pieces(),
                              [](const Piece& piece) { return piece.part.numel() == piece.shape.numel(); });
@@ -105,19 +109,22 @@ void save_pieces(std::vector<Piece> pieces, const Metadata& metadata, const std:
   });
   temporary = text_of_rank_0(group, temporary);
 
-  std::unique_ptr<AtomicFilePart> part;  // on the other ranks
+  std::unique_ptr<AtomicFilePart> part;  // on the other ranks that have elements
   on_all_ranks(group, [&] {
-    if (!is_first) part = std::make_unique<AtomicFilePart>(path, temporary, calls);
+    if (!is_first && has_elements(*layout)) part = std::make_unique<AtomicFilePart>(path, temporary, calls);
   });
-  TemporaryFile& file = is_first ? static_cast<TemporaryFile&>(*whole) : *part;
-  PartWriter writer(*layout, file);
+  TemporaryFile* const file = is_first ? static_cast<TemporaryFile*>(whole.get()) : part.get();
+  std::optional<PartWriter> writer;
+  if (file) writer.emplace(*layout, *file);
+  std::uint64_t checksum = 0;
   in_rounds(group, [&] {
-    const bool is_more = writer.write(kRoundBytes);
-    if (group) file.sync();  // reports errors on the rank that wrote; and the last flush of rank 0 takes less time
+    if (!writer) return false;
+    const bool is_more = writer->write(kRoundBytes);
+    if (group) file->sync();  // reports errors on the rank that wrote; and the last flush of rank 0 takes less time
+    checksum = writer->checksum();
     return is_more;
   });
 
-  std::uint64_t checksum = writer.checksum();
   std::optional<InputFile> written;
   std::optional<PayloadReader> reader;
   in_rounds(group, [&] {

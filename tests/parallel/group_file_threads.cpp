@@ -96,6 +96,23 @@ TEST_CASE("a system call that fails on one rank is an error on all, which names 
   CHECK(seen["rename"] == 1);
 }
 
+TEST_CASE("a rank without elements needs no access to the file") {
+  const ls::StateDict dict = whole_tensors();
+  ls::save(dict, "one.safetensors");
+  for (const int writing : {0, 2}) {
+    with_group("local", 3, [&](const Group& group) {
+      calls = 0;
+      failing_call = -1;
+      std::vector<Piece> pieces = cut(dict, 0, 1);
+      if (group->rank() != writing)
+        for (Piece& piece : pieces) piece.part = piece.part.slice(0, 0, 0);
+      par::save_pieces(std::move(pieces), {}, "one_writes.safetensors", group.get(), faulty());
+      CHECK((calls > 0) == (group->rank() == writing || group->rank() == 0));
+    });
+    CHECK(bytes_of("one_writes.safetensors") == bytes_of("one.safetensors"));
+  }
+}
+
 TEST_CASE("ranks whose pieces do not fit together are refused on all ranks") {
   const ls::Tensor line = numbers({10});
   const auto piece = [&](const std::string& name, std::int64_t first, std::int64_t end) {
