@@ -83,7 +83,7 @@ void compare_gpt(const Group& group, Shared& shared) {
     return std::make_unique<samples::Gpt>(
         bench::kGptVocabulary, samples::GptOptions{.layers = 4, .heads = 8, .width = 512, .context = 128});
   };
-  compare<samples::Gpt>(group, shared, make, {"transformer.h.*"}, x, y, samples::next_character_loss, 1, 11);
+  compare<samples::Gpt>(group, shared, make, {"blocks.*"}, x, y, samples::next_character_loss, 1, 11);
 }
 
 void compare_mlp(const Group& group, Shared& shared) {

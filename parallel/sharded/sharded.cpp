@@ -44,19 +44,11 @@ nn::Module& ShardedDataParallel::module() const { return state_->module; }
 
 std::vector<nn::Parameter> ShardedDataParallel::parameters() const {
   std::vector<nn::Parameter> parameters;
-  for (const Piece& piece : state_->pieces) parameters.push_back(piece.parameter);
+  for (const ShardedParameter& each : state_->all) parameters.push_back(each.parameter);
   return parameters;
 }
 
-std::vector<ShardedParameter> ShardedDataParallel::named_parameters() const {
-  std::vector<ShardedParameter> named;
-  for (std::size_t p = 0; p < state_->pieces.size(); ++p)
-    named.push_back({.name = state_->gradients->name(p),
-                     .parameter = state_->pieces[p].parameter,
-                     .shape = state_->gradients->leaf(p).shape(),
-                     .first = state_->pieces[p].first});
-  return named;
-}
+std::vector<ShardedParameter> ShardedDataParallel::named_parameters() const { return state_->all; }
 
 Tensor ShardedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;

@@ -52,7 +52,7 @@ struct ShardedDataParallelOptions {
   Weighting weighting = Weighting::kEqual; ///< of ranks' and micro-batches' samples
 };
 
-/// A trained parameter of which this rank has a piece.
+/// A parameter of which this rank has a piece.
 struct ShardedParameter {
   std::string name;         ///< in the model: "blocks.0.up.weight"
   nn::Parameter parameter;  ///< this rank's elements, in one dimension; empty if another rank has them all
@@ -90,7 +90,8 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
   nn::Module& module() const;  ///< the module that was passed to the constructor
-  /// This rank's pieces of the trained parameters, in the order of the model, for an optimizer. Some may be empty.
+  /// This rank's pieces of all parameters, in the order of the model, for an optimizer. Some may be empty; those of
+  /// frozen parameters get no gradient.
   std::vector<nn::Parameter> parameters() const;
   /// The same with names and whole shapes: weights have `shape.dim() > 1`.
   std::vector<ShardedParameter> named_parameters() const;

@@ -11,7 +11,7 @@ namespace lockstep::parallel {
 struct Piece {
   nn::Parameter parameter;  // what the optimizer steps
   std::size_t flat;         // position in UnitGradients::flats()
-  std::int64_t first, at;   // its first element in the parameter, and in the shard
+  std::int64_t at;          // its first element in the shard
 };
 
 // Scales the gradients of the pieces as nn::clip_grad_norm_ scales whole gradients. Returns the norm.

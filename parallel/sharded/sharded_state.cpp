@@ -1,5 +1,6 @@
 // Construction of a ShardedDataParallel: units, pieces of parameters, hooks.
 #include <algorithm>
+#include <map>
 
 #include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/replicated/model_check_internal.h"
@@ -94,13 +95,35 @@ void ShardedDataParallel::State::make_pieces() {
   }
   for (std::size_t p = 0; p < gradients->size(); ++p) {
     const auto [f, offset] = gradients->place_of(p);
-    const std::int64_t each = trained[f].shard.numel(), begin = each * group->rank();
-    const std::int64_t from = std::clamp(offset, begin, begin + each);
-    const std::int64_t to = std::clamp(offset + gradients->leaf(p).numel(), from, begin + each);
-    const nn::Parameter piece(elements_of(trained[f].stepped(), from - begin, to - from));
-    piece.set_sharding(nn::Sharding::kPiece);
-    pieces.push_back({.parameter = piece, .flat = f, .first = from - offset, .at = from - begin});
+    const ShardedParameter piece =
+        piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f].stepped(), offset);
+    const std::int64_t each = trained[f].shard.numel();
+    const std::int64_t at = std::clamp<std::int64_t>(offset - each * group->rank(), 0, each);
+    pieces.push_back({.parameter = piece.parameter, .flat = f, .at = at});
+    all.push_back(piece);
   }
+  for (UnitParameters& unit : units) {
+    for (const FlatParameters& flat : unit.flats()) {
+      for (std::size_t k = 0; k < flat.layout.parameters.size() && !flat.layout.trained; ++k) {
+        const auto& [name, parameter] = named[flat.layout.parameters[k]];
+        all.push_back(piece_of(name, parameter.master().shape(), flat.shard, flat.layout.offsets[k]));
+        all.back().parameter.master().requires_grad_(false);
+      }
+    }
+  }
+  std::map<std::string, std::size_t> order;
+  for (const auto& [name, parameter] : named) order.emplace(name, order.size());
+  std::ranges::sort(all, {}, [&](const ShardedParameter& each) { return order.at(each.name); });
+}
+
+// The piece of a parameter whose elements start at `offset` of a flat buffer of which this rank has `shard`.
+ShardedParameter ShardedDataParallel::State::piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
+                                                      std::int64_t offset) const {
+  const std::int64_t begin = shard.numel() * group->rank(), end = begin + shard.numel();
+  const std::int64_t from = std::clamp(offset, begin, end), to = std::clamp(offset + shape.numel(), from, end);
+  const nn::Parameter piece(elements_of(shard, from - begin, to - from));
+  piece.set_sharding(nn::Sharding::kPiece);
+  return {.name = name, .parameter = piece, .shape = shape, .first = from < to ? from - offset : 0};
 }
 
 // Tells the gathers and gradients where forward and backward are. A hook may outlive the run in a graph.

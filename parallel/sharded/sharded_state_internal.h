@@ -35,6 +35,8 @@ struct ShardedDataParallel::State {
   void check_ranks();
   void make_units();
   void make_pieces();
+  ShardedParameter piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
+                            std::int64_t offset) const;
   void install_hooks();
   bool is_resident() const { return options.stage < 3 || !options.reshard_after_forward; }
   bool is_rotating() const { return options.stage > 1 && options.micro_batches_per_rank == 1; }
@@ -80,6 +82,7 @@ struct ShardedDataParallel::State {
   std::unique_ptr<UnitGradients> gradients;
   std::vector<TrainedFlat> trained;  // in the order of UnitGradients::flats()
   std::vector<Piece> pieces;         // of the trained parameters, in the order of the model
+  std::vector<ShardedParameter> all;  // the pieces of all parameters, in the order of the model
   MicroBatchesInTurn micro_batches;
   Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it
   std::vector<HookHandle> hooks;
