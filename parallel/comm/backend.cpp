@@ -1,10 +1,21 @@
 #include "lockstep/parallel/comm/backend_internal.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
+namespace {
+
+// Returns ' for "unit blocks.1"', or nothing without a name.
+std::string purpose_text(const PurposeName& purpose) {
+  const std::string_view name(purpose.data(), strnlen(purpose.data(), purpose.size()));
+  return name.empty() ? "" : " for " + in_quotes(name);
+}
+
+}  // namespace
 
 const char* name(Kind kind) {
   constexpr const char* kNames[] = {"broadcast",      "all_reduce", "reduce",  "all_gather", "gather", "scatter",
@@ -65,7 +76,7 @@ std::uint64_t signature_of(const Call& call) {
          static_cast<std::uint64_t>(root) << 32;
 }
 
-std::string call_text(std::uint64_t signature, std::uint64_t count) {
+std::string call_text(std::uint64_t signature, std::uint64_t count, const PurposeName& purpose) {
   const auto byte = [&](int at) { return static_cast<std::uint8_t>(signature >> 8 * at); };
   if (byte(0) > static_cast<std::uint8_t>(Kind::kRecv) || byte(1) >= kDTypeCount ||
       byte(2) > static_cast<std::uint8_t>(ReduceOp::kProduct))
@@ -78,14 +89,14 @@ std::string call_text(std::uint64_t signature, std::uint64_t count) {
   const Flow& flow = kFlows[byte(0)];
   if (flow.reduces) text += fmt::format(" ({}{}{})", name(static_cast<ReduceOp>(byte(2))), *order ? ", " : "", order);
   if ((flow.from_root || flow.to_root) && kind != Kind::kSend) text += fmt::format(" with root {}", signature >> 32);
-  return text;
+  return text + purpose_text(purpose);
 }
 
 std::string Call::describe() const {
   const std::string peer = is_message() ? fmt::format(" {} rank {}", kind == Kind::kSend ? "to" : "from", root) : "";
   const std::string start = fmt::format("{} #{}{} on rank {}", name(kind), number, peer, rank);
   if (kind == Kind::kBarrier) return start;
-  return fmt::format("{} ({}, {} elements)", start, lockstep::name(dtype), count);
+  return fmt::format("{} ({}, {} elements){}", start, lockstep::name(dtype), count, purpose_text(purpose));
 }
 
 }  // namespace lockstep::parallel

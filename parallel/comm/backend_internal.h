@@ -2,6 +2,7 @@
 // backends: checks, strided tensors, numbering, error texts, traffic counters.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,7 @@ struct Flow {
   bool from_root = false, to_root = false;   // the root alone sends, or receives; otherwise all ranks do
   bool in_parts = false, out_parts = false;  // `in` has a part for each rank that receives, `out` one of each sender
   bool reduces = false;                      // the ranks' parts are combined
+  bool has_parts() const { return in_parts || out_parts; }
 };
 inline constexpr Flow kFlows[] = {
     {.from_root = true},                    // broadcast
@@ -56,7 +58,11 @@ inline constexpr Flow kFlows[] = {
 };
 static_assert(std::size(kFlows) == static_cast<std::size_t>(Kind::kRecv) + 1);
 
-// One operation. Its tensors are contiguous and have one device and one dtype; `in` may be `out`.
+// The end of Purpose::name, padded with zeros.
+using PurposeName = std::array<char, 24>;
+
+// One operation. Its tensors are contiguous and have one device and one dtype; `in` may be `out`, of an all_gather part
+// rank() of `out`, and `out` of a reduce_scatter part rank() of `in`.
 struct Call {
   Kind kind = Kind::kBarrier;
   Tensor in = {}, out = {};
@@ -70,7 +76,8 @@ struct Call {
   std::uint64_t number = 0;
   int rank = 0;                             // the calling rank
   Reduction order = Reduction::kCanonical;  // of floating-point sums: kArrival, kOwnFirst, or the backend's own
-  std::uint64_t detail = 0;                 // hash of shape and scale, which must be equal on all ranks
+  std::uint64_t detail = 0;                 // hash of shape, scale and purpose, which must be equal on all ranks
+  PurposeName purpose = {};                 // for error messages
   // For all_to_all with parts of different sizes: elements to and from each rank. Empty: `count` each.
   std::vector<std::int64_t> in_parts = {}, out_parts = {};
 
@@ -86,8 +93,9 @@ struct Call {
 // The parts of a call that must be equal on all ranks, besides count and detail: kind, dtype, operator, order and root.
 // A send and its recv have one signature.
 std::uint64_t signature_of(const Call& call);
-// Describes a call: "all_reduce of 10 f32 (sum)". Peers may send anything, so any numbers are allowed.
-std::string call_text(std::uint64_t signature, std::uint64_t count);
+// Describes a call: "all_reduce of 10 f32 (sum)", "all_gather of 10 f32 for "unit blocks.1"". Peers may send anything,
+// so any numbers and bytes are allowed.
+std::string call_text(std::uint64_t signature, std::uint64_t count, const PurposeName& purpose);
 
 // Elements [begin, end).
 struct Range {

@@ -49,6 +49,12 @@ void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
                  "{}: the average of {} is not an integer; use kSum and divide", op, lockstep::describe(tensor));
 }
 
+void check_scale(const char* op, const Tensor& tensor, double scale) {
+  check_reduction(op, tensor, ReduceOp::kSum);
+  LOCKSTEP_CHECK(scale == 1 || tensor.is_floating_point(), "{}: {} times {} is no integer; use kSum", op,
+                 lockstep::describe(tensor), scale);
+}
+
 // Throws InvalidArgument for a backend that does not exist, and for options that it does not have.
 void check_backend(const InitOptions& options) {
   const std::string& name = options.backend;
@@ -153,9 +159,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_scaled(const Tensor& tensor, double scale) {
-  check_reduction("all_reduce", tensor, ReduceOp::kSum);
-  LOCKSTEP_CHECK(scale == 1 || tensor.is_floating_point(), "all_reduce_scaled: {} times {} is no integer; use kSum",
-                 lockstep::describe(tensor), scale);
+  check_scale("all_reduce_scaled", tensor, scale);
   return start({.kind = Kind::kAllReduce, .count = tensor.numel(), .scale = scale}, tensor, tensor);
 }
 
@@ -166,9 +170,9 @@ std::shared_ptr<Work> ProcessGroup::reduce(const Tensor& tensor, int root, Reduc
   return start(call, tensor, rank() == root ? tensor : Tensor());
 }
 
-std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in) {
+std::shared_ptr<Work> ProcessGroup::all_gather(const Tensor& out, const Tensor& in, const Purpose& purpose) {
   check_pair("all_gather", out, in, size(), 1);
-  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out);
+  return start({.kind = Kind::kAllGather, .count = in.numel()}, in, out, purpose);
 }
 
 std::shared_ptr<Work> ProcessGroup::gather(const std::vector<Tensor>& outs, const Tensor& in, int root) {
@@ -210,6 +214,13 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Tensor& out, const Tens
   check_reduction("reduce_scatter", in, op);
   check_pair("reduce_scatter", out, in, 1, size());
   return start({.kind = Kind::kReduceScatter, .count = out.numel(), .op = op}, in, out);
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_scaled(const Tensor& out, const Tensor& in, double scale,
+                                                          const Purpose& purpose) {
+  check_scale("reduce_scatter_scaled", in, scale);
+  check_pair("reduce_scatter_scaled", out, in, 1, size());
+  return start({.kind = Kind::kReduceScatter, .count = out.numel(), .scale = scale}, in, out, purpose);
 }
 
 std::shared_ptr<Work> ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options) {

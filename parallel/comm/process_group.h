@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/parallel/comm/backend_options.h"
@@ -83,6 +84,16 @@ struct AllToAllOptions {
   std::vector<std::int64_t> in_splits = {};   ///< rows to each rank
 };
 
+/// Not for users: what a collective of another module of this library is for.
+struct Purpose {
+  /// For example the number of a unit. If the ids or names of two ranks differ, all ranks throw CommError (not on nccl).
+  std::uint64_t id = 0;
+  std::string_view name = {};  ///< for errors, for example "unit blocks.1"; its last 24 bytes are shown
+  /// Whether `out` gets the values that it had when autograd saved it: then its version, which backward compares,
+  /// does not change.
+  bool same_values = false;
+};
+
 /// Base class of objects that other modules attach to a group.
 struct GroupAttachment {
   virtual ~GroupAttachment() = default;
@@ -111,13 +122,15 @@ class ProcessGroup {
   std::shared_ptr<Work> all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// The root's `tensor` becomes the sum over all ranks; the other ranks' tensors do not change.
   std::shared_ptr<Work> reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum);
-  /// `out`, of shape (size, ...) or with size times the rows, becomes the concatenation of all ranks' `in`.
-  std::shared_ptr<Work> all_gather(const Tensor& out, const Tensor& in);
+  /// `out`, of shape (size, ...) or with size times the rows, becomes the concatenation of all ranks' `in`, which may
+  /// be part rank() of `out`.
+  std::shared_ptr<Work> all_gather(const Tensor& out, const Tensor& in, const Purpose& purpose = {});
   /// The root's outs[r] becomes rank r's `in`; `outs` is empty on the others.
   std::shared_ptr<Work> gather(const std::vector<Tensor>& outs, const Tensor& in, int root = 0);
   /// Every rank's `out` becomes the root's ins[rank]; `ins` is empty on the others.
   std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root = 0);
-  /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements.
+  /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements. `out` may be
+  /// part rank() of `in`; the other parts of `in` do not change.
   std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum);
   /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank().
   std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options = {});
@@ -145,6 +158,9 @@ class ProcessGroup {
   void release_staging();
   /// all_reduce with kSum, every sum multiplied by `scale` in the same pass.
   std::shared_ptr<Work> all_reduce_scaled(const Tensor& tensor, double scale);
+  /// reduce_scatter with kSum, every sum multiplied by `scale` in the same pass.
+  std::shared_ptr<Work> reduce_scatter_scaled(const Tensor& out, const Tensor& in, double scale,
+                                              const Purpose& purpose = {});
 
  private:
   friend class PhaseGuard;
@@ -153,7 +169,7 @@ class ProcessGroup {
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
   struct Launch;
-  std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out);
+  std::shared_ptr<Work> start(Call call, const Tensor& in, const Tensor& out, const Purpose& purpose = {});
   Launch record(const Call& call);
   std::shared_ptr<Work> launch(Call call);
   std::shared_ptr<Work> start_staged(Call call, Device on);

@@ -88,7 +88,7 @@ std::shared_ptr<Work> ProcessGroup::start_staged(Call call, Device on) {
   const Tensor in = call.in, out = call.out;
   const bool sends = call.sends(rank());
   const bool receives = out.defined() && (call.kind != Kind::kBroadcast || !sends);
-  const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data();
+  const bool in_place = in.defined() && out.defined() && in.raw_data() == out.raw_data() && in.numel() == out.numel();
   if (in.defined()) call.in = staging_->place_for(in, on);
   if (out.defined()) call.out = in_place ? call.in : staging_->place_for(out, on);
   if (in.defined() && sends) copy(in, call.in);

@@ -102,27 +102,35 @@ bool same_place(const Tensor& a, const Tensor& b) {
 
 // Sets the call's tensors, made contiguous. A strided output is replaced by a copy, so that elements that the
 // operation does not write keep their values.
-void pack_tensors(Call& call, const Tensor& in, const Tensor& out) {
+void pack_tensors(Call& call, const Tensor& in, const Tensor& out, bool same_values) {
   if (in.defined()) call.in = raw::contiguous(in);
   if (out.defined()) {
     if (out.is_contiguous())
       call.out = out;
     else
       call.out = same_place(in, out) ? call.in : raw::clone(out);
-    out.impl().storage->bump_version();
+    if (!same_values) out.impl().storage->bump_version();
   }
   if (call.in.defined()) call.dtype = call.in.dtype();
 }
 
-// Hashes what must be equal on all ranks besides kind, dtype and count: the scale, and the shape for operations whose
-// tensors have one shape on all ranks (FNV-1a).
-std::uint64_t detail_of(const Call& call) {
+// Hashes what must be equal on all ranks besides kind, dtype and count: the purpose, the scale, and the shape for
+// operations whose tensors have one shape on all ranks (FNV-1a).
+std::uint64_t detail_of(const Call& call, const Purpose& purpose) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
   mix(std::bit_cast<std::uint64_t>(call.scale));
+  mix(purpose.id);
+  for (const char byte : purpose.name) mix(static_cast<unsigned char>(byte));
   if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast && call.kind != Kind::kReduce) return hash;
   for (const std::int64_t size : call.in.shape()) mix(static_cast<std::uint64_t>(size));
   return hash;
+}
+
+PurposeName end_of(std::string_view name) {
+  PurposeName end = {};
+  name.substr(name.size() - std::min(name.size(), end.size())).copy(end.data(), end.size());
+  return end;
 }
 
 bool is_floating_sum(const Call& call) {
@@ -143,15 +151,16 @@ std::uint64_t ProcessGroup::next_number(const Call& call) {
 }
 
 // Starts an operation. `call` is complete except for the tensors.
-std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out) {
+std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Tensor& out, const Purpose& purpose) {
   const char* const kind = name(call.kind);
   if (out.defined()) raw::require_writable(kind, out);
   call.number = next_number(call);
   call.rank = rank();
   if (call.op == ReduceOp::kAvg) call.scale = 1.0 / size();
-  pack_tensors(call, in, out);
+  pack_tensors(call, in, out, purpose.same_values);
   if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;
-  call.detail = detail_of(call);
+  call.detail = detail_of(call, purpose);
+  call.purpose = end_of(purpose.name);
   const Launch launched = record(call);
   const bool is_packed = out.defined() && !out.is_contiguous();
   const Tensor packed = is_packed ? call.out : Tensor();

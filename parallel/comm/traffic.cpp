@@ -7,7 +7,7 @@ namespace lockstep::parallel {
 
 const char* name(Phase phase) {
   constexpr const char* kNames[kPhaseCount] = {"other",         "inputs",    "parameters", "outputs",
-                                               "loss gradient", "gradients", "buffers"};
+                                               "loss gradient", "gradients", "buffers",    "offload"};
   return kNames[static_cast<std::size_t>(phase)];
 }
 

@@ -11,8 +11,17 @@
 namespace lockstep::parallel {
 
 /// The phases of a data-parallel step. Transfers are counted by phase.
-enum class Phase : std::uint8_t { kOther, kInputs, kParameters, kOutputs, kLossGradient, kGradients, kBuffers };
-inline constexpr int kPhaseCount = 7;  ///< number of phases
+enum class Phase : std::uint8_t {
+  kOther,
+  kInputs,
+  kParameters,
+  kOutputs,
+  kLossGradient,
+  kGradients,
+  kBuffers,
+  kOffload
+};
+inline constexpr int kPhaseCount = 8;  ///< number of phases
 const char* name(Phase phase);         ///< for example "inputs"
 
 /// The sum over all transfers on one link in one phase. Sender and receiver are ranks of a process group (-1 - r

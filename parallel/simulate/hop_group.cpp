@@ -13,6 +13,7 @@ namespace lockstep::parallel {
 
 struct HopGroup::Head {
   std::uint64_t number = 0, signature = 0, count = 0, detail = 0, algorithm = 0, simulated = 0;
+  PurposeName purpose = {};
   double seconds = 0;
 };
 
@@ -115,6 +116,7 @@ void HopGroup::send_head(HopWork& work) {
                   .detail = call.detail,
                   .algorithm = static_cast<std::uint64_t>(options_.algorithm),
                   .simulated = options_.simulation ? 1u : 0u,
+                  .purpose = call.purpose,
                   .seconds = options_.simulation ? options_.simulation->seconds() : 0};
   const auto bytes = static_cast<std::int64_t>(sizeof(Head));
   work.heads = raw::empty({size(), bytes}, {.dtype = kUInt8});
@@ -199,7 +201,7 @@ bool HopGroup::poll(const HopWork& work) {
 void HopGroup::compare_heads(HopWork& work) {
   std::vector<Head> heads(static_cast<std::size_t>(size()));
   std::memcpy(heads.data(), work.heads.raw_data(), heads.size() * sizeof(Head));
-  const auto text = [](const Head& head) { return call_text(head.signature, head.count); };
+  const auto text = [](const Head& head) { return call_text(head.signature, head.count, head.purpose); };
   const auto options_text = [](const Head& head) {
     return fmt::format("algorithm {} and {} simulation", parallel::name(static_cast<Algorithm>(head.algorithm)),
                        head.simulated ? "a" : "no");
@@ -216,7 +218,7 @@ void HopGroup::compare_heads(HopWork& work) {
                       "all ranks",
                       rank(), options_text(own), r, options_text(peer)));
     throw CommError(fmt::format("ranks disagree: rank {} called {}, rank {} {}{}", rank(), text(own), r, text(peer),
-                                text(own) == text(peer) ? ", of another shape, scale or number" : ""));
+                                text(own) == text(peer) ? ", of another shape, scale, purpose or number" : ""));
   }
   if (options_.simulation) settle_time(work, std::move(launched));
 }

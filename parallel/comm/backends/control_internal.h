@@ -5,7 +5,9 @@
 // history a counter's value before and after an operation.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,11 +40,44 @@ struct alignas(64) RankState {
 // How a rank has left its group.
 enum class Departure : std::uint32_t { kNone, kInOrder, kByError };
 
+inline constexpr std::uint64_t kNotDirect = ~std::uint64_t{0};  // the place of tensors on other paths than kDirect
+
+// What must be equal on all ranks.
+struct Fingerprint {
+  std::uint64_t what = 0, count = 0;  // signature_of the call, and its count
+  std::uint64_t in_place = 0, out_place = 0;
+  std::uint64_t detail = 0;
+  bool operator==(const Fingerprint&) const = default;
+};
+
 // One rank's arrival at the operation of one slot.
 struct alignas(64) Arrival {
-  std::atomic<std::uint64_t> sequence;                    // 1 + the operation's number, written last
-  std::atomic<std::uint64_t> what, count, place, detail;  // the fingerprint, which must be equal on all ranks
-  std::atomic<std::uint64_t> ticket;                      // for Reduction::kArrival: order of arrival
+  Fingerprint fingerprint() const {
+    const auto get = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
+    return {get(what), get(count), get(in_place), get(out_place), get(detail)};
+  }
+  void set_purpose(const PurposeName& name, std::uint64_t of) {
+    const auto words = std::bit_cast<PurposeWords>(name);
+    for (std::size_t i = 0; i < words.size(); ++i) purpose[i].store(words[i], std::memory_order_relaxed);
+    purpose_of.store(of, std::memory_order_release);
+  }
+  // Returns the purpose of the operation at which `sequence` has the value `of`; empty if the operation has none.
+  PurposeName purpose_at(std::uint64_t of) const {
+    PurposeWords words = {};
+    if (purpose_of.load(std::memory_order_acquire) != of) return {};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = purpose[i].load(std::memory_order_acquire);
+    return std::bit_cast<PurposeName>(words);
+  }
+
+  std::atomic<std::uint64_t> sequence;                                  // 1 + the operation's number, written last
+  std::atomic<std::uint64_t> what, count, in_place, out_place, detail;  // the fingerprint
+  std::atomic<std::uint64_t> ticket;                                    // for Reduction::kArrival: order of arrival
+  // In a line of its own, which is touched only by operations with a purpose, and to explain a disagreement:
+  alignas(64) std::atomic<std::uint64_t> purpose_of;  // the value of `sequence` that `purpose` belongs to
+  std::array<std::atomic<std::uint64_t>, 3> purpose;
+
+ private:
+  using PurposeWords = std::array<std::uint64_t, 3>;
 };
 
 struct alignas(64) Counter {

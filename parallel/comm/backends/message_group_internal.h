@@ -38,9 +38,9 @@ struct Head {
   std::uint64_t signature = 0;
   std::int64_t count = 0;
   std::uint64_t number = 0, detail = 0;
-  std::byte padding[24] = {};  // aligns the data that follows to 64 bytes
+  PurposeName purpose = {};
 };
-static_assert(sizeof(Head) == 64);
+static_assert(sizeof(Head) == 64);  // aligns the data that follows
 
 // A report of a failure, or a question or answer between waiting ranks.
 struct Note {

@@ -23,6 +23,7 @@ Head head_of(const Call& call) {
   if (call.is_message()) return head;  // the tensors' shapes may differ
   head.number = call.number;
   head.detail = call.detail;
+  head.purpose = call.purpose;
   return head;
 }
 
@@ -87,7 +88,7 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
   const bool transfer = call.kind == Kind::kRecv;
   const auto text = [&](const Head& head) {
     if (head.magic != Head::kMagic) return std::string("something else");
-    const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count));
+    const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count), head.purpose);
     return called + (transfer ? fmt::format(" with tag {}", head.tag) : "");
   };
   const bool same_text = text(own) == text(got);
@@ -95,7 +96,7 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
                               transfer ? "expects" : "called", text(own), peer, transfer ? "sent" : "called", text(got),
                               !same_text                 ? ""
                               : own.number != got.number ? fmt::format(" as its operation #{}", got.number)
-                                                         : ", of another shape or scale"));
+                                                         : ", of another shape, scale or purpose"));
 }
 
 // --- after all headers agree ----------------------------------------------------------------------------------------

@@ -175,12 +175,16 @@ class MpiTransport final : public Transport {
     const auto count = static_cast<int>(bytes);
     void* const in = call.in.defined() ? call.in.raw_data() : nullptr;
     void* const out = call.out.defined() ? call.out.raw_data() : nullptr;
+    const bool in_place =
+        call.kind == Kind::kAllGather && in == static_cast<std::byte*>(out) + static_cast<std::size_t>(rank_) * bytes;
     switch (call.kind) {
       case Kind::kBroadcast:
         lost_if(MPI_Ibcast(out, count, MPI_BYTE, call.root, comm_, &parcel->request), -1);
         return parcel;
       case Kind::kAllGather:
-        lost_if(MPI_Iallgather(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &parcel->request), -1);
+        lost_if(MPI_Iallgather(in_place ? MPI_IN_PLACE : in, count, MPI_BYTE, out, count, MPI_BYTE, comm_,
+                               &parcel->request),
+                -1);
         return parcel;
       case Kind::kAllToAll:
         lost_if(MPI_Ialltoall(in, count, MPI_BYTE, out, count, MPI_BYTE, comm_, &parcel->request), -1);

@@ -10,7 +10,6 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t kArenaStep = 256 * 1024;  // memory is reserved in steps of this
-constexpr std::uint64_t kStagedPlace = ~std::uint64_t{0};
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -113,7 +112,6 @@ std::shared_ptr<Operation> SharedGroup::launch(const std::shared_ptr<const Call>
 // fingerprint makes sure that all ranks pass communication memory or none does.)
 void SharedGroup::choose_path(Operation& op) {
   const Call& call = *op.call;
-  op.place = kStagedPlace;
   if (call.kind == Kind::kBarrier || call.kind == Kind::kEmpty || op.count == 0) {
     op.path = Operation::Path::kArrivalsOnly;
     return;
@@ -124,8 +122,6 @@ void SharedGroup::choose_path(Operation& op) {
   const bool direct = find_direct(op);
   if (same_everywhere && size_ == 2 && bytes <= (direct ? kInlineBytes / 4 : kInlineBytes)) {
     op.path = Operation::Path::kInline;
-    op.segment = nullptr;
-    op.place = kStagedPlace;
     put_inline(op);
   } else if (direct) {
     op.path = Operation::Path::kDirect;
@@ -137,28 +133,46 @@ void SharedGroup::choose_path(Operation& op) {
   }
 }
 
-// Finds the call's tensor in communication memory.
+// Finds the call's tensors in communication memory. Tensors that overlap must be one tensor, or the smaller one part
+// rank() of the larger one.
 bool SharedGroup::find_direct(Operation& op) const {
   const Call& call = *op.call;
-  if (call.kind != Kind::kAllReduce && call.kind != Kind::kBroadcast) return false;
-  if (call.in.raw_data() != call.out.raw_data()) return false;
-  const std::byte* const data = static_cast<const std::byte*>(call.in.raw_data());
+  const Flow& flow = call.flow();
+  if (!call.in.defined() || !call.out.defined() || flow.to_root || call.kind == Kind::kScatter) return false;
+  const std::size_t part = call.bytes(), all = part * static_cast<std::size_t>(size_);
+  const std::size_t in_bytes = flow.in_parts ? all : part, out_bytes = flow.out_parts ? all : part;
+  op.in = find(call.in, in_bytes);
+  op.out = find(call.out, out_bytes);
+  if (!op.in.segment || !op.out.segment) return false;
+  const bool overlaps = op.in.segment == op.out.segment && op.in.offset < op.out.offset + out_bytes &&
+                        op.out.offset < op.in.offset + in_bytes;
+  if (!overlaps) return flow.has_parts();
+  if (flow.in_parts && flow.out_parts) return false;  // all_to_all in place needs a copy
+  Location &larger = flow.in_parts ? op.in : op.out, &smaller = flow.in_parts ? op.out : op.in;
+  const std::size_t step = flow.has_parts() ? part : 0;
+  if (smaller.offset != larger.offset + static_cast<std::size_t>(rank_) * step) return false;
+  smaller = larger;
+  smaller.step = step;
+  return true;
+}
+
+// Returns a tensor's place in communication memory; without a segment if the tensor is elsewhere.
+Location SharedGroup::find(const Tensor& tensor, std::size_t bytes) const {
+  const std::byte* const data = static_cast<const std::byte*>(tensor.raw_data());
   for (const CommunicationMemory& each : communication_memory_) {
     const std::shared_ptr<Segment> segment = each.segment.lock();
     if (!segment) continue;
     const std::byte* const block = segment->block(rank_);
-    if (data < block || data + call.bytes() > block + segment->block_bytes) continue;
-    op.segment = segment;
-    op.offset = static_cast<std::size_t>(data - block);
-    op.place = each.id << 48 | op.offset;
-    return true;
+    if (data >= block && data + bytes <= block + segment->block_bytes)
+      return {.segment = segment.get(), .offset = static_cast<std::size_t>(data - block), .id = each.id};
   }
-  return false;
+  return {};
 }
 
 void SharedGroup::stage(Operation& op) {
   const std::size_t bytes = round_up(region_bytes(op, size_), 64);
   reserve(op, bytes);
+  lay_out(op, *arena_, size_);
   copy_in(op, rank_, size_);
 }
 
@@ -176,8 +190,7 @@ void SharedGroup::release_staging() {
 void SharedGroup::reserve(Operation& op, std::size_t bytes) {
   // Small operations use a small part of the ring, so that little memory is touched.
   if (arena_head_ + bytes > std::max(arena_reserved_, 2 * bytes)) arena_head_ = 0;
-  op.segment = arena_;
-  op.offset = arena_head_;
+  op.region = arena_head_;
   arena_head_ += bytes;
   if (arena_head_ > arena_reserved_) {
     const std::size_t wanted = std::min(kArenaBytes, round_up(arena_head_, kArenaStep));
@@ -185,9 +198,9 @@ void SharedGroup::reserve(Operation& op, std::size_t bytes) {
     arena_reserved_ = wanted;
   }
   for (const auto& old : in_flight_) {
-    if (!old || old->segment != op.segment) continue;
-    const std::size_t end = old->offset + round_up(region_bytes(*old, size_), 64);
-    if (old->offset < op.offset + bytes && op.offset < end) {
+    if (!old || old->path != Operation::Path::kStaged) continue;
+    const std::size_t end = old->region + round_up(region_bytes(*old, size_), 64);
+    if (old->region < op.region + bytes && op.region < end) {
       const std::shared_ptr<Operation> busy = old;
       wait(*busy);
     }
@@ -228,14 +241,18 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   in_flight_[slot] = op;
 
   Arrival& own = control_.arrival(slot, rank_);
-  const std::uint64_t signature = signature_of(*op->call);  // before the stores, during which peers poll their line
+  const Call& call = *op->call;
+  const std::uint64_t signature = signature_of(call);  // before the stores, during which peers poll their line
+  const bool is_direct = op->path == Operation::Path::kDirect;
   // Advances the sequence first, so that no rank takes the new fingerprint for that of the slot's previous operation.
   own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
   own.what.store(signature, std::memory_order_relaxed);
-  own.count.store(static_cast<std::uint64_t>(op->call->count), std::memory_order_relaxed);
-  own.place.store(op->place, std::memory_order_relaxed);
-  own.detail.store(op->call->detail, std::memory_order_relaxed);
-  if (op->call->order == Reduction::kArrival) {
+  own.count.store(static_cast<std::uint64_t>(call.count), std::memory_order_relaxed);
+  own.in_place.store(is_direct ? op->in.place() : kNotDirect, std::memory_order_relaxed);
+  own.out_place.store(is_direct ? op->out.place() : kNotDirect, std::memory_order_relaxed);
+  own.detail.store(call.detail, std::memory_order_relaxed);
+  if (call.purpose[0] != 0) own.set_purpose(call.purpose, op->sequence + 1);
+  if (call.order == Reduction::kArrival) {
     op->tickets_from = tickets_so_far_[slot];
     tickets_so_far_[slot] += static_cast<std::uint64_t>(size_);
     own.ticket.store(control_.tickets(slot).value.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
@@ -248,7 +265,6 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
 
 void SharedGroup::exchange(const Call& call) {
   auto op = std::make_shared<Operation>(this, std::make_shared<const Call>(call));
-  op->place = kStagedPlace;
   arrive(op);
   wait(*op);
 }

@@ -23,6 +23,16 @@ namespace lockstep::parallel {
 class SharedGroup;
 class Transfer;
 
+// Where the ranks' data of an operation is: rank r's begins at offset + r * step of its block.
+struct Location {
+  std::byte* of(int rank) const { return segment->block(rank) + offset + static_cast<std::size_t>(rank) * step; }
+  std::uint64_t place() const { return id << 48 | offset; }  // for the fingerprint
+
+  const Segment* segment = nullptr;  // kept alive by the call's tensor, or the arena
+  std::size_t offset = 0, step = 0;
+  std::uint64_t id = 0;  // of communication memory: position among the group's allocations
+};
+
 // A piece of a call that is exchanged in one step: elements [first, first + count) of every rank's part.
 class Operation final : public GroupWork<SharedGroup, Operation> {
  public:
@@ -36,9 +46,8 @@ class Operation final : public GroupWork<SharedGroup, Operation> {
   std::int64_t first = 0, count = 0;
   std::uint64_t sequence = 0;
   std::uint64_t inline_number = 0;          // kInline: position among the small operations
-  std::shared_ptr<Segment> segment;         // kDirect, kStaged: holds every rank's data
-  std::size_t offset = 0;                   // of the data in each block
-  std::uint64_t place = 0;                  // encodes segment and offset for the fingerprint
+  Location in = {}, out = {};               // kDirect, kStaged
+  std::size_t region = 0;                   // kStaged: offset of the data in each block of the arena
   bool single_task = false;                 // too small to be shared
   std::int64_t chunk = 0;                   // elements of a task
   std::vector<std::uint64_t> tasks;         // number of tasks in each rank's share
@@ -77,6 +86,7 @@ class SharedGroup final : public Backend {
   std::shared_ptr<Operation> launch(const std::shared_ptr<const Call>& call, std::int64_t first, std::int64_t count);
   void choose_path(Operation& op);
   bool find_direct(Operation& op) const;
+  Location find(const Tensor& tensor, std::size_t bytes) const;
   void stage(Operation& op);
   void reserve(Operation& op, std::size_t bytes);
   void put_inline(Operation& op);
@@ -153,6 +163,7 @@ void SharedGroup::wait_until(Check is_done, Look look) {
 
 // --- copies and tasks of an operation (shared_tasks.cpp) ---
 std::size_t region_bytes(const Operation& op, int size);  // of each rank, for the whole piece
+void lay_out(Operation& op, const Segment& arena, int size);
 void copy_in(const Operation& op, int rank, int size);
 void copy_out(const Operation& op, int rank, int size);
 void plan_tasks(Operation& op, int size);

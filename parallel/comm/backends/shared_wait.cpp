@@ -12,9 +12,24 @@ namespace {
 constexpr std::chrono::milliseconds kUntilSuspect{500};  // a waiting rank does many liveness checks in this time
 constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a process's connections to its own
 
-std::string text_of(std::uint64_t what, std::uint64_t count, std::uint64_t place) {
-  const bool is_direct = place != ~std::uint64_t{0} && (what & 0xff) <= static_cast<std::uint64_t>(Kind::kAllToAll);
-  return call_text(what, count) + (is_direct ? " in communication memory" : "");
+// Describes two calls that differ: "all_reduce of 2 f32 (sum), rank 1 all_reduce of 3 f32 (sum)".
+std::string disagreement(const Fingerprint& own, const PurposeName& purpose, int peer, const Fingerprint& theirs,
+                         const PurposeName& their_purpose) {
+  const auto is_direct = [](const Fingerprint& print) { return print.in_place != kNotDirect; };
+  const auto text_of = [&](const Fingerprint& print, const PurposeName& of) {
+    return call_text(print.what, print.count, of) + (is_direct(print) ? " in communication memory" : "");
+  };
+  const auto places_of = [](const Fingerprint& print) {
+    const auto text = [](std::uint64_t place) { return fmt::format("{}+{}", place >> 48, place << 16 >> 16); };
+    return fmt::format("at {} and {}", text(print.in_place), text(print.out_place));
+  };
+  const std::string called = text_of(own, purpose), other = text_of(theirs, their_purpose);
+  if (called != other) return fmt::format("{}, rank {} {}", called, peer, other);
+  if (own.in_place == theirs.in_place && own.out_place == theirs.out_place)
+    return fmt::format("{}, rank {} {}, of another shape, scale or purpose", called, peer, other);
+  return fmt::format(
+      "{} {}, rank {} {}\nPass the same memory on all ranks (shown: call of empty + byte, of in and of out)",
+      call_text(own.what, own.count, purpose), places_of(own), peer, places_of(theirs));
 }
 
 bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
@@ -100,19 +115,16 @@ bool SharedGroup::all_arrived(const Operation& op) const {
 void SharedGroup::compare_fingerprints(Operation& op) {
   const std::size_t slot = op.sequence % kSlots;
   const Arrival& own = control_.arrival(slot, rank_);
-  const auto relaxed = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_relaxed); };
+  const Fingerprint expected = own.fingerprint();
   for (int r = 0; r < size_; ++r) {
     const Arrival& peer = control_.arrival(slot, r);
-    const auto acquired = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
-    const std::uint64_t what = acquired(peer.what), count = acquired(peer.count), place = acquired(peer.place);
-    const bool same_detail = acquired(peer.detail) == relaxed(own.detail);
-    if (what == relaxed(own.what) && count == relaxed(own.count) && place == relaxed(own.place) && same_detail)
-      continue;
-    if (acquired(peer.sequence) != op.sequence + 1) continue;  // the fingerprint of a later operation
+    const Fingerprint found = peer.fingerprint();
+    if (found == expected) continue;
+    const PurposeName purpose = peer.purpose_at(op.sequence + 1);
+    if (peer.sequence.load(std::memory_order_acquire) != op.sequence + 1) continue;  // the data of a later operation
     fail(Poison::kDisagreed, r,
-         fmt::format("{}: ranks disagree: rank {} called {}, rank {} {}{}", op.call->describe(), rank_,
-                     text_of(relaxed(own.what), relaxed(own.count), relaxed(own.place)), r, text_of(what, count, place),
-                     same_detail ? "" : ", of another shape or scale"));
+         fmt::format("{}: ranks disagree: rank {} called {}", op.call->describe(), rank_,
+                     disagreement(expected, op.call->purpose, r, found, purpose)));
   }
 }
 
@@ -169,7 +181,6 @@ bool SharedGroup::claim(const Operation& op, int owner, std::uint64_t* task) {
 void SharedGroup::finish(Operation& op) {
   if (op.path == Operation::Path::kStaged) copy_out(op, rank_, size_);
   op.group = nullptr;
-  op.segment = nullptr;
   std::shared_ptr<Operation>& slot = in_flight_[op.sequence % kSlots];
   if (slot.get() == &op) slot = nullptr;  // last, because the slot may be the only owner
 }
