@@ -37,6 +37,14 @@ TEST_CASE("local: collectives of parts in place, apart, scaled, in communication
   }
 }
 
+TEST_CASE("sim: collectives of parts in place, apart and scaled") {
+  with_threads("sim", 3, [](const Group& group) {
+    check_parts(group, 37, ls::kFloat32);
+    check_rounding(group);
+    check_traffic_of_parts(group);
+  });
+}
+
 TEST_CASE("all_to_all of a tensor to itself in communication memory is staged") {
   with_group("local", 3, [](const Group& group) {
     const ls::Tensor t = group->empty({3, 1000});
