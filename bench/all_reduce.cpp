@@ -1,5 +1,6 @@
 // all_reduce over shared memory compared with its limit: processes that sum their parts in place, with nothing but a
-// barrier. With --backend gloo, or --backend mpi under mpirun -np 2: that backend, in either order of additions.
+// barrier. all_gather and reduce_scatter in place, compared with memcpy and with tensors outside communication memory.
+// With --backend gloo, or --backend mpi under mpirun -np 2: that backend, in either order of additions.
 #include <cstring>
 
 #include "support/arguments.h"
@@ -14,6 +15,7 @@ using bench::Group;
 using bench::Shared;
 
 constexpr int kWarmUp = 20;
+constexpr std::size_t kPartsBytes = 4'000'000;  // of all_gather's `out` and reduce_scatter's `in`
 
 // The median time of one call, over batches of calls. The calls themselves keep the ranks in step.
 template <class Call>
@@ -40,6 +42,79 @@ double ours(int size, std::size_t bytes) {
                                 time_calls(bytes, size > ls::usable_cores(), [&] { group->all_reduce(t)->wait(); });
                           })
       ->results[0][0];
+}
+
+// --- all_gather and reduce_scatter of two ranks -----------------------------------------------------------------------
+
+// How a row passes its tensors: in place in communication memory, with the same input in every call, as the rows of
+// all_reduce do; with input that its rank has written since the last call, which the peer reads from the rank's cache;
+// outside communication memory.
+enum class Input { kSame, kNew, kOutside };
+
+// The median time of one call on a whole of 4 MB. With kNew both ranks call `write` before each call.
+template <class Write, class Call>
+double time_parts(Shared& shared, Input input, Write write, Call call) {
+  if (input != Input::kNew) return time_calls(kPartsBytes, false, call);
+  std::vector<double> samples;
+  for (int i = -kWarmUp; i < 300; ++i) {
+    write();
+    shared.meet(2);
+    const double start = bench::seconds_now();
+    call();
+    if (i >= 0) samples.push_back(bench::seconds_now() - start);
+  }
+  return bench::median(std::move(samples));
+}
+
+void run_parts(const Group& group, Shared& shared, bool gathers, Input input) {
+  const bool outside = input == Input::kOutside;
+  const std::int64_t half = kPartsBytes / 8;
+  const ls::Tensor whole = outside ? ls::empty({2, half}) : group->empty({2, half}),
+                   part = outside ? ls::empty({half}) : whole[group->rank()], &in = gathers ? part : whole;
+  whole.fill_(0);
+  part.fill_(0);
+  const auto call = [&] {
+    (gathers ? group->all_gather(whole, part) : group->reduce_scatter_scaled(part, whole, 0.5))->wait();
+  };
+  shared.results[group->rank()][0] = time_parts(
+      shared, input, [&] { in.fill_(1); }, call);
+}
+
+// The limit: each process copies the other's part to its own memory, or adds it, between two barriers.
+void run_limit_of_parts(float* memory, int rank, Shared& shared, bool gathers, Input input) {
+  const std::size_t count = kPartsBytes / 4, half = count / 2;
+  float* const own = memory + static_cast<std::size_t>(rank) * count;
+  const float* const other = memory + static_cast<std::size_t>(1 - rank) * count;
+  const std::size_t own_part = static_cast<std::size_t>(rank) * half, other_part = half - own_part;
+  const auto write = [&] { std::fill_n(gathers ? own + own_part : own, gathers ? half : count, 1.0F); };
+  shared.results[rank][0] = time_parts(shared, input, write, [&] {
+    shared.meet(2);
+    if (gathers) {
+      std::memcpy(own + other_part, other + other_part, half * 4);
+    } else {
+#pragma GCC ivdep
+      for (std::size_t i = own_part; i < own_part + half; ++i) own[i] = 0.5F * (own[i] + other[i]);
+    }
+    shared.meet(2);
+  });
+}
+
+void run_rows_of_parts(bool gathers) {
+  const std::string row = gathers ? "all_gather_2_4mb" : "reduce_scatter_2_4mb";
+  if (!bench::wanted(row)) return;
+  void* const memory = mmap(nullptr, 2 * kPartsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  std::memset(memory, 0, 2 * kPartsBytes);
+  for (const auto& [input, prefix] :
+       {std::pair{Input::kSame, ""}, {Input::kNew, "new_"}, {Input::kOutside, "staged_"}}) {
+    const auto ours = [&, in = input](const Group& group, Shared& shared) { run_parts(group, shared, gathers, in); };
+    const auto limit = [&, in = input](int rank, Shared& shared) {
+      run_limit_of_parts(static_cast<float*>(memory), rank, shared, gathers, in);
+    };
+    if (input != Input::kOutside)
+      bench::print_row("limit_" + (prefix + row), bench::run_ranks(2, limit)->results[0][0]);
+    bench::print_row(prefix + row, bench::run_group(2, ours)->results[0][0]);
+  }
 }
 
 std::string text(std::size_t bytes) {
@@ -131,6 +206,7 @@ int main(int argc, char** argv) {
       bench::print_row("all_reduce_2_" + text(bytes), ours(2, bytes));
     }
   }
+  for (const bool gathers : {true, false}) run_rows_of_parts(gathers);
   for (const std::size_t bytes : {std::size_t{4000}, std::size_t{4'000'000}}) {
     if (bench::wanted("all_reduce_8_" + text(bytes))) bench::print_row("all_reduce_8_" + text(bytes), ours(8, bytes));
   }

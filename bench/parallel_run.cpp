@@ -88,6 +88,10 @@ const std::vector<Goal> kGoals{
     {.name = "all_reduce_2_4kb", .unit = "us", .at_most = 0.8, .reference = limit("all_reduce_2_4kb")},
     {.name = "all_reduce_2_4mb", .unit = "us", .reference = limit("all_reduce_2_4mb", 1.3)},
     {.name = "all_reduce_2_100mb", .unit = "ms", .reference = limit("all_reduce_2_100mb", 1.3)},
+    {.name = "all_gather_2_4mb", .unit = "us", .at_most = 35, .reference = limit("all_gather_2_4mb", 1.3)},
+    {.name = "reduce_scatter_2_4mb", .unit = "us", .at_most = 35, .reference = limit("reduce_scatter_2_4mb", 1.3)},
+    {.name = "new_all_gather_2_4mb", .unit = "us", .reference = limit("new_all_gather_2_4mb", 1.3)},
+    {.name = "new_reduce_scatter_2_4mb", .unit = "us", .reference = limit("new_reduce_scatter_2_4mb", 1.3)},
     {.name = "all_reduce_8_4kb", .unit = "us", .at_most = 60},
     {.name = "all_reduce_8_4mb", .unit = "ms", .at_most = 1.3},
     {.name = "gloo_native_all_reduce_2_4b", .unit = "us", .reference = torch_gloo("4b")},
@@ -183,7 +187,8 @@ class Comparison {
     const std::vector<std::string> python{arguments_.get("python"), torch};
     for (int round = 0; round < repeats; ++round) {
       std::fprintf(stderr, "round %d of %d\n", round + 1, repeats);
-      if (any_wanted("all_reduce")) run(kOurs, {bin + "/bench_all_reduce"});
+      if (any_wanted("all_reduce") || any_wanted("all_gather") || any_wanted("reduce_scatter") || any_wanted("new_"))
+        run(kOurs, {bin + "/bench_all_reduce"});
       if (any_wanted("gloo_")) run(kOurs, {bin + "/bench_all_reduce", "--backend", "gloo"});
       if (!mpi.empty() && any_wanted("mpi_")) run_mpi(kOurs, {bin + "/bench_all_reduce", "--backend", "mpi"}, 2);
       if (any_wanted("survivor_")) run(kOurs, {bin + "/bench_survivors"});

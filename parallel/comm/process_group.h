@@ -9,9 +9,9 @@
 /// Tensors may be on a GPU. shm, local, gloo and mpi copy them to the host and back: `wait` returns after the copy
 /// back. The copies are counted as traffic between rank r and its GPU, which has the number -1 - r in the counters.
 ///
-/// Tensors in a group's own communication memory (`empty`) are exchanged without copies. A group may be used by one
-/// thread of its rank at a time. With several groups, start operations in the same order on all ranks: a limited
-/// number may be in flight before the next start waits for the other ranks.
+/// Tensors in a group's own communication memory (`empty`) are exchanged without copies; all ranks pass the same part
+/// of it. A group may be used by one thread of its rank at a time. With several groups, start operations in the same
+/// order on all ranks: a limited number may be in flight before the next start waits for the other ranks.
 #pragma once
 
 #include <chrono>
@@ -86,9 +86,9 @@ struct AllToAllOptions {
 
 /// Not for users: what a collective of another module of this library is for.
 struct Purpose {
-  /// For example the number of a unit. If the ids or names of two ranks differ, all ranks throw CommError (not on nccl).
+  /// For example the number of a unit. If the ids or names differ between ranks, all throw CommError (except on nccl).
   std::uint64_t id = 0;
-  std::string_view name = {};  ///< for errors, for example "unit blocks.1"; its last 24 bytes are shown
+  std::string_view name = {};  ///< for example "unit blocks.1"; errors show its last 24 bytes
   /// Whether `out` gets the values that it had when autograd saved it: then its version, which backward compares,
   /// does not change.
   bool same_values = false;
@@ -134,7 +134,7 @@ class ProcessGroup {
   /// Every rank's `out` becomes the root's ins[rank]; `ins` is empty on the others.
   std::shared_ptr<Work> scatter(const Tensor& out, const std::vector<Tensor>& ins, int root = 0);
   /// Rank r's `out` becomes part r of the sum over all ranks' `in`, which has size times the elements. `out` may be
-  /// part rank() of `in`; the other parts of `in` do not change.
+  /// part rank() of `in`, whose other parts do not change.
   std::shared_ptr<Work> reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op = ReduceOp::kSum);
   /// Sends part r of the rows of `in` (equal parts without `in_splits`) to rank r, which gets it as part rank().
   std::shared_ptr<Work> all_to_all(const Tensor& out, const Tensor& in, const AllToAllOptions& options = {});

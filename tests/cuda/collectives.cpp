@@ -1,7 +1,7 @@
 // Collectives of GPU tensors over the host backends, which stage them.
-#include "tests/parallel/collectives.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/cuda/host_accelerator.h"
+#include "tests/parallel/parts.h"
 
 namespace {
 
@@ -16,6 +16,7 @@ void check_backend(const std::string& backend, int size) {
     for (const ls::DType dtype : kAllDTypes) check_collectives(group, 5, dtype, false, device);
     check_collectives(group, 5, ls::kFloat32, true, device);
     check_collectives(group, 20'000, ls::kFloat32, false, device);
+    check_parts(group, 37, ls::kFloat32, device);
     check_uneven_and_products(group, device);
   });
 }

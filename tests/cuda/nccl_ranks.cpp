@@ -1,6 +1,6 @@
 // nccl with two ranks, each a process that lockstep-run starts (ctest's cuda.nccl_ranks): on two GPUs, or both on one.
 #include "tests/cuda/host_accelerator.h"
-#include "tests/parallel/collectives.h"
+#include "tests/parallel/parts.h"
 
 namespace {
 
@@ -43,6 +43,8 @@ TEST_CASE("nccl ranks: collectives" * doctest::skip()) {
   const Group group = par::init_process_group(options);
   for (const ls::DType dtype : kAllDTypes) check_collectives(group, 5, dtype, false, *options.device);
   check_collectives(group, 20'000, ls::kFloat32, true, *options.device);
+  for (const ls::DType dtype : kAllDTypes) check_parts(group, 37, dtype, *options.device);
+  check_parts(group, 70'001, ls::kBFloat16, *options.device);
   check_collectives(group, 5, ls::kFloat32, false);  // host tensors, which are copied to the GPU and back
   check_uneven_and_products(group, *options.device);
   const ls::Tensor memory = group->empty({2, 30'000}, ls::kFloat32, *options.device);

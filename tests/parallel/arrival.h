@@ -48,8 +48,12 @@ inline void check_orders(const Group& group) {
       }
     }
     const ls::Tensor part = ls::zeros({3});
-    start_in_order(group, messages, order, [&] { return group->reduce_scatter(part, ls::full({4, 3}, mine)); })->wait();
-    CHECK(part.max().item<double>() == sum_in_turn<float>(order));
+    const ls::Tensor parts = group->empty({4, 3});
+    parts.fill_(mine);
+    for (const ls::Tensor& out : {part, parts[group->rank()]}) {
+      start_in_order(group, messages, order, [&] { return group->reduce_scatter(out, parts); })->wait();
+      CHECK(out.max().item<double>() == sum_in_turn<float>(order));
+    }
   } while (std::ranges::next_permutation(order).found);
 }
 
@@ -82,6 +86,10 @@ inline void check_own_first(const Group& group) {
   const ls::Tensor part = ls::zeros({3}), at_root = ls::full({3}, mine);
   group->reduce_scatter(part, ls::full({4, 3}, mine))->wait();
   CHECK(part.max().item<double>() == want);
+  const ls::Tensor parts = group->empty({4, 3});
+  parts.fill_(mine);
+  group->reduce_scatter_scaled(parts[rank], parts, 2)->wait();
+  CHECK(parts[rank].max().item<double>() == 2 * want);
   group->reduce(at_root, 2)->wait();
   CHECK(at_root.max().item<double>() == (rank == 2 ? want : mine));
   const ls::Tensor numbers = ls::full({3}, rank, {.dtype = ls::kInt64});

@@ -173,7 +173,7 @@ inline void check_random_collectives(const Group& group, int operations) {
   using ls::parallel::ReduceOp;
   const int size = group->size();
   std::mt19937 same(5), own(static_cast<unsigned>(group->rank()));  // draws common to all ranks, and draws of this rank
-  const ls::Tensor region = group->empty({4096}, ls::kFloat32);
+  const ls::Tensor region = group->empty({4096}, ls::kFloat32), all_parts = group->empty({size * 2048}, ls::kFloat32);
   struct Pending {
     ls::Tensor tensor;
     double least, most;
@@ -193,11 +193,23 @@ inline void check_random_collectives(const Group& group, int operations) {
   for (int i = 0; i < operations; ++i) {
     const unsigned rare = same() % 1000, most = rare == 0 ? 700'000 : rare < 20 ? 40'000 : 1500;
     const std::int64_t count = 1 + static_cast<std::int64_t>(same() % most);
-    const int kind = static_cast<int>(same() % 6), root = static_cast<int>(same() % static_cast<unsigned>(size));
+    const int kind = static_cast<int>(same() % 8), root = static_cast<int>(same() % static_cast<unsigned>(size));
     const double value = static_cast<double>(same() % 100);
-    const bool direct = kind == 3 && count <= 4096;
-    if (direct) settle(0);  // the operations share one memory region
-    const ls::Tensor t = direct ? region.narrow(0, 0, count) : ls::empty({count});
+    const bool is_reduce = kind == 3 && count <= 4096, has_parts = kind >= 6 && count <= 2048;
+    if (is_reduce || has_parts) settle(0);  // the operations share memory regions
+    if (has_parts) {
+      const ls::Tensor whole = all_parts.narrow(0, 0, size * count),
+                       own_part = whole.narrow(0, group->rank() * count, count);
+      whole.fill_(value + group->rank());
+      const double half = (size * value + size * (size - 1) / 2) / 2;
+      if (kind == 6)
+        pending.push_back({whole, value, value + size - 1, group->all_gather(whole, own_part)});
+      else
+        pending.push_back({own_part, half, half, group->reduce_scatter_scaled(own_part, whole, 0.5)});
+      settle(same() % 8);
+      continue;
+    }
+    const ls::Tensor t = is_reduce ? region.narrow(0, 0, count) : ls::empty({count});
     t.fill_(value + group->rank());
     const double sum = size * value + size * (size - 1) / 2, last = value + size - 1;
     if (kind == 1) {

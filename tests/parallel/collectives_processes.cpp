@@ -1,6 +1,7 @@
 // The collective suite on the shm backend: ranks are processes.
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/listed_store.h"
+#include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
 
 TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
@@ -21,6 +22,22 @@ TEST_CASE("shm: random collectives of random sizes, waited for at random, give t
   for (const int size : {2, 3})
     with_group("shm", size,
                [](const Group& group) { check_random_collectives(group, random_collectives(100'000) / 2); });
+}
+
+TEST_CASE("shm: collectives of parts in place, apart, scaled, in communication memory and outside") {
+  for (const int n : {1, 2, 3, 4, 8}) {
+    with_group("shm", n, [](const Group& group) {
+      check_parts(group, 1, ls::kFloat32);
+      for (const ls::DType dtype : kAllDTypes) check_parts(group, 37, dtype);
+      if (group->size() == 3) check_parts(group, 70'001, ls::kBFloat16);  // several tasks
+      check_rounding(group);
+      check_traffic_of_parts(group);
+    });
+  }
+}
+
+TEST_CASE("shm: ranks that gather units of other purposes get an error that names both") {
+  with_group("shm", 2, check_other_purpose);
 }
 
 TEST_CASE("shm: groups and their subgroups leave no keys in the store") { check_no_keys_left("shm"); }

@@ -9,6 +9,7 @@
 #include "tests/parallel/join.h"
 #include "tests/parallel/listed_store.h"
 #include "tests/parallel/overlap.h"
+#include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
 #include "tests/support/chaos.h"
 
@@ -38,6 +39,18 @@ TEST_CASE("gloo: every collective, dtype and stride, 1 to 5 ranks") {
       for (const std::int64_t rows : {2500, 3500, 20000}) check_collectives(group, rows, ls::kFloat32, false);
     });
   }
+}
+
+TEST_CASE("gloo: collectives of parts in place, apart and scaled") {
+  for (const int n : {2, 3, 4}) {
+    with_group("gloo", n, [](const Group& group) {
+      for (const ls::DType dtype : kAllDTypes) check_parts(group, 37, dtype);
+      check_parts(group, 70'001, ls::kFloat32);  // too large to follow the headers
+      check_rounding(group);
+      check_traffic_of_parts(group);
+    });
+  }
+  with_group("gloo", 2, check_other_purpose);
 }
 
 TEST_CASE("gloo: ranks report the buckets that were done before the last gradient was ready") {

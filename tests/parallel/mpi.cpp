@@ -7,6 +7,7 @@
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/comm_hooks.h"
 #include "tests/parallel/join.h"
+#include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
 
 namespace {
@@ -49,6 +50,16 @@ void check_everything(const Group& group) {
 TEST_CASE("mpi: every collective, dtype and stride" * doctest::skip(!under_mpirun())) {
   check_everything(world());
   check_everything(world({.reduction = ls::parallel::Reduction::kCanonical}));
+}
+
+TEST_CASE("mpi: collectives of parts in place, apart and scaled" * doctest::skip(!under_mpirun())) {
+  for (const auto reduction : {ls::parallel::Reduction::kNative, ls::parallel::Reduction::kCanonical}) {
+    const Group group = world({.reduction = reduction});
+    for (const ls::DType dtype : kAllDTypes) check_parts(group, 37, dtype);
+    check_parts(group, 70'001, ls::kFloat32);  // too large to follow the headers
+    check_rounding(group);
+    check_traffic_of_parts(group);
+  }
 }
 
 TEST_CASE("mpi: tensors of several pieces" * doctest::skip(!under_mpirun())) {

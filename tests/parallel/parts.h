@@ -93,6 +93,7 @@ inline void check_traffic_of_parts(const Group& group) {
   const std::int64_t count = 1003;
   const ls::Tensor whole = group->empty({n * count}), part = whole.narrow(0, group->rank() * count, count);
   whole.fill_(1);
+  const ls::parallel::PhaseGuard phase(*group, ls::parallel::Phase::kOffload);
   for (const bool gathers : {true, false}) {
     group->traffic().clear();
     (gathers ? group->all_gather(whole, part) : group->reduce_scatter_scaled(part, whole, 0.5))->wait();
@@ -100,6 +101,17 @@ inline void check_traffic_of_parts(const Group& group) {
     for (const ls::parallel::LinkTraffic& link : group->traffic().links()) {
       CHECK(link.from == group->rank());
       CHECK(link.bytes == count * 4);
+      CHECK(std::string(ls::parallel::name(link.phase)) == "offload");
     }
   }
+}
+
+// Checks that ranks that gather units of two purposes get an error that names both. Afterwards the group has failed.
+inline void check_other_purpose(const Group& group) {
+  const ls::Tensor all = group->empty({group->size(), 5}), own = group->empty({5});
+  group->all_gather(all, own, {.id = 3, .name = "unit 0"})->wait();
+  const std::string error = error_of<ls::CommError>(
+      [&] { group->all_gather(all, own, {.name = group->rank() == 0 ? "unit 1" : "unit 2"})->wait(); });
+  const bool names_both = contains(error, "for \"unit 1\"") && contains(error, "for \"unit 2\"");
+  CHECK_MESSAGE((names_both || contains(error, "another rank reports")), error);
 }

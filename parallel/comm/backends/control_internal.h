@@ -40,13 +40,12 @@ struct alignas(64) RankState {
 // How a rank has left its group.
 enum class Departure : std::uint32_t { kNone, kInOrder, kByError };
 
-inline constexpr std::uint64_t kNotDirect = ~std::uint64_t{0};  // the place of tensors on other paths than kDirect
+inline constexpr std::uint64_t kNotDirect = ~std::uint64_t{0};
 
 // What must be equal on all ranks.
 struct Fingerprint {
-  std::uint64_t what = 0, count = 0;  // signature_of the call, and its count
-  std::uint64_t in_place = 0, out_place = 0;
-  std::uint64_t detail = 0;
+  // signature_of the call, its count, Location::place() of `in` and `out` or kNotDirect, and Call::detail
+  std::uint64_t what = 0, count = 0, in_at = 0, out_at = 0, detail = 0;
   bool operator==(const Fingerprint&) const = default;
 };
 
@@ -54,7 +53,7 @@ struct Fingerprint {
 struct alignas(64) Arrival {
   Fingerprint fingerprint() const {
     const auto get = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
-    return {get(what), get(count), get(in_place), get(out_place), get(detail)};
+    return {get(what), get(count), get(in_at), get(out_at), get(detail)};
   }
   void set_purpose(const PurposeName& name, std::uint64_t of) {
     const auto words = std::bit_cast<PurposeWords>(name);
@@ -69,9 +68,9 @@ struct alignas(64) Arrival {
     return std::bit_cast<PurposeName>(words);
   }
 
-  std::atomic<std::uint64_t> sequence;                                  // 1 + the operation's number, written last
-  std::atomic<std::uint64_t> what, count, in_place, out_place, detail;  // the fingerprint
-  std::atomic<std::uint64_t> ticket;                                    // for Reduction::kArrival: order of arrival
+  std::atomic<std::uint64_t> sequence;                            // 1 + the operation's number, written last
+  std::atomic<std::uint64_t> what, count, in_at, out_at, detail;  // the fingerprint
+  std::atomic<std::uint64_t> ticket;                              // for Reduction::kArrival: order of arrival
   // In a line of its own, which is touched only by operations with a purpose, and to explain a disagreement:
   alignas(64) std::atomic<std::uint64_t> purpose_of;  // the value of `sequence` that `purpose` belongs to
   std::array<std::atomic<std::uint64_t>, 3> purpose;

@@ -139,14 +139,15 @@ bool SharedGroup::find_direct(Operation& op) const {
   const Call& call = *op.call;
   const Flow& flow = call.flow();
   if (!call.in.defined() || !call.out.defined() || flow.to_root || call.kind == Kind::kScatter) return false;
+  if (!flow.has_parts() && call.in.raw_data() != call.out.raw_data()) return false;
   const std::size_t part = call.bytes(), all = part * static_cast<std::size_t>(size_);
   const std::size_t in_bytes = flow.in_parts ? all : part, out_bytes = flow.out_parts ? all : part;
   op.in = find(call.in.raw_data(), in_bytes);
-  op.out = find(call.out.raw_data(), out_bytes);
+  op.out = flow.has_parts() ? find(call.out.raw_data(), out_bytes) : op.in;
   if (!op.in.segment || !op.out.segment) return false;
   const bool overlaps = op.in.segment == op.out.segment && op.in.offset < op.out.offset + out_bytes &&
                         op.out.offset < op.in.offset + in_bytes;
-  if (!overlaps) return flow.has_parts();
+  if (!overlaps) return true;
   if (flow.in_parts && flow.out_parts) return false;  // all_to_all in place needs a copy
   Location &larger = flow.in_parts ? op.in : op.out, &smaller = flow.in_parts ? op.out : op.in;
   const std::size_t step = flow.has_parts() ? part : 0;
@@ -253,8 +254,8 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   own.sequence.exchange(op->sequence, std::memory_order_acq_rel);
   own.what.store(signature, std::memory_order_relaxed);
   own.count.store(static_cast<std::uint64_t>(call.count), std::memory_order_relaxed);
-  own.in_place.store(is_direct ? op->in.place() : kNotDirect, std::memory_order_relaxed);
-  own.out_place.store(is_direct ? op->out.place() : kNotDirect, std::memory_order_relaxed);
+  own.in_at.store(is_direct ? op->in.place() : kNotDirect, std::memory_order_relaxed);
+  own.out_at.store(is_direct ? op->out.place() : kNotDirect, std::memory_order_relaxed);
   own.detail.store(call.detail, std::memory_order_relaxed);
   if (call.purpose[0] != 0) own.set_purpose(call.purpose, op->sequence + 1);
   if (call.order == Reduction::kArrival) {

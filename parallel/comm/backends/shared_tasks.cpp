@@ -143,7 +143,7 @@ void run_task(const Operation& op, int owner, std::uint64_t task, int size) {
                                        : Range{0, size};
   if (flow.reduces) return combine_range(op, size, owner, range, targets);
   for (std::int64_t to = targets.begin; to < targets.end; ++to) {
-    for (int k = 0; k < size; ++k) {  // each target begins with another rank's memory
+    for (int k = 0; k < size; ++k) {  // tasks of different owners read from different ranks at a time
       const int from = (static_cast<int>(to) + k) % size;
       if (call.sends(from)) copy_range(op, from, static_cast<int>(to), range);
     }

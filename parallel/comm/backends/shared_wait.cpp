@@ -15,21 +15,20 @@ constexpr std::chrono::milliseconds kUntilEnded{100};    // from the end of a pr
 // Describes two calls that differ: "all_reduce of 2 f32 (sum), rank 1 all_reduce of 3 f32 (sum)".
 std::string disagreement(const Fingerprint& own, const PurposeName& purpose, int peer, const Fingerprint& theirs,
                          const PurposeName& their_purpose) {
-  const auto is_direct = [](const Fingerprint& print) { return print.in_place != kNotDirect; };
+  const auto is_direct = [](const Fingerprint& print) { return print.in_at != kNotDirect; };
   const auto text_of = [&](const Fingerprint& print, const PurposeName& of) {
     return call_text(print.what, print.count, of) + (is_direct(print) ? " in communication memory" : "");
   };
   const auto places_of = [](const Fingerprint& print) {
     const auto text = [](std::uint64_t place) { return fmt::format("{}+{}", place >> 48, place << 16 >> 16); };
-    return fmt::format("at {} and {}", text(print.in_place), text(print.out_place));
+    return fmt::format("at {} and {}", text(print.in_at), text(print.out_at));
   };
   const std::string called = text_of(own, purpose), other = text_of(theirs, their_purpose);
   if (called != other) return fmt::format("{}, rank {} {}", called, peer, other);
-  if (own.in_place == theirs.in_place && own.out_place == theirs.out_place)
+  if (own.in_at == theirs.in_at && own.out_at == theirs.out_at)
     return fmt::format("{}, rank {} {}, of another shape, scale or purpose", called, peer, other);
-  return fmt::format(
-      "{} {}, rank {} {}\nPass the same memory on all ranks (shown: call of empty + byte, of in and of out)",
-      call_text(own.what, own.count, purpose), places_of(own), peer, places_of(theirs));
+  return fmt::format("{} {}, rank {} {}\nPass the same memory on all ranks (call of empty + byte, for in and out)",
+                     call_text(own.what, own.count, purpose), places_of(own), peer, places_of(theirs));
 }
 
 bool is_timeout(std::uint64_t poison) { return static_cast<Poison>(poison >> 32) == Poison::kLate; }
