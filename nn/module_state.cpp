@@ -7,24 +7,13 @@
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/initial_internal.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/nn/replace_elements_internal.h"
 #include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::nn {
 namespace {
-
-// Replaces the elements of a parameter's tensor by those of `fresh`. The tensor remains the same object, so hooks,
-// their handles and graph edges stay valid. No other tensor is this object, see Parameter's constructor.
-void replace_elements(const Tensor& tensor, const Tensor& fresh) {
-  TensorImpl& impl = tensor.impl();
-  const TensorImpl& from = fresh.impl();
-  impl.storage = from.storage;
-  impl.data = from.data;
-  impl.strides = from.strides;
-  impl.dtype = from.dtype;
-  impl.contiguous = from.contiguous;
-}
 
 // Throws InvalidArgument if a parameter is deferred, before anything is changed.
 void check_values(const std::vector<Parameter>& parameters) {
@@ -80,6 +69,18 @@ void check_names(const LoadStateDictResult& names) {
 }
 
 }  // namespace
+
+void replace_elements(const Tensor& tensor, const Tensor& fresh) {
+  TensorImpl& impl = tensor.impl();
+  const TensorImpl& from = fresh.impl();
+  LOCKSTEP_CHECK(impl.shape == from.shape, "replace_elements: {} by {}; both need one shape", describe(tensor),
+                 describe(fresh));
+  impl.storage = from.storage;
+  impl.offset = from.offset;
+  impl.strides = from.strides;
+  impl.dtype = from.dtype;
+  impl.contiguous = from.contiguous;
+}
 
 void materialize(Module& module, Device device) {
   convert_all(module,

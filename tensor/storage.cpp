@@ -7,6 +7,7 @@
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_blocks.h"
+#include "lockstep/tensor/storage_supplier_internal.h"
 
 namespace lockstep {
 
@@ -52,14 +53,52 @@ Ref<Storage> Storage::allocate_elsewhere(std::size_t bytes, Device device) {
   }
 }
 
-Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner) {
+Ref<Storage> Storage::on_foreign_memory(Kind kind, void* data, std::size_t bytes, Device device,
+                                        std::shared_ptr<void> owner) {
   if (device.is_cuda()) accelerator(device);  // throws if there is no such device
   void* const block = small_blocks::allocate(sizeof(Storage));
   if (!block) throw_no_memory(sizeof(Storage), Device());
   auto* storage = new (block) Storage(data, bytes, device, block);
   storage->owner_ = std::move(owner);
-  storage->wrapped_ = true;
+  storage->kind_ = kind;
   return Ref<Storage>::adopt(storage);
+}
+
+Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner) {
+  return on_foreign_memory(Kind::kWrapped, data, bytes, device, std::move(owner));
+}
+
+Ref<Storage> Storage::releasable(std::size_t bytes, Device device, std::shared_ptr<StorageSupplier> supplier) {
+  LOCKSTEP_CHECK(supplier, "releasable storage: {} bytes on {} without a supplier; pass one", bytes,
+                 device.to_string());
+  return on_foreign_memory(Kind::kReleasable, nullptr, bytes, device, std::move(supplier));
+}
+
+void Storage::require_releasable(const char* op) const {
+  LOCKSTEP_CHECK(kind_ == Kind::kReleasable,
+                 "{}: this storage of {} bytes on {} keeps its memory; make it with Storage::releasable", op, bytes_,
+                 device_.to_string());
+}
+
+void Storage::supply(void* data) {
+  require_releasable("supply");
+  LOCKSTEP_CHECK(data && reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0,
+                 "supply: the memory is at {}; expected an address that is a multiple of {}", data, kAlignment);
+  data_ = data;
+}
+
+void Storage::release() {
+  require_releasable("release");
+  data_ = nullptr;
+}
+
+// Apart from data(), so that its code in every operation is one test.
+void Storage::request_memory() {
+  if (kind_ != Kind::kReleasable || bytes_ == 0) return;
+  StorageSupplier& supplier = *static_cast<StorageSupplier*>(owner_.get());
+  supplier.need(*this);
+  LOCKSTEP_CHECK(data_, "storage: the supplier of {} bytes on {} supplied no memory; call supply() in need()", bytes_,
+                 device_.to_string());
 }
 
 void Storage::destroy(const Storage* storage) {
@@ -67,12 +106,11 @@ void Storage::destroy(const Storage* storage) {
   void* const data = storage->data_;
   const std::size_t bytes = storage->bytes_;
   const Device device = storage->device_;
-  const bool wrapped = storage->wrapped_;
+  const bool owned = storage->kind_ == Kind::kOwned;
   storage->~Storage();
-  if (device.is_cpu() && !wrapped) [[likely]]
+  if (device.is_cpu() && owned) [[likely]]
     return cpu::deallocate(block, block_bytes(bytes), device.index());
-  if (!wrapped && !capture::defer_free(data, bytes, device))
-    accelerator(device).deallocate(data, bytes, device.index());
+  if (owned && !capture::defer_free(data, bytes, device)) accelerator(device).deallocate(data, bytes, device.index());
   small_blocks::deallocate(block, sizeof(Storage));
 }
 

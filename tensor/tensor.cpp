@@ -19,16 +19,17 @@ bool has_contiguous_strides(const Shape& shape, const Strides& strides) {
 }
 }  // namespace
 
-TensorImpl::TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype)
-    : storage(std::move(storage)), data(first), numel(shape.numel()), shape(shape), strides(strides), dtype(dtype),
+TensorImpl::TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides,
+                       DType dtype)
+    : storage(std::move(storage)), offset(offset), numel(shape.numel()), shape(shape), strides(strides), dtype(dtype),
       contiguous(has_contiguous_strides(shape, strides)) {}
 
-TensorImpl::TensorImpl(Ref<Storage> from, const Shape& shape, std::int64_t numel, DType dtype)
-    : storage(std::move(from)), data(static_cast<std::byte*>(storage->data())), numel(numel), shape(shape),
-      strides(contiguous_strides(shape)), dtype(dtype), contiguous(true) {}
+TensorImpl::TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype)
+    : storage(std::move(storage)), offset(0), numel(numel), shape(shape), strides(contiguous_strides(shape)),
+      dtype(dtype), contiguous(true) {}
 
 TensorImpl::TensorImpl(const TensorImpl& other)
-    : RefCounted(), storage(other.storage), data(other.data), numel(other.numel), shape(other.shape),
+    : RefCounted(), storage(other.storage), offset(other.offset), numel(other.numel), shape(other.shape),
       strides(other.strides), dtype(other.dtype), contiguous(other.contiguous) {}
 
 void Tensor::throw_undefined() {

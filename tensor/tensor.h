@@ -71,16 +71,19 @@ class HookHandle {
 
 /// The state behind a handle. Geometry never changes after construction.
 struct TensorImpl final : RefCounted<TensorImpl>, SmallObject {
-  /// `first`: the address of the first element, inside the storage.
-  TensorImpl(Ref<Storage> storage, std::byte* first, const Shape& shape, const Strides& strides, DType dtype);
+  /// `offset`: of the first element in the storage, in bytes.
+  TensorImpl(Ref<Storage> storage, std::int64_t offset, const Shape& shape, const Strides& strides, DType dtype);
   /// Row-major from the start of the storage; `numel` is the product of the sizes.
   TensorImpl(Ref<Storage> storage, const Shape& shape, std::int64_t numel, DType dtype);
   /// Shares the elements of `other`, without its autograd data.
   explicit TensorImpl(const TensorImpl& other);
   static void destroy(const TensorImpl* impl) { delete impl; }
 
+  /// Address of the first element. Not kept between operations: a releasable storage may be supplied elsewhere.
+  std::byte* data() const { return static_cast<std::byte*>(storage->data()) + offset; }
+
   Ref<Storage> storage;
-  std::byte* data;  ///< address of the first element
+  std::int64_t offset;  ///< of the first element in the storage, in bytes
   std::int64_t numel;
   Shape shape;
   Strides strides;  ///< in elements
@@ -286,7 +289,7 @@ class Tensor {
     return *impl_;
   }
   const Ref<TensorImpl>& ref() const { return impl_; }
-  void* raw_data() const { return impl().data; }
+  void* raw_data() const { return impl().data(); }
   std::uint32_t version() const { return impl().storage->version(); }
 
  private:

@@ -55,9 +55,8 @@ Tensor Staging::place_for(const Tensor& tensor, Device device) {
     if (!pair || pair->there->device() != device || pair->here->device() != tensor.device()) continue;
     const auto* const from = static_cast<const std::byte*>(pair->here->data());
     if (data < from || data + bytes > from + pair->here->bytes()) continue;
-    std::byte* const first = static_cast<std::byte*>(pair->there->data()) + (data - from);
-    return Tensor(
-        Ref<TensorImpl>::adopt(new TensorImpl(pair->there, first, tensor.shape(), tensor.strides(), tensor.dtype())));
+    return Tensor(Ref<TensorImpl>::adopt(
+        new TensorImpl(pair->there, data - from, tensor.shape(), tensor.strides(), tensor.dtype())));
   }
   if (!device.is_cpu()) return raw::empty(tensor.shape(), {.dtype = tensor.dtype(), .device = device});
   return Tensor(Ref<TensorImpl>::adopt(
