@@ -125,11 +125,11 @@ Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operan
   for (int k = 0; k < N; ++k) {
     const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
     loop.data[k] = impl.data();
-    simple = simple && impl.contiguous && impl.shape == shape;
+    simple = simple && impl.contiguous && (&impl.shape == &shape || impl.shape == shape);
   }
   if (simple) {
     loop.dims = 1;
-    loop.numel = loop.shape[0] = shape.numel();
+    loop.numel = loop.shape[0] = operands[0]->numel();
     for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
     return loop;
   }
