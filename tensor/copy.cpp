@@ -13,10 +13,12 @@ namespace {
 
 // Copies all elements of `from` to `to`, both contiguous and of one dtype and shape.
 void copy_bytes(const Tensor& from, const Tensor& to) {
-  if (from.raw_data() == to.raw_data()) return;
+  const void* const source = from.raw_data();
+  void* const target = to.raw_data();
+  if (source == target) return;
   const auto bytes = static_cast<std::size_t>(to.numel()) * item_size(to.dtype());
   if (from.device().is_cpu() && to.device().is_cpu()) {
-    std::memmove(to.raw_data(), from.raw_data(), bytes);
+    std::memmove(target, source, bytes);
     return;
   }
   if (from.device() != to.device()) {
@@ -24,7 +26,7 @@ void copy_bytes(const Tensor& from, const Tensor& to) {
     capture::forbid("a copy between devices", to.device());
   }
   accelerator(to.device().is_cpu() ? from.device() : to.device())
-      .copy(to.raw_data(), to.device(), from.raw_data(), from.device(), bytes);
+      .copy(target, to.device(), source, from.device(), bytes);
 }
 
 }  // namespace

@@ -15,7 +15,14 @@ Tensor empty(const Shape& shape, const TensorOptions& options) {
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, numel, dtype)));
 }
 
-Tensor empty_like(const Tensor& like) { return empty(like.shape(), like.options()); }
+Tensor empty_like(const Tensor& like) {
+  const TensorImpl& impl = like.impl();
+  // Elements without gaps lie in memory, so their number has been checked; that of an expanded tensor may overflow.
+  const bool checked = impl.contiguous && impl.numel > 0;
+  const std::int64_t numel = checked ? impl.numel : checked_numel("empty", impl.shape);
+  auto storage = Storage::allocate(static_cast<std::size_t>(numel) * item_size(impl.dtype), like.device());
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), impl.shape, numel, impl.dtype)));
+}
 
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options) {
   Tensor out = empty(shape, {.dtype = options.dtype.value_or(value.dtype()), .device = options.device});

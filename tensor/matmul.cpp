@@ -26,6 +26,7 @@ bool readable(const Tensor& x) {
 
 // The matrix of the last two dimensions; strides of dimensions of size 1 are made regular.
 Matrix matrix(const Tensor& x) {
+  void* const data = x.raw_data();
   const int d = x.dim();
   const std::int64_t rows = x.shape()[at(d - 2)], columns = x.shape()[at(d - 1)];
   std::int64_t row = x.strides()[at(d - 2)], column = x.strides()[at(d - 1)];
@@ -36,7 +37,7 @@ Matrix matrix(const Tensor& x) {
     row = 1;
     column = columns == 1 ? rows : column;
   }
-  return {x.raw_data(), row, column};
+  return {data, row, column};
 }
 
 // An operand of a large f32 product on a CPU as the kernel reads it fastest. If elements along its dimension `k` (0 or 1)

@@ -81,9 +81,8 @@ inline void require_broadcast_to(const char* op, const Tensor& from, const Tenso
 // Returns `read`, or a copy if it shares memory with `written` in another arrangement (a shifted or transposed view):
 // then writing one element would change another that is still to be read.
 inline Tensor apart(const Tensor& read, const Tensor& written) {
-  const TensorImpl &from = read.impl(), &to = written.impl();
-  if (from.storage != to.storage) return read;
-  if (from.offset == to.offset && from.shape == to.shape && from.strides == to.strides) return read;
+  if (read.raw_data() == written.raw_data() && read.shape() == written.shape() && read.strides() == written.strides())
+    return read;
   return overlap(read, written) ? clone(read) : read;
 }
 
@@ -125,11 +124,11 @@ Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operan
   for (int k = 0; k < N; ++k) {
     const TensorImpl& impl = operands[static_cast<std::size_t>(k)]->impl();
     loop.data[k] = impl.data();
-    simple = simple && impl.contiguous && impl.shape == shape;
+    simple = simple && impl.contiguous && (&impl.shape == &shape || impl.shape == shape);
   }
   if (simple) {
     loop.dims = 1;
-    loop.numel = loop.shape[0] = shape.numel();
+    loop.numel = loop.shape[0] = operands[0]->numel();
     for (int k = 0; k < N; ++k) loop.strides[k][0] = 1;
     return loop;
   }
