@@ -74,9 +74,9 @@ bool overlap(const Tensor& a, const Tensor& b) {
   const auto end = [](const Tensor& x) {
     std::int64_t last = 0;
     for (std::size_t d = 0; d < x.shape().size(); ++d) last += (x.shape()[d] - 1) * x.strides()[d];
-    return x.impl().data() + (last + 1) * static_cast<std::int64_t>(item_size(x.dtype()));
+    return x.impl().offset + (last + 1) * static_cast<std::int64_t>(item_size(x.dtype()));
   };
-  return a.impl().data() < end(b) && b.impl().data() < end(a);
+  return a.impl().offset < end(b) && b.impl().offset < end(a);
 }
 
 void require_writable(const char* op, const Tensor& out) {

@@ -81,8 +81,9 @@ inline void require_broadcast_to(const char* op, const Tensor& from, const Tenso
 // Returns `read`, or a copy if it shares memory with `written` in another arrangement (a shifted or transposed view):
 // then writing one element would change another that is still to be read.
 inline Tensor apart(const Tensor& read, const Tensor& written) {
-  if (read.raw_data() == written.raw_data() && read.shape() == written.shape() && read.strides() == written.strides())
-    return read;
+  const TensorImpl &from = read.impl(), &to = written.impl();
+  if (from.storage != to.storage) return read;
+  if (from.offset == to.offset && from.shape == to.shape && from.strides == to.strides) return read;
   return overlap(read, written) ? clone(read) : read;
 }
 
