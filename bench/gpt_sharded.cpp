@@ -1,6 +1,14 @@
 // Sharded training on two ranks, each on its own core: the stages of ShardedDataParallel and DistributedDataParallel,
 // in turn, by the wall clock. The GPT of samples/char_gpt.cpp (width 512, four layers, 8 x 128 characters a rank; one
 // unit a block) and the MLP of bench/distributed.cpp. A figure is the median over rounds of the slower rank's step.
+//
+// With --losses FOLDER it trains a GPT of width 128 for 20 steps in stage 3, and writes the initial weights, the data and
+// the losses, for peers/torch_fsdp.py.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <string_view>
+
 #include "support/gpt.h"  // of the samples
 #include "support/gpt_shapes.h"
 #include "support/ranks.h"
@@ -93,9 +101,41 @@ void compare_mlp(const Group& group, Shared& shared) {
                21);
 }
 
+void write_losses(const Group& group, const std::string& folder) {
+  ls::manual_seed(0);
+  const ls::Tensor x = ls::randint(bench::kGptVocabulary, {16, 128}), y = ls::randint(bench::kGptVocabulary, {16, 128});
+  samples::Gpt model(bench::kGptVocabulary, {.layers = 4, .heads = 8, .width = 128, .context = 128});
+  if (group->rank() == 0) {
+    ls::StateDict start;
+    for (const auto& [name, tensor] : model.state_dict()) start.insert("model." + name, tensor);
+    start.insert("x", x);
+    start.insert("y", y);
+    ls::save(start, folder + "/start.safetensors");
+  }
+  par::ShardedDataParallel run(model, group);
+  ls::optim::AdamW optimizer(run.parameters(), {.lr = 1e-3});
+  const std::int64_t first = 8 * group->rank();
+  std::string losses;
+  for (int step = 0; step < 20; ++step) {
+    optimizer.zero_grad();
+    const ls::Tensor loss =
+        run.backward(x.narrow(0, first, 8), y.narrow(0, first, 8), [&](const ls::Tensor& x, const ls::Tensor& y) {
+          return samples::next_character_loss(model(x), y);
+        });
+    optimizer.step();
+    losses += (losses.empty() ? "[" : ", ") + fmt::format("{:.9g}", loss.item<double>());
+  }
+  if (group->rank() == 0) std::ofstream(folder + "/ours.json") << losses << "]\n";
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc == 3 && argv[1] == std::string_view("--losses")) {
+    const std::string folder = argv[2];
+    bench::run_group(2, [&](const Group& group, Shared&) { write_losses(group, folder); });
+    return 0;
+  }
   if (bench::wanted("sharded_gpt_512")) print("sharded_gpt_512", bench::run_group(2, compare_gpt));
   if (bench::wanted("sharded_mlp_128")) print("sharded_mlp_128", bench::run_group(2, compare_mlp));
 }

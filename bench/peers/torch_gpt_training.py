@@ -88,4 +88,5 @@ def main():
     sys.exit(difference > tolerance)
 
 
-main()
+if __name__ == "__main__":
+    main()

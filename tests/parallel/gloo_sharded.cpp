@@ -1,0 +1,71 @@
+// ShardedDataParallel where a gather is a collective: gloo, whose canonical sums have the bits of accumulation.
+#include "tests/parallel/sharded.h"
+
+namespace par = ls::parallel;
+using namespace sharded_test;
+
+namespace {
+
+// Without the block that only some micro-batches reach and the one that is used twice: on gloo all ranks have to reach a
+// unit equally often.
+struct Plain : ls::nn::Module {
+  ls::nn::ModuleList& blocks = add<ls::nn::ModuleList>("blocks");
+  ls::nn::Linear& head = add<ls::nn::Linear>("head", 7, 1);
+  Plain() {
+    for (int i = 0; i < 4; ++i) blocks.push_back(Block());
+  }
+  ls::Tensor forward(const ls::Tensor& x) const override {
+    ls::Tensor y = x;
+    for (ls::nn::Module& block : blocks) {
+      if (skipped != &block) y = block(y);
+    }
+    return head(y);
+  }
+  const ls::nn::Module* skipped = nullptr;
+};
+
+template <class Run>
+std::pair<std::vector<double>, std::vector<double>> train_plain(Run& run, const Plain& model, std::int64_t first,
+                                                                std::int64_t count) {
+  const ls::Tensor x = ls::cos(ls::arange(0.0, 8.0 * 7)).reshape({8, 7}), y = ls::sum(x, {1}, true);
+  ls::optim::AdamW optimizer(run.parameters(), {.lr = 0.01});
+  std::vector<double> losses, norms;
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    const ls::Tensor loss =
+        run.backward(x.narrow(0, first, count), y.narrow(0, first, count),
+                     [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
+    norms.push_back(run.clip_grad_norm_(0.5));
+    optimizer.step();
+    losses.push_back(loss.template item<double>());
+  }
+  return {losses, norms};
+}
+
+}  // namespace
+
+TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also where one rank skips a unit") {
+  for (const int ranks : {2, 4}) {
+    for (int stage = 1; stage <= 3; ++stage) {
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      with_group(
+          "gloo", ranks,
+          [&](const Group& group) {
+            ls::manual_seed(3);
+            Plain model;
+            par::ShardedDataParallel run(model, group, {.stage = stage, .micro_batches_per_rank = 4 / ranks});
+            const auto sharded = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
+            ls::manual_seed(3);
+            Plain alone;
+            par::GradientAccumulation reference(alone, {.micro_batches = 4});
+            CHECK(sharded == train_plain(reference, alone, 0, 8));
+
+            model.skipped = group->rank() == 0 ? &model.blocks[1] : nullptr;
+            const auto skipped = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
+            CHECK(skipped.first.size() == 5);
+          },
+          {.reduction = par::Reduction::kCanonical});
+    }
+  }
+}
