@@ -92,7 +92,6 @@ void run_limit_of_parts(float* memory, int rank, Shared& shared, bool gathers, I
     if (gathers) {
       std::memcpy(own + other_part, other + other_part, half * 4);
     } else {
-#pragma GCC ivdep
       for (std::size_t i = own_part; i < own_part + half; ++i) own[i] = 0.5F * (own[i] + other[i]);
     }
     shared.meet(2);
