@@ -88,8 +88,8 @@ void compare_gpt(const Group& group, Shared& shared) {
   ls::manual_seed(0);
   const ls::Tensor x = ls::randint(bench::kGptVocabulary, {8, 128}), y = ls::randint(bench::kGptVocabulary, {8, 128});
   const auto make = [] {
-    return std::make_unique<samples::Gpt>(
-        bench::kGptVocabulary, samples::GptOptions{.layers = 4, .heads = 8, .width = 512, .context = 128});
+    return std::make_unique<samples::Gpt>(bench::kGptVocabulary,
+                                          samples::GptOptions{.layers = 4, .heads = 8, .width = 512, .context = 128});
   };
   compare<samples::Gpt>(group, shared, make, {"blocks.*"}, x, y, samples::next_character_loss, 1, 11);
 }
@@ -97,8 +97,8 @@ void compare_gpt(const Group& group, Shared& shared) {
 void compare_mlp(const Group& group, Shared& shared) {
   ls::manual_seed(0);
   const ls::Tensor x = ls::randn({128, 784}), y = ls::randint(0, 10, {128});
-  compare<Mlp>(group, shared, [] { return std::make_unique<Mlp>(); }, {"fc1"}, x, y, ls::nn::CrossEntropyLoss(), 20,
-               21);
+  compare<Mlp>(
+      group, shared, [] { return std::make_unique<Mlp>(); }, {"fc1"}, x, y, ls::nn::CrossEntropyLoss(), 20, 21);
 }
 
 void write_losses(const Group& group, const std::string& folder) {
@@ -118,10 +118,9 @@ void write_losses(const Group& group, const std::string& folder) {
   std::string losses;
   for (int step = 0; step < 20; ++step) {
     optimizer.zero_grad();
-    const ls::Tensor loss =
-        run.backward(x.narrow(0, first, 8), y.narrow(0, first, 8), [&](const ls::Tensor& x, const ls::Tensor& y) {
-          return samples::next_character_loss(model(x), y);
-        });
+    const ls::Tensor loss = run.backward(
+        x.narrow(0, first, 8), y.narrow(0, first, 8),
+        [&](const ls::Tensor& x, const ls::Tensor& y) { return samples::next_character_loss(model(x), y); });
     optimizer.step();
     losses += (losses.empty() ? "[" : ", ") + fmt::format("{:.9g}", loss.item<double>());
   }

@@ -69,7 +69,7 @@ class TensorHandle {
   const Tensor& master() const { return slot_->master; }  ///< the module's tensor, also in the forward of a replica
   /// Replaces the master for all handles.
   void set_master(Tensor tensor) const { slot_->master = std::move(tensor); }
-  Sharding sharding() const { return slot_->sharding; }                          ///< kNone, unless sharded
+  Sharding sharding() const { return slot_->sharding; }                       ///< kNone, unless sharded
   void set_sharding(Sharding sharding) const { slot_->sharding = sharding; }  ///< for ShardedDataParallel
   const TensorSlot* id() const { return slot_.get(); }  ///< the same for all handles of one parameter
   /// The same parameter, not the same values.

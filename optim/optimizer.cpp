@@ -16,8 +16,9 @@ void detail::require_option(const char* optimizer, const char* option, double va
 }
 
 void throw_sharded() {
-  throw InvalidArgument("optimizer: a parameter is distributed over the ranks; construct the optimizer with "
-                        "run.parameters() of the ShardedDataParallel, after it");
+  throw InvalidArgument(
+      "optimizer: a parameter is distributed over the ranks; construct the optimizer with "
+      "run.parameters() of the ShardedDataParallel, after it");
 }
 
 void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vector<double> options) {

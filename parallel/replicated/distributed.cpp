@@ -49,11 +49,12 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
   state_ = std::make_unique<State>(module, std::move(group), options);
   LOCKSTEP_CHECK(!state_->micro_batches.parameters().empty(),
                  "DistributedDataParallel: the module has no parameter that requires grad");
-  check_same_model("DistributedDataParallel", module, *state_->group,
-                   {fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}",
-                                options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
-                                static_cast<int>(options.weighting), options.check_every),
-                    fmt::format("{} {}", version(), cpu_description())});
+  check_same_model(
+      "DistributedDataParallel", module, *state_->group,
+      {fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}",
+                   options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
+                   static_cast<int>(options.weighting), options.check_every),
+       fmt::format("{} {}", version(), cpu_description())});
   state_->take_group();
   state_->share_state(0);
   state_->install();
@@ -205,9 +206,7 @@ std::vector<nn::Parameter> DistributedDataParallel::parameters() const { return 
 nn::Module& DistributedDataParallel::module() const { return state_->module; }
 ProcessGroup& DistributedDataParallel::group() const { return *state_->group; }
 
-double DistributedDataParallel::clip_grad_norm_(double max_norm) {
-  return nn::clip_grad_norm_(parameters(), max_norm);
-}
+double DistributedDataParallel::clip_grad_norm_(double max_norm) { return nn::clip_grad_norm_(parameters(), max_norm); }
 
 // Accumulated gradients that are means over all ranks are added after the step. Accumulated gradients of this rank
 // (from no_sync), which are means over its micro-batches, are added to its sum before the reduction.

@@ -106,7 +106,7 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   nn::Module& module() const;                            ///< the module that was passed to the constructor
   /// nn::clip_grad_norm_ of the parameters, which gives all ranks the same norm. Returns the norm before.
   double clip_grad_norm_(double max_norm);
-  ProcessGroup& group() const;                           ///< the group that was passed to the constructor
+  ProcessGroup& group() const;  ///< the group that was passed to the constructor
 
   /// While the guard lives, backward accumulates this rank's gradients without communication. The first backward after
   /// the guard reduces the accumulated gradients. The guard applies to backward, wherever forward ran.

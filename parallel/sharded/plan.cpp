@@ -58,7 +58,8 @@ ShardedPlan ShardedDataParallel::State::plan() const {
   const auto shared = static_cast<std::int64_t>(std::min<std::size_t>(2, layouts.size() - 1));
   if (!is_resident()) plan.unit_bytes += shared * largest_parameters;
   if (is_rotating()) plan.unit_bytes += largest_gradients;
-  if (m > 1) plan.gradient_bytes += static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(m - 1))) * set_bytes();
+  if (m > 1)
+    plan.gradient_bytes += static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(m - 1))) * set_bytes();
   plan.summary_bytes = summary_bytes();
   plan.bytes_per_step = plan.gather_bytes + plan.reduce_bytes + plan.summary_bytes;
   return plan;
@@ -91,7 +92,8 @@ std::string ShardedPlan::to_string() const {
          line("optimizer state", optimizer_bytes, "with two buffers per parameter (Adam)") +
          line("unit buffers", unit_bytes, "") + line("padding", padding_bytes, "of all ranks' parameters") +
          "sent by this rank in a step, bytes\n" + line("all_gather", gather_bytes, "parameters") +
-         line("reduce_scatter", reduce_bytes, "gradients") + line("all_reduce", summary_bytes, "loss, used parameters") +
+         line("reduce_scatter", reduce_bytes, "gradients") +
+         line("all_reduce", summary_bytes, "loss, used parameters") +
          line("copied to or from cpu:0", offload_bytes, "not sent") +
          fmt::format("units{:>35}{:>14}\n", "parameters", "gradients") + units;
 }

@@ -31,7 +31,8 @@ ShardedDataParallel::ShardedDataParallel(nn::Module& module, std::shared_ptr<Pro
   bool any_trained = false;
   for (const auto& [name, parameter] : module.named_parameters()) {
     LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
-                   "ShardedDataParallel: parameter {} is sharded already; make a new module, or load a checkpoint", name);
+                   "ShardedDataParallel: parameter {} is sharded already; make a new module, or load a checkpoint",
+                   name);
     any_trained = any_trained || parameter.master().requires_grad();
   }
   LOCKSTEP_CHECK(any_trained, "ShardedDataParallel: the module has no parameter that requires grad");

@@ -43,13 +43,13 @@ struct MixedPrecision {
 
 /// Options of ShardedDataParallel.
 struct ShardedDataParallelOptions {
-  int stage = 3;                           ///< 1: optimizer state; 2: also gradients; 3: also parameters
-  std::vector<std::string> units = {};     ///< patterns of paths of modules: "blocks.*"
-  int micro_batches_per_rank = 1;          ///< in `backward(x, y, loss_fn)`
-  bool reshard_after_forward = true;       ///< in stage 3: release a unit after forward; false: whole until the end
-  MixedPrecision mixed_precision = {};     ///< default: none
-  bool offload_optimizer = false;          ///< keep the optimizer's parameters and state on cpu:0
-  Weighting weighting = Weighting::kEqual; ///< of ranks' and micro-batches' samples
+  int stage = 3;                            ///< 1: optimizer state; 2: also gradients; 3: also parameters
+  std::vector<std::string> units = {};      ///< patterns of paths of modules: "blocks.*"
+  int micro_batches_per_rank = 1;           ///< in `backward(x, y, loss_fn)`
+  bool reshard_after_forward = true;        ///< in stage 3: release a unit after forward; false: whole until the end
+  MixedPrecision mixed_precision = {};      ///< default: none
+  bool offload_optimizer = false;           ///< keep the optimizer's parameters and state on cpu:0
+  Weighting weighting = Weighting::kEqual;  ///< of ranks' and micro-batches' samples
 };
 
 /// A parameter of which this rank has a piece.
@@ -81,8 +81,9 @@ struct ShardedPlan {
 class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
  public:
   /// Compares the models of all ranks, takes rank 0's values, and keeps this rank's part. `module` must outlive this
-  /// object; its parameters may be deferred (nn/deferred.h). Throws CommError, naming rank and parameter, if models or
-  /// options differ, and InvalidArgument for options that are out of range.
+  /// object; its parameters may be deferred (nn/deferred.h): then each rank makes the values of its part alone, on the
+  /// CPU. Throws CommError, naming rank and difference, if models or options differ, and InvalidArgument for options that
+  /// are out of range.
   ShardedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                       const ShardedDataParallelOptions& options = {});
   ~ShardedDataParallel();

@@ -14,11 +14,10 @@ std::vector<StatePart> ShardedDataParallel::State::parts() const {
     const Storage* const storage = tensor.impl().storage.get();
     const bool is_parameter =
         std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
-    parts.push_back(is_parameter ? part_of(name, tensor)
-                                 : StatePart{.name = name,
-                                             .part = tensor,
-                                             .shape = tensor.shape(),
-                                             .is_saved = group->rank() == 0});
+    parts.push_back(
+        is_parameter
+            ? part_of(name, tensor)
+            : StatePart{.name = name, .part = tensor, .shape = tensor.shape(), .is_saved = group->rank() == 0});
   }
   return parts;
 }

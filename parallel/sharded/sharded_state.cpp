@@ -27,8 +27,9 @@ std::vector<std::string> option_texts(const ShardedDataParallelOptions& options)
 }  // namespace
 
 void ShardedAccessSupplier::need(Storage& storage) {
-  LOCKSTEP_CHECK(state, "the parameter is sharded over the ranks, and its ShardedDataParallel was destroyed\n"
-                        "Save a checkpoint before: parallel::save_checkpoint(path, {{.model = &run}})");
+  LOCKSTEP_CHECK(state,
+                 "the parameter is sharded over the ranks, and its ShardedDataParallel was destroyed\n"
+                 "Save a checkpoint before: parallel::save_checkpoint(path, {{.model = &run}})");
   state->need(storage);
 }
 
@@ -134,16 +135,17 @@ void ShardedDataParallel::State::install_hooks() {
       gathers->enter_forward(u);
       return std::vector<Tensor>();
     }));
-    hooks.push_back(unit.register_forward_hook([this, u](const nn::Module&, const std::vector<Tensor>&, const Tensor& y) {
-      gathers->leave_forward(u);
-      if (!gathers->is_running() || !y.requires_grad() || y.is_leaf()) return Tensor();
-      gathers->expect_backward(u);
-      y.register_hook([access = access, u](const Tensor&) {
-        if (access->state) access->state->enter_backward(u);
-        return Tensor();
-      });
-      return Tensor();
-    }));
+    hooks.push_back(
+        unit.register_forward_hook([this, u](const nn::Module&, const std::vector<Tensor>&, const Tensor& y) {
+          gathers->leave_forward(u);
+          if (!gathers->is_running() || !y.requires_grad() || y.is_leaf()) return Tensor();
+          gathers->expect_backward(u);
+          y.register_hook([access = access, u](const Tensor&) {
+            if (access->state) access->state->enter_backward(u);
+            return Tensor();
+          });
+          return Tensor();
+        }));
   }
 }
 
@@ -153,7 +155,7 @@ void ShardedDataParallel::State::need(const Storage& storage) {
   if (gathers->is_running()) return gathers->need(u);
   throw InvalidArgument(fmt::format(
       "ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
-      "Read or evaluate the model inside run.gathered([&] {{ ... }}), and save it with "
+      "Train with run.backward(x, y, loss_fn), read or evaluate inside run.gathered([&] {{ ... }}), save with "
       "parallel::save_checkpoint(path, {{.model = &run}})",
       units[u].name()));
 }

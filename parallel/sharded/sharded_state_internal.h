@@ -71,8 +71,8 @@ struct ShardedDataParallel::State {
   void need(const Storage& storage);
 
   nn::Module& module;
-  std::shared_ptr<ProcessGroup> group;             // of the gathers
-  std::shared_ptr<ProcessGroup> reductions;        // a duplicate, because their order relative to gathers may vary
+  std::shared_ptr<ProcessGroup> group;       // of the gathers
+  std::shared_ptr<ProcessGroup> reductions;  // a duplicate, because their order relative to gathers may vary
   ShardedDataParallelOptions options;
   NamedParameters named;  // all parameters
   std::shared_ptr<ShardedAccessSupplier> access;
@@ -80,16 +80,16 @@ struct ShardedDataParallel::State {
   std::vector<UnitParameters> units;
   std::unique_ptr<UnitGathers> gathers;
   std::unique_ptr<UnitGradients> gradients;
-  std::vector<TrainedFlat> trained;  // in the order of UnitGradients::flats()
-  std::vector<Piece> pieces;         // of the trained parameters, in the order of the model
+  std::vector<TrainedFlat> trained;   // in the order of UnitGradients::flats()
+  std::vector<Piece> pieces;          // of the trained parameters, in the order of the model
   std::vector<ShardedParameter> all;  // the pieces of all parameters, in the order of the model
   MicroBatchesInTurn micro_batches;
   Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it
   std::vector<HookHandle> hooks;
   AccumulatedGradients* accumulated = nullptr;  // of the step in progress
   double accumulated_factor = 1;
-  bool reducing = false;                        // the last micro-batch's backward runs
-  int local_depth = 0;                          // > 0: inside no_sync
+  bool reducing = false;  // the last micro-batch's backward runs
+  int local_depth = 0;    // > 0: inside no_sync
   int gathered_depth = 0;
   bool wants_stop = false;
   StepSummary last = {};  // sum over all ranks, in the last step

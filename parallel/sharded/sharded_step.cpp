@@ -160,8 +160,8 @@ Tensor ShardedDataParallel::State::finish_step(const MicroBatchPlan& plan, const
   }
   gradients->wait();
   last = StepSummary::read(summary, scale);
-  const StepScale mean =
-      plan.weighted() ? StepScale(last.samples) : StepScale(micro_batches_of_step(), static_cast<int>(last.micro_batches));
+  const StepScale mean = plan.weighted() ? StepScale(last.samples)
+                                         : StepScale(micro_batches_of_step(), static_cast<int>(last.micro_batches));
   take_gradients(mean, scale);
   if (micro_batches.has_buffers()) {
     const PhaseGuard phase(*group, Phase::kBuffers);

@@ -36,7 +36,9 @@ class UnitGathers {
   void end_step();  // makes the parameters unreadable; also called after an exception, without waiting for other ranks
   // -----------------------------------------------------------------------------------------------------------------
 
-  bool are_direct() const { return direct_; }  // whether gathers are copies, and barriers have to separate them from steps
+  bool are_direct() const {
+    return direct_;
+  }  // whether gathers are copies, and barriers have to separate them from steps
   bool is_running() const { return phase_ != Phase::kNone; }
   void enter_forward(std::size_t unit);    // the unit's forward begins; also when backward repeats it
   void leave_forward(std::size_t unit);    // the unit's forward has ended
@@ -74,8 +76,8 @@ class UnitGathers {
   std::vector<UnitParameters>& units_;
   std::shared_ptr<ProcessGroup> group_;
   std::vector<State> states_;
-  bool direct_;                  // gathers are copies
-  std::int64_t largest_ = 0;     // bytes of the largest unit but the root
+  bool direct_;               // gathers are copies
+  std::int64_t largest_ = 0;  // bytes of the largest unit but the root
   Tensor root_memory_;
   std::vector<Buffer> buffers_;  // at least kBuffers
   std::uint64_t gathers_ = 0;

@@ -16,8 +16,7 @@ UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const NamedPa
   for (std::size_t k = 0; k < parameters.size(); ++k) {
     const auto& [name, parameter] = parameters[k];
     slot_of[k] = slots_.size();
-    if (parameter.master().requires_grad())
-      slots_.push_back({.name = name, .leaf = parameter.master(), .position = k});
+    if (parameter.master().requires_grad()) slots_.push_back({.name = name, .leaf = parameter.master(), .position = k});
   }
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (const FlatLayout& layout : units[u].flats) {

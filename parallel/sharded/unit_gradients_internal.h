@@ -26,8 +26,8 @@ namespace lockstep::parallel {
 struct FlatGradients {
   std::size_t unit;
   FlatLayout layout;
-  Tensor whole = {};            // the buffer; undefined while the unit has none
-  Tensor shard = {};            // this rank's elements of the sum
+  Tensor whole = {};  // the buffer; undefined while the unit has none
+  Tensor shard = {};  // this rank's elements of the sum
   std::shared_ptr<Work> work = {};
 };
 
@@ -73,8 +73,8 @@ class UnitGradients {
   struct Slot {  // one trained parameter
     std::string name;
     Tensor leaf;
-    Tensor view = {};     // its place in the buffer
-    Tensor pending = {};  // a gradient that has no place yet
+    Tensor view = {};          // its place in the buffer
+    Tensor pending = {};       // a gradient that has no place yet
     std::size_t position = 0;  // in the list of all parameters
     std::size_t unit = 0, flat = 0;
     std::int64_t offset = 0;

@@ -14,10 +14,10 @@ namespace lockstep::parallel {
 // One flat buffer of a unit.
 struct FlatParameters {
   FlatLayout layout;
-  Tensor shard = {};               // this rank's elements, in communication memory: part rank() of `whole` if resident
+  Tensor shard = {};                // this rank's elements, in communication memory: part rank() of `whole` if resident
   std::vector<Tensor> shards = {};  // all ranks' shards, where ranks can read each other's memory; else empty
-  Tensor whole = {};               // all elements; undefined while released, unless resident
-  Ref<Storage> storage = {};       // that of the module's parameters: present while they may be read
+  Tensor whole = {};                // all elements; undefined while released, unless resident
+  Ref<Storage> storage = {};        // that of the module's parameters: present while they may be read
 };
 
 class UnitParameters {
@@ -25,8 +25,8 @@ class UnitParameters {
   // Moves the parameters to the storages of flat buffers, where they have no values yet, and their values to the shards.
   // `resident`: the whole parameters stay in memory; else they are gathered into memory given to `launch`. All ranks
   // must construct their units in the same order.
-  UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters,
-                 ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier);
+  UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters, ProcessGroup& group,
+                 bool resident, const std::shared_ptr<StorageSupplier>& supplier);
   UnitParameters(UnitParameters&&) = default;
 
   const std::string& name() const { return name_; }  // "unit blocks.1", for errors

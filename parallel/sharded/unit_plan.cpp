@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "lockstep/nn/deferred.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -16,8 +17,7 @@ constexpr std::int64_t kLineBytes = 64;
 // Whether `pattern`, in which '*' stands for any text without '.', describes the whole of `path`.
 bool matches(std::string_view pattern, std::string_view path) {
   if (pattern.empty()) return path.empty();
-  if (pattern[0] != '*')
-    return !path.empty() && path[0] == pattern[0] && matches(pattern.substr(1), path.substr(1));
+  if (pattern[0] != '*') return !path.empty() && path[0] == pattern[0] && matches(pattern.substr(1), path.substr(1));
   for (std::size_t taken = 0;; ++taken) {
     if (matches(pattern.substr(1), path.substr(taken))) return true;
     if (taken == path.size() || path[taken] == '.') return false;
@@ -71,9 +71,7 @@ class Planner {
 
  private:
   static std::int64_t line(DType dtype) { return kLineBytes / static_cast<std::int64_t>(item_size(dtype)); }
-  static std::int64_t round_up(std::int64_t elements, std::int64_t unit) {
-    return (elements + unit - 1) / unit * unit;
-  }
+  static std::int64_t round_up(std::int64_t elements, std::int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
   bool is_unit(const std::string& path) {
     used_.resize(patterns_.size());
@@ -99,12 +97,13 @@ class Planner {
   }
 
   static void add(UnitLayout& unit, std::size_t position, const Tensor& tensor) {
+    const Device device = nn::is_deferred(tensor) ? Device() : tensor.device();
     const auto fits = [&](const FlatLayout& flat) {
-      return flat.dtype == tensor.dtype() && flat.device == tensor.device() && flat.trained == tensor.requires_grad();
+      return flat.dtype == tensor.dtype() && flat.device == device && flat.trained == tensor.requires_grad();
     };
     auto flat = std::ranges::find_if(unit.flats, fits);
     if (flat == unit.flats.end()) {
-      unit.flats.push_back({.dtype = tensor.dtype(), .device = tensor.device(), .trained = tensor.requires_grad()});
+      unit.flats.push_back({.dtype = tensor.dtype(), .device = device, .trained = tensor.requires_grad()});
       flat = unit.flats.end() - 1;
     }
     flat->parameters.push_back(position);
@@ -112,9 +111,7 @@ class Planner {
     flat->elements = round_up(flat->elements + tensor.numel(), line(tensor.dtype()));
   }
 
-  static void pad(FlatLayout& flat, int ranks) {
-    flat.elements = round_up(flat.elements, line(flat.dtype) * ranks);
-  }
+  static void pad(FlatLayout& flat, int ranks) { flat.elements = round_up(flat.elements, line(flat.dtype) * ranks); }
 
   const std::vector<std::string>& patterns_;
   std::vector<bool> used_;  // by pattern: it has matched a module

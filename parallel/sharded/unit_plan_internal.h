@@ -26,8 +26,8 @@ struct FlatLayout {
 
 // The parameters that are gathered together.
 struct UnitLayout {
-  std::string name;                // the path of its module; empty: the root unit, with what no other unit has
-  nn::Module* module = nullptr;    // owns the unit's parameters
+  std::string name;              // the path of its module; empty: the root unit, with what no other unit has
+  nn::Module* module = nullptr;  // owns the unit's parameters
   std::vector<FlatLayout> flats = {};
 };
 

@@ -49,23 +49,22 @@ TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also w
     for (int stage = 1; stage <= 3; ++stage) {
       CAPTURE(ranks);
       CAPTURE(stage);
-      with_group(
-          "gloo", ranks,
-          [&](const Group& group) {
-            ls::manual_seed(3);
-            Plain model;
-            par::ShardedDataParallel run(model, group, {.stage = stage, .micro_batches_per_rank = 4 / ranks});
-            const auto sharded = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
-            ls::manual_seed(3);
-            Plain alone;
-            par::GradientAccumulation reference(alone, {.micro_batches = 4});
-            CHECK(sharded == train_plain(reference, alone, 0, 8));
+      with_group("gloo", ranks,
+                 [&](const Group& group) {
+                   ls::manual_seed(3);
+                   Plain model;
+                   par::ShardedDataParallel run(model, group, {.stage = stage, .micro_batches_per_rank = 4 / ranks});
+                   const auto sharded = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
+                   ls::manual_seed(3);
+                   Plain alone;
+                   par::GradientAccumulation reference(alone, {.micro_batches = 4});
+                   CHECK(sharded == train_plain(reference, alone, 0, 8));
 
-            model.skipped = group->rank() == 0 ? &model.blocks[1] : nullptr;
-            const auto skipped = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
-            CHECK(skipped.first.size() == 5);
-          },
-          {.reduction = par::Reduction::kCanonical});
+                   model.skipped = group->rank() == 0 ? &model.blocks[1] : nullptr;
+                   const auto skipped = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
+                   CHECK(skipped.first.size() == 5);
+                 },
+                 {.reduction = par::Reduction::kCanonical});
     }
   }
 }

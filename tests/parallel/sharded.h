@@ -74,8 +74,7 @@ void train(Run& run, const Model& model, Optimizer& optimizer, std::shared_ptr<l
       optimizer.zero_grad();
       const ls::Device device = model.mean->device();
       const ls::Tensor loss = run.backward(
-          x.to(device), y.to(device),
-          [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
+          x.to(device), y.to(device), [&](const ls::Tensor& x, const ls::Tensor& y) { return criterion(model(x), y); });
       result.norms.push_back(run.clip_grad_norm_(0.5));
       optimizer.step();
       result.losses.push_back(loss.template item<double>());

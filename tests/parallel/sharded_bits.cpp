@@ -56,3 +56,18 @@ TEST_CASE("with the optimizer on the host, the bits and the bytes copied are tho
     });
   }
 }
+
+TEST_CASE("a deferred model needs no values before it is sharded, and gets those of a model that is not deferred") {
+  with_group("shm", 2, [](const Group& group) {
+    ls::manual_seed(5);
+    Model whole;
+    const std::uint64_t want = ls::nn::parameter_hash(whole);
+    for (int stage = 1; stage <= 3; ++stage) {
+      ls::nn::DeferredInit deferred(5);
+      Model model;
+      deferred.end();
+      ls::parallel::ShardedDataParallel run(model, group, {.stage = stage});
+      run.gathered([&] { CHECK(ls::nn::parameter_hash(model) == want); });
+    }
+  });
+}

@@ -67,8 +67,7 @@ TEST_CASE("every mode, stage and number of ranks writes the same file, and conti
   {
     Accumulation reference(0, 1, par::GradientAccumulationOptions{.micro_batches = kMicroBatches}, nullptr);
     reference.steps(want);
-    ls::save_checkpoint("want.safetensors",
-                        {.model = &reference.model, .optimizer = &reference.optimizer});
+    ls::save_checkpoint("want.safetensors", {.model = &reference.model, .optimizer = &reference.optimizer});
     reference.save("accumulate.safetensors");
     reference.steps(want);
     ls::save_checkpoint("want_end.safetensors", {.model = &reference.model, .optimizer = &reference.optimizer});

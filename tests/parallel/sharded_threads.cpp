@@ -51,7 +51,8 @@ ls::Tensor backward(Run& run, Net& net, std::int64_t first, std::int64_t count) 
 
 std::int64_t sent(const Group& group) {
   std::int64_t bytes = 0;
-  for (const par::LinkTraffic& link : group->traffic().step_links()) bytes += link.from == group->rank() ? link.bytes : 0;
+  for (const par::LinkTraffic& link : group->traffic().step_links())
+    bytes += link.from == group->rank() ? link.bytes : 0;
   return bytes;
 }
 
@@ -169,8 +170,8 @@ TEST_CASE("ranks that differ in stage, units or model get an error that names bo
     std::atomic<int> named{0};
     with_threads("local", 2, [&](const Group& group) {
       Net net;
-      const std::string text = error_of<ls::CommError>(
-          [&] { par::ShardedDataParallel run(net, group, options(group->rank())); });
+      const std::string text =
+          error_of<ls::CommError>([&] { par::ShardedDataParallel run(net, group, options(group->rank())); });
       named += contains(text, "rank 0 has") && contains(text, "rank 1 has") ? 1 : 0;
     });
     return named.load();
@@ -189,9 +190,8 @@ TEST_CASE("an exception in a unit's forward on one rank is an error on all ranks
     try {
       par::ShardedDataParallel run(net, group, {});
       if (group->rank() == 1) {
-        net.blocks[1].register_forward_pre_hook([](const auto&, const auto&) -> std::vector<ls::Tensor> {
-          throw std::runtime_error("of rank 1");
-        });
+        net.blocks[1].register_forward_pre_hook(
+            [](const auto&, const auto&) -> std::vector<ls::Tensor> { throw std::runtime_error("of rank 1"); });
       }
       backward(run, net, group->rank(), 1);
     } catch (const ls::CommError& error) {
