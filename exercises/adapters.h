@@ -80,4 +80,16 @@ Attended attention_by_tiles(const ls::Tensor& q, const ls::Tensor& k, const ls::
 AttentionGradients attention_backward_by_tiles(const ls::Tensor& grad, const ls::Tensor& q, const ls::Tensor& k,
                                                const ls::Tensor& v, const Attended& forward, std::int64_t tile);
 
+// --- 10: zero.cpp --------------------------------------------------------------------------------------------------------
+// Adam for a model that every rank has, with its state sharded over the ranks: ZeRO stage 1.
+class ShardedAdam {
+ public:
+  virtual ~ShardedAdam() = default;
+  // Called on all ranks after backward on the rank's own samples. On return, every rank's parameters are those after a step
+  // of Adam with the mean of all ranks' gradients.
+  virtual void step() = 0;
+};
+std::unique_ptr<ShardedAdam> make_sharded_adam(const std::shared_ptr<par::ProcessGroup>& group, ls::nn::Module& model,
+                                               double lr);
+
 }  // namespace exercises
