@@ -68,8 +68,9 @@ int train(const samples::Options& options) {
   ls::data::DataLoader train_in_order(start_of_train, {.batch_size = 64});
 
   Gpt model(text.vocabulary(), gpt);
-  ls::optim::AdamW optimizer(samples::groups_of(model), {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
-  samples::Step step(options, model);  // on one device, or as --mode says
+  samples::Step step(options, model);  // on one device, or as --strategy says
+  ls::optim::AdamW optimizer(samples::groups_of(step.named_parameters()),
+                             {.lr = options.lr, .beta2 = 0.99, .weight_decay = 0.1});
   ls::data::DataLoader loader = step.loader(train_set);
   // Linear warmup, then cosine decay to a tenth of the peak rate.
   const std::int64_t steps = options.epochs * loader.size(), warm = std::clamp<std::int64_t>(steps / 10, 1, 100);
@@ -79,6 +80,9 @@ int train(const samples::Options& options) {
   ls::optim::SequentialLR schedule(optimizer, {&warmup, &cosine}, {warm});
 
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  const auto evaluate = [&](ls::data::DataLoader<>& set) {
+    return step.gathered([&] { return samples::evaluate(model, next_character_loss, set); });
+  };
   const ls::AutocastGuard autocast(ls::kBFloat16, gpt.bf16);  // for forward and loss; backward is not affected
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     train_set->set_epoch(epoch);
@@ -87,20 +91,21 @@ int train(const samples::Options& options) {
     for (const auto& [x, y] : loader) {  // (batch, context) and (batch, context)
       optimizer.zero_grad();
       const ls::Tensor loss = step.backward(x, y, next_character_loss);
-      nn::clip_grad_norm_(model.parameters(), 1.0);
+      step.clip_grad_norm_(1.0);
       optimizer.step();
       schedule.step();
       run.step_done(loss.item<double>(), step.rows(x));
       if (step.stop_requested()) return run.interrupted();
     }
-    run.epoch_done(samples::evaluate(model, next_character_loss, test_loader));
+    run.epoch_done(evaluate(test_loader));
   }
   const int code =
-      run.finish(samples::evaluate(model, next_character_loss, train_in_order),
-                 samples::evaluate(model, next_character_loss, test_loader),
+      run.finish(evaluate(train_in_order), evaluate(test_loader),
                  "the same with --resume yes --generate 1000 --temperature 0.5 (no training, other text), or\n"
                  "            --layers 6 --width 384 --heads 6 --context 256 (the larger nanoGPT)");
-  if (step.is_main() && !options.quiet && gpt.generate > 0) fmt::print("\n{}\n", generate(model, text, gpt));
+  step.gathered([&] {
+    if (step.is_main() && !options.quiet && gpt.generate > 0) fmt::print("\n{}\n", generate(model, text, gpt));
+  });
   return code;
 }
 

@@ -53,12 +53,14 @@ int train(const samples::Options& options) {
 
   LogisticRegression model(wdbc->data().size(1));
   ls::nn::BCELoss criterion;
-  ls::optim::SGD optimizer(model.parameters(), {.lr = options.lr});
-
-  samples::Step step(options, model);  // on one device, or as --mode says
+  samples::Step step(options, model);  // on one device, or as --strategy says
+  ls::optim::SGD optimizer(step.parameters(), {.lr = options.lr});
   ls::data::DataLoader loader = step.loader(train_set);
   samples::GraphStep graph_step(options, step.device());
   samples::Run run(options, step, {.model = &model, .optimizer = &optimizer}, loader.size());
+  const auto evaluate_on = [&](const ls::data::Dataset& set) {
+    return step.gathered([&] { return evaluate(model, criterion, set); });
+  };
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends only on seed and epoch
     loader.skip(run.batches_done());     // a resumed run has already trained on some batches
@@ -72,9 +74,9 @@ int train(const samples::Options& options) {
       run.step_done(loss.item<double>(), step.rows(x));
       if (step.stop_requested()) return run.interrupted();
     }
-    run.epoch_done(evaluate(model, criterion, *test_set));
+    run.epoch_done(evaluate_on(*test_set));
   }
-  return run.finish(evaluate(model, criterion, *train_set), evaluate(model, criterion, *test_set),
+  return run.finish(evaluate_on(*train_set), evaluate_on(*test_set),
                     "the same with --lr 0.01 (too slow), --lr 10 (too fast), --epochs 200 (does it still get better?)");
 }
 

@@ -65,7 +65,7 @@ View view_of(const ModelState& state, const optim::Optimizer* optimizer) {
 }
 
 lockstep::CheckpointParts without_model(const CheckpointParts& parts) {
-  return {.optimizer = parts.optimizer, .scheduler = parts.scheduler};
+  return {.optimizer = parts.optimizer, .scheduler = parts.scheduler, .extra = parts.extra};
 }
 
 // A rank's optimizer state by index would not show which elements its tensors are.
@@ -104,7 +104,8 @@ Tensor read(const Reader& reader, const Entry& entry, const View& view) {
 
 bool is_wanted(const std::string& name, const CheckpointParts& parts) {
   return name.starts_with("model.") || name.starts_with("random.") ||
-         (parts.optimizer && name.starts_with("optimizer.")) || (parts.scheduler && name.starts_with("scheduler."));
+         (parts.optimizer && name.starts_with("optimizer.")) || (parts.scheduler && name.starts_with("scheduler.")) ||
+         (parts.extra && name.starts_with("extra."));
 }
 
 ModelState& state_of(const char* op, const CheckpointParts& parts) {
@@ -132,7 +133,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     check_names(view, entries);
     pieces = pieces_of(view, entries, !group || group->rank() == 0);
   });
-  save_pieces(std::move(pieces), checkpoint_metadata(nullptr), path, group);
+  save_pieces(std::move(pieces), checkpoint_metadata(parts.metadata), path, group);
 }
 
 void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
@@ -140,9 +141,10 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   ProcessGroup* const group = state.group();
   std::optional<InputFile> file;
   std::optional<Reader> reader;
+  Metadata metadata;
   on_all_ranks(group, [&] {
     reader.emplace(file.emplace(path));
-    Metadata metadata = reader->metadata();
+    metadata = reader->metadata();
     check_checkpoint_format(metadata, path);
   });
   check_file(*file, *reader, group);
@@ -171,6 +173,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   });
   apply();
   state.after_load();
+  if (parts.metadata) *parts.metadata = std::move(metadata);
 }
 
 }  // namespace lockstep::parallel

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lockstep/nn/serialize.h"
+#include "lockstep/nn/state_dict.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedulers.h"
 
@@ -44,6 +45,8 @@ struct CheckpointParts {
   CheckpointModel model = {};             ///< parameters and buffers
   optim::Optimizer* optimizer = nullptr;  ///< options and state
   optim::Scheduler* scheduler = nullptr;  ///< its step count and base rates
+  StateDict* extra = nullptr;             ///< the caller's own tensors, those of rank 0; a load replaces them
+  Metadata* metadata = nullptr;           ///< the caller's own strings, equal on all ranks; a load replaces them
 };
 
 /// Atomically writes a checkpoint. All ranks of the model's group must call this. Ranks write their parts of a sharded

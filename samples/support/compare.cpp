@@ -1,11 +1,13 @@
 #include "support/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "support/result.h"
 #include "support/step.h"
 #include "support/stop.h"
+#include "support/strategy.h"
 #include "support/timeline.h"
 #include "tools/report/chrome_trace.h"
 
@@ -23,14 +26,14 @@ using ls::parallel::Phase;
 
 Options in_mode(const Options& options, const std::string& mode) {
   Options result = options;
-  result.mode = mode;
+  result.strategy = mode;
   result.out = (std::filesystem::path(options.out) / mode).string();
   result.save = (std::filesystem::path(result.out) / "checkpoint.safetensors").string();
   result.quiet = true;
   result.trace.clear();
   result.report.clear();
   result.explain = false;
-  if (mode != "ddp") result.inject.clear();
+  if (!has_ranks(mode)) result.inject.clear();
   if (is_traced(options)) result.timeline = (std::filesystem::path(result.out) / "timeline.json").string();
   return result;
 }
@@ -39,17 +42,31 @@ std::string result_file(const Options& options) {
   return (std::filesystem::path(options.out) / "result.json").string();
 }
 
-// Throws unless the modes are guaranteed to compute the same bits.
+// The strategies to compare, in the order of the table.
+std::vector<std::string> compared(const Options& options) {
+  if (options.compared.empty()) return {"single", "accumulate", "dp", "ddp"};
+  std::vector<std::string> names;
+  for (const std::string& each : options.compared) {
+    const std::string name = strategy_named(each);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// Throws unless the strategies are guaranteed to compute the same bits.
 void check_comparable(const Options& options) {
-  check_split(options, static_cast<int>(options.nproc));
-  if (!std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / options.nproc)))
+  const std::vector<std::string> names = compared(options);
+  const bool has_dp = std::ranges::find(names, "dp") != names.end();
+  const std::int64_t ranks = std::ranges::any_of(names, has_ranks) ? options.nproc : 1;
+  check_split(options, static_cast<int>(ranks));
+  if (!std::has_single_bit(static_cast<std::uint64_t>(options.micro_batches / ranks)))
     throw ls::InvalidArgument(
-        fmt::format("--mode compare: {} micro-batches on {} ranks; the bits are the same only if each rank has 1, 2, "
-                    "4, 8, ... micro-batches",
-                    options.micro_batches, options.nproc));
-  if (options.loss == "outside" && !has_same_bits_outside(options))
+        fmt::format("--strategy compare: {} micro-batches on {} ranks; the bits are the same only if each rank has 1, "
+                    "2, 4, 8, ... micro-batches",
+                    options.micro_batches, ranks));
+  if (has_dp && options.loss == "outside" && !has_same_bits_outside(options))
     throw ls::InvalidArgument(
-        fmt::format("--mode compare: with {} micro-batches dp's bits differ when the loss is taken outside; take "
+        fmt::format("--strategy compare: with {} micro-batches dp's bits differ when the loss is taken outside; take "
                     "--loss replica, or "
                     "1, 2, 4, 8, ... micro-batches",
                     options.micro_batches));
@@ -67,11 +84,6 @@ void print_intro(const Options& options) {
       options.loss == "outside" ? "the loss computed on the first one" : "each computes its own loss", options.nproc,
       options.backend == "shm" ? "" : ", over " + options.backend);
   std::fflush(stdout);
-}
-
-// A mode prints nothing here, and may take minutes.
-void print_progress(const Options& options, std::size_t number, const char* mode) {
-  if (!options.quiet) fmt::print(stderr, "{} of 4: {} ...\n", number, mode);
 }
 
 void print_table(const std::vector<Result>& results) {
@@ -104,8 +116,8 @@ void print_meaning(const Options& options, const std::vector<Result>& results) {
 void write_traces_of_all(const Options& options) {
   if (!is_traced(options)) return;
   std::vector<ls::Trace> traces;
-  for (const char* mode : {"single", "accumulate", "dp", "ddp"}) {
-    for (ls::Trace& trace : report::read_chrome_trace(in_mode(options, mode).timeline))
+  for (const std::string& name : compared(options)) {
+    for (ls::Trace& trace : report::read_chrome_trace(in_mode(options, name).timeline))
       traces.push_back(std::move(trace));
   }
   write_traces(options, traces);
@@ -117,59 +129,128 @@ std::int64_t sum(const PhaseBytes& bytes) {
   return sum;
 }
 
+// Trains with every strategy, those with ranks first: processes are best started before this process has threads.
+// Returns the exit code of the first failure, or 0 and the results in the order of `names`.
+int train_all(const Options& options, Train train, const std::vector<std::string>& names,
+              std::vector<Result>& results) {
+  std::size_t number = 0;
+  for (const bool in_ranks : {true, false}) {
+    if (!in_ranks) install_stop_handler();
+    for (const std::string& name : names) {
+      if (has_ranks(name) != in_ranks) continue;
+      // A run prints nothing here, and may take minutes.
+      if (!options.quiet) fmt::print(stderr, "{} of {}: {} ...\n", ++number, names.size(), name);
+      const Options here = in_mode(options, name);
+      std::filesystem::remove(result_file(here));
+      if (const int code = in_ranks ? start_ranks(here) : train(here); code != 0) return code;
+    }
+  }
+  for (const std::string& name : names) results.push_back(read_result(result_file(in_mode(options, name))));
+  if (!options.quiet) fmt::print(stderr, "\n");
+  return 0;
+}
+
+// Whether all strategies that add in the order of micro-batches end with the same parameters. Prints an error if not.
+bool have_same_bits(const Options& options, const std::vector<Result>& results, const std::string& names) {
+  std::vector<Result> in_order;
+  std::ranges::copy_if(results, std::back_inserter(in_order), [](const Result& r) { return r.mode != "single"; });
+  const bool equal = std::ranges::all_of(in_order, [&](const Result& r) { return r.hash == in_order[0].hash; });
+  if (!equal)
+    fmt::print(stderr, "{}: {} should end with bitwise identical parameters, and do not.\n", options.program, names);
+  return equal;
+}
+
+// "accumulate, dp and ddp": the strategies without single.
+std::string names_in_order(const std::vector<std::string>& names) {
+  std::vector<std::string> in_order = names;
+  std::erase(in_order, "single");
+  if (in_order.size() < 2) return fmt::format("{}", fmt::join(in_order, ""));
+  const std::string last = in_order.back();
+  in_order.pop_back();
+  return fmt::format("{} and {}", fmt::join(in_order, ", "), last);
+}
+
+void print_least_accuracy(const std::vector<Result>& results) {
+  const auto least = std::ranges::min_element(results, {}, [](const Result& r) { return r.test.accuracy; });
+  fmt::print("test accuracy {:.3f}\n", least->test.accuracy);
+}
+
+// The table of --strategies.
+void print_costs(const std::vector<Result>& results) {
+  fmt::print(
+      "                         ---------------- memory of a rank, bytes ---------------   -- moved per step, bytes "
+      "--\n"
+      "strategy       steps/s  parameters   gradients   optimizer  unit bufs       total   all links   to, from host"
+      "  parameter hash\n");
+  for (const Result& r : results) {
+    double moved = 0;
+    for (const Phase phase : {Phase::kInputs, Phase::kParameters, Phase::kOutputs, Phase::kLossGradient,
+                              Phase::kGradients, Phase::kBuffers})
+      moved += r.moved.per_step(phase);
+    fmt::print("{:<14} {:>7.0f} {:>11} {:>11} {:>11} {:>10} {:>11} {:>11.0f} {:>15.0f}  {}\n", r.mode,
+               r.steps_per_second, r.memory.parameters, r.memory.gradients, r.memory.optimizer, r.memory.units,
+               r.memory.total(), moved, r.moved.per_step(Phase::kOffload), r.hash);
+  }
+  fmt::print(
+      "\nMemory is that of ShardedDataParallel::plan and its closed forms; \"optimizer\" has two buffers per "
+      "parameter (Adam).\n");
+}
+
+// Compares the strategies that --strategies lists.
+int compare_costs(const Options& options, Train train) {
+  const std::vector<std::string> names = compared(options);
+  if (!options.quiet)
+    fmt::print("{}: the same model, data and seed; {} micro-batches per step, {} ranks with one thread each\n\n",
+               options.program, options.micro_batches, options.nproc);
+  std::fflush(stdout);
+  std::vector<Result> results;
+  if (const int code = train_all(options, train, names, results); code != 0) return code;
+  write_traces_of_all(options);
+  print_costs(results);
+  const std::string in_order = names_in_order(names);
+  if (!have_same_bits(options, results, in_order)) return 1;
+  if (names.size() > 1) fmt::print("{} end with bitwise identical parameters.\n", in_order);
+  fmt::print("\n");
+  print_written(options);
+  fmt::print("files       {}/{{{}}}/: model.safetensors, metrics.jsonl, result.json\n\n", options.out,
+             fmt::join(names, ","));
+  print_least_accuracy(results);
+  return 0;
+}
+
 }  // namespace
 
 int compare(const Options& options, Train train) {
   check_comparable(options);
-  if (!options.quiet) print_intro(options);
-
-  // A device has one thread in every mode, so that n devices have n times the processor. Ranks inherit the variable.
+  // A device has one thread with every strategy, so that n devices have n times the processor. Ranks inherit the
+  // variable.
   ls::set_num_threads(1);
   setenv("LOCKSTEP_NUM_THREADS", "1", 1);
+  if (!options.compared.empty()) return compare_costs(options, train);
 
-  // Mode ddp first: processes are best started before this process has threads.
-  const Options ddp = in_mode(options, "ddp");
-  std::filesystem::remove(result_file(ddp));
-  print_progress(options, 1, "ddp");
-  if (const int code = start_ranks(ddp); code != 0) return code;
-  install_stop_handler();
+  if (!options.quiet) print_intro(options);
   std::vector<Result> results;
-  for (const char* mode : {"single", "accumulate", "dp"}) {
-    print_progress(options, results.size() + 2, mode);
-    const Options here = in_mode(options, mode);
-    if (const int code = train(here); code != 0) return code;
-    results.push_back(read_result(result_file(here)));
-  }
-  results.push_back(read_result(result_file(ddp)));
-  if (!options.quiet) fmt::print(stderr, "\n");
+  if (const int code = train_all(options, train, compared(options), results); code != 0) return code;
   write_traces_of_all(options);
 
   print_table(results);
   print_meaning(options, results);
   const Result &single = results[0], &accumulate = results[1];
-  const bool equal = std::all_of(results.begin() + 1, results.end(),
-                                 [&](const Result& result) { return result.hash == accumulate.hash; });
   fmt::print("Before the first step ddp moved {} more bytes, to compare the models and to send rank 0's parameters.\n",
              sum(results[3].moved.at_start));
-  if (!equal) {
-    fmt::print(stderr, "{}: accumulate, dp and ddp should end with bitwise identical parameters, and do not.\n",
-               options.program);
-    return 1;
-  }
-  fmt::print("accumulate, dp and ddp end with bitwise identical parameters. {}\n",
+  const std::string names = names_in_order(compared(options));
+  if (!have_same_bits(options, results, names)) return 1;
+  fmt::print("{} end with bitwise identical parameters. {}\n", names,
              single.hash == accumulate.hash ? "So does single, this time."
                                             : "single differs: it adds the examples' gradients in another order.");
   fmt::print("\n");
   print_written(options);
   fmt::print(
       "files       {}/{{single,accumulate,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
-      "try next    the same with --mode ddp (one of them, epoch by epoch), --micro-batches 4 --nproc 4, --loss "
-      "replica\n\n",
+      "try next    the same with --strategies accumulate,ddp,zero1,zero2,zero3 (memory), --strategy ddp (epoch by\n"
+      "            epoch), --micro-batches 4 --nproc 4, --loss replica\n\n",
       options.out);
-  const auto least = std::min_element(results.begin(), results.end(), [](const Result& a, const Result& b) {
-    return a.test.accuracy < b.test.accuracy;
-  });
-  fmt::print("test accuracy {:.3f}\n", least->test.accuracy);
+  print_least_accuracy(results);
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// Mode compare: trains the same model in every mode and compares the results.
+// Strategy compare: trains the same model with several strategies and compares the results.
 #pragma once
 
 #include "support/options.h"
@@ -6,9 +6,10 @@
 
 namespace samples {
 
-// Trains in all modes, with one thread for each device, each mode in its own folder below options.out, and prints a
-// table of the results. Fails unless accumulate, dp and ddp end with the same bits. Throws lockstep::InvalidArgument for
-// a split that does not guarantee equal bits.
+// Trains with single, accumulate, dp and ddp, or with options.compared, with one thread for each device, each strategy in
+// its own folder below options.out, and prints a table of the results: losses and bytes, or for options.compared memory
+// and bytes. Fails unless all but single end with the same bits. Throws lockstep::InvalidArgument for a split that does
+// not guarantee equal bits.
 int compare(const Options& options, Train train);
 
 }  // namespace samples

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 
+#include "support/strategy.h"
 #include "tools/report/causes.h"
 
 namespace samples {
@@ -137,7 +138,7 @@ std::string explain(const std::string& mode, const report::StepView& step) {
     };
     text += fmt::format("{}: compute {:.0f} %, communication {:.0f} %, waiting {:.0f} %, other {:.0f} %\n", lane.name,
                         percent(s.compute), percent(s.communication), percent(s.waiting), percent(s.other));
-    text += Story(lane, step, mode == "ddp").tell();
+    text += Story(lane, step, has_ranks(mode)).tell();
   }
   return text;
 }

@@ -33,14 +33,17 @@ int train(const Options& options, ls::nn::Module& model, const std::string& try_
   ls::data::DataLoader test_loader(test_set, {.batch_size = 1000});
 
   ls::nn::CrossEntropyLoss criterion;
-  ls::optim::AdamW optimizer(model.parameters(), {.lr = options.lr});
-  Step step(options, model);  // on one device, or as --mode says
+  Step step(options, model);  // on one device, or as --strategy says
+  ls::optim::AdamW optimizer(step.parameters(), {.lr = options.lr});
   ls::data::DataLoader loader = step.loader(train_set);
   // The learning rate falls along a cosine: large steps first, small steps at the end.
   ls::optim::CosineAnnealingLR schedule(optimizer, {.t_max = options.epochs * loader.size()});
 
   GraphStep graph_step(options, step.device());
   Run run(options, step, {.model = &model, .optimizer = &optimizer, .scheduler = &schedule}, loader.size());
+  const auto evaluate_on = [&](ls::data::DataLoader<>& set) {
+    return step.gathered([&] { return evaluate(model, criterion, set); });
+  };
   for (std::int64_t epoch = run.first_epoch(); epoch <= options.epochs; ++epoch) {
     loader.set_epoch(epoch);             // the order of the examples depends only on seed and epoch
     loader.skip(run.batches_done());     // a resumed run has already trained on some batches
@@ -55,9 +58,9 @@ int train(const Options& options, ls::nn::Module& model, const std::string& try_
       run.step_done(loss.item<double>(), step.rows(x));
       if (step.stop_requested()) return run.interrupted();
     }
-    run.epoch_done(evaluate(model, criterion, test_loader));
+    run.epoch_done(evaluate_on(test_loader));
   }
-  return run.finish(evaluate(model, criterion, train_in_order), evaluate(model, criterion, test_loader), try_next);
+  return run.finish(evaluate_on(train_in_order), evaluate_on(test_loader), try_next);
 }
 
 }  // namespace samples::fashion_mnist

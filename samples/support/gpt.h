@@ -91,12 +91,19 @@ inline ls::Tensor next_character_loss(const ls::Tensor& logits, const ls::Tensor
 }
 
 // Weight decay applies to matrices, not to the scales of the norms.
-inline std::vector<ls::optim::AdamWGroup> groups_of(const Gpt& model) {
+inline std::vector<ls::optim::AdamWGroup> groups_of(const std::vector<ls::parallel::ShardedParameter>& parameters) {
   std::vector<ls::optim::AdamWGroup> groups(2);
-  for (const nn::Parameter& parameter : model.parameters())
-    groups[parameter->dim() > 1 ? 0 : 1].params.push_back(parameter);
+  for (const ls::parallel::ShardedParameter& each : parameters)
+    groups[each.shape.dim() > 1 ? 0 : 1].params.push_back(each.parameter);
   groups[1].weight_decay = 0;
   return groups;
+}
+
+inline std::vector<ls::optim::AdamWGroup> groups_of(const Gpt& model) {
+  std::vector<ls::parallel::ShardedParameter> parameters;
+  for (const auto& [name, parameter] : model.named_parameters())
+    parameters.push_back({.name = name, .parameter = parameter, .shape = parameter->shape()});
+  return groups_of(parameters);
 }
 
 }  // namespace samples

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "support/ranks.h"
+#include "support/strategy.h"
 #include "support/timeline.h"
 #include "tools/command_line.h"
 
@@ -33,11 +34,11 @@ std::string typed_command(int argc, char** argv) {
   return command;
 }
 
-// Declares the flags and the modes in which each has an effect. A flag in another mode is an error, so that none is
-// silently ignored.
+// Declares the flags and the strategies in which each has an effect. A flag with another strategy is an error, so that
+// none is silently ignored.
 class Flags {
  public:
-  using Modes = std::vector<std::string>;
+  using Strategies = std::vector<std::string>;
   explicit Flags(CLI::App& app) : app_(app) {
     app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
@@ -50,114 +51,150 @@ class Flags {
     else
       return app_.add_option(name, value, text);
   }
-  // Declares a flag for these modes only; the help lists them.
+  // Declares a flag for these strategies only; the help lists them. "zero*" stands for all of ShardedDataParallel.
   template <class T>
-  CLI::Option* add(const Modes& modes, const std::string& name, T& value, const std::string& text) {
-    const std::string where = fmt::format("({} {}) ", modes.size() == 1 ? "mode" : "modes", listed(modes));
-    return limits_.emplace_back(add(name, value, where + text), modes).first;
+  CLI::Option* add(const Strategies& strategies, const std::string& name, T& value, const std::string& text) {
+    const std::string where =
+        fmt::format("({} {}) ", strategies.size() == 1 ? "strategy" : "strategies", listed(strategies));
+    return limits_.emplace_back(add(name, value, where + text), strategies).first;
   }
-  // `reason` says why the mode is this one: "" or ", as ...".
-  void check(const std::string& mode, const std::string& reason) const {
-    for (const auto& [option, modes] : limits_) {
-      if (option->count() == 0 || std::ranges::find(modes, mode) != modes.end()) continue;
+  // `reason` says why the strategy is this one: "" or ", as ...".
+  void check(const std::string& strategy, const std::string& reason) const {
+    const std::string wanted = sharded_of(strategy) ? "zero*" : strategy;
+    for (const auto& [option, strategies] : limits_) {
+      if (option->count() == 0 || std::ranges::find(strategies, wanted) != strategies.end()) continue;
       const std::string name = option->get_name();
-      throw CLI::ValidationError(name, fmt::format("is for --mode {} only, and the mode is {}{}\n"
-                                                   "Choose the mode with --mode, or leave {} out",
-                                                   listed(modes), mode, reason, name));
+      throw CLI::ValidationError(name, fmt::format("is for --strategy {} only, and the strategy is {}{}\n"
+                                                   "Choose the strategy with --strategy, or leave {} out",
+                                                   listed(strategies), strategy, reason, name));
     }
   }
 
  private:
-  static std::string listed(const Modes& modes) { return fmt::format("{}", fmt::join(modes, ", ")); }
+  static std::string listed(const Strategies& strategies) { return fmt::format("{}", fmt::join(strategies, ", ")); }
   CLI::App& app_;
-  std::vector<std::pair<CLI::Option*, Modes>> limits_;
+  std::vector<std::pair<CLI::Option*, Strategies>> limits_;
 };
 
 void refuse_if(bool is_wrong, const char* flag, const std::string& text) {
   if (is_wrong) throw CLI::ValidationError(flag, text);
 }
 
-// Chooses the mode if none is given. Returns the reason for the choice, for Flags::check.
-std::string settle_mode(const CLI::App& app, Options& options) {
+// Chooses the strategy if none is given. Returns the reason for the choice, for Flags::check.
+std::string settle_strategy(const CLI::App& app, Options& options) {
   if (options.nproc == 0) options.nproc = options.micro_batches;
-  if (!options.mode.empty()) return "";
-  options.mode = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
-  return is_rank() ? ", as this is a rank of a launcher" : options.mode == "ddp" ? "" : ", as no --mode is given";
+  if (options.strategy == "compare") return "";
+  if (!options.strategy.empty()) {
+    options.strategy = strategy_named(options.strategy);
+    return "";
+  }
+  options.strategy = is_rank() || app.count("--nproc") > 0 ? "ddp" : "single";
+  return is_rank()                   ? ", as this is a rank of a launcher"
+         : options.strategy == "ddp" ? ""
+                                     : ", as no --strategy is given";
 }
 
 // Rejects flags whose values exclude each other.
 void check_values(const CLI::App& app, const Options& options) {
-  const bool compares = options.mode == "compare", on_gpu = options.device != "cpu";
-  refuse_if(compares && on_gpu, "--device",
-            options.device + " is not for --mode compare, which compares bits on the CPU; leave --device out");
+  const bool compares = options.strategy == "compare", on_gpu = is_gpu(options.device);
+  refuse_if(compares && options.device != "cpu", "--device",
+            options.device + " is not for --strategy compare, which compares bits on the CPU; leave --device out");
   refuse_if(options.backend == "nccl" && (!on_gpu || compares), "--backend",
-            "nccl is for --mode ddp with --device cuda");
+            "nccl is for --strategy ddp or zero* with --device cuda");
   refuse_if(app.count("--order") > 0 && options.backend == "nccl", "--order",
             "has no effect on --backend nccl, which chooses the order itself; leave --order out");
   refuse_if(options.order != "canonical" && options.backend != "shm", "--order",
             options.order + " is for --backend shm, and the backend is " + options.backend);
   refuse_if(compares && options.order != "canonical", "--order",
-            options.order + " is not for --mode compare, which requires the same bits; use --mode ddp");
+            options.order + " is not for --strategy compare, which requires the same bits; use --strategy ddp");
   refuse_if(compares && options.comm_hook != "none", "--comm-hook",
-            options.comm_hook + " is not for --mode compare, which requires the same bits; use --mode ddp");
+            options.comm_hook + " is not for --strategy compare, which requires the same bits; use --strategy ddp");
   refuse_if(options.cuda_graph && !on_gpu, "--cuda-graph",
             "has an effect only on a cuda device, and the device is cpu; use --device cuda");
+  refuse_if(sharded_of(options.strategy) && options.inject.starts_with("corrupt"), "--inject",
+            "corrupt is for --strategy ddp: " + options.strategy + " has no copies of parameters that could differ");
   refuse_if(options.trace_kernels && !is_traced(options), "--trace-kernels",
             "adds kernels to a trace, and no trace is requested; add --trace, --report or --explain");
 }
 
 // Rejects flags that a rank of a launcher must not set: the launcher determines their values.
 void check_rank(const CLI::App& app, const Options& options) {
-  refuse_if(options.mode != "ddp", "--mode",
-            options.mode + " is for a program started once, and this is a rank of a launcher; use --mode ddp");
+  refuse_if(!has_ranks(options.strategy), "--strategy",
+            options.strategy + " is for a program started once, and this is a rank of a launcher; use --strategy ddp");
   refuse_if(app.count("--nproc") > 0, "--nproc",
             "has no effect on a rank of a launcher, which sets the number of ranks; leave --nproc out");
 }
 
 // --- the flags ----------------------------------------------------------------------------------------------------------
 
-const Flags::Modes kRankModes = {"ddp", "compare"};
+const Flags::Strategies kWithRanks = {"ddp", "zero*", "compare"}, kReplicated = {"ddp", "compare"};
 
 std::string check_device(const std::string& text) {
-  const bool is_known = text == "cpu" || text == "cuda" ||
-                        (text.starts_with("cuda:") && text.size() > 5 && text.size() < 8 &&
-                         text.find_first_not_of("0123456789", 5) == std::string::npos);
-  return is_known ? "" : text + " is not one of cpu, cuda and cuda:N";
+  const std::size_t number = text.find(':') + 1;  // 0: none
+  const std::string kind = text.substr(0, number == 0 ? text.size() : number - 1);
+  const bool has_number = number > 0 && text.size() > number && text.size() < number + 3 &&
+                          text.find_first_not_of("0123456789", number) == std::string::npos;
+  const bool is_known = (kind == "cpu" || kind == "cuda") && (number == 0 || has_number);
+  return is_known ? "" : text + " is not one of cpu, cpu:N, cuda and cuda:N";
 }
 
-void declare_modes(Flags& flags, Options& options) {
-  flags.group("Mode");
+std::string check_strategy(const std::string& text) {
+  return text == "compare" || !strategy_named(text).empty()
+             ? ""
+             : fmt::format("{} is not one of {} and compare", text.substr(0, 40), names_of_strategies());
+}
+
+// A list of strategies, of which each can be compared.
+std::string check_strategies(const std::string& text) {
+  return strategy_named(text).empty() ? fmt::format("{} is not one of {}", text.substr(0, 40), names_of_strategies())
+                                      : "";
+}
+
+void declare_strategies(Flags& flags, Options& options) {
+  flags.group("Strategy");
   flags
-      .add("--mode", options.mode,
+      .add("--strategy,--mode", options.strategy,
            "single: one device; accumulate: the micro-batches of a step one after another; dp: DataParallel, one "
-           "device per micro-batch; ddp: DistributedDataParallel, in several processes; compare: all of them")
+           "device per micro-batch; ddp: DistributedDataParallel, in several processes; zero1, zero2, zero3 or fsdp: "
+           "ShardedDataParallel, which distributes over the processes the optimizer's state, also gradients, also "
+           "parameters; zero2_offload, zero3_offload: with the optimizer on the host; compare: several of them. Also "
+           "names of Lightning and DeepSpeed, as deepspeed_stage_2")
       ->default_str("single; with --nproc: ddp")
-      ->check(CLI::IsMember({"single", "accumulate", "dp", "ddp", "compare"}));
+      ->type_name("NAME")
+      ->check(check_strategy);
   flags
-      .add({"accumulate", "dp", "ddp", "compare"}, "--micro-batches", options.micro_batches,
+      .add({"accumulate", "dp", "ddp", "zero*", "compare"}, "--micro-batches", options.micro_batches,
            "micro-batches per step, over all devices and ranks; the bits depend on this number")
       ->check(command_line::range(1, 256));
-  flags.add(kRankModes, "-n,--nproc", options.nproc, "ranks to start")
+  flags.add(kWithRanks, "-n,--nproc", options.nproc, "ranks to start")
       ->default_str("one for each micro-batch")
       ->check(command_line::range(1, 256));
   flags
       .add("--device", options.device,
-           "cpu, cuda or cuda:N. With cuda, mode dp uses cuda:0, cuda:1, ..., and each rank of ddp one of its host's "
-           "GPUs; several share a GPU if there are fewer GPUs")
+           "cpu, cuda or cuda:N. With cuda, dp uses cuda:0, cuda:1, ..., and each rank one of its host's GPUs; "
+           "several share a GPU if there are fewer GPUs. cpu:1, cpu:2, ... are virtual devices, from which "
+           "zero2_offload and zero3_offload copy to cpu:0")
       ->check(check_device);
   flags
-      .add(kRankModes, "--backend", options.backend,
+      .add(kWithRanks, "--backend", options.backend,
            "shm: shared memory; gloo: TCP; mpi: MPI, mpirun starts the ranks; nccl: GPUs")
       ->check(CLI::IsMember({"shm", "gloo", "mpi", "nccl"}));
   flags
-      .add(kRankModes, "--comm-hook", options.comm_hook,
+      .add(kReplicated, "--comm-hook", options.comm_hook,
            "compression of gradients. none: exact; fp16, bf16: half the bytes; powersgd: low-rank factors, after 10 "
            "steps")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
-  flags.add(kRankModes, "--timeout", options.timeout, "seconds that a rank waits for the others")
+  flags.add(kWithRanks, "--timeout", options.timeout, "seconds that a rank waits for the others")
       ->check(command_line::range(0.001, 86400.0));
   flags.add({"dp", "compare"}, "--loss", options.loss, "outside: on the gathered outputs; replica: on each device")
       ->check(CLI::IsMember({"outside", "replica"}));
+  flags
+      .add({"compare"}, "--strategies", options.compared,
+           "the strategies to compare, as accumulate,ddp,zero1,zero2,zero3: their memory, bytes, speed and hash")
+      ->delimiter(',')
+      ->default_str("single,accumulate,dp,ddp")
+      ->type_name("NAME,...")
+      ->check(check_strategies);
   if (options.gpt) return;  // clips gradients by a norm that the host reads: no graph
   flags.add({"single"}, "--cuda-graph", options.cuda_graph,
             "on a cuda device, capture one step as a CUDA graph and replay it");
@@ -208,7 +245,7 @@ void declare_output(Flags& flags, Options& options) {
   flags.add("--report", options.report, "traces the run, and shows its last steps in this HTML file")
       ->type_name("FILE");
   flags.add("--out", options.out, "output folder")->default_str("runs/" + options.program)->type_name("FOLDER");
-  flags.add({"single", "accumulate", "dp", "ddp"}, "--save", options.save, "checkpoint file")
+  flags.add({"single", "accumulate", "dp", "ddp", "zero*"}, "--save", options.save, "checkpoint file")
       ->default_str("checkpoint.safetensors in --out")
       ->type_name("FILE");
   flags.add("--save-every", options.save_every, "epochs between two checkpoints; 0: when the last one is a second old")
@@ -224,13 +261,13 @@ void declare_teaching(Flags& flags, Options& options) {
   flags.add("--explain", options.explain, "traces the run, and explains in words what happens in its last step");
   flags.add("--trace-kernels", options.trace_kernels, "adds the CPU's kernels to traces, which takes more time");
   flags
-      .add(kRankModes, "--order", options.order,
+      .add(kReplicated, "--order", options.order,
            "order in which the ranks' gradients are added. canonical: always the same; arrival: order of arrival, so "
            "that bits vary from run to run; own-first: each rank adds its own gradient first, so that bits differ "
            "between ranks")
       ->check(CLI::IsMember({"canonical", "arrival", "own-first"}));
   flags
-      .add(kRankModes, "--inject", options.inject,
+      .add(kWithRanks, "--inject", options.inject,
            "injects a fault: kill:rank=1,step=17; stop:, drop:, corrupt: or mismatch: likewise, or "
            "delay:rank=1,step=17,ms=200. Ranks that a launcher restarts have no fault. A step that is never reached "
            "is an error")
@@ -243,7 +280,7 @@ Options parse(int argc, char** argv, Options options) {
   CLI::App app(options.about, options.program);
   Flags flags(app);
   if (options.gpt) declare_gpt(flags, *options.gpt);
-  declare_modes(flags, options);
+  declare_strategies(flags, options);
   declare_training(flags, options);
   declare_output(flags, options);
   declare_teaching(flags, options);
@@ -251,8 +288,8 @@ Options parse(int argc, char** argv, Options options) {
   const char* const typed = std::getenv(kTypedCommand);  // if set, the parent process has checked the flags
   try {
     app.parse(argc, argv);
-    const std::string reason = settle_mode(app, options);
-    if (!typed) flags.check(options.mode, reason);
+    const std::string reason = settle_strategy(app, options);
+    if (!typed) flags.check(options.strategy, reason);
     if (!typed && is_rank()) check_rank(app, options);
     check_values(app, options);
   } catch (const CLI::ParseError& error) {

@@ -39,17 +39,18 @@ struct Options {
   std::string resume = "auto";  // auto, yes or no
   std::int64_t save_every = 0;  // epochs between two checkpoints; 0: by time
 
-  std::string mode = {};            // single, accumulate, dp, ddp or compare
-  std::int64_t micro_batches = 2;   // number of micro-batches in a step, over all devices and ranks
-  std::int64_t nproc = 0;           // ranks that mode ddp starts; by default one for each micro-batch
-  std::string device = "cpu";       // cpu, cuda or cuda:N
-  std::string loss = "outside";     // mode dp: outside (on the gathered outputs) or replica
-  std::string backend = "shm";      // mode ddp: shm, gloo, mpi or nccl
-  std::string order = "canonical";  // mode ddp: canonical, arrival (bits vary by run) or own-first (bits vary by rank)
-  std::string comm_hook = "none";   // mode ddp: none, fp16, bf16 or powersgd
+  std::string strategy = {};               // single, accumulate, dp, ddp, zero1, ... (strategy.h) or compare
+  std::vector<std::string> compared = {};  // strategies that compare runs; empty: single, accumulate, dp, ddp
+  std::int64_t micro_batches = 2;          // number of micro-batches in a step, over all devices and ranks
+  std::int64_t nproc = 0;                  // ranks to start; by default one for each micro-batch
+  std::string device = "cpu";              // cpu, cpu:N, cuda or cuda:N
+  std::string loss = "outside";            // strategy dp: outside (on the gathered outputs) or replica
+  std::string backend = "shm";             // of the ranks: shm, gloo, mpi or nccl
+  std::string order = "canonical";  // of ddp: canonical, arrival (bits vary by run) or own-first (bits vary by rank)
+  std::string comm_hook = "none";   // of ddp: none, fp16, bf16 or powersgd
   bool cuda_graph = false;          // capture one step and replay it
-  std::string inject = {};          // mode ddp: a fault to inject (inject.h)
-  double timeout = 60;              // mode ddp: seconds that a rank waits for the others
+  std::string inject = {};          // of the ranks: a fault to inject (inject.h)
+  double timeout = 60;              // of the ranks: seconds that a rank waits for the others
   bool quiet = false;
   std::string trace = {};   // file for Chrome's trace; empty: none
   std::string report = {};  // file for the report; empty: none
@@ -63,6 +64,8 @@ struct Options {
 
 // The environment variable that passes the typed command line to the ranks.
 inline constexpr const char* kTypedCommand = "LOCKSTEP_SAMPLE_COMMAND";
+
+inline bool is_gpu(const std::string& device) { return device.starts_with("cuda"); }
 
 // Sets options from the command line. Prints and exits for --help and for an invalid command line.
 Options parse(int argc, char** argv, Options defaults);

@@ -5,10 +5,10 @@
 
 namespace samples {
 
-// Trains in the options' mode and returns main's exit code.
+// Trains with the options' strategy and returns main's exit code.
 using Train = int (*)(const Options& options);
 
-// The body of main: parses the command line and trains, in this process or in ranks, in one mode or in all of them.
+// The body of main: parses the command line and trains, in this process or in ranks, with one strategy or with several.
 // Prints errors to stderr.
 int run_program(int argc, char** argv, const Options& defaults, Train train);
 

@@ -63,7 +63,7 @@ int start_ranks(const Options& options) {
   command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   // The last occurrence of an option takes effect.
-  command.insert(command.end(), {"--mode", "ddp", "--out", options.out, "--save", options.save});
+  command.insert(command.end(), {"--strategy", options.strategy, "--out", options.out, "--save", options.save});
   if (!options.timeline.empty()) command.insert(command.end(), {"--timeline", options.timeline});
   if (options.quiet) command.emplace_back("--quiet");
   std::fflush(stdout);

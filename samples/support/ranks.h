@@ -1,4 +1,4 @@
-// Mode ddp without a launcher: the program starts itself once for each rank.
+// Strategies with ranks without a launcher: the program starts itself once for each rank.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace samples {
 
 // Whether a launcher (lockstep-run, torchrun, mpirun, srun, or start_ranks) has started this process as one of several.
 bool is_rank();
-// Starts this program options.nproc times in mode ddp, with the same arguments; only rank 0 prints. Forwards SIGINT
+// Starts this program options.nproc times, with the same strategy and arguments; only rank 0 prints. Forwards SIGINT
 // (Ctrl-C) and SIGTERM. Prints a description of the first rank that failed to stderr, and returns its exit code.
 int start_ranks(const Options& options);
 // Prints an error to stderr, or passes it to the launcher that prints it.

@@ -42,6 +42,11 @@ void write_result(const std::string& path, const Result& r) {
                      {"test_accuracy", to_json(r.test.accuracy)},
                      {"parameter_hash", r.hash},
                      {"steps", r.moved.steps},
+                     {"memory",
+                      {{"parameters", r.memory.parameters},
+                       {"gradients", r.memory.gradients},
+                       {"optimizer", r.memory.optimizer},
+                       {"unit buffers", r.memory.units}}},
                      {"bytes_in_steps", by_phase(r.moved.in_steps)},
                      {"bytes_at_start", by_phase(r.moved.at_start)}};
   std::ofstream file(path, std::ios::trunc);
@@ -52,7 +57,7 @@ void write_result(const std::string& path, const Result& r) {
 Result read_result(const std::string& path) {
   try {
     std::ifstream file(path);
-    const Json json = Json::parse(file);
+    const Json json = Json::parse(file), memory = json.at("memory");
     return {.mode = json.at("mode"),
             .steps_per_second = to_double(json.at("steps_per_second")),
             .train = {.loss = to_double(json.at("train_loss")), .accuracy = to_double(json.at("train_accuracy"))},
@@ -60,6 +65,10 @@ Result read_result(const std::string& path) {
             .moved = {.at_start = by_phase(json.at("bytes_at_start")),
                       .in_steps = by_phase(json.at("bytes_in_steps")),
                       .steps = json.at("steps")},
+            .memory = {.parameters = memory.at("parameters"),
+                       .gradients = memory.at("gradients"),
+                       .optimizer = memory.at("optimizer"),
+                       .units = memory.at("unit buffers")},
             .hash = json.at("parameter_hash")};
   } catch (const nlohmann::json::exception& error) {
     throw lockstep::IoError(fmt::format("{}: not a result of this program: {}", path, error.what()));

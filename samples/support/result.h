@@ -28,11 +28,20 @@ struct Moved {
   double per_step(lockstep::parallel::Phase phase) const;
 };
 
+// Bytes of one rank, or of a process without ranks; the optimizer's are those of Adam, with two buffers per parameter.
+struct Memory {
+  std::int64_t parameters = 0, gradients = 0, optimizer = 0;
+  std::int64_t units = 0;  // buffers of ShardedDataParallel
+
+  std::int64_t total() const { return parameters + gradients + optimizer + units; }
+};
+
 struct Result {
-  std::string mode = {};
+  std::string mode = {};  // the strategy
   double steps_per_second = 0;
   Score train = {}, test = {};
   Moved moved = {};
+  Memory memory = {};     // of rank 0
   std::string hash = {};  // nn::parameter_hash of the final model, 16 hexadecimal digits
 };
 

@@ -15,7 +15,10 @@ namespace {
 
 constexpr auto kBetweenEpochs = std::chrono::seconds(1);  // minimum time between two checkpoints
 constexpr auto kWithinEpoch = std::chrono::seconds(60);
+constexpr std::int64_t kStepsBetweenQuestions = 16;  // whether to save a sharded model, which all ranks do together
 constexpr std::ptrdiff_t kTimedSteps = 1000;
+
+constexpr const char* kModelFile = "model.safetensors";
 
 // State of the run besides model and optimizer: two small tensors in the checkpoint.
 constexpr const char* kProgress = "progress";  // i64: epoch, batches done
@@ -51,17 +54,18 @@ Run::Run(const Options& options, Step& step, const ls::CheckpointParts& parts, s
   bar_.emplace(options.epochs * batches_per_epoch, (epoch_ - 1) * batches_per_epoch + batch_);
 }
 
-// The settings that must be equal to resume a run bit for bit. The mode is not one of them: modes with the same
-// micro-batches compute the same bits.
+// The settings that must be equal to resume a run bit for bit. The strategy is not one of them: strategies with
+// the same micro-batches compute the same bits.
 std::string Run::settings(bool with_epochs) const {
   std::string text = fmt::format("{} {}={} batch={} lr={} seed={}", options_.program, options_.data_flag.substr(2),
                                  options_.data, options_.batch, options_.lr, options_.seed);
   if (const auto& gpt = options_.gpt)
     text += fmt::format(" layers={} heads={} width={} context={} dropout={}{}", gpt->layers, gpt->heads, gpt->width,
                         gpt->context, gpt->dropout, gpt->bf16 ? " bf16" : "");
-  if (options_.mode != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
-  if (options_.device != "cpu") text += " device=cuda";
-  if (options_.mode == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_)) text += " loss=outside";
+  if (options_.strategy != "single") text += fmt::format(" micro-batches={}", options_.micro_batches);
+  if (is_gpu(options_.device)) text += " device=cuda";
+  if (options_.strategy == "dp" && options_.loss == "outside" && !has_same_bits_outside(options_))
+    text += " loss=outside";
   if (options_.order != "canonical") text += " order=" + options_.order;
   if (options_.comm_hook != "none") text += " comm-hook=" + options_.comm_hook;
   return with_epochs ? fmt::format("{} epochs={}", text, options_.epochs) : text;
@@ -101,7 +105,7 @@ void Run::restore() {
   ls::StateDict extra;
   ls::CheckpointParts parts = parts_;
   parts.extra = &extra;
-  ls::load_checkpoint(options_.save, parts);
+  step_.load(options_.save, parts);
   const auto progress = extra.at(kProgress).to_vector<std::int64_t>();
   const auto losses = extra.at(kLosses).to_vector<double>();
   if (progress.size() != 2 || losses.size() != 3 || progress[0] < 1 || progress[1] < 0 ||
@@ -115,7 +119,7 @@ void Run::restore() {
 
 void Run::save(bool finished) {
   last_save_ = Clock::now();
-  if (!step_.is_main()) return;
+  if (!step_.is_main() && !step_.is_sharded()) return;
   ls::StateDict extra = {
       {kProgress, ls::tensor(std::vector<std::int64_t>{epoch_, batch_})},
       {kLosses, ls::tensor(std::vector<double>{rows_, loss_sum_, square_sum_}, {.dtype = ls::kFloat64})}};
@@ -124,7 +128,13 @@ void Run::save(bool finished) {
   ls::CheckpointParts parts = parts_;
   parts.extra = &extra;
   parts.metadata = &metadata;
-  ls::save_checkpoint(options_.save, parts);
+  step_.save(options_.save, parts);
+}
+
+// Saves if the last checkpoint is `age` old. Rank 0 decides for all ranks, which save a sharded model together.
+void Run::save_if_older(Clock::duration age) {
+  const bool is_old = Clock::now() - last_save_ >= age;
+  if (step_.is_sharded() ? step_.agree(is_old) : is_old) save();
 }
 
 // The standard error of the mean loss.
@@ -149,7 +159,7 @@ void Run::step_done(double loss, std::int64_t rows) {
   if (bar_)
     bar_->step(fmt::format("epoch {:>{}}/{}", epoch_, fmt::formatted_size("{}", options_.epochs), options_.epochs),
                mean_loss(), mean_loss_error());
-  if (now - last_save_ >= kWithinEpoch) save();
+  if (!step_.is_sharded() || batch_ % kStepsBetweenQuestions == 0) save_if_older(kWithinEpoch);
   step_begin_ = ls::TraceTime::now();
 }
 
@@ -205,9 +215,10 @@ void Run::epoch_done(const Score& test) {
   ++epoch_;
   batch_ = 0;
   rows_ = loss_sum_ = square_sum_ = 0;
-  const bool is_time =
-      options_.save_every > 0 ? (epoch_ - 1) % options_.save_every == 0 : Clock::now() - last_save_ >= kBetweenEpochs;
-  if (is_time) save();
+  if (options_.save_every == 0)
+    save_if_older(kBetweenEpochs);
+  else if ((epoch_ - 1) % options_.save_every == 0)
+    save();
   epoch_start_ = last_step_ = Clock::now();
   step_begin_ = ls::TraceTime::now();
 }
@@ -239,6 +250,10 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
   const Moved moved = step_.moved();
   const std::vector<std::uint64_t> hashes = step_.hashes();
   write_trace(hashes[0]);
+  save(/*finished=*/true);
+  step_.gathered([&] {
+    if (step_.is_main()) ls::save(parts_.model->state_dict(), joined(options_.out, kModelFile));
+  });
   if (step_.is_main()) write_results(train, test, moved, hashes, try_next);
   step_.check_injection();
   return 0;
@@ -246,19 +261,18 @@ int Run::finish(const Score& train, const Score& test, const std::string& try_ne
 
 void Run::write_results(const Score& train, const Score& test, const Moved& moved,
                         const std::vector<std::uint64_t>& hashes, const std::string& try_next) {
-  save(/*finished=*/true);
-  const std::string model = joined(options_.out, "model.safetensors");
-  ls::save(parts_.model->state_dict(), model);
   const std::string hash = fmt::format("{:016x}", hashes[0]);
-  write_result(joined(options_.out, "result.json"), {.mode = options_.mode,
+  write_result(joined(options_.out, "result.json"), {.mode = options_.strategy,
                                                      .steps_per_second = steps_per_second(),
                                                      .train = train,
                                                      .test = test,
                                                      .moved = moved,
+                                                     .memory = step_.memory(),
                                                      .hash = hash});
   bar_.reset();
   if (options_.quiet) return;
-  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", model, options_.save, metrics_->path());
+  fmt::print("\nmodel       {}\ncheckpoint  {}\nmetrics     {}\n", joined(options_.out, kModelFile), options_.save,
+             metrics_->path());
   print_written(options_);
   fmt::print("hash        {}\n", hash);
   if (options_.order != "canonical") print_ranks(hashes);

@@ -47,6 +47,7 @@ class Run {
   void move_aside(ls::Metadata& metadata) const;
   void restore();
   void save(bool finished = false);
+  void save_if_older(Clock::duration age);
   std::string settings(bool with_epochs) const;
   double mean_loss() const { return rows_ > 0 ? loss_sum_ / rows_ : 0; }
   double mean_loss_error() const;

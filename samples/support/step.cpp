@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "support/stop.h"
+#include "support/strategy.h"
 
 namespace samples {
 
 namespace par = ls::parallel;
 
 void check_split(const Options& options, int ranks) {
-  if (options.mode == "single") return;
+  if (options.strategy == "single") return;
   const std::int64_t batch = options.batch, micro_batches = options.micro_batches;
   if (batch % micro_batches != 0) {
     const std::int64_t below = batch / micro_batches * micro_batches;
@@ -68,9 +69,9 @@ int local_rank() {
   return 0;
 }
 
-// The devices of this process: in mode dp one for each micro-batch, otherwise one.
+// The devices of this process: for dp one for each micro-batch, otherwise one.
 std::vector<ls::Device> devices_of(const Options& options) {
-  const std::int64_t count = options.mode == "dp" ? options.micro_batches : 1;
+  const std::int64_t count = options.strategy == "dp" ? options.micro_batches : 1;
   const int gpus = options.device == "cuda" ? std::max(ls::device_count(ls::DeviceType::kCuda), 1) : 1;
   std::vector<ls::Device> devices;
   for (int i = 0; i < count; ++i) {
@@ -79,9 +80,23 @@ std::vector<ls::Device> devices_of(const Options& options) {
     else if (options.device != "cuda")
       devices.emplace_back(options.device);
     else
-      devices.emplace_back(ls::DeviceType::kCuda, (options.mode == "ddp" ? local_rank() : i) % gpus);
+      devices.emplace_back(ls::DeviceType::kCuda, (has_ranks(options.strategy) ? local_rank() : i) % gpus);
   }
   return devices;
+}
+
+// The traffic of `links` that `before` does not have.
+std::vector<par::LinkTraffic> difference(std::vector<par::LinkTraffic> links,
+                                         const std::vector<par::LinkTraffic>& before) {
+  for (par::LinkTraffic& link : links) {
+    for (const par::LinkTraffic& earlier : before) {
+      if (link.from != earlier.from || link.to != earlier.to || link.phase != earlier.phase) continue;
+      link.bytes -= earlier.bytes;
+      link.transfers -= earlier.transfers;
+    }
+  }
+  std::erase_if(links, [](const par::LinkTraffic& link) { return link.transfers == 0; });
+  return links;
 }
 
 }  // namespace
@@ -90,7 +105,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
     : options_(options), model_(model), devices_(devices_of(options)), is_loss_outside_(options.loss == "outside"),
       injection_(Injection::parse(options.inject)) {
   model.to(devices_[0]);
-  if (options.mode == "ddp")
+  if (has_ranks(options.strategy))
     group_ = par::init_process_group({.backend = options.backend,
                                       .init_method = options.backend == "mpi" ? "mpi://" : "env://",
                                       .timeout = std::chrono::milliseconds(static_cast<long>(options.timeout * 1000)),
@@ -98,11 +113,16 @@ Step::Step(const Options& options, ls::nn::Module& model)
                                       .reduction = reduction_of(options)});
   check_split(options, ranks());
   const int micro_batches = static_cast<int>(options.micro_batches);
-  if (options.mode == "accumulate") {
+  if (options.strategy == "accumulate") {
     accumulation_.emplace(model, par::GradientAccumulationOptions{.micro_batches = micro_batches});
-  } else if (options.mode == "dp") {
+  } else if (options.strategy == "dp") {
     dp_.emplace(model, devices_);
-  } else if (options.mode == "ddp") {
+  } else if (const std::optional<Sharded> sharded = sharded_of(options.strategy)) {
+    sharded_.emplace(model, group_,
+                     par::ShardedDataParallelOptions{.stage = sharded->stage,
+                                                     .micro_batches_per_rank = micro_batches / ranks(),
+                                                     .offload_optimizer = sharded->offloads});
+  } else if (options.strategy == "ddp") {
     // Compare the parameters after each step, to detect a wrong gradient.
     const int check_every = injection_.kind() == Injection::Kind::kCorrupt ? 1 : 0;
     ddp_.emplace(model, group_,
@@ -114,8 +134,20 @@ Step::Step(const Options& options, ls::nn::Module& model)
   if (is_traced(options)) links_at_start_ = links_of_all();
 }
 
+std::vector<par::ShardedParameter> Step::named_parameters() const {
+  if (sharded_) return sharded_->named_parameters();
+  std::vector<par::ShardedParameter> parameters;
+  for (const auto& [name, parameter] : model_.named_parameters())
+    parameters.push_back({.name = name, .parameter = parameter, .shape = parameter->shape()});
+  return parameters;
+}
+
+std::vector<ls::nn::Parameter> Step::parameters() const {
+  return sharded_ ? sharded_->parameters() : model_.parameters();
+}
+
 ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set) const {
-  if (options_.mode == "single")
+  if (options_.strategy == "single")
     return ls::data::DataLoader<>(set, {.batch_size = options_.batch, .shuffle = true, .seed = options_.seed});
   const std::int64_t micro_batches_here = options_.micro_batches / ranks();
   auto sampler = std::make_shared<ls::data::MicroBatchSampler>(
@@ -130,11 +162,66 @@ ls::data::DataLoader<> Step::loader(std::shared_ptr<const ls::data::Dataset> set
 
 void Step::begin() {
   ++steps_;
-  if (ddp_) injection_.before_step(steps_, *group_);
-  if (ddp_ && stop_signal() != 0) ddp_->request_stop();  // sent with this step's gradients
+  if (group_) injection_.before_step(steps_, *group_);
+  if (stop_signal() == 0) return;
+  if (ddp_) ddp_->request_stop();  // sent with this step's gradients
+  if (sharded_) sharded_->request_stop();
 }
 
-bool Step::stop_requested() const { return ddp_ ? ddp_->stop_requested() : stop_signal() != 0; }
+bool Step::stop_requested() const {
+  if (sharded_) return sharded_->stop_requested();
+  return ddp_ ? ddp_->stop_requested() : stop_signal() != 0;
+}
+
+void Step::clip_grad_norm_(double max_norm) {
+  if (sharded_)
+    sharded_->clip_grad_norm_(max_norm);
+  else
+    ls::nn::clip_grad_norm_(model_.parameters(), max_norm);
+}
+
+void Step::gather(ls::FunctionRef<void()> body) {
+  if (!sharded_) return body();
+  const std::vector<par::LinkTraffic> before = links();
+  sharded_->gathered(body);
+  for (const par::LinkTraffic& link : difference(links(), before)) {
+    const auto is_same = [&](const par::LinkTraffic& each) {
+      return each.from == link.from && each.to == link.to && each.phase == link.phase;
+    };
+    const auto known = std::ranges::find_if(gathered_links_, is_same);
+    if (known == gathered_links_.end()) {
+      gathered_links_.push_back(link);
+    } else {
+      known->bytes += link.bytes;
+      known->transfers += link.transfers;
+    }
+  }
+}
+
+bool Step::agree(bool wanted) {
+  if (!group_) return wanted;
+  const ls::Tensor answer = ls::tensor({static_cast<std::int64_t>(wanted)});
+  group_->broadcast(answer, 0)->wait();
+  return answer.item<std::int64_t>() != 0;
+}
+
+void Step::save(const std::string& path, const ls::CheckpointParts& parts) {
+  if (!sharded_) return ls::save_checkpoint(path, parts);
+  par::save_checkpoint(path, {.model = &*sharded_,
+                              .optimizer = parts.optimizer,
+                              .scheduler = parts.scheduler,
+                              .extra = parts.extra,
+                              .metadata = parts.metadata});
+}
+
+void Step::load(const std::string& path, const ls::CheckpointParts& parts) {
+  if (!sharded_) return ls::load_checkpoint(path, parts);
+  par::load_checkpoint(path, {.model = &*sharded_,
+                              .optimizer = parts.optimizer,
+                              .scheduler = parts.scheduler,
+                              .extra = parts.extra,
+                              .metadata = parts.metadata});
+}
 
 void Step::share_random_state() {
   if (group_) par::share_random_state(*group_);
@@ -157,17 +244,25 @@ void Step::check_injection() {
 
 par::TrafficStats* Step::traffic() { return dp_ ? &dp_->traffic() : group_ ? &group_->traffic() : nullptr; }
 
+// The traffic counters of this process, without those of `gathered`.
+std::vector<par::LinkTraffic> Step::links() {
+  return traffic() ? difference(traffic()->links(), gathered_links_) : std::vector<par::LinkTraffic>();
+}
+
 PhaseBytes Step::booked() {
   PhaseBytes bytes = {};
-  for (std::size_t p = 0; traffic() && p < bytes.size(); ++p) bytes[p] = traffic()->bytes(static_cast<par::Phase>(p));
+  for (const par::LinkTraffic& link : links()) bytes[static_cast<std::size_t>(link.phase)] += link.bytes;
   return bytes;
 }
 
-// The traffic counters of all processes, without Phase::kOther, which is not part of the training.
+// The traffic counters of all processes, without Phase::kOther, which is not part of the training, and without copies
+// inside a process (traffic.h: a negative end).
 std::vector<par::LinkTraffic> Step::links_of_all() {
   if (!traffic()) return {};
-  std::vector<par::LinkTraffic> links = traffic()->links();
-  std::erase_if(links, [](const par::LinkTraffic& link) { return link.phase == par::Phase::kOther; });
+  std::vector<par::LinkTraffic> links = this->links();
+  std::erase_if(links, [](const par::LinkTraffic& link) {
+    return link.phase == par::Phase::kOther || link.from < 0 || link.to < 0;
+  });
   if (!group_) return links;
   // Every rank counts what it sends: (to, phase, bytes or transfers).
   const std::int64_t n = group_->size();
@@ -194,15 +289,8 @@ std::vector<par::LinkTraffic> Step::links_of_all() {
 }
 
 std::vector<ls::Trace> Step::traces(ls::Trace trace) {
-  report::Counters counters{.steps = steps_, .at_start = links_at_start_, .in_steps = links_of_all()};
-  for (par::LinkTraffic& link : counters.in_steps) {
-    for (const par::LinkTraffic& before : links_at_start_) {
-      if (link.from != before.from || link.to != before.to || link.phase != before.phase) continue;
-      link.bytes -= before.bytes;
-      link.transfers -= before.transfers;
-    }
-  }
-  std::erase_if(counters.in_steps, [](const par::LinkTraffic& link) { return link.transfers == 0; });
+  const report::Counters counters{
+      .steps = steps_, .at_start = links_at_start_, .in_steps = difference(links_of_all(), links_at_start_)};
   std::vector<ls::Trace> traces;
   if (group_)
     traces = par::gather_traces(*group_, trace);
@@ -210,18 +298,18 @@ std::vector<ls::Trace> Step::traces(ls::Trace trace) {
     traces.push_back(std::move(trace));
   if (traces.empty()) return traces;
   for (ls::Trace& each : traces)
-    each.process = group_ ? fmt::format("{} rank {}", options_.mode, each.rank) : options_.mode;
+    each.process = group_ ? fmt::format("{} rank {}", options_.strategy, each.rank) : options_.strategy;
   std::int64_t gradient_bytes = 0;
   for (const ls::nn::Parameter& parameter : model_.parameters())
     gradient_bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
-  traces[0].notes = {{report::kModeNote, options_.mode},
+  traces[0].notes = {{report::kModeNote, options_.strategy},
                      {report::kGradientsNote, std::to_string(gradient_bytes)},
                      report::counters_note(counters)};
   return traces;
 }
 
 std::vector<std::uint64_t> Step::hashes() {
-  const std::uint64_t hash = ls::nn::parameter_hash(model_);
+  const std::uint64_t hash = gathered([&] { return ls::nn::parameter_hash(model_); });
   if (!group_) return {hash};
   const ls::Tensor all = ls::zeros({group_->size()}, {.dtype = ls::kInt64});
   group_->all_gather(all, ls::tensor({static_cast<std::int64_t>(hash)}))->wait();
@@ -245,6 +333,24 @@ Moved Step::moved() {
     moved.in_steps[p] = numbers[now.size() + p] - numbers[p];
   }
   return moved;
+}
+
+// A step of M micro-batches in turn keeps ceil(log2 M) sets of gradients besides the sum (plan.cpp).
+Memory Step::memory() const {
+  if (sharded_) {
+    const par::ShardedPlan plan = sharded_->plan();
+    return {.parameters = plan.parameter_bytes,
+            .gradients = plan.gradient_bytes,
+            .optimizer = plan.optimizer_bytes,
+            .units = plan.unit_bytes};
+  }
+  std::int64_t bytes = 0;
+  for (const ls::nn::Parameter& parameter : model_.parameters())
+    bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
+  const bool is_in_turn = accumulation_ || ddp_;
+  const std::int64_t in_turn = is_in_turn ? options_.micro_batches / ranks() : 1;
+  const auto sets = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(in_turn - 1)));
+  return {.parameters = bytes, .gradients = (1 + sets) * bytes, .optimizer = 2 * bytes};
 }
 
 }  // namespace samples

@@ -1,4 +1,4 @@
-// One training step, forward and backward, in each mode. All differences between the modes are here.
+// One training step, forward and backward, with each strategy. All differences between the strategies are here.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/inject.h"
@@ -19,9 +21,15 @@ namespace samples {
 
 class Step {
  public:
-  // Moves the model to its device, and joins the process group in mode ddp. Throws lockstep::InvalidArgument if batch,
-  // micro-batches and ranks do not divide evenly.
+  // Moves the model to its device, and joins the process group if the strategy has ranks. A strategy of
+  // ShardedDataParallel keeps this rank's part of the model. Throws lockstep::InvalidArgument if batch, micro-batches and
+  // ranks do not divide evenly.
   Step(const Options& options, ls::nn::Module& model);
+
+  // The parameters for this process's optimizer, with the shapes of the whole ones: those of the model, or this rank's
+  // pieces of them.
+  std::vector<ls::parallel::ShardedParameter> named_parameters() const;
+  std::vector<ls::nn::Parameter> parameters() const;
 
   // A loader of this process's batches. With micro-batches, a batch concatenates this process's micro-batches, all of
   // the same size.
@@ -43,21 +51,44 @@ class Step {
       injection_.after_backward(steps_, *group_, model_);
       return loss;
     }
+    if (sharded_) return sharded_->backward(x, y, loss_fn);
     if (dp_ && !is_loss_outside_) return dp_->backward(x, y, loss_fn);
     const ls::Tensor scores = dp_ ? (*dp_)(x) : model_(x);  // DataParallel gathers them on the first device
     const ls::Tensor loss = take_loss(scores, y);
     loss.backward();
     return loss;
   }
+  // Scales the gradients so that their norm is at most `max_norm`. Collective.
+  void clip_grad_norm_(double max_norm);
+  // Calls `body`, which may read the model, and returns its result. Collective: a sharded model is gathered for it. The
+  // bytes of that are not counted.
+  template <class Body>
+  auto gathered(Body body) {
+    if constexpr (std::is_void_v<decltype(body())>) {
+      gather(body);
+    } else {
+      decltype(body()) result = {};
+      gather([&] { result = body(); });
+      return result;
+    }
+  }
   // The number of samples of all processes, if this process has `x`.
   std::int64_t rows(const ls::Tensor& x) const { return x.size(0) * ranks(); }
   // Whether to stop after this step. All ranks get the same answer after the same step.
   bool stop_requested() const;
 
-  ls::Device device() const { return devices_[0]; }  // the model's device; in mode dp that of the first replica
+  ls::Device device() const { return devices_[0]; }  // the model's device; for dp that of the first replica
   int ranks() const { return group_ ? group_->size() : 1; }
   bool is_main() const { return !group_ || group_->rank() == 0; }  // the main rank prints and writes
   void wait_for_others();
+  // Whether rank 0 says so. Collective.
+  bool agree(bool wanted);
+
+  // Saves a checkpoint, or loads one into the model, the optimizer and the scheduler of `parts`, its extra tensors and
+  // metadata. A file fits all strategies. All ranks must call load; for save, those of a sharded model.
+  void save(const std::string& path, const ls::CheckpointParts& parts);
+  void load(const std::string& path, const ls::CheckpointParts& parts);
+  bool is_sharded() const { return sharded_.has_value(); }
   // Call before the main rank saves after a stop: gathers the random state of all ranks.
   void share_random_state();
   // Call on all ranks when the training is over: throws lockstep::InvalidArgument if the fault of --inject never
@@ -65,6 +96,8 @@ class Step {
   void check_injection();
   // Collective: the bytes sent, summed over all ranks.
   Moved moved();
+  // Memory of this process by the closed forms of ShardedDataParallel, before the first step.
+  Memory memory() const;
   // Collective: the hash of each rank's parameters.
   std::vector<std::uint64_t> hashes();
   // Collective: the traces of all ranks on the main rank, of which the first one notes the run's bytes. `trace` is this
@@ -73,8 +106,10 @@ class Step {
 
  private:
   void begin();
+  void gather(ls::FunctionRef<void()> body);
   PhaseBytes booked();
   ls::parallel::TrafficStats* traffic();
+  std::vector<ls::parallel::LinkTraffic> links();
   std::vector<ls::parallel::LinkTraffic> links_of_all();
 
   const Options& options_;
@@ -85,8 +120,9 @@ class Step {
   std::optional<ls::parallel::GradientAccumulation> accumulation_;
   std::optional<ls::parallel::DataParallel> dp_;
   std::optional<ls::parallel::DistributedDataParallel> ddp_;
+  std::optional<ls::parallel::ShardedDataParallel> sharded_;
   PhaseBytes at_start_ = {};
-  std::vector<ls::parallel::LinkTraffic> links_at_start_ = {};
+  std::vector<ls::parallel::LinkTraffic> links_at_start_ = {}, gathered_links_ = {};  // the latter outside of steps
   std::int64_t steps_ = 0;
   Injection injection_;
 };

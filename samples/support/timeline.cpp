@@ -17,7 +17,7 @@ bool is_traced(const Options& options) {
 void write_traces(const Options& options, const std::vector<lockstep::Trace>& traces) {
   if (!options.timeline.empty()) return lockstep::write_chrome_trace(options.timeline, traces);
   if (!options.trace.empty()) lockstep::write_chrome_trace(options.trace, traces);
-  const std::vector<report::Run> runs = report::runs_of(traces, options.mode);
+  const std::vector<report::Run> runs = report::runs_of(traces, options.strategy);
   if (!options.report.empty())
     report::write_report(options.report, {.title = options.program, .command = options.command, .runs = runs});
   if (!options.explain) return;

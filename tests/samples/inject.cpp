@@ -83,7 +83,7 @@ TEST_CASE("inject: faults for no rank, for another mode, or with a syntax error 
   CHECK(contains(train("kill:rank").output, "--inject \"kill:rank\": \"rank\" is not key=value\n"));
   const Finished single = run(kProgram, {"--inject", "kill:rank=0,step=1", "--out", fresh("single")});
   CHECK(single.code == 2);
-  CHECK(contains(single.output, "--inject: is for --mode ddp, compare only, and the mode is single"));
+  CHECK(contains(single.output, "--inject: is for --strategy ddp, zero*, compare only, and the strategy is single"));
 }
 
 TEST_CASE("inject: a fault whose step is never reached is an error, after the results are written") {

@@ -271,7 +271,7 @@ TEST_CASE("the error for options that exclude each other names both and the fix"
               {"--micro-batches 4", "3 ranks", "--nproc 2", "--micro-batches 6"});
   check_error({"--out", out, "--mode", "dp", "--backend", "gloo"}, {"--backend", "ddp", "dp"});
   check_error({"--out", out, "--mode", "ddp", "--backend", "mpi", "--order", "arrival"}, {"arrival", "shm", "mpi"});
-  check_error({"--out", out, "--mode", "turbo"}, {"--mode", "turbo", "single", "compare"});
+  check_error({"--out", out, "--mode", "turbo"}, {"--strategy", "turbo", "single", "deepspeed_stage_2", "compare"});
   check_error({"--out", out, "--mode", "single", "--nproc", "2"}, {"--nproc", "ddp", "single"});
   check_error({"--out", out, "--mode", "compare", "--micro-batches", "3", "--batch", "33", "--nproc", "1"},
               {"3 micro-batches on 1"});
@@ -285,19 +285,20 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
     std::vector<std::string> words;
     std::string modes;  // that accept the flag
   };
-  const Flag flags[] = {{{"--save", "here.safetensors"}, "single accumulate dp ddp"},
-                        {{"--micro-batches", "2"}, "accumulate dp ddp compare"},
-                        {{"--nproc", "2"}, "ddp compare"},
+  const Flag flags[] = {{{"--save", "here.safetensors"}, "single accumulate dp ddp zero2"},
+                        {{"--micro-batches", "2"}, "accumulate dp ddp zero2 compare"},
+                        {{"--nproc", "2"}, "ddp zero2 compare"},
                         {{"--loss", "outside"}, "dp compare"},
-                        {{"--backend", "shm"}, "ddp compare"},
+                        {{"--backend", "shm"}, "ddp zero2 compare"},
                         {{"--order", "canonical"}, "ddp compare"},
                         {{"--comm-hook", "none"}, "ddp compare"},
-                        {{"--timeout", "60"}, "ddp compare"},
-                        {{"--inject", "kill:rank=1,step=1"}, "ddp compare"},
+                        {{"--timeout", "60"}, "ddp zero2 compare"},
+                        {{"--inject", "kill:rank=1,step=1"}, "ddp zero2 compare"},
+                        {{"--strategies", "single,ddp"}, "compare"},
                         {{"--cuda-graph"}, "single"}};
   const std::string out = fresh("flags");
   for (const Flag& flag : flags) {
-    for (const std::string mode : {"single", "accumulate", "dp", "ddp", "compare"}) {
+    for (const std::string mode : {"single", "accumulate", "dp", "ddp", "zero2", "compare"}) {
       std::vector<std::string> arguments = {"--mode", mode, "--out", out, "--file", "nowhere.csv"};
       arguments.insert(arguments.end(), flag.words.begin(), flag.words.end());
       const Finished finished = run(kProgram, arguments);
@@ -306,33 +307,34 @@ TEST_CASE("a flag that has no effect in the chosen mode is an error; in the othe
       const std::vector<std::string> modes = words(flag.modes);
       const bool is_accepted = std::find(modes.begin(), modes.end(), mode) != modes.end();
       const std::string& name = flag.words[0];
-      CHECK(contains(finished.output, ", and the mode is " + mode) == !is_accepted);
+      CHECK(contains(finished.output, ", and the strategy is " + mode) == !is_accepted);
       if (is_accepted) {  // another error follows
         CHECK(contains(finished.output, name == "--cuda-graph" ? "use --device cuda" : "nowhere.csv"));
         continue;
       }
       CHECK(finished.code == 2);
-      CHECK(finished.output.starts_with(std::string(kProgram) + ": " + name + ": is for --mode "));
-      CHECK(contains(finished.output, "\nChoose the mode with --mode, or leave " + name + " out\n"));
+      CHECK(finished.output.starts_with(std::string(kProgram) + ": " + name + ": is for --strategy "));
+      CHECK(contains(finished.output, "\nChoose the strategy with --strategy, or leave " + name + " out\n"));
     }
   }
   CHECK(!std::filesystem::exists(out));
 }
 
 TEST_CASE("flags of other modes are refused where no mode is given, and the error names a missing option") {
-  check_error({"--micro-batches", "4"},
-              {"--micro-batches: is for --mode accumulate, dp, ddp, compare only, and the mode is single, as no "
-               "--mode is given\nChoose the mode with --mode, or leave --micro-batches out\n"});
+  check_error(
+      {"--micro-batches", "4"},
+      {"--micro-batches: is for --strategy accumulate, dp, ddp, zero*, compare only, and the strategy is single, as "
+       "no --strategy is given\nChoose the strategy with --strategy, or leave --micro-batches out\n"});
   check_error({"--loss", "replica"}, {"--loss", "single"});
   check_error({"--timeout", "3"}, {"--timeout", "single"});
-  check_error({"--nproc", "2", "--loss", "replica"}, {"--loss", "the mode is ddp\n"});
+  check_error({"--nproc", "2", "--loss", "replica"}, {"--loss", "the strategy is ddp\n"});
   check_error({"--trace-kernels"}, {"--trace-kernels", "no trace is requested", "--report"});
-  check_error({"--mode", "compare", "--order", "arrival"}, {"--order", "arrival", "use --mode ddp"});
-  check_error({"--mode", "compare", "--comm-hook", "bf16"}, {"--comm-hook", "bf16", "use --mode ddp"});
+  check_error({"--mode", "compare", "--order", "arrival"}, {"--order", "arrival", "use --strategy ddp"});
+  check_error({"--mode", "compare", "--comm-hook", "bf16"}, {"--comm-hook", "bf16", "use --strategy ddp"});
   ::setenv("RANK", "0", 1);
   check_error({"--nproc", "2"}, {"--nproc", "a rank of a launcher", "leave --nproc out"});
-  check_error({"--loss", "replica"}, {"--loss", "the mode is ddp, as this is a rank of a launcher"});
-  check_error({"--mode", "accumulate"}, {"--mode", "accumulate", "use --mode ddp"});
+  check_error({"--loss", "replica"}, {"--loss", "the strategy is ddp, as this is a rank of a launcher"});
+  check_error({"--mode", "accumulate"}, {"--strategy", "accumulate", "use --strategy ddp"});
   ::unsetenv("RANK");
 }
 

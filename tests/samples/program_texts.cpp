@@ -59,9 +59,9 @@ TEST_CASE("the options that most users want come first, in groups") {
     }
   };
   check_order("logistic_regression",
-              {"\nMode:\n", "--mode {", "--micro-batches INT", "-n, --nproc INT", "(default: one for each micro-batch)",
-               "\nTraining:\n", "--epochs INT", "\nOutput:\n", "--report FILE", "\nTeaching:\n", "--explain",
-               "\nHelp:\n", "--version"});
+              {"\nStrategy:\n", "--strategy, --mode NAME", "--micro-batches INT", "-n, --nproc INT",
+               "(default: one for each", "\nTraining:\n", "--epochs INT", "\nOutput:\n", "--report FILE",
+               "\nTeaching:\n", "--explain", "\nHelp:\n", "--version"});
   check_order(LOCKSTEP_RUN,
               {"Usage: lockstep-run [OPTIONS] PROGRAM [ARGUMENTS...]\n", "\n  -n, --nproc-per-node, --nproc N|auto\n",
                "(default: 1)", "--no-pty", "\nSeveral hosts:\n", "without an effect", "--rdzv-backend", "\nHelp:\n",
@@ -114,6 +114,7 @@ TEST_CASE("errors name the program, and what was meant by a misspelt option or s
 TEST_CASE("every error is text, and a wrong command line exits with 2") {
   const std::pair<std::string, std::vector<std::string>> all[] = {
       {"logistic_regression", {"--mode", "turbo"}},
+      {"logistic_regression", {"--strategies", "ddp,turbo"}},
       {"logistic_regression", {"--device", "gpu"}},
       {"logistic_regression", {"--micro-batches", "0"}},
       {"logistic_regression", {"--loss", "x"}},

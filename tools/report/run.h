@@ -27,7 +27,8 @@ struct Counters {
 
 struct Run {
   std::string name = {};                     // heading of its column: "ddp"
-  std::string mode = {};                     // single, accumulate, dp, ddp, or ranks: processes without buckets
+  // single, accumulate, dp, ddp, zero1, ..., or ranks: processes without buckets
+  std::string mode = {};
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
   std::int64_t gradient_bytes = 0;           // of all parameters; 0: unknown
@@ -35,7 +36,7 @@ struct Run {
   Counters counters = {};
   std::vector<EpochLoss> losses = {};
 
-  bool has_ranks() const { return mode == "ddp" || mode == "ranks"; }
+  bool has_ranks() const { return mode == "ddp" || mode == "ranks" || mode.starts_with("zero"); }
 };
 
 // Notes of a trace (Trace::notes) that runs_of reads.

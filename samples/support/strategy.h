@@ -1,0 +1,28 @@
+// The strategies of training: their names, and the names that DeepSpeed and Lightning use.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace samples {
+
+// How a strategy distributes the model over the ranks.
+struct Sharded {
+  int stage = 1;  // 1: optimizer state; 2: also gradients; 3: also parameters
+  bool offloads = false;
+};
+
+// Our strategies, without compare: single, accumulate, dp, ddp, zero1, ...
+const std::vector<std::string>& strategies();
+// Our name of a strategy: "zero3" for "fsdp" and "deepspeed_stage_3". Empty for an unknown name.
+std::string strategy_named(const std::string& name);
+// All names, for errors.
+std::string names_of_strategies();
+
+// The distribution of a strategy of ShardedDataParallel; null for the other strategies.
+std::optional<Sharded> sharded_of(const std::string& strategy);
+// Whether the strategy trains in several processes, which are ranks of a group.
+bool has_ranks(const std::string& strategy);
+
+}  // namespace samples
