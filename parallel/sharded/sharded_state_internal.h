@@ -81,7 +81,7 @@ struct ShardedDataParallel::State {
   std::unique_ptr<UnitGathers> gathers;
   std::unique_ptr<UnitGradients> gradients;
   std::vector<TrainedFlat> trained;   // in the order of UnitGradients::flats()
-  std::vector<Piece> pieces;          // of the trained parameters, in the order of the model
+  std::vector<TrainedPiece> pieces;   // of the trained parameters, in the order of the model
   std::vector<ShardedParameter> all;  // the pieces of all parameters, in the order of the model
   MicroBatchesInTurn micro_batches;
   Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it

@@ -12,9 +12,9 @@ namespace lockstep::parallel {
 namespace {
 
 // The pieces as parameters, for AccumulatedGradients.
-std::vector<nn::Parameter> parameters_of(const std::vector<Piece>& pieces) {
+std::vector<nn::Parameter> parameters_of(const std::vector<TrainedPiece>& pieces) {
   std::vector<nn::Parameter> parameters;
-  for (const Piece& piece : pieces) parameters.push_back(piece.parameter);
+  for (const TrainedPiece& piece : pieces) parameters.push_back(piece.parameter);
   return parameters;
 }
 

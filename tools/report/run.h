@@ -26,7 +26,7 @@ struct Counters {
 };
 
 struct Run {
-  std::string name = {};                     // heading of its column: "ddp"
+  std::string name = {};  // heading of its column: "ddp"
   // single, accumulate, dp, ddp, zero1, ..., or ranks: processes without buckets
   std::string mode = {};
   std::vector<lockstep::Trace> traces = {};  // one for each process
