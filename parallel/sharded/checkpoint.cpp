@@ -16,11 +16,10 @@
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
-namespace {
 
-using nn::safetensors::Entry;
-using nn::safetensors::Piece;
-using nn::safetensors::Reader;
+namespace safetensors = nn::safetensors;
+
+namespace {
 
 // A module of which every rank has the whole state. Rank 0 saves it.
 class ReplicatedState final : public ModelState {
@@ -76,10 +75,10 @@ void check_names(const View& view, const StateDict& entries) {
                    "run.parameters()");
 }
 
-std::vector<Piece> pieces_of(const View& view, const StateDict& entries, bool is_first) {
-  std::vector<Piece> pieces;
+std::vector<safetensors::Piece> pieces_of(const View& view, const StateDict& entries, bool is_first) {
+  std::vector<safetensors::Piece> pieces;
   for (const auto& [name, tensor] : entries) {
-    Piece piece = {.name = name, .part = tensor, .shape = tensor.shape()};
+    safetensors::Piece piece = {.name = name, .part = tensor, .shape = tensor.shape()};
     bool is_saved = is_first;
     if (const auto found = view.parts.find(name); found != view.parts.end()) {
       piece.shape = found->second.shape;
@@ -93,7 +92,7 @@ std::vector<Piece> pieces_of(const View& view, const StateDict& entries, bool is
 }
 
 // Reads an entry: of a part its elements, in the part's shape; otherwise the whole tensor.
-Tensor read(const Reader& reader, const Entry& entry, const View& view) {
+Tensor read(const safetensors::Reader& reader, const safetensors::Entry& entry, const View& view) {
   const auto found = view.parts.find(entry.name);
   if (found == view.parts.end()) return reader.read(entry);
   const StatePart& part = found->second;
@@ -126,7 +125,7 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
   const ModelState& state = state_of("save_checkpoint", parts);
   ProcessGroup* const group = state.group();
   if (group) share_random_state(*group);
-  std::vector<Piece> pieces;
+  std::vector<safetensors::Piece> pieces;
   on_all_ranks(group, [&] {
     const View view = view_of(state, parts.optimizer);
     const StateDict entries = checkpoint_entries(&view.model, without_model(parts));
@@ -140,7 +139,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
   ModelState& state = state_of("load_checkpoint", parts);
   ProcessGroup* const group = state.group();
   std::optional<InputFile> file;
-  std::optional<Reader> reader;
+  std::optional<safetensors::Reader> reader;
   Metadata metadata;
   on_all_ranks(group, [&] {
     reader.emplace(file.emplace(path));
@@ -158,7 +157,7 @@ void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
       if (next == 0) view = view_of(state, parts.optimizer);
       std::uint64_t bytes = 0;
       for (; next < reader->entries().size() && bytes < kRoundBytes; ++next) {
-        const Entry& entry = reader->entries()[next];
+        const safetensors::Entry& entry = reader->entries()[next];
         if (!is_wanted(entry.name, parts)) continue;
         const Tensor tensor = read(*reader, entry, view);
         bytes += static_cast<std::uint64_t>(tensor.numel()) * item_size(tensor.dtype());

@@ -11,27 +11,25 @@
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
+
+namespace safetensors = nn::safetensors;
+
 namespace {
 
-using nn::safetensors::Layout;
-using nn::safetensors::PartWriter;
-using nn::safetensors::PayloadReader;
-using nn::safetensors::Piece;
-
-std::int64_t hash_of(const std::string& text) {
+std::int64_t text_hash(const std::string& text) {
   nn::Hash hash;
   hash.update(std::as_bytes(std::span(text)));
   return static_cast<std::int64_t>(hash.digest());
 }
 
-std::string tensor_text(const Piece& piece) {
+std::string tensor_text(const safetensors::Piece& piece) {
   return fmt::format("{} {} {}", in_quotes(piece.name), piece.shape.to_string(), name(piece.part.dtype()));
 }
 
 // Checks that all ranks have the same tensors and metadata.
-void check_same_layout(const Layout& layout, ProcessGroup* group) {
+void check_same_layout(const safetensors::Layout& layout, ProcessGroup* group) {
   const auto count = static_cast<std::int64_t>(layout.pieces().size());
-  const Tensor headers = gather_numbers(group, {count, hash_of(layout.header(0))});
+  const Tensor headers = gather_numbers(group, {count, text_hash(layout.header(0))});
   const std::span<const std::int64_t> each = headers.span<std::int64_t>();
   bool is_same = true;
   for (std::size_t r = 1; r < each.size() / 2; ++r) {
@@ -42,7 +40,7 @@ void check_same_layout(const Layout& layout, ProcessGroup* group) {
   }
   if (is_same) return;
   std::vector<std::int64_t> own;
-  for (const Piece& piece : layout.pieces()) own.push_back(hash_of(tensor_text(piece)));
+  for (const safetensors::Piece& piece : layout.pieces()) own.push_back(text_hash(tensor_text(piece)));
   const Tensor tensors = gather_numbers(group, own);
   const std::span<const std::int64_t> all = tensors.span<std::int64_t>();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -56,9 +54,9 @@ void check_same_layout(const Layout& layout, ProcessGroup* group) {
 }
 
 // Checks that the ranks' parts cover every tensor once. Parts without elements may be anywhere.
-void check_coverage(const Layout& layout, ProcessGroup* group) {
+void check_coverage(const safetensors::Layout& layout, ProcessGroup* group) {
   std::vector<std::int64_t> own;
-  for (const Piece& piece : layout.pieces()) own.insert(own.end(), {piece.first, piece.part.numel()});
+  for (const safetensors::Piece& piece : layout.pieces()) own.insert(own.end(), {piece.first, piece.part.numel()});
   const Tensor gathered = gather_numbers(group, own);
   const std::span<const std::int64_t> all = gathered.span<std::int64_t>();
   for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
@@ -68,7 +66,7 @@ void check_coverage(const Layout& layout, ProcessGroup* group) {
     }
     std::ranges::sort(ranges);
     std::int64_t end = 0;
-    const Piece& piece = layout.pieces()[p];
+    const safetensors::Piece& piece = layout.pieces()[p];
     for (const auto& range : ranges) {
       LOCKSTEP_CHECK(range[0] == end, "save_checkpoint: {}: {} elements from {} on are on {}", tensor_text(piece),
                      std::max(range[0], end) - std::min(range[0], end), std::min(range[0], end),
@@ -80,21 +78,21 @@ void check_coverage(const Layout& layout, ProcessGroup* group) {
   }
 }
 
-bool has_elements(const Layout& layout) {
-  return std::ranges::any_of(layout.pieces(), [](const Piece& piece) { return piece.part.numel() > 0; });
+bool has_elements(const safetensors::Layout& layout) {
+  return std::ranges::any_of(layout.pieces(), [](const safetensors::Piece& piece) { return piece.part.numel() > 0; });
 }
 
-bool has_all(const Layout& layout) {
+bool has_all(const safetensors::Layout& layout) {
   return std::ranges::all_of(layout.pieces(),
-                             [](const Piece& piece) { return piece.part.numel() == piece.shape.numel(); });
+                             [](const safetensors::Piece& piece) { return piece.part.numel() == piece.shape.numel(); });
 }
 
 }  // namespace
 
-void save_pieces(std::vector<Piece> pieces, const Metadata& metadata, const std::string& path, ProcessGroup* group,
-                 const FileSystemCalls& calls) {
+void save_pieces(std::vector<safetensors::Piece> pieces, const Metadata& metadata, const std::string& path,
+                 ProcessGroup* group, const FileSystemCalls& calls) {
   const bool is_first = !group || group->rank() == 0;
-  std::optional<Layout> layout;
+  std::optional<safetensors::Layout> layout;
   on_all_ranks(group, [&] { layout.emplace(std::move(pieces), metadata); });
   check_same_layout(*layout, group);
   check_coverage(*layout, group);
@@ -114,7 +112,7 @@ void save_pieces(std::vector<Piece> pieces, const Metadata& metadata, const std:
     if (!is_first && has_elements(*layout)) part = std::make_unique<AtomicFilePart>(path, temporary, calls);
   });
   TemporaryFile* const file = is_first ? static_cast<TemporaryFile*>(whole.get()) : part.get();
-  std::optional<PartWriter> writer;
+  std::optional<safetensors::PartWriter> writer;
   if (file) writer.emplace(*layout, *file);
   std::uint64_t checksum = 0;
   in_rounds(group, [&] {
@@ -126,7 +124,7 @@ void save_pieces(std::vector<Piece> pieces, const Metadata& metadata, const std:
   });
 
   std::optional<InputFile> written;
-  std::optional<PayloadReader> reader;
+  std::optional<safetensors::PayloadReader> reader;
   in_rounds(group, [&] {
     if (!is_first || has_all(*layout)) return false;
     if (!written) reader.emplace(written.emplace(temporary), layout->payload());
@@ -141,7 +139,7 @@ void save_pieces(std::vector<Piece> pieces, const Metadata& metadata, const std:
   });
 }
 
-void check_file(const ByteSource& source, const nn::safetensors::Reader& reader, ProcessGroup* group) {
+void check_file(const ByteSource& source, const safetensors::Reader& reader, ProcessGroup* group) {
   const Tensor headers = gather_numbers(group, {static_cast<std::int64_t>(reader.header_hash())});
   const std::span<const std::int64_t> each = headers.span<std::int64_t>();
   for (std::size_t r = 1; r < each.size(); ++r)
@@ -150,7 +148,7 @@ void check_file(const ByteSource& source, const nn::safetensors::Reader& reader,
         "{}: rank {} reads another file than rank 0\nWait until the file is written, and give all ranks the "
         "same one",
         source.name(), r);
-  PayloadReader payload(source, reader.payload());
+  safetensors::PayloadReader payload(source, reader.payload());
   in_rounds(group, [&] {
     if (group && group->rank() != 0) return false;
     if (payload.read(kRoundBytes)) return true;
