@@ -93,7 +93,7 @@ CLI::App& declare_half(CLI::App& app, Arguments& arguments, CollectiveQuestion& 
 
 CLI::App& declare_memory(CLI::App& app, Arguments& arguments) {
   MemoryQuestion& question = arguments.memory;
-  CLI::App& memory = *app.add_subcommand("memory", "draws the memory of a rank in each stage of sharding (ZeRO, FSDP)");
+  CLI::App& memory = *app.add_subcommand("memory", "draws the memory of a rank in each stage (ZeRO, FSDP)");
   memory
       .add_option("--stage", question.stage,
                   "0: DDP; 1: optimizer state sharded; 2: also gradients; 3: also parameters")
@@ -189,10 +189,9 @@ int main(int argc, char** argv) {
   Arguments arguments;
   const CLI::App& all_reduce = declare_all_reduce(app, arguments);
   const CLI::App& reduce_scatter =
-      declare_half(app, arguments, arguments.reduce_scatter,
-                   "runs a reduce-scatter, of which a rank gets a part, and prints its messages");
-  const CLI::App& all_gather = declare_half(app, arguments, arguments.all_gather,
-                                            "runs an all-gather of the ranks' parts and prints every message");
+      declare_half(app, arguments, arguments.reduce_scatter, "runs a reduce-scatter and prints every message");
+  const CLI::App& all_gather =
+      declare_half(app, arguments, arguments.all_gather, "runs an all-gather and prints every message");
   const CLI::App& memory = declare_memory(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
