@@ -1,4 +1,4 @@
-// An all_reduce as an HTML page: a figure for each step, with the contents of every rank and the messages between
+// A collective as an HTML page: a figure for each step, with the contents of every rank and the messages between
 // ranks.
 #include <fmt/format.h>
 
@@ -67,7 +67,7 @@ constexpr const char* kControls =
 
 using Holdings = std::vector<std::vector<std::uint64_t>>;  // by rank and cell: the ranks that contributed
 
-void take_step(const SeenAllReduce& seen, int step, Holdings& has) {
+void take_step(const SeenCollective& seen, int step, Holdings& has) {
   const Holdings before = has;
   for (const SeenHop& each : seen.hops) {
     if (each.step != step) continue;
@@ -95,7 +95,7 @@ std::string squares_svg(std::uint64_t set, int ranks, double x, double y) {
   return in + out;
 }
 
-std::string cells_svg(const SeenAllReduce& seen, const Holdings& has, const std::vector<std::int64_t>& sent) {
+std::string cells_svg(const SeenCollective& seen, const Holdings& has, const std::vector<std::int64_t>& sent) {
   const int ranks = seen.question.ranks;
   std::string svg;
   for (std::size_t c = 0; c + 1 < seen.cells.size(); ++c)
@@ -109,7 +109,7 @@ std::string cells_svg(const SeenAllReduce& seen, const Holdings& has, const std:
     svg += fmt::format("<text x='4' y='{0}'>rank {1}</text><text x='{2}' y='{0}'>{3} B</text>\n", y + 22, r, right,
                        sent[rank]);
     for (std::size_t c = 0; c + 1 < seen.cells.size(); ++c) {
-      const double share = ranks > 1 ? (std::popcount(has[rank][c]) - 1.0) / (ranks - 1) : 1;
+      const double share = ranks > 1 ? std::max(std::popcount(has[rank][c]) - 1.0, 0.0) / (ranks - 1) : 1;
       svg += fmt::format(
           "<g><title>{}</title><rect class='cell' x='{}' y='{}' width='{}' height='{}' fill='#3c8fc4' "
           "fill-opacity='{:.2f}'/>{}</g>\n",
@@ -121,7 +121,7 @@ std::string cells_svg(const SeenAllReduce& seen, const Holdings& has, const std:
 }
 
 // Draws each message as one arrow for each cell, in the gap to the right of the cell, where no text is.
-std::string arrows_svg(const SeenAllReduce& seen, int step) {
+std::string arrows_svg(const SeenCollective& seen, int step) {
   std::string svg;
   for (const SeenHop& each : seen.hops) {
     if (each.step != step) continue;
@@ -142,7 +142,7 @@ std::string arrows_svg(const SeenAllReduce& seen, int step) {
   return svg;
 }
 
-std::string figure(const SeenAllReduce& seen, int step, const Holdings& has, const std::vector<std::int64_t>& sent,
+std::string figure(const SeenCollective& seen, int step, const Holdings& has, const std::vector<std::int64_t>& sent,
                    const std::string& caption) {
   const double width = cell_left(seen.cells.size() - 1) + kTotal;
   const double height = kTop + seen.question.ranks * kRow;
@@ -154,28 +154,33 @@ std::string figure(const SeenAllReduce& seen, int step, const Holdings& has, con
       cells_svg(seen, has, sent), arrows_svg(seen, step));
 }
 
+const char* end_of(const SeenCollective& seen) {
+  return seen.question.collective == par::Collective::kReduceScatter ? "The end: rank r holds the result of part r."
+                                                                     : "The end: every rank holds the result.";
+}
+
 }  // namespace
 
-std::string as_html(const SeenAllReduce& seen) {
-  const AllReduceQuestion& question = seen.question;
+std::string as_html(const SeenCollective& seen) {
+  const CollectiveQuestion& question = seen.question;
   Holdings has(static_cast<std::size_t>(question.ranks));
-  for (std::size_t r = 0; r < has.size(); ++r) has[r].assign(seen.cells.size(), std::uint64_t{1} << r);
+  for (std::size_t r = 0; r < has.size(); ++r) has[r] = held_at_first(seen, static_cast<int>(r));
   std::vector<std::int64_t> sent(has.size(), 0);
   std::string figures;
   for (int step = 0; step < seen.steps; ++step) {
     for (const SeenHop& each : seen.hops) {
       if (each.step == step) sent[static_cast<std::size_t>(each.hop.from)] += (each.hop.end - each.hop.begin) * 4;
     }
-    const bool adds = step < seen.steps / 2;
+    const bool adds = step < seen.reduce_steps;
     figures += figure(seen, step, has, sent,
                       fmt::format("Step {} of {}: what each rank holds, and what it sends. {}", step + 1, seen.steps,
                                   adds ? "The receiver combines the message with its own numbers."
                                        : "The receiver stores the result."));
     take_step(seen, step, has);
   }
-  figures += figure(seen, seen.steps, has, sent, "The end: every rank holds the result.");
-  const std::string title = fmt::format("all_reduce by {}: {} ranks, {} elements", par::name(question.algorithm),
-                                        question.ranks, question.elements);
+  figures += figure(seen, seen.steps, has, sent, end_of(seen));
+  const std::string title = fmt::format("{} by {}: {} ranks, {} elements", par::name(question.collective),
+                                        par::name(question.algorithm), question.ranks, question.elements);
   return html_page(
       title,
       fmt::format("<h1>{}</h1>\n<p>Columns are ranges of elements. A cell has one square for each rank, rank 0 at the "

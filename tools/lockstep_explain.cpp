@@ -1,5 +1,7 @@
 // lockstep-explain: collectives step by step, with every message and every byte; training on more devices, predicted.
 //   lockstep-explain all_reduce --algorithm ring --ranks 4 --elements 12
+//   lockstep-explain reduce_scatter --ranks 4
+//   lockstep-explain memory --stage 3 --ranks 8 --parameters 124000000
 //   lockstep-explain scaling --model 784x512x10 --link 10GbE --ranks 1..1024
 //   lockstep-explain report trace.json --out report.html
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 
 #include "tools/command_line.h"
 #include "tools/explain.h"
+#include "tools/explain_memory.h"
 #include "tools/explain_report.h"
 #include "tools/explain_scaling.h"
 
@@ -23,7 +26,9 @@ namespace {
 constexpr int kDrawnRanks = 16;  // more would be unreadable
 
 struct Arguments {
-  AllReduceQuestion all_reduce;
+  CollectiveQuestion all_reduce, reduce_scatter = {.collective = par::Collective::kReduceScatter},
+                                 all_gather = {.collective = par::Collective::kAllGather};
+  MemoryQuestion memory;
   ScalingQuestion scaling;
   ReportQuestion report;
   std::string html, save_profile;
@@ -56,7 +61,7 @@ void add_algorithm(CLI::App& app, par::Algorithm& algorithm, const std::string& 
 }
 
 CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
-  AllReduceQuestion& question = arguments.all_reduce;
+  CollectiveQuestion& question = arguments.all_reduce;
   CLI::App& all_reduce = *app.add_subcommand("all_reduce", "runs an all-reduce and prints every message");
   add_algorithm(all_reduce, question.algorithm, "algorithm of the all-reduce");
   all_reduce.add_option("--ranks", question.ranks, "number of ranks, as threads")->check(command_line::range(1, 64));
@@ -71,6 +76,39 @@ CLI::App& declare_all_reduce(CLI::App& app, Arguments& arguments) {
                             "how elements are combined");
   all_reduce.add_option("--html", arguments.html, "draw the steps as a page, into this file")->type_name("FILE");
   return all_reduce;
+}
+
+// reduce_scatter and all_gather, the halves of an all_reduce.
+CLI::App& declare_half(CLI::App& app, Arguments& arguments, CollectiveQuestion& question, const std::string& text) {
+  CLI::App& half = *app.add_subcommand(par::name(question.collective), text);
+  add_choice<par::Algorithm>(half, "--algorithm", question.algorithm,
+                             {{"direct", par::Algorithm::kDirect}, {"ring", par::Algorithm::kRing}},
+                             "algorithm of the collective");
+  half.add_option("--ranks", question.ranks, "number of ranks, as threads")->check(command_line::range(1, 64));
+  half.add_option("--elements", question.elements, "elements of all parts together; a multiple of --ranks")
+      ->check(command_line::range(0, 10'000'000));
+  half.add_option("--html", arguments.html, "draw the steps as a page, into this file")->type_name("FILE");
+  return half;
+}
+
+CLI::App& declare_memory(CLI::App& app, Arguments& arguments) {
+  MemoryQuestion& question = arguments.memory;
+  CLI::App& memory = *app.add_subcommand("memory", "draws the memory of a rank in each stage (ZeRO, FSDP)");
+  memory
+      .add_option("--stage", question.stage,
+                  "0: DDP; 1: optimizer state sharded; 2: also gradients; 3: also parameters")
+      ->default_str("all of them")
+      ->check(command_line::range(0, 3));
+  memory.add_option("--ranks", question.ranks, "number of ranks")->check(command_line::range(1, 100'000));
+  memory.add_option("--parameters", question.parameters, "parameters of the model, f32")
+      ->check(command_line::range(std::int64_t{1}, std::int64_t{10'000'000'000'000}));
+  memory.add_option("--units", question.units, "units of the model, of equal size, besides the root unit")
+      ->check(command_line::range(1, 100'000));
+  memory.add_option("--micro-batches", question.micro_batches, "micro-batches per rank")
+      ->check(command_line::range(1, 256));
+  memory.add_option("--model", question.model, "gpt: the parameters and units of GPT-2 (124 million), instead")
+      ->check(CLI::IsMember({"gpt"}));
+  return memory;
 }
 
 CLI::App& declare_scaling(CLI::App& app, Arguments& arguments) {
@@ -110,14 +148,23 @@ void write_page(const std::string& path, const std::string& page) {
   fmt::print("page: {}\n", path);
 }
 
-int explain_all_reduce(const Arguments& arguments) {
-  if (!arguments.html.empty() && arguments.all_reduce.ranks > kDrawnRanks)
+int explain_collective(const CollectiveQuestion& question, const std::string& html) {
+  if (!html.empty() && question.ranks > kDrawnRanks)
     throw CLI::ValidationError("--html", fmt::format("draws up to {} ranks, got {}; leave it out, or choose fewer",
-                                                     kDrawnRanks, arguments.all_reduce.ranks));
-  const SeenAllReduce seen = run_all_reduce(arguments.all_reduce);
+                                                     kDrawnRanks, question.ranks));
+  const SeenCollective seen = run_collective(question);
   fmt::print("{}", as_text(seen));
-  if (!arguments.html.empty()) write_page(arguments.html, as_html(seen));
+  if (!html.empty()) write_page(html, as_html(seen));
   return seen.is_right ? 0 : 1;
+}
+
+int explain_memory(const CLI::App& app, const MemoryQuestion& question) {
+  for (const char* name : {"--parameters", "--units"}) {
+    if (question.model.empty() || app.count(name) == 0) continue;
+    throw CLI::ValidationError(name, "is not for --model, which has its own\nLeave one of the two out");
+  }
+  fmt::print("{}", memory_text(question));
+  return 0;
 }
 
 int explain_scaling(const CLI::App& app, const Arguments& arguments) {
@@ -141,12 +188,20 @@ int main(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   Arguments arguments;
   const CLI::App& all_reduce = declare_all_reduce(app, arguments);
+  const CLI::App& reduce_scatter =
+      declare_half(app, arguments, arguments.reduce_scatter, "runs a reduce-scatter and prints every message");
+  const CLI::App& all_gather =
+      declare_half(app, arguments, arguments.all_gather, "runs an all-gather and prints every message");
+  const CLI::App& memory = declare_memory(app, arguments);
   const CLI::App& scaling = declare_scaling(app, arguments);
   declare_report(app, arguments);
   command_line::complete(app);
   try {
     app.parse(argc, argv);
-    if (all_reduce.parsed()) return explain_all_reduce(arguments);
+    if (all_reduce.parsed()) return explain_collective(arguments.all_reduce, arguments.html);
+    if (reduce_scatter.parsed()) return explain_collective(arguments.reduce_scatter, arguments.html);
+    if (all_gather.parsed()) return explain_collective(arguments.all_gather, arguments.html);
+    if (memory.parsed()) return explain_memory(memory, arguments.memory);
     if (scaling.parsed()) return explain_scaling(scaling, arguments);
     fmt::print("{}", make_report(arguments.report));
     return 0;

@@ -19,13 +19,15 @@ struct HopGroup::Head {
 
 namespace {
 
-std::byte* bytes_at(const Call& call, std::int64_t element) {
-  return static_cast<std::byte*>(call.out.raw_data()) + static_cast<std::size_t>(element) * item_size(call.dtype);
+std::byte* bytes_at(const Tensor& data, std::int64_t element) {
+  return static_cast<std::byte*>(data.raw_data()) + static_cast<std::size_t>(element) * item_size(data.dtype());
 }
 
-// Returns a view of elements [begin, end) of the reduced tensor.
-Tensor elements(const Call& call, std::int64_t begin, std::int64_t end) {
-  return raw::slice(raw::reshape(call.out, {call.count}), 0, begin, end, 1);
+// Returns a view of elements [begin, end) of `data`, which has one dimension.
+Tensor elements(const Tensor& data, std::int64_t begin, std::int64_t end) { return raw::slice(data, 0, begin, end, 1); }
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -52,14 +54,13 @@ HopGroup::~HopGroup() {
   for (const auto& work : queue_) work->fail_without_group(work->call);
 }
 
-// An all_reduce sends the messages of its plan. For kDirect the closed form of Backend gives the same total.
+// A collective with a plan sends its messages. For kDirect the closed form of Backend gives the same total.
 void HopGroup::record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const {
-  if (call.kind != Kind::kAllReduce || options_.algorithm == Algorithm::kDirect)
-    return Backend::record_traffic(call, phase, traffic);
-  const HopPlan plan(options_.algorithm, size(), call.count);
+  const std::optional<HopPlan> plan = plan_of(call);
+  if (!plan || options_.algorithm == Algorithm::kDirect) return Backend::record_traffic(call, phase, traffic);
   const auto item = static_cast<std::int64_t>(item_size(call.dtype));
-  for (int step = 0; step < plan.steps(); ++step) {
-    for (const Hop& hop : plan.step(step)) {
+  for (int step = 0; step < plan->steps(); ++step) {
+    for (const Hop& hop : plan->step(step)) {
       if (hop.from == rank()) traffic.add(rank(), hop.to, phase, (hop.end - hop.begin) * item);
     }
   }
@@ -71,20 +72,45 @@ std::shared_ptr<Work> HopGroup::start(Call call) {
   failure_.check_usable(call);
   if (call.is_message()) return start_transfer(std::move(call));
   // Starting may wait for peers, which may wait for this rank's part of earlier operations.
-  while (queue_.size() >= (call.kind == Kind::kAllReduce ? kInFlight : 1)) run_front(/*waits=*/true);
+  while (queue_.size() >= (plan_of(call) ? kInFlight : 1)) run_front(/*waits=*/true);
   failure_.check_usable(call);
   auto work = std::make_shared<HopWork>(this, std::move(call));
   send_head(*work);
-  if (work->call.kind == Kind::kAllReduce) {
-    const Call& own = work->call;
-    work->plan = HopPlan(options_.algorithm, size(), own.count);
-    if (own.in.raw_data() != own.out.raw_data() && own.count > 0)
-      std::memcpy(own.out.raw_data(), own.in.raw_data(), static_cast<std::size_t>(own.count) * item_size(own.dtype));
+  if (plan_of(work->call)) {
+    start_plan(*work);
   } else if (work->call.kind != Kind::kEmpty) {
     work->plain = plain_->start(work->call);
   }
   queue_.push_back(work);
   return work;
+}
+
+// The messages of a collective; none for other collectives.
+std::optional<HopPlan> HopGroup::plan_of(const Call& call) const {
+  if (call.kind == Kind::kAllReduce) return HopPlan(options_.algorithm, size(), call.count);
+  const Collective half = call.kind == Kind::kAllGather ? Collective::kAllGather : Collective::kReduceScatter;
+  const bool is_half = call.kind == Kind::kAllGather || call.kind == Kind::kReduceScatter;
+  if (!is_half || !HopPlan::exists(options_.algorithm, half)) return std::nullopt;
+  return HopPlan(options_.algorithm, size(), call.count * size(), half);
+}
+
+// Copies this rank's input to where the messages are taken from.
+void HopGroup::start_plan(HopWork& work) {
+  const Call& call = work.call;
+  work.plan = *plan_of(call);
+  const bool gathers = call.kind == Kind::kAllGather, scatters = call.kind == Kind::kReduceScatter;
+  const std::int64_t all = gathers || scatters ? call.count * size() : call.count;
+  work.data = scatters ? raw::empty({all}, {.dtype = call.dtype}) : raw::reshape(call.out, {all});
+  const std::int64_t own = gathers ? call.count : all;
+  copy_bytes(bytes_at(work.data, gathers ? call.count * rank() : 0), static_cast<const std::byte*>(call.in.raw_data()),
+             static_cast<std::size_t>(own) * item_size(call.dtype));
+}
+
+// The result of reduce_scatter is this rank's part of the sums.
+void HopGroup::end_plan(const HopWork& work) {
+  const Call& call = work.call;
+  if (call.kind != Kind::kReduceScatter) return;
+  copy_bytes(static_cast<std::byte*>(call.out.raw_data()), bytes_at(work.data, call.count * rank()), call.bytes());
 }
 
 // On a simulated network the time of the sender's clock is sent first.
@@ -166,6 +192,7 @@ bool HopGroup::advance(HopWork& work, bool waits) {
     finish_step(work);
     start_step(work);
   }
+  end_plan(work);
   return true;
 }
 
@@ -228,7 +255,7 @@ void HopGroup::settle_time(HopWork& work, std::vector<double> launched) {
   for (std::size_t r = 0; r < launched.size(); ++r) launched[r] = std::max(launched[r], network_free_[r]);
   const Call& call = work.call;
   const auto item = static_cast<double>(item_size(call.dtype));
-  if (call.kind == Kind::kAllReduce) {
+  if (work.data.defined()) {
     simulate(
         options_.simulation->link(), work.plan.steps(), [&](int step) { return work.plan.step(step); }, item, launched);
   } else {
@@ -255,7 +282,7 @@ void HopGroup::start_step(HopWork& work) {
                  .number = call.number,
                  .rank = rank()};
     if (hop.from == rank()) {
-      message.in = elements(call, hop.begin, hop.end);
+      message.in = elements(work.data, hop.begin, hop.end);
       work.step_sends += message.count * static_cast<std::int64_t>(item_size(call.dtype));
     } else {
       message.out = raw::empty({message.count}, {.dtype = call.dtype});
@@ -271,14 +298,14 @@ void HopGroup::finish_step(HopWork& work) {
   if (!work.arriving.empty() && work.arriving[0].hop.adds) add_arrived(work);
   for (const auto& [hop, data] : work.arriving) {
     if (!hop.adds)
-      std::memcpy(bytes_at(call, hop.begin), data.raw_data(),
-                  static_cast<std::size_t>(data.numel()) * item_size(call.dtype));
+      copy_bytes(bytes_at(work.data, hop.begin), static_cast<const std::byte*>(data.raw_data()),
+                 static_cast<std::size_t>(data.numel()) * item_size(call.dtype));
     if (options_.observer)
       options_.observer->on_hop({.number = call.number,
                                  .step = work.step,
                                  .hop = hop,
                                  .received = data,
-                                 .result = elements(call, hop.begin, hop.end)});
+                                 .result = elements(work.data, hop.begin, hop.end)});
   }
   work.arriving.clear();
   trace_event(TraceKind::kHops, lockstep::parallel::name(options_.algorithm), work.step_began,
@@ -289,7 +316,7 @@ void HopGroup::finish_step(HopWork& work) {
 void HopGroup::add_arrived(const HopWork& work) {
   const Call& call = work.call;
   const Hop& first = work.arriving[0].hop;
-  void* const own = bytes_at(call, first.begin);
+  void* const own = bytes_at(work.data, first.begin);
   SmallVector<const void*, 8> inputs;
   bool is_own_in = false;
   for (const auto& [hop, data] : work.arriving) {

@@ -2,12 +2,13 @@
 //
 // It uses two groups of the engine of local: one for messages between the ranks' threads, one for all other
 // operations. A collective begins with a header from each rank to all, which contains the call and the rank's clock.
-// Then an all_reduce executes the steps of its plan, and each rank computes the same simulated times. Collectives run
-// in the order in which they were started, while a rank waits.
+// Then all_reduce, reduce_scatter and all_gather execute the steps of their plan, if there is one, and each rank
+// computes the same simulated times. Collectives run in the order in which they were started, while a rank waits.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ class HopWork final : public GroupWork<HopGroup, HopWork> {
   std::shared_ptr<Work> under_way_heads, plain;
   bool agreed = false;
   HopPlan plan{Algorithm::kDirect, 1, 0};
+  Tensor data;                  // the plan's elements: those of `call.out`, or a copy of the input of reduce_scatter
   int step = -1;                // the current step of the plan
   TraceTime step_began;         // start of the step, if traced
   std::int64_t step_sends = 0;  // bytes that this rank sends in the step
@@ -62,6 +64,9 @@ class HopGroup final : public Backend {
   bool run_front(bool waits);
   void compare_heads(HopWork& work);
   void settle_time(HopWork& work, std::vector<double> launched);
+  std::optional<HopPlan> plan_of(const Call& call) const;
+  void start_plan(HopWork& work);
+  void end_plan(const HopWork& work);
   void start_step(HopWork& work);
   void finish_step(HopWork& work);
   void add_arrived(const HopWork& work);

@@ -32,12 +32,22 @@ const char* name(Algorithm algorithm) {
   }
 }
 
-HopPlan::HopPlan(Algorithm algorithm, int ranks, std::int64_t count)
-    : algorithm_(algorithm), ranks_(ranks), count_(count) {
-  LOCKSTEP_CHECK(ranks >= 1 && count >= 0,
-                 "all_reduce: {} ranks and {} elements; expected 1 rank or more, 0 elements "
-                 "or more",
-                 ranks, count);
+const char* name(Collective collective) {
+  return collective == Collective::kAllReduce       ? "all_reduce"
+         : collective == Collective::kReduceScatter ? "reduce_scatter"
+                                                    : "all_gather";
+}
+
+bool HopPlan::exists(Algorithm algorithm, Collective collective) {
+  return collective == Collective::kAllReduce || algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing;
+}
+
+HopPlan::HopPlan(Algorithm algorithm, int ranks, std::int64_t count, Collective collective)
+    : algorithm_(algorithm), collective_(collective), ranks_(ranks), count_(count) {
+  LOCKSTEP_CHECK(ranks >= 1 && count >= 0, "{}: {} ranks and {} elements; expected 1 rank or more, 0 elements or more",
+                 parallel::name(collective), ranks, count);
+  LOCKSTEP_CHECK(exists(algorithm, collective), "{}: there is no algorithm {}; expected direct or ring",
+                 parallel::name(collective), parallel::name(algorithm));
   if (ranks == 1) return;
   switch (algorithm) {
     case Algorithm::kDirect:
@@ -56,6 +66,13 @@ HopPlan::HopPlan(Algorithm algorithm, int ranks, std::int64_t count)
       steps_ = 2 * (levels_ + (participants_ < ranks ? 1 : 0));
       break;
   }
+  if (collective == Collective::kAllReduce) return;
+  steps_ /= 2;
+  if (collective == Collective::kAllGather) first_ = steps_;
+}
+
+int HopPlan::reduce_steps() const {
+  return collective_ == Collective::kAllReduce ? steps_ / 2 : collective_ == Collective::kReduceScatter ? steps_ : 0;
 }
 
 void HopPlan::add(std::vector<Hop>& hops, int from, int to, std::int64_t begin, std::int64_t end, bool adds) const {
@@ -63,7 +80,8 @@ void HopPlan::add(std::vector<Hop>& hops, int from, int to, std::int64_t begin, 
 }
 
 std::vector<Hop> HopPlan::step(int number) const {
-  LOCKSTEP_CHECK(number >= 0 && number < steps_, "all_reduce: step {} of {}", number, steps_);
+  LOCKSTEP_CHECK(number >= 0 && number < steps_, "{}: step {} of {}", parallel::name(collective_), number, steps_);
+  number += first_;
   std::vector<Hop> hops;
   switch (algorithm_) {
     case Algorithm::kDirect:
@@ -137,9 +155,18 @@ void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   }
 }
 
+// Of reduce_scatter all but the part that the rank keeps; of all_gather its own part to each rank, or around the ring
+// all parts but the one that the next rank had at first.
+std::int64_t HopPlan::sent_in_half_by(int rank) const {
+  const auto own = [&](int chunk) { return bound(chunk + 1, ranks_) - bound(chunk, ranks_); };
+  if (collective_ == Collective::kReduceScatter) return count_ - own(rank);
+  return algorithm_ == Algorithm::kDirect ? (ranks_ - 1) * own(rank) : count_ - own((rank + 1) % ranks_);
+}
+
 std::int64_t HopPlan::sent_by(int rank) const {
   const auto own = [&](int chunk, int chunks) { return bound(chunk + 1, chunks) - bound(chunk, chunks); };
   if (ranks_ == 1) return 0;
+  if (collective_ != Collective::kAllReduce) return sent_in_half_by(rank);
   switch (algorithm_) {
     case Algorithm::kDirect:
       return count_ - own(rank, ranks_) + (ranks_ - 1) * own(rank, ranks_);
@@ -171,6 +198,7 @@ double HopPlan::ideal_sent() const {
   const auto p = static_cast<double>(count_);
   if (algorithm_ == Algorithm::kTree) return levels_ * p;
   const int n = algorithm_ == Algorithm::kHalvingDoubling ? participants_ : ranks_;
+  if (collective_ != Collective::kAllReduce) return static_cast<double>(n - 1) / n * p;
   return 2.0 * (n - 1) / n * p + (n < ranks_ ? p : 0);
 }
 

@@ -1,5 +1,5 @@
 /// \file
-/// All-reduces message by message, for teaching: the messages that an algorithm sends, and an observer for them.
+/// Collectives message by message, for teaching: the messages that an algorithm sends, and an observer for them.
 ///
 /// On the backend sim an all_reduce follows a plan of messages between the ranks' threads. The same plan determines
 /// the messages, the traffic counters, and the time on a simulated network (simulation.h).
@@ -12,7 +12,12 @@
 ///     halving_doubling  2 log2 n                        2 (n-1) / n P: half as much at each step, then twice as much
 /// halving_doubling, if n is not a power of two and p is the next smaller one: n - p ranks first send all their
 /// elements to a neighbour and receive the sums at the end. That takes two more steps, and those neighbours send P
-/// more. (Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, 2005)
+/// more.
+///
+/// Direct and ring are made of two halves, which are collectives of their own: reduce_scatter, after which rank r has
+/// the sum of part r of the elements, and all_gather, which sends part r of each rank r to all. Each half takes half of
+/// the steps, and a rank sends (n-1) / n P in it. (Thakur, Rabenseifner, Gropp: Optimization of collective
+/// communication operations in MPICH, 2005)
 #pragma once
 
 #include <cstdint>
@@ -26,6 +31,10 @@ namespace lockstep::parallel {
 enum class Algorithm : std::uint8_t { kDirect, kRing, kTree, kHalvingDoubling };
 const char* name(Algorithm algorithm);  ///< "ring"
 
+/// A collective that is sent message by message.
+enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
+const char* name(Collective collective);  ///< "reduce_scatter"
+
 /// One message, which contains elements [begin, end) of the tensor.
 struct Hop {
   int from = 0;            ///< the sending rank
@@ -35,14 +44,17 @@ struct Hop {
   bool adds = false;       ///< true: added to the receiver's elements; false: replaces them
 };
 
-/// The messages of an all-reduce of `count` elements. A rank begins a step when it has sent and received all messages
-/// of the previous step. Elements received in one step are added to the rank's own in canonical order of the ranks.
+/// The messages of a collective of `count` elements, in reduce_scatter and all_gather those of all parts together. A
+/// rank begins a step when it has sent and received all messages of the previous step. Elements received in one step
+/// are added to the rank's own in canonical order of the ranks.
 class HopPlan {
  public:
-  /// Throws InvalidArgument for fewer than one rank or a negative count.
-  HopPlan(Algorithm algorithm, int ranks, std::int64_t count);
-  int steps() const { return steps_; }             ///< number of steps
-  int reduce_steps() const { return steps_ / 2; }  ///< after these each element's sum is complete on one rank
+  /// Throws InvalidArgument for fewer than one rank, a negative count, or an algorithm without such a half.
+  HopPlan(Algorithm algorithm, int ranks, std::int64_t count, Collective collective = Collective::kAllReduce);
+  /// Whether there is a plan: kTree and kHalvingDoubling have no reduce_scatter that leaves part r on rank r.
+  static bool exists(Algorithm algorithm, Collective collective);
+  int steps() const { return steps_; }  ///< number of steps
+  int reduce_steps() const;             ///< after these each element's sum is complete on one rank
   /// Messages of a step, 0 to steps() - 1, without empty ones; those of one rank in the order in which it sends them.
   std::vector<Hop> step(int number) const;
 
@@ -61,15 +73,19 @@ class HopPlan {
   void add_halving(std::vector<Hop>& hops, int number) const;
   void add_fold(std::vector<Hop>& hops, bool adds) const;
 
+  std::int64_t sent_in_half_by(int rank) const;
+
   Algorithm algorithm_;
+  Collective collective_;
   int ranks_;
   std::int64_t count_;
   int levels_ = 0;        // of the tree; of halvings
   int participants_ = 1;  // of halvings: the largest power of two not above `ranks_`
   int steps_ = 0;
+  int first_ = 0;  // the first step, counted in those of the all-reduce
 };
 
-/// A message of an all_reduce, reported by its receiver after receiving it.
+/// A message of a collective with a plan, reported by its receiver after receiving it.
 struct HopEvent {
   std::uint64_t number = 0;  ///< of the call on its group
   int step = 0;              ///< of the plan

@@ -6,8 +6,8 @@
 
 namespace samples {
 
-// Trains with single, accumulate, dp and ddp, or with options.compared, with one thread for each device, each strategy in
-// its own folder below options.out, and prints a table of the results: losses and bytes, or for options.compared memory
+// Trains with single, accumulate, dp and ddp, or with options.compared, with one thread for each device, each strategy
+// in its own folder below options.out, and prints a table of the results: losses and bytes, or for options.compared memory
 // and bytes. Fails unless all but single end with the same bits. Throws lockstep::InvalidArgument for a split that does
 // not guarantee equal bits.
 int compare(const Options& options, Train train);

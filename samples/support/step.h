@@ -22,8 +22,8 @@ namespace samples {
 class Step {
  public:
   // Moves the model to its device, and joins the process group if the strategy has ranks. A strategy of
-  // ShardedDataParallel keeps this rank's part of the model. Throws lockstep::InvalidArgument if batch, micro-batches and
-  // ranks do not divide evenly.
+  // ShardedDataParallel keeps this rank's part of the model. Throws lockstep::InvalidArgument if batch, micro-batches
+  // and ranks do not divide evenly.
   Step(const Options& options, ls::nn::Module& model);
 
   // The parameters for this process's optimizer, with the shapes of the whole ones: those of the model, or this rank's

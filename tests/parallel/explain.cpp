@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
-#include "tests/support/testing.h"
+#include "tests/support/groups.h"
 
 namespace {
 
@@ -55,6 +56,64 @@ TEST_CASE(
     const Finished five = explain("all_reduce --algorithm " + algorithm + " --ranks 5 --elements 7 --op max");
     CHECK(five.code == 0);
     expect_golden(algorithm + "_5", five.output);
+  }
+}
+
+TEST_CASE("reduce_scatter and all_gather are explained message by message, as the halves of an all_reduce") {
+  for (const std::string collective : {"reduce_scatter", "all_gather"}) {
+    CAPTURE(collective);
+    const Finished ring = explain(collective + " --ranks 4 --elements 12");
+    CHECK(ring.code == 0);
+    expect_golden(collective + "_ring_4", ring.output);
+    const Finished direct = explain(collective + " --algorithm direct --ranks 3 --elements 6 --html half.html");
+    CHECK(direct.code == 0);
+    expect_golden(collective + "_direct_3", direct.output);
+    CHECK(contains(read("half.html"), collective + " by direct: 3 ranks, 6 elements"));
+    for (const char* arguments : {" --ranks 1", " --ranks 3 --elements 0", " --ranks 64 --elements 128"}) {
+      const Finished run = explain(collective + arguments);
+      CAPTURE(run.output);
+      CHECK(run.code == 0);
+      CHECK(contains(run.output, "as it must be"));
+    }
+    const Finished uneven = explain(collective + " --ranks 5 --elements 12");
+    CHECK(uneven.code == 1);
+    CHECK(contains(uneven.output, collective + ": --elements 12 cannot be cut into 5 equal parts; use --elements 15"));
+  }
+}
+
+TEST_CASE("memory: bars and closed forms of every stage; the bytes are those of ShardedDataParallel::plan") {
+  expect_golden("memory_gpt", explain("memory --ranks 8 --model gpt").output);
+  expect_golden("memory_stage3", explain("memory --stage 3 --ranks 4 --parameters 1000000 --micro-batches 4").output);
+  CHECK(contains(explain("memory --model gpt --units 3").output, "--units: is not for --model"));
+  constexpr int kRanks = 4;
+  for (const int stage : {1, 2, 3}) {
+    for (const int micro_batches : {1, 2, 4}) {
+      lockstep::parallel::ShardedDataParallelOptions options{.stage = stage, .micro_batches_per_rank = micro_batches};
+      std::string expected;
+      with_threads("local", kRanks, [&](const Group& group) {
+        struct Blocks : lockstep::nn::Module {
+          lockstep::nn::ModuleList& blocks = add<lockstep::nn::ModuleList>("blocks");
+          Blocks() {
+            for (int i = 0; i < 3; ++i) blocks.push_back(lockstep::nn::Linear(24, 24, {.bias = false}));
+          }
+        } model;
+        const lockstep::parallel::ShardedDataParallel run(model, group, options);
+        const lockstep::parallel::ShardedPlan plan = run.plan();
+        if (group->rank() > 0) return;
+        for (const std::int64_t bytes :
+             {plan.parameter_bytes, plan.gradient_bytes, plan.optimizer_bytes, plan.unit_bytes})
+          expected += std::to_string(bytes) + " ";
+      });
+      const Finished run = explain("memory --ranks 4 --parameters 1728 --units 3 --stage " + std::to_string(stage) +
+                                   " --micro-batches " + std::to_string(micro_batches));
+      CAPTURE(run.output);
+      std::istringstream words(run.output.substr(run.output.find("P parameters")));
+      std::string found, before;
+      for (std::string word; words >> word && word != "total"; before = word) {
+        if (word == "B") found += before + " ";
+      }
+      CHECK(found == expected);
+    }
   }
 }
 

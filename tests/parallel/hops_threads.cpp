@@ -112,6 +112,81 @@ TEST_CASE("hops: direct, and tree, and halving_doubling of a power of two, add i
   }
 }
 
+TEST_CASE("hops: reduce_scatter and all_gather give the results of the other backends, in the bytes of closed forms") {
+  for (const Algorithm algorithm : kAll) {
+    for (int size = 2; size <= 9; ++size) {
+      for (const std::int64_t part : {0, 1, 7, 64}) {
+        CAPTURE(par::name(algorithm));
+        CAPTURE(size);
+        CAPTURE(part);
+        const bool has_plan = par::HopPlan::exists(algorithm, par::Collective::kAllGather);
+        CHECK(has_plan == (algorithm == Algorithm::kDirect || algorithm == Algorithm::kRing));
+        const auto scattered = std::make_shared<Recorder>(), gathered = std::make_shared<Recorder>();
+        const auto check_recorded = [&](Recorder& recorder, par::Collective collective) {
+          if (!has_plan) {
+            CHECK(recorder.hops == 0);
+            return;
+          }
+          const par::HopPlan plan(algorithm, size, part * size, collective);
+          CHECK(plan.reduce_steps() == (collective == par::Collective::kReduceScatter ? plan.steps() : 0));
+          CHECK(plan.steps() == (algorithm == Algorithm::kDirect ? 1 : size - 1));
+          CHECK(recorder.steps == (part > 0 ? plan.steps() : 0));
+          for (int r = 0; r < size; ++r) {
+            CHECK(recorder.sent[r] == part * (size - 1));
+            CHECK(plan.sent_by(r) == part * (size - 1));
+          }
+          CHECK(plan.ideal_sent() == static_cast<double>(part * (size - 1)));
+        };
+        for (const bool gathers : {false, true}) {
+          with_threads(
+              "sim", size,
+              [&](const Group& group) {
+                const ls::Tensor in = given_tensor(group->rank(), {size, part}, ls::kInt64, /*strided=*/true);
+                const std::int64_t before = group->traffic().bytes();
+                if (gathers) {
+                  const ls::Tensor out = ls::zeros({size, part}, {.dtype = ls::kInt64});
+                  group->all_gather(out, in.select(0, group->rank()))->wait();
+                  for (int r = 0; r < size; ++r) {
+                    const ls::Tensor want = given_tensor(r, {size, part}, ls::kInt64, /*strided=*/false);
+                    expect_same(out.select(0, r), want.select(0, r), "all_gather");
+                  }
+                } else {
+                  const ls::Tensor out = ls::zeros({part}, {.dtype = ls::kInt64});
+                  group->reduce_scatter(out, in)->wait();
+                  const ls::Tensor want = combined(size, {size, part}, ls::kInt64, par::ReduceOp::kSum);
+                  expect_same(out, want.select(0, group->rank()), "reduce_scatter");
+                }
+                CHECK(group->traffic().bytes() - before == 8 * part * (size - 1));
+              },
+              sim_options({.algorithm = algorithm, .observer = gathers ? gathered : scattered}));
+        }
+        check_recorded(*scattered, par::Collective::kReduceScatter);
+        check_recorded(*gathered, par::Collective::kAllGather);
+      }
+    }
+  }
+}
+
+TEST_CASE("hops: a reduce_scatter by direct messages adds in canonical order and scales once, as local does") {
+  const auto reduced = [](const par::InitOptions& options, int size) {
+    std::vector<ls::Tensor> results(static_cast<std::size_t>(size));
+    with_threads(
+        options.backend, size,
+        [&](const Group& group) {
+          const ls::Tensor out = ls::zeros({1001});
+          group->reduce_scatter(out, own_numbers(group->rank(), 1001 * size), par::ReduceOp::kAvg)->wait();
+          results[static_cast<std::size_t>(group->rank())] = out;
+        },
+        options);
+    return results;
+  };
+  for (const int size : {2, 3, 5, 8}) {
+    const auto want = reduced({.backend = "local"}, size), have = reduced(sim_options({}), size);
+    for (std::size_t r = 0; r < want.size(); ++r) expect_same(have[r], want[r], "reduce_scatter");
+  }
+  CHECK_THROWS_AS(par::HopPlan(Algorithm::kTree, 4, 8, par::Collective::kReduceScatter), ls::InvalidArgument);
+}
+
 TEST_CASE("hops: bytes and steps follow the closed forms, and the traffic counters agree") {
   for (const Algorithm algorithm : kAll) {
     for (int size = 2; size <= 9; ++size) {

@@ -28,11 +28,16 @@ int first_unprintable(const std::string& text) {
 }  // namespace
 
 TEST_CASE("every help is text, and exits with 0") {
-  const std::pair<std::string, std::vector<std::string>> all[] = {
-      {"logistic_regression", {"--help"}},  {"fashion_mnist_mlp", {"--help"}},
-      {"fashion_mnist_cnn", {"--help"}},    {"char_gpt", {"--help"}},
-      {LOCKSTEP_RUN, {"--help"}},           {kExplain, {"--help"}},
-      {kExplain, {"all_reduce", "--help"}}, {kExplain, {"scaling", "--help"}}};
+  const std::pair<std::string, std::vector<std::string>> all[] = {{"logistic_regression", {"--help"}},
+                                                                  {"fashion_mnist_mlp", {"--help"}},
+                                                                  {"fashion_mnist_cnn", {"--help"}},
+                                                                  {"char_gpt", {"--help"}},
+                                                                  {LOCKSTEP_RUN, {"--help"}},
+                                                                  {kExplain, {"--help"}},
+                                                                  {kExplain, {"all_reduce", "--help"}},
+                                                                  {kExplain, {"scaling", "--help"}},
+                                                                  {kExplain, {"reduce_scatter", "--help"}},
+                                                                  {kExplain, {"memory", "--help"}}};
   for (const auto& each : all) {
     const Finished help = run(each.first, each.second);
     CAPTURE(each.first);
@@ -141,6 +146,9 @@ TEST_CASE("every error is text, and a wrong command line exits with 2") {
       {kExplain, {"scaling", "--batch", "0"}},
       {kExplain, {"scaling", "--op", "sum"}},
       {kExplain, {"scaling", "all_reduce"}},
+      {kExplain, {"all_gather", "--algorithm", "tree"}},
+      {kExplain, {"memory", "--stage", "4"}},
+      {kExplain, {"memory", "--model", "gpt", "--units", "3"}},
       {kExplain, {"--ranks", "4", "all_reduce"}}};
   for (const auto& each : all) {
     const Finished wrong = run(each.first, each.second);
