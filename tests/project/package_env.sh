@@ -40,6 +40,18 @@ run_program() {
         { "$program" $mode; "$program" checkpoint $mode; } | tee lines
         [ "$(wc -l <lines)" = 2 ] && [ "$(sort -u lines | wc -l)" = 1 ]
       done ;;
+    10*) # the same weight, and the same file, from accumulation and from every stage
+      run="$prefix/bin/lockstep-run --nproc-per-node 2 --no-prefix"
+      "$program" 0 4 | tail -1 >lines
+      cp sharded.safetensors want.safetensors
+      for stage in 1 2 3 "3 4 offload"; do
+        [ "$stage" != "${stage% *}" ] || stage="$stage 4"
+        $run "$program" $stage | tail -1 >>lines
+        cmp sharded.safetensors want.safetensors
+      done
+      $run "$program" 2 4 resume | tail -1
+      cat lines
+      [ "$(wc -l <lines)" = 5 ] && [ "$(cut -d" " -f2- lines | sort -u | wc -l)" = 1 ] ;;
     *) "$program" ;;
   esac
 }
