@@ -1,5 +1,6 @@
 #include "lockstep/parallel/sharded/sharded.h"
 
+#include "lockstep/nn/deferred.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random.h"
@@ -20,6 +21,11 @@ void check_options(const ShardedDataParallelOptions& options, int ranks) {
                  "ShardedDataParallel: .mixed_precision is not supported yet; use AutocastGuard in the loss function");
 }
 
+// Where a parameter's values are, or will be.
+Device device_of(const nn::Parameter& parameter) {
+  return nn::is_deferred(parameter.master()) ? Device() : parameter.master().device();
+}
+
 }  // namespace
 
 ShardedDataParallel::ShardedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -29,10 +35,15 @@ ShardedDataParallel::ShardedDataParallel(nn::Module& module, std::shared_ptr<Pro
                  "ShardedDataParallel: cannot be constructed inside a DataParallel replica");
   check_options(options, group->size());
   bool any_trained = false;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    LOCKSTEP_CHECK(parameter.sharding() == nn::Sharding::kNone,
-                   "ShardedDataParallel: parameter {} is sharded already; make a new module, or load a checkpoint",
-                   name);
+  const auto named = module.named_parameters();
+  for (const auto& [name, parameter] : named) {
+    LOCKSTEP_CHECK(device_of(parameter) == device_of(named.front().second),
+                   "ShardedDataParallel: parameter {} is on {}, {} on {}; expected all on one device", name,
+                   device_of(parameter).to_string(), named.front().first, device_of(named.front().second).to_string());
+    LOCKSTEP_CHECK(
+        parameter.sharding() == nn::Sharding::kNone,
+        "ShardedDataParallel: parameter {} is sharded already; make a new module, and load a checkpoint into its run",
+        name);
     any_trained = any_trained || parameter.master().requires_grad();
   }
   LOCKSTEP_CHECK(any_trained, "ShardedDataParallel: the module has no parameter that requires grad");
@@ -77,11 +88,21 @@ void ShardedDataParallel::gathered(FunctionRef<void()> body) {
       for (UnitParameters& unit : state.units) unit.hide();
     }
   };
+  LOCKSTEP_CHECK(!state.gathers->is_running(), "ShardedDataParallel: gathered inside backward");
   const Depth depth(state);
   if (state.gathered_depth > 1) return body();
-  const std::vector<Tensor> shards = state.gather_all();
-  body();
-  state.check_unchanged(shards);
+  const std::vector<Tensor> kept = state.gather_all();
+  try {
+    body();
+  } catch (...) {
+    state.undo_changes(kept);
+    throw;
+  }
+  const UnitParameters* const changed = state.undo_changes(kept);
+  LOCKSTEP_CHECK(!changed,
+                 "ShardedDataParallel: parameters of {} were changed inside gathered, and the change is undone; change "
+                 "a sharded model by its optimizer or by parallel::load_checkpoint",
+                 changed->name());
 }
 
 ShardedDataParallel::NoSync ShardedDataParallel::no_sync() {

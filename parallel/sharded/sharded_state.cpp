@@ -39,12 +39,20 @@ ShardedDataParallel::State::State(nn::Module& module, std::shared_ptr<ProcessGro
       access(std::make_shared<ShardedAccessSupplier>(this)), micro_batches(module) {
   check_ranks();
   reductions = this->group->duplicate();
-  make_units();
-  make_pieces();
-  install_hooks();
+  try {
+    make_units();
+    make_pieces();
+    install_hooks();
+  } catch (...) {
+    disconnect();
+    throw;
+  }
 }
 
-ShardedDataParallel::State::~State() {
+ShardedDataParallel::State::~State() { disconnect(); }
+
+// Ends the links from the module to this object. The parameters stay unreadable.
+void ShardedDataParallel::State::disconnect() {
   access->state = nullptr;
   for (HookHandle& hook : hooks) hook.remove();
 }
@@ -56,7 +64,7 @@ void ShardedDataParallel::State::check_ranks() {
       std::ranges::any_of(named, [](const auto& entry) { return nn::is_deferred(entry.second.master()); });
   if (any_deferred)
     check_same_text("ShardedDataParallel: ranks have deferred parameters and different seeds",
-                    fmt::format("seed {}", random::state().front()), *group);
+                    fmt::format("seed {}", random::seed()), *group);
   {
     const PhaseGuard phase(*group, Phase::kParameters);
     for (const auto& [name, parameter] : named) {
@@ -70,12 +78,12 @@ void ShardedDataParallel::State::check_ranks() {
 
 void ShardedDataParallel::State::make_units() {
   layouts = plan_units(module, named, options.units, group->size());
+  for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
-  for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
   gathers = std::make_unique<UnitGathers>(units, group);
   gradients = std::make_unique<UnitGradients>(layouts, named, reductions, is_rotating());
-  gradients->attach([this](std::size_t p, autograd::Run&) { complete(p); });
+  gradients->attach([this](std::size_t p, const autograd::Run& run) { complete(p, run); });
   micro_batches.sets().set_views(gradients->views());
   const DType dtype = sum_dtype(gradients->leaf(0).dtype());
   summary = reductions->empty({StepSummary::kElements + static_cast<std::int64_t>(gradients->size())}, dtype);

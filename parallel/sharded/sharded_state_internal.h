@@ -34,6 +34,7 @@ struct ShardedDataParallel::State {
   // --- construction (sharded_state.cpp) ---
   void check_ranks();
   void make_units();
+  void disconnect();
   void make_pieces();
   ShardedParameter piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
                             std::int64_t offset) const;
@@ -45,12 +46,13 @@ struct ShardedDataParallel::State {
   // --- a step (sharded_step.cpp) ---
   void check_usable() const;
   std::vector<Tensor> gather_all();
-  void check_unchanged(const std::vector<Tensor>& shards);
+  const UnitParameters* undo_changes(const std::vector<Tensor>& kept);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void upload();
+  void complete(std::size_t parameter, const autograd::Run& run);
   void complete(std::size_t parameter);
   void enter_backward(std::size_t unit);
   Tensor finish_step(const MicroBatchPlan& plan, const StepSummary& own, double scale);
@@ -88,8 +90,9 @@ struct ShardedDataParallel::State {
   std::vector<HookHandle> hooks;
   AccumulatedGradients* accumulated = nullptr;  // of the step in progress
   double accumulated_factor = 1;
-  bool reducing = false;  // the last micro-batch's backward runs
-  int local_depth = 0;    // > 0: inside no_sync
+  const autograd::Run* backward_run = nullptr;  // the backward whose gradients are reduced
+  bool reducing = false;                        // the last micro-batch's backward runs
+  int local_depth = 0;                          // > 0: inside no_sync
   int gathered_depth = 0;
   bool wants_stop = false;
   StepSummary last = {};  // sum over all ranks, in the last step

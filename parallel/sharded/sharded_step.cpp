@@ -3,6 +3,7 @@
 // All ranks run the same number of micro-batches as far as gathers are concerned: a rank without samples for one takes
 // part in its gathers only.
 #include <algorithm>
+#include <exception>
 
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -18,6 +19,23 @@ std::vector<nn::Parameter> parameters_of(const std::vector<TrainedPiece>& pieces
   return parameters;
 }
 
+// After an exception: drops the gradients that the failed step has left in the module's parameters, of which the user
+// has no way to get rid.
+class DropAfterError {
+ public:
+  explicit DropAfterError(const std::vector<nn::Parameter>& parameters) : parameters_(parameters) {}
+  ~DropAfterError() {
+    if (std::uncaught_exceptions() == before_) return;
+    for (const nn::Parameter& parameter : parameters_) parameter.master().set_grad(Tensor());
+  }
+  DropAfterError(const DropAfterError&) = delete;
+  DropAfterError& operator=(const DropAfterError&) = delete;
+
+ private:
+  const std::vector<nn::Parameter>& parameters_;
+  int before_ = std::uncaught_exceptions();
+};
+
 }  // namespace
 
 void ShardedDataParallel::State::check_usable() const {
@@ -27,38 +45,36 @@ void ShardedDataParallel::State::check_usable() const {
                  "ShardedDataParallel: cannot run inside a DataParallel replica");
 }
 
-// Gathers all units outside a step. Returns copies of the shards that are part of the gathered parameters.
+// Gathers all units outside a step. Returns copies of what a change in `gathered` would change for good: of resident
+// parameters this rank's shard, and all of those that are frozen.
 std::vector<Tensor> ShardedDataParallel::State::gather_all() {
-  LOCKSTEP_CHECK(!gathers->is_running(), "ShardedDataParallel: gathered inside backward");
   upload();
   if (gathers->are_direct()) group->barrier();  // all ranks' optimizers have finished their steps
-  std::vector<Tensor> shards;
+  std::vector<Tensor> kept;
   for (UnitParameters& unit : units) {
     unit.release();
     unit.mark_changed();
     unit.gather_apart(*group);
-    for (const FlatParameters& flat : unit.flats()) shards.push_back(is_resident() ? raw::clone(flat.shard) : Tensor());
+    for (const FlatParameters& flat : unit.flats())
+      kept.push_back(is_resident() ? raw::clone(flat.layout.trained ? flat.shard : flat.whole) : Tensor());
     unit.note_version();
   }
   if (gathers->are_direct()) group->barrier();  // all ranks have read the shards
-  return shards;
+  return kept;
 }
 
-// Throws if parameters were changed in `gathered`. Other ranks do not see such a change, so it is undone.
-void ShardedDataParallel::State::check_unchanged(const std::vector<Tensor>& shards) {
+// Undoes changes of parameters in `gathered`, which other ranks do not see. Returns the unit that was changed, or null.
+const UnitParameters* ShardedDataParallel::State::undo_changes(const std::vector<Tensor>& kept) {
   std::size_t at = 0;
   const UnitParameters* changed = nullptr;
   for (UnitParameters& unit : units) {
     if (unit.has_new_version()) changed = &unit;
     for (const FlatParameters& flat : unit.flats()) {
-      if (unit.has_new_version() && is_resident()) raw::copy(shards[at], flat.shard);
+      if (unit.has_new_version() && is_resident()) raw::copy(kept[at], flat.layout.trained ? flat.shard : flat.whole);
       ++at;
     }
   }
-  LOCKSTEP_CHECK(!changed,
-                 "ShardedDataParallel: parameters of {} were changed inside gathered, and the change is undone; change "
-                 "a sharded model by its optimizer or by parallel::load_checkpoint",
-                 changed->name());
+  return changed;
 }
 
 // With offload: copies the pieces that the optimizer has changed to the device.
@@ -105,6 +121,21 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
   }
 }
 
+// The leaf hook of a parameter.
+void ShardedDataParallel::State::complete(std::size_t parameter, const autograd::Run& run) {
+  LOCKSTEP_CHECK(gathers->is_running(),
+                 "ShardedDataParallel: a backward outside a step reached parameter {}, whose gradient would not be "
+                 "reduced; call run.backward(x, y, loss_fn)",
+                 gradients->name(parameter));
+  if (!reducing) return;
+  if (!backward_run) backward_run = &run;
+  LOCKSTEP_CHECK(backward_run == &run,
+                 "ShardedDataParallel: a backward that runs inside another one, in a hook or a Function, reached "
+                 "parameter {}; call autograd::grad there",
+                 gradients->name(parameter));
+  complete(parameter);
+}
+
 // The gradient of a parameter is complete. In the last micro-batch it joins the reduction.
 void ShardedDataParallel::State::complete(std::size_t parameter) {
   if (!reducing || gradients->is_ready(parameter)) return;
@@ -124,21 +155,24 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
     ~Reset() {
       state.reducing = false;
       state.accumulated = nullptr;
+      state.backward_run = nullptr;
     }
   };
   const Reset reset{*this};
   const std::vector<nn::Parameter> of_pieces = parameters_of(pieces);
   AccumulatedGradients earlier(of_pieces), local(micro_batches.parameters());
+  const DropAfterError drop(micro_batches.parameters());
   const double scale = plan.weighted() ? 1 : 1.0 / micro_batches_of_step();
   std::vector<Tensor> losses;
   group->traffic().begin_step();
-  gradients->begin_step(scale);
+  gradients->begin_step(scale, gathers->are_direct());
   accumulated = &local;
   accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;
   run_micro_batches(plan, batch, loss_fn, losses, [&] { reducing = true; });
   if (losses.empty()) micro_batches.sets().begin(0, 1);
   reducing = true;
   for (std::size_t p = gradients->size(); p-- > 0;) complete(p);  // those that backward did not reach
+  gradients->launch_rest();
   local.forget();
   const StepSummary own{.micro_batches = plan.running(),
                         .samples = plan.samples,
@@ -196,15 +230,21 @@ void ShardedDataParallel::State::take_gradients(const StepScale& scale, double l
   }
 }
 
-// A step inside no_sync: the gradients stay in the module's parameters.
+// A step inside no_sync: the gradients stay in the module's parameters. Those of the pieces are set aside: their memory
+// may be that of the buffers. At the end no rank may step its shards before all ranks have read them.
 Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
   std::vector<Tensor> losses;
+  const std::vector<nn::Parameter> of_pieces = parameters_of(pieces);
+  const AccumulatedGradients earlier(of_pieces);
   AccumulatedGradients local(micro_batches.parameters());
+  const DropAfterError drop(micro_batches.parameters());
   run_micro_batches(plan, batch, loss_fn, losses, [] {});
-  if (losses.empty()) return raw::full(Shape(), 0, {.dtype = kFloat32});
-  micro_batches.take_gradients(plan.scale());
-  local.add_back();
-  return combine_losses(losses, plan.scale());
+  if (!losses.empty()) {
+    micro_batches.take_gradients(plan.scale());
+    local.add_back();
+  }
+  if (gathers->are_direct()) group->barrier();
+  return losses.empty() ? raw::full(Shape(), 0, {.dtype = kFloat32}) : combine_losses(losses, plan.scale());
 }
 
 }  // namespace lockstep::parallel

@@ -36,7 +36,6 @@ void UnitGathers::begin_step() {
     unit.mark_changed();
   }
   std::ranges::fill(states_, State());
-  buffers_.resize(std::min(kBuffers, buffers_.size()));
   for (Buffer& buffer : buffers_) buffer.holder = -1;
   if (direct_) group_->barrier();
 }
@@ -83,6 +82,7 @@ void UnitGathers::end_backward() {
 void UnitGathers::end_step() {
   phase_ = Phase::kNone;
   for (UnitParameters& unit : units_) unit.hide();
+  buffers_.resize(std::min(kBuffers, buffers_.size()));
 }
 
 void UnitGathers::enter_forward(std::size_t unit) {

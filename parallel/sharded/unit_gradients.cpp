@@ -96,9 +96,10 @@ void UnitGradients::set_views(std::size_t unit) {
 
 // --- a step --------------------------------------------------------------------------------------------------------
 
-void UnitGradients::begin_step(double scale) {
+void UnitGradients::begin_step(double scale, bool may_wait) {
   wait();  // a failed step may have left reductions
   scale_ = scale;
+  may_wait_ = may_wait;
   next_ = 0;
   start_ = Clock::now();
   for (Slot& slot : slots_) {
@@ -116,7 +117,7 @@ void UnitGradients::begin_step(double scale) {
 void UnitGradients::enter(std::size_t unit) {
   UnitState& state = units_[unit];
   if (state.has_buffer || state.launched || state.slots.empty()) return;
-  if (holder_ == 0 || units_[holder_].launched) take_buffer(unit);
+  if (holder_ == 0 || (units_[holder_].launched && can_reuse_buffer())) take_buffer(unit);
 }
 
 // Waits for the reduction of the unit that has the buffer; its sum is in a shard, so the buffer is free then. Gradients
@@ -162,7 +163,27 @@ void UnitGradients::mark_ready(std::size_t p, const Tensor& gradient) {
   UnitState& unit = units_[slot.unit];
   if (unit.has_buffer) place(slot);
   if (--unit.missing == 0) unit.stats.ready = seconds();
-  while (next_ < units_.size() && units_[units_.size() - 1 - next_].missing == 0) launch(units_.size() - 1 - next_++);
+  launch_complete();
+}
+
+void UnitGradients::launch_complete() {
+  for (; next_ < units_.size(); ++next_) {
+    const std::size_t unit = units_.size() - 1 - next_;
+    if (units_[unit].missing > 0 || (!units_[unit].has_buffer && !can_reuse_buffer())) return;
+    launch(unit);
+  }
+}
+
+void UnitGradients::launch_rest() {
+  may_wait_ = true;
+  launch_complete();
+}
+
+// Whether the shared buffer can be taken without waiting for other ranks, if this rank may not wait.
+bool UnitGradients::can_reuse_buffer() const {
+  if (may_wait_ || holder_ == 0 || !units_[holder_].launched) return true;
+  return std::ranges::all_of(units_[holder_].flats,
+                             [&](std::size_t f) { return !flats_[f].work || flats_[f].work->is_completed(); });
 }
 
 // Moves the gradient to the unit's buffer, unless backward has written it there.

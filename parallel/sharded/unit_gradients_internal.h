@@ -54,7 +54,9 @@ class UnitGradients {
   const std::vector<FlatGradients>& flats() const { return flats_; }
 
   // --- a step ------------------------------------------------------------------------------------------------------
-  void begin_step(double scale);  // of the sums
+  // `scale`: of the sums. `may_wait`: whether a rank may wait for reductions in backward. Where gathers are collectives it
+  // may not, because another rank may need its next gather first: then a unit without a buffer is reduced at the end.
+  void begin_step(double scale, bool may_wait);
   // Backward enters the unit: gives it the shared buffer, after the reduction of the unit that had it.
   void enter(std::size_t unit);
   bool is_ready(std::size_t p) const { return slots_[p].ready; }
@@ -62,7 +64,8 @@ class UnitGradients {
   std::size_t unit_of(std::size_t p) const { return slots_[p].unit; }
   // Takes a complete gradient; undefined: this rank did not use the parameter. Starts the reductions that can start.
   void mark_ready(std::size_t p, const Tensor& gradient);
-  void wait();  // for all reductions
+  void launch_rest();  // starts the reductions that had to wait; all gradients are ready
+  void wait();         // for all reductions
   // -----------------------------------------------------------------------------------------------------------------
 
   std::int64_t copies() const { return copies_; }
@@ -96,7 +99,9 @@ class UnitGradients {
   void move_out(std::size_t unit);
   void drop_buffer(std::size_t unit);
   void place(Slot& slot);
+  void launch_complete();
   void launch(std::size_t unit);
+  bool can_reuse_buffer() const;
   void wait_for(std::size_t unit);
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
@@ -110,6 +115,7 @@ class UnitGradients {
   std::size_t holder_ = 0;  // the unit that has it; 0: none
   std::size_t next_ = 0;    // the next unit to reduce, counted from the last
   double scale_ = 1;
+  bool may_wait_ = true;
   Clock::time_point start_;  // of the step
   std::int64_t copies_ = 0, buffer_bytes_ = 0;
 };

@@ -60,9 +60,12 @@ TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also w
                    par::GradientAccumulation reference(alone, {.micro_batches = 4});
                    CHECK(sharded == train_plain(reference, alone, 0, 8));
 
-                   model.skipped = group->rank() == 0 ? &model.blocks[1] : nullptr;
-                   const auto skipped = train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks);
-                   CHECK(skipped.first.size() == 5);
+                   for (const int block : {1, 3}) {
+                     model.skipped = group->rank() == 0 ? &model.blocks[static_cast<std::size_t>(block)] : nullptr;
+                     CHECK(train_plain(run, model, group->rank() * 8 / ranks, 8 / ranks).first.size() == 5);
+                   }
+                   model.skipped = nullptr;
+                   CHECK(train_plain(run, model, 0, group->rank() == 1 ? 0 : 4).first.size() == 5);  // no samples
                  },
                  {.reduction = par::Reduction::kCanonical});
     }

@@ -71,3 +71,13 @@ TEST_CASE("a deferred model needs no values before it is sharded, and gets those
     }
   });
 }
+
+TEST_CASE("ranks with deferred models of different seeds get an error") {
+  with_group("shm", 2, [](const Group& group) {
+    ls::nn::DeferredInit deferred(static_cast<std::uint64_t>(group->rank()));
+    Model model;
+    deferred.end();
+    CHECK(contains(error_of<ls::CommError>([&] { ls::parallel::ShardedDataParallel run(model, group, {}); }),
+                   "different seeds"));
+  });
+}

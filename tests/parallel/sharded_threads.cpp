@@ -260,3 +260,76 @@ TEST_CASE("a stop that one rank requests is seen by all after the same step") {
     CHECK(run.stop_requested());
   });
 }
+
+TEST_CASE("gradients of an earlier backward survive no_sync, and a failed step leaves none") {
+  for (int stage = 1; stage <= 3; ++stage) {
+    for (const int each : {1, 2}) {
+      with_threads("local", 2, [&](const Group& group) {
+        Net net;
+        set_values(net);
+        par::ShardedDataParallel run(net, group, {.stage = stage, .micro_batches_per_rank = each});
+        ls::optim::SGD optimizer(run.parameters(), {.lr = 0.1});
+        optimizer.zero_grad();
+        backward(run, net, group->rank() * 2, 2);
+        const double want = run.clip_grad_norm_(1e9);
+
+        optimizer.zero_grad();
+        int calls = 0;
+        const auto [x, y] = rows(group->rank() * 2, 2);
+        CHECK_THROWS_AS(run.backward(x, y,
+                                     [&](const ls::Tensor& x, const ls::Tensor& y) {
+                                       if (++calls == each) throw std::runtime_error("mine");
+                                       return ls::nn::MSELoss()(net(x), y);
+                                     }),
+                        std::runtime_error);
+        optimizer.zero_grad();
+        backward(run, net, group->rank() * 2, 2);
+        CHECK(run.clip_grad_norm_(1e9) == want);
+        {
+          const auto guard = run.no_sync();
+          backward(run, net, 8 + group->rank() * 2, 2);
+        }
+        CHECK(run.clip_grad_norm_(1e9) == want);
+      });
+    }
+  }
+}
+
+TEST_CASE("changes inside gathered are undone also after an exception, and those of frozen parameters") {
+  for (int stage = 1; stage <= 3; ++stage) {
+    with_threads("local", 2, [&](const Group& group) {
+      Net net;
+      set_values(net);
+      net.blocks[2].parameters()[1]->requires_grad_(false);
+      const std::uint64_t before = ls::nn::parameter_hash(net);
+      par::ShardedDataParallel run(net, group, {.stage = stage});
+      const auto change = [&] {
+        const ls::NoGradGuard no_grad;
+        for (const ls::nn::Parameter& parameter : net.parameters()) parameter->zero_();
+      };
+      CHECK_THROWS_AS(run.gathered([&] {
+        change();
+        throw std::runtime_error("mine");
+      }),
+                      std::runtime_error);
+      run.gathered([&] { CHECK(ls::nn::parameter_hash(net) == before); });
+      CHECK_FALSE(error_of<ls::InvalidArgument>([&] { run.gathered(change); }).empty());
+      run.gathered([&] { CHECK(ls::nn::parameter_hash(net) == before); });
+    });
+  }
+}
+
+TEST_CASE("a backward that would not be reduced is refused") {
+  with_threads("local", 2, [&](const Group& group) {
+    Net net;
+    set_values(net);
+    par::ShardedDataParallel run(net, group, {});
+    const auto [x, y] = rows(group->rank(), 1);
+    CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([&] { ls::sum(net(x)).backward(); }); }),
+                   "call run.backward(x, y, loss_fn)"));
+    run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
+      CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([] {}); }), "gathered inside backward"));
+      return ls::nn::MSELoss()(net(x), y);
+    });
+  });
+}
