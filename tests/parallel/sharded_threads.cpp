@@ -324,10 +324,10 @@ TEST_CASE("a backward that would not be reduced is refused") {
     Net net;
     set_values(net);
     par::ShardedDataParallel run(net, group, {});
-    const auto [x, y] = rows(group->rank(), 1);
-    CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([&] { ls::sum(net(x)).backward(); }); }),
+    const std::pair<ls::Tensor, ls::Tensor> data = rows(group->rank(), 1);
+    CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([&] { ls::sum(net(data.first)).backward(); }); }),
                    "call run.backward(x, y, loss_fn)"));
-    run.backward(x, y, [&](const ls::Tensor& x, const ls::Tensor& y) {
+    run.backward(data.first, data.second, [&](const ls::Tensor& x, const ls::Tensor& y) {
       CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([] {}); }), "gathered inside backward"));
       return ls::nn::MSELoss()(net(x), y);
     });
