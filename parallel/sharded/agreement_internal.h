@@ -1,4 +1,4 @@
-// Work that succeeds on all ranks or fails on all. Not installed.
+// Work that succeeds on all ranks or fails on all ranks. Not installed.
 #pragma once
 
 #include "lockstep/parallel/comm/process_group.h"

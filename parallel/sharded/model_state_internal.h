@@ -1,4 +1,4 @@
-// The state of a model that is trained in one of the modes, as checkpoints save and load it. Not installed.
+// The state of a model in any training mode, as checkpoints save and load it. Not installed.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace lockstep::parallel {
 
-// The part of a parameter or buffer that this rank has: the elements [first, first + part.numel()) of the whole tensor in
-// row-major order.
+// The part of a parameter or buffer that this rank has: the elements [first, first + part.numel()) of the whole tensor
+// in row-major order.
 struct StatePart {
   std::string name;  // that of Module::state_dict, which gives a tied parameter several names
   Tensor part;       // a load copies into it; numel 0 where this rank has no element

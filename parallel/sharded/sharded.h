@@ -8,17 +8,17 @@
 ///     optimizer.step();
 ///     run.gathered([&] { evaluate(model); });                           // whole parameters, on all ranks
 ///
-/// Stage 1 distributes the optimizer's state over the ranks, stage 2 also the gradients, stage 3 also the parameters. All
-/// stages give the bits of gradient accumulation in one process (step.h).
+/// Stage 1 distributes the optimizer's state over the ranks, stage 2 also the gradients, stage 3 also the parameters.
+/// All stages are bitwise identical to gradient accumulation in one process (step.h).
 ///
-/// The parameters are gathered and their gradients reduced by *units*: modules named by a pattern, by default the
-/// children of the largest ModuleList. What no other unit has is the root unit. A unit's parameters lie in one padded
+/// Parameters are gathered and their gradients reduced by *units*: modules whose paths match a pattern, by default the
+/// children of the largest ModuleList. All other parameters form the root unit. A unit's parameters lie in a padded
 /// buffer, cut into equal shards. In stage 3 a unit is gathered before its forward and again before its backward, and
-/// released after each; the root and the last unit stay from forward to backward. A unit's module has to be run by
-/// `module(x)`, which finds the unit. (Rajbhandari et al., 2020; Zhao et al., 2023)
+/// another unit may use its memory after each; the root and the last unit stay from forward to backward. Call a unit's
+/// module as `module(x)`, so that its hooks run. (Rajbhandari et al., 2020; Zhao et al., 2023)
 ///
-/// Outside `backward` and `gathered` the module's own parameters cannot be read, in every stage: the optimizer may have
-/// changed this rank's part.
+/// Outside `backward` and `gathered` the module's own parameters cannot be read, in any stage: the optimizer may have
+/// changed other ranks' shards meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@
 
 namespace lockstep::parallel {
 
-/// Dtypes of ShardedDataParallel; not set: that of the parameters.
+/// Dtypes of ShardedDataParallel. A dtype that is not set is that of the parameters.
 struct MixedPrecision {
   std::optional<DType> parameters = std::nullopt;  ///< of gathered parameters, in which forward and backward compute
   std::optional<DType> reduce = std::nullopt;      ///< in which gradients are summed
@@ -44,46 +44,46 @@ struct MixedPrecision {
 /// Options of ShardedDataParallel.
 struct ShardedDataParallelOptions {
   int stage = 3;                            ///< 1: optimizer state; 2: also gradients; 3: also parameters
-  std::vector<std::string> units = {};      ///< patterns of paths of modules: "blocks.*"
+  std::vector<std::string> units = {};      ///< patterns of module paths: "blocks.*"
   int micro_batches_per_rank = 1;           ///< in `backward(x, y, loss_fn)`
-  bool reshard_after_forward = true;        ///< in stage 3: release a unit after forward; false: whole until the end
+  bool reshard_after_forward = true;        ///< in stage 3: release a unit after forward; false: keep all units whole
   MixedPrecision mixed_precision = {};      ///< default: none
   bool offload_optimizer = false;           ///< keep the optimizer's parameters and state on cpu:0
-  Weighting weighting = Weighting::kEqual;  ///< of ranks' and micro-batches' samples
+  Weighting weighting = Weighting::kEqual;  ///< of micro-batches with different numbers of samples
 };
 
-/// A parameter of which this rank has a piece.
+/// This rank's piece of a parameter.
 struct ShardedParameter {
   std::string name;         ///< in the model: "blocks.0.up.weight"
   nn::Parameter parameter;  ///< this rank's elements, in one dimension; empty if another rank has them all
   Shape shape;              ///< of the whole parameter
-  std::int64_t first = 0;   ///< the piece's first element in the row-major whole
+  std::int64_t first = 0;   ///< the piece's first element in the whole parameter, row-major
 };
 
-/// Memory and traffic of one rank, known before the first step. Bytes.
+/// Memory and traffic of one rank in bytes, known before the first step.
 struct ShardedPlan {
-  std::int64_t parameter_bytes = 0;  ///< parameters that stay
-  std::int64_t gradient_bytes = 0;   ///< gradients that stay, and the sets of a step with several micro-batches
+  std::int64_t parameter_bytes = 0;  ///< parameters that are always in memory
+  std::int64_t gradient_bytes = 0;   ///< gradients that are always in memory, and the sets of several micro-batches
   std::int64_t optimizer_bytes = 0;  ///< state of an optimizer with two buffers per parameter (Adam)
   std::int64_t unit_bytes = 0;       ///< buffers that units share in turn
   std::int64_t padding_bytes = 0;    ///< of parameters, over all ranks: gaps and padding of the flat buffers
-  std::int64_t bytes_per_step = 0;   ///< sent by this rank, without clipping and buffers
+  std::int64_t bytes_per_step = 0;   ///< sent by this rank, without clipping and module buffers
   std::int64_t gather_bytes = 0;     ///< of these, by all-gathers of parameters
   std::int64_t reduce_bytes = 0;     ///< of these, by reduce-scatters of gradients
   std::int64_t summary_bytes = 0;    ///< of these, by the all-reduce of the step's summary
   std::int64_t offload_bytes = 0;    ///< copied between device and host in a step; not sent
-  std::string units = {};            ///< a line for each unit
+  std::string units = {};            ///< one line per unit
 
   std::string to_string() const;  ///< a table
 };
 
-/// Trains one model, of which each process keeps a part.
+/// Trains a model of which each rank keeps a part.
 class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
  public:
   /// Compares the models of all ranks, takes rank 0's values, and keeps this rank's part. `module` must outlive this
-  /// object; its parameters may be deferred (nn/deferred.h): then each rank makes the values of its part alone, on the
-  /// CPU. Throws CommError, naming rank and difference, if models or options differ, and InvalidArgument for options that
-  /// are out of range.
+  /// object. Its parameters may be deferred (nn/deferred.h): then each rank computes only the initial values of its
+  /// own part, on the CPU. Throws CommError, naming rank and difference, if models or options differ, and
+  /// InvalidArgument for options that are out of range.
   ShardedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                       const ShardedDataParallelOptions& options = {});
   ~ShardedDataParallel();
@@ -91,25 +91,26 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
   nn::Module& module() const;  ///< the module that was passed to the constructor
-  /// This rank's pieces of all parameters, in the order of the model, for an optimizer. Some may be empty; those of
-  /// frozen parameters get no gradient.
+  /// This rank's pieces of all parameters, for an optimizer, in the order of the model. A piece may be empty. Pieces
+  /// of frozen parameters get no gradient.
   std::vector<nn::Parameter> parameters() const;
-  /// The same with names and whole shapes: weights have `shape.dim() > 1`.
+  /// The same pieces with the parameters' names and whole shapes: weights have `shape.dim() > 1`.
   std::vector<ShardedParameter> named_parameters() const;
 
-  // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's. The returned loss is the mean over the
-  // micro-batches of all ranks, inside no_sync over those of this rank.
+  // backward(x, y, loss_fn): see step.h. `x` and `y` are this rank's samples. The returned loss is the mean over the
+  // micro-batches of all ranks; inside no_sync, over those of this rank.
 
-  /// Scales the gradients of all ranks' pieces so that their norm is at most `max_norm`, with the bits of
-  /// nn::clip_grad_norm_ on the whole gradients. Returns the norm before. All ranks must call it.
+  /// Scales the gradients of all ranks' pieces so that their norm is at most `max_norm`. The result is bitwise
+  /// identical to nn::clip_grad_norm_ on the whole gradients. Returns the norm before scaling. All ranks must call
+  /// this.
   double clip_grad_norm_(double max_norm);
 
-  /// Gathers all parameters, calls `body`, and releases them. The parameters must not be changed. All ranks must call
-  /// it; `body` may differ between ranks. An exception of `body` is passed on. Calls may be nested.
+  /// Gathers all parameters, calls `body`, and releases the parameters. `body` must not change them. All ranks must
+  /// call this; `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
   void gathered(FunctionRef<void()> body);
 
-  /// While the guard lives, backward accumulates this rank's gradients, which need the memory of the whole model, without
-  /// reducing them. The first backward after the guard reduces the accumulated gradients.
+  /// While the guard exists, backward accumulates this rank's gradients without reducing them, which needs memory for
+  /// the gradients of the whole model. The first backward after the guard also reduces the accumulated gradients.
   class NoSync {
    public:
     NoSync(NoSync&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
@@ -125,11 +126,11 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
 
   /// See DistributedDataParallel::request_stop.
   void request_stop();
-  bool stop_requested() const;  ///< true if any rank had requested a stop in the last step
+  bool stop_requested() const;  ///< true if any rank requested a stop in the last step
 
   ShardedPlan plan() const;                            ///< memory and traffic of this rank
-  DistributedDataParallelStats stats() const;          ///< of the reductions; a bucket is a unit
-  std::vector<std::string> unused_parameters() const;  ///< that this rank did not use in the last synchronised backward
+  DistributedDataParallelStats stats() const;          ///< of the reduce-scatters; a bucket is a unit
+  std::vector<std::string> unused_parameters() const;  ///< not used by this rank in the last synchronised backward
 
  private:
   friend class TrainingStep<ShardedDataParallel>;

@@ -1,4 +1,4 @@
-// The link from a module's parameters to the ShardedDataParallel that holds them, which may be destroyed first.
+// The link from a module's parameters to their ShardedDataParallel, which may be destroyed before the module.
 #pragma once
 
 #include "lockstep/parallel/sharded/sharded.h"

@@ -1,4 +1,4 @@
-// The norm of gradients of which every rank has pieces.
+// The norm of gradients that are distributed over the ranks in pieces.
 #pragma once
 
 #include <vector>

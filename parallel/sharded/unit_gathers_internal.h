@@ -1,18 +1,21 @@
 // When the units of a model are gathered and released.
 //
-// In forward a unit is gathered when its module begins and may be released when it has ended; in backward it is gathered
-// when the gradient of its output arrives, and may be released when that of another unit does. The root unit stays from
-// the start of a micro-batch to its end, the last unit from forward to backward.
+// In forward a unit is gathered when its module begins, and may be released when the module has ended. In backward a
+// unit is gathered when the gradient of its output arrives, and may be released when the gradient of another unit's
+// output arrives. The root unit stays from the start of a micro-batch to its end, the last unit from forward to
+// backward.
 //
-// Where ranks can read each other's memory, a gather is a copy, and each rank makes those that it needs. All ranks'
-// shards are up to date after a barrier at the start of the step, and nobody changes them before all ranks have reduced
-// their gradients. Elsewhere a gather is a collective, so in each micro-batch all ranks start the same ones in the same
-// order, whatever parts of the model they reach: in forward the units in model order, in backward from the last to the
-// first, without those that are still there. Asking for a unit starts all earlier ones of that order, and the end of
-// forward and backward starts the rest.
+// Where ranks can read each other's memory, a gather is a copy, and each rank gathers only the units that it needs. A
+// barrier at the start of the step ensures that all shards are up to date, and no rank changes its shards before all
+// ranks have reduced their gradients. Elsewhere a gather is a collective, so in each micro-batch all ranks start the
+// same gathers in the same order, whichever parts of the model they use: in forward all units in model order; in
+// backward the opposite order, without the root and the last unit, which are still gathered. A request for a unit
+// first starts the gathers of the earlier units of that order, and the end of forward and of backward starts the
+// remaining ones.
 //
-// Units that are not resident share two buffers, of which a gather takes the one that was used first. Only if both are
-// in use, for example by an operation on parameters of three units, it takes more memory until the end of the step.
+// Units other than the root that are not resident share two buffers. A gather takes the free buffer whose last gather
+// is oldest. If neither is free, for example in an operation on parameters of three units, a gather allocates another
+// buffer, which is freed at the next step.
 #pragma once
 
 #include <memory>
@@ -44,7 +47,8 @@ class UnitGathers {
   void leave_forward(std::size_t unit);    // the unit's forward has ended
   void expect_backward(std::size_t unit);  // the unit's output has a gradient to come
   void enter_backward(std::size_t unit);   // the gradient of the unit's output has arrived
-  // An operation reads parameters of a unit that is not there. The unit stays until the end of forward, or of backward.
+  // An operation reads parameters of a unit that is not gathered. In forward the unit then stays until the end of
+  // forward; in backward, until the gradient of another unit's output arrives.
   void need(std::size_t unit);
 
  private:

@@ -1,12 +1,13 @@
 // The gradients of a model's units in a step: from the gradients that backward produces to this rank's shards of the
 // sums over all ranks.
 //
-// A unit's gradients lie in a flat buffer, laid out like its parameters; f16 and bf16 gradients are summed in f32. When
-// the gradients of a unit are complete, a reduce-scatter starts, in the same order on all ranks: from the last unit to
-// the first, the root unit at the end. A gradient that this rank does not have counts as -0.0, which changes no sum.
+// A unit's gradients lie in a flat buffer, laid out like its parameters; f16 and bf16 gradients are summed in f32.
+// When the gradients of a unit are complete, its reduce-scatter starts, in the same order on all ranks: from the last
+// unit to the first, then the root unit. A gradient that this rank does not have counts as -0.0, which changes no sum.
 //
-// Rotating: the units but the root share one buffer, which a unit gets when backward enters it, and the shards have
-// memory of their own. Otherwise every unit has a buffer, and this rank's part of it becomes its shard.
+// Rotating: all units but the root share one buffer, and the shards have memory of their own. A unit gets the buffer
+// when backward enters it, or when its reduce-scatter starts if the buffer is not free before. Not rotating: every
+// unit has a buffer, and this rank's part of the buffer becomes its shard.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// The parameters of one unit: shards in the group's communication memory, and the whole parameters while gathered.
+// The parameters of one unit: shards in the group's communication memory, and the whole parameters while they are
+// gathered.
 #pragma once
 
 #include <memory>
@@ -22,9 +23,9 @@ struct FlatParameters {
 
 class UnitParameters {
  public:
-  // Moves the parameters to the storages of flat buffers, where they have no values yet, and their values to the shards.
-  // `resident`: the whole parameters stay in memory; else they are gathered into memory given to `launch`. All ranks
-  // must construct their units in the same order.
+  // Moves the parameters to the storages of flat buffers, where they have no values yet, and their values to the
+  // shards. `resident`: the whole parameters stay in memory; else they are gathered into memory given to `launch`. All
+  // ranks must construct their units in the same order.
   UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters, ProcessGroup& group,
                  bool resident, const std::shared_ptr<StorageSupplier>& supplier);
   UnitParameters(UnitParameters&&) = default;

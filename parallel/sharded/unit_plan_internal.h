@@ -1,4 +1,4 @@
-// The plan of the units: which parameters are gathered and reduced together, and their places in flat buffers.
+// The plan of the units: which parameters are gathered and reduced together, and their positions in flat buffers.
 #pragma once
 
 #include <cstdint>
