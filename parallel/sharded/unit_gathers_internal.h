@@ -15,7 +15,7 @@
 //
 // Units other than the root that are not resident share two buffers. A gather takes the free buffer whose last gather
 // is oldest. If neither is free, for example in an operation on parameters of three units, a gather allocates another
-// buffer, which is freed at the next step.
+// buffer, which is freed at the end of the step.
 #pragma once
 
 #include <memory>
