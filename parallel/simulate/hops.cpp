@@ -155,8 +155,8 @@ void HopPlan::add_halving(std::vector<Hop>& hops, int number) const {
   }
 }
 
-// Of reduce_scatter all but the part that the rank keeps; of all_gather its own part to each rank, or around the ring
-// all parts but the one that the next rank had at first.
+// In reduce_scatter a rank sends all but the part that it keeps; in all_gather its own part to each rank, or around the
+// ring all parts but the one that the next rank had at first.
 std::int64_t HopPlan::sent_in_half_by(int rank) const {
   const auto own = [&](int chunk) { return bound(chunk + 1, ranks_) - bound(chunk, ranks_); };
   if (collective_ == Collective::kReduceScatter) return count_ - own(rank);

@@ -42,7 +42,7 @@ enum class Departure : std::uint32_t { kNone, kInOrder, kByError };
 
 inline constexpr std::uint64_t kNotDirect = ~std::uint64_t{0};
 
-// What must be equal on all ranks.
+// The values that must be equal on all ranks.
 struct Fingerprint {
   // signature_of the call, its count, Location::place() of `in` and `out` or kNotDirect, and Call::detail
   std::uint64_t what = 0, count = 0, in_at = 0, out_at = 0, detail = 0;
