@@ -140,7 +140,7 @@ StepInputs DistributedDataParallel::State::inputs(StepSummary own) {
   return {.own = own,
           .ranks = group->size(),
           .weighted = options.weighting == Weighting::kSamples,
-          .counts_joined = joining && joining->options.divide_by_initial_world_size,
+          .counts_joined = joining && joining->options().divide_by_initial_world_size,
           .order = knows_order ? nullptr : &order};
 }
 
@@ -183,11 +183,11 @@ void DistributedDataParallel::State::finish_step() {
   last = step->finish();
   gradients_are_means = true;
   if (!knows_order) plan_by_order();
-  if (joining) after_joined_step();
-  if (options.sync_buffers && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of : 0);
+  if (joining) joining->after_step(last.joined);
+  if (options.sync_buffers && micro_batches.has_buffers()) share_buffers(joining ? joining->buffers_of() : 0);
   // Joined ranks have not taken the optimizer's steps.
   if (options.check_every > 0 && buckets->totals().steps % options.check_every == 0 && last.joined == 0)
-    check_same_values(module, *group, options.sync_buffers);
+    check_same_values("DistributedDataParallel", module, *group, options.sync_buffers);
 }
 
 Tensor DistributedDataParallel::operator()(const Tensor& x) {

@@ -7,6 +7,7 @@
 #include "lockstep/parallel/replicated/buckets/distributed_step_internal.h"
 #include "lockstep/parallel/replicated/buckets/launch_queue_internal.h"
 #include "lockstep/parallel/replicated/distributed.h"
+#include "lockstep/parallel/replicated/joining_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 
 namespace lockstep::parallel {
@@ -14,15 +15,6 @@ namespace lockstep::parallel {
 struct DistributedDataParallel::State final : ReducedModel {
   State(nn::Module& module, std::shared_ptr<ProcessGroup> group, const DistributedDataParallelOptions& options);
   ~State();
-
-  // A call of join on this rank.
-  struct Join {
-    const JoinOptions& options;
-    std::int64_t own_steps = 0;  // synchronised steps with data of this rank
-    bool is_out = false;         // this rank has no more data: it has joined
-    int joined = 0;              // ranks that had joined by the last step
-    int buffers_of = 0;          // the first rank that had not: its buffers are broadcast
-  };
 
   void take_group();
   void install();
@@ -47,7 +39,6 @@ struct DistributedDataParallel::State final : ReducedModel {
 
   bool joined_step();
   void shadow();
-  void after_joined_step();
   void end_join();
 
   nn::Module& module;
@@ -61,7 +52,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   bool knows_order = false;                       // whether buckets are planned by it, after that step
   std::unique_ptr<GradientBuckets> next_buckets;  // planned by the first step, in use from the second; or null
   DistributedStep* step = nullptr;                // in progress, null: none; owned by what ends it
-  std::optional<Join> joining;
+  std::optional<Joining> joining;
   int local_depth = 0;               // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
   bool gradients_are_means = false;  // grad() holds means over all ranks, not this rank's gradients
   bool wants_stop = false;

@@ -3,26 +3,11 @@
 // The step's summary says how many ranks have joined, without a message of its own. A joined rank launches
 // the next step's first bucket like all ranks; if the summary says that all ranks have joined, there is no next step.
 #include <algorithm>
-#include <span>
 
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
-#include "lockstep/parallel/replicated/model_check_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::parallel {
-namespace {
-
-// Gathers one number from each rank.
-std::vector<std::int64_t> gather_numbers(ProcessGroup& group, std::int64_t own) {
-  const Tensor all = raw::empty({group.size()}, {.dtype = kInt64});
-  group.all_gather(all, raw::full({1}, own, {.dtype = kInt64}))->wait();
-  const std::span<const std::int64_t> numbers = all.span<std::int64_t>();
-  return {numbers.begin(), numbers.end()};
-}
-
-}  // namespace
-
 void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& options) {
   if (!options.enable) return body();
   State& state = *state_;
@@ -31,12 +16,8 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
   LOCKSTEP_CHECK(!LaunchQueue::of(*state.group).is_shared(),
                  "DistributedDataParallel: join: another model shares the group, and a joined rank can take part in "
                  "the steps of one model only; construct each model on its own group");
-  check_same_text("DistributedDataParallel: ranks join with different options",
-                  fmt::format("divide_by_initial_world_size {} throw_on_early_termination {}",
-                              options.divide_by_initial_world_size, options.throw_on_early_termination),
-                  *state.group);
   state.install();
-  state.joining.emplace(State::Join{.options = options});
+  state.joining.emplace("DistributedDataParallel", options, *state.group);
   struct Leave {
     State& state;
     ~Leave() { state.joining.reset(); }
@@ -48,13 +29,13 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
 }
 
 void DistributedDataParallel::State::shadow() {
-  joining->is_out = true;
+  joining->leave();
   const auto drop_gradients = [&] {
     for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
   };
   drop_gradients();  // the next step uses their buckets
   while (joined_step()) {
-    if (joining->options.shadow_step) joining->options.shadow_step();
+    if (joining->options().shadow_step) joining->options().shadow_step();
     drop_gradients();
   }
 }
@@ -72,27 +53,9 @@ bool DistributedDataParallel::State::joined_step() {
   return true;
 }
 
-// Ranks communicate here only when the number of joined ranks has changed.
-void DistributedDataParallel::State::after_joined_step() {
-  Join& join = *joining;
-  if (!join.is_out) ++join.own_steps;
-  if (last.joined == join.joined) return;
-  join.joined = last.joined;
-  if (join.options.throw_on_early_termination) {
-    const std::vector<std::int64_t> steps = gather_numbers(*group, join.own_steps);
-    const auto [fewest, most] = std::ranges::minmax_element(steps);
-    throw CommError(
-        fmt::format("DistributedDataParallel: join: rank {} has no more data after {} steps, rank {} is at step {}",
-                    fewest - steps.begin(), *fewest, most - steps.begin(), *most));
-  }
-  const Tensor first = raw::full({1}, join.is_out ? group->size() : group->rank(), {.dtype = kInt32});
-  group->all_reduce(first, ReduceOp::kMin)->wait();
-  join.buffers_of = first.item<int>();
-}
-
 // Joined ranks have not taken the optimizer's steps, so they get the parameters of a rank that has.
 void DistributedDataParallel::State::end_join() {
-  const std::vector<std::int64_t> steps = gather_numbers(*group, joining->own_steps);
+  const std::vector<std::int64_t> steps = joining->steps_of_all();
   const auto [fewest, most] = std::ranges::minmax_element(steps);
   if (*fewest < *most) share_state(static_cast<int>(std::ranges::max_element(steps) - steps.begin()));
 }

@@ -49,13 +49,6 @@ std::int64_t hash_of(const Tensor& tensor) {
   return static_cast<std::int64_t>(hash.digest());
 }
 
-Tensor gather_all(ProcessGroup& group, const std::vector<std::int64_t>& own) {
-  const auto count = static_cast<std::int64_t>(own.size());
-  const Tensor all = raw::empty({group.size(), count}, {.dtype = kInt64});
-  group.all_gather(all, raw::from_bytes(own.data(), {count}, kInt64))->wait();
-  return all;
-}
-
 // Broadcasts line k of rank `rank`.
 std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines, std::size_t k, int rank) {
   constexpr std::int64_t kLongest = 256;
@@ -68,11 +61,11 @@ std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines
 }
 
 void check_same_lines(const std::string& what, const std::vector<std::string>& lines, ProcessGroup& group) {
-  const Tensor counts = gather_all(group, {static_cast<std::int64_t>(lines.size())});
+  const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(lines.size())});
   const std::int64_t longest = raw::to(counts, kInt64).max().item<std::int64_t>();
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(longest), 0);
   std::ranges::transform(lines, hashes.begin(), [](const std::string& line) { return hash_of(line); });
-  const Tensor all = gather_all(group, hashes);
+  const Tensor all = gather_numbers(group, hashes);
   const std::span<const std::int64_t> each = all.span<std::int64_t>();
   for (int r = 1; r < group.size(); ++r) {
     for (std::size_t k = 0; k < hashes.size(); ++k) {
@@ -85,6 +78,13 @@ void check_same_lines(const std::string& what, const std::vector<std::string>& l
 
 }  // namespace
 
+Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own) {
+  const auto count = static_cast<std::int64_t>(own.size());
+  const Tensor all = raw::empty({group.size(), count}, {.dtype = kInt64});
+  group.all_gather(all, raw::from_bytes(own.data(), {count}, kInt64))->wait();
+  return all;
+}
+
 void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
                       const std::vector<std::string>& options) {
   check_same_lines(fmt::format("{}: ranks have different models", mode), lines_of(module, options), group);
@@ -94,18 +94,18 @@ void check_same_text(const std::string& what, const std::string& text, ProcessGr
   check_same_lines(what, {text}, group);
 }
 
-void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers) {
+void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers) {
   std::vector<Entry> entries = entries_of(module);
   if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
   std::vector<std::int64_t> hashes;
   for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
-  const Tensor all = gather_all(group, hashes);
+  const Tensor all = gather_numbers(group, hashes);
   const std::span<const std::int64_t> each = all.span<std::int64_t>();
   for (std::size_t k = 0; k < hashes.size(); ++k) {
     for (int r = 1; r < group.size(); ++r) {
       if (each[static_cast<std::size_t>(r) * hashes.size() + k] == each[k]) continue;
-      throw CommError(fmt::format("DistributedDataParallel: replicas have diverged: {} of rank {} is not rank 0's",
-                                  entries[k].name, r));
+      throw CommError(
+          fmt::format("{}: replicas have diverged: {} of rank {} is not rank 0's", mode, entries[k].name, r));
     }
   }
 }

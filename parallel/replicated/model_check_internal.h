@@ -19,7 +19,10 @@ void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group);
 
 // Compares the values of all parameters and, `with_buffers`, of all buffers. Throws CommError, on all ranks, naming
-// the first that differs.
-void check_same_values(const nn::Module& module, ProcessGroup& group, bool with_buffers);
+// `mode` and the first that differs.
+void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers);
+
+// The `own` numbers of all ranks, one row for each rank. All ranks pass as many.
+Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own);
 
 }  // namespace lockstep::parallel

@@ -3,6 +3,7 @@
 #include <exception>
 #include <span>
 
+#include "lockstep/parallel/replicated/model_check_internal.h"
 #include "lockstep/parallel/sharded/agreement_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -95,11 +96,8 @@ std::string text_of_rank_0(ProcessGroup* group, const std::string& text) {
 
 Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own) {
   const auto count = static_cast<std::int64_t>(own.size());
-  const Tensor mine = raw::from_bytes(own.data(), {1, count}, kInt64);
-  if (!group || count == 0) return mine;
-  const Tensor all = raw::empty({group->size(), count}, {.dtype = kInt64});
-  group->all_gather(all, mine)->wait();
-  return all;
+  if (!group || count == 0) return raw::from_bytes(own.data(), {1, count}, kInt64);
+  return gather_numbers(*group, own);
 }
 
 }  // namespace lockstep::parallel

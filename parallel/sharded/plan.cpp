@@ -9,20 +9,24 @@ namespace {
 
 constexpr std::int64_t kStateBuffers = 2;  // of Adam
 
-std::int64_t gradient_bytes(const FlatLayout& flat) {
-  return flat.trained ? flat.elements * static_cast<std::int64_t>(item_size(sum_dtype(flat.dtype))) : 0;
-}
-
+// Of all ranks together.
 struct UnitBytes {
-  std::int64_t parameters = 0, trained = 0, gradients = 0, used = 0;
+  std::int64_t parameters = 0, trained = 0, used = 0;  // gathered parameters
+  std::int64_t masters = 0, trained_masters = 0;       // those of other dtypes that optimizers step; all trained ones
+  std::int64_t gradients = 0, widened = 0;             // as they are summed; as optimizers read them, if converted
 };
 
 UnitBytes bytes_of(const UnitLayout& unit, const NamedParameters& named) {
   UnitBytes bytes;
   for (const FlatLayout& flat : unit.flats) {
     bytes.parameters += flat.bytes();
-    bytes.trained += flat.trained ? flat.bytes() : 0;
-    bytes.gradients += gradient_bytes(flat);
+    bytes.masters += flat.master != flat.dtype ? flat.bytes_in(flat.master) : 0;
+    if (flat.trained) {
+      bytes.trained += flat.bytes();
+      bytes.trained_masters += flat.bytes_in(flat.master);
+      bytes.gradients += flat.bytes_in(flat.gradient);
+      bytes.widened += flat.gradient != flat.master ? flat.bytes_in(flat.master) : 0;
+    }
     for (const std::size_t p : flat.parameters) bytes.used += lockstep::parallel::bytes_of(named[p].second.master());
   }
   return bytes;
@@ -37,9 +41,9 @@ ShardedPlan ShardedDataParallel::State::plan() const {
   std::int64_t largest_parameters = 0, largest_gradients = 0, sent = 0;
   for (std::size_t u = 0; u < layouts.size(); ++u) {
     const UnitBytes unit = bytes_of(layouts[u], named);
-    plan.parameter_bytes += is_resident() ? unit.parameters : unit.parameters / n;
-    plan.gradient_bytes += is_rotating() ? unit.gradients / n : unit.gradients;
-    plan.optimizer_bytes += kStateBuffers * unit.trained / n;
+    plan.parameter_bytes += (is_resident() ? unit.parameters : unit.parameters / n) + unit.masters / n;
+    plan.gradient_bytes += (is_rotating() ? unit.gradients / n : unit.gradients) + unit.widened / n;
+    plan.optimizer_bytes += kStateBuffers * unit.trained_masters / n;
     plan.padding_bytes += unit.parameters - unit.used;
     const bool is_root = u == 0, is_last = u + 1 == layouts.size();
     if (!is_resident() && is_root) plan.unit_bytes += unit.parameters;

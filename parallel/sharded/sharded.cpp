@@ -17,8 +17,11 @@ void check_options(const ShardedDataParallelOptions& options, int ranks) {
       options.micro_batches_per_rank >= 1 && options.micro_batches_per_rank * ranks <= random::kMaxMicroBatches,
       "ShardedDataParallel: {} micro-batches per rank on {} ranks, expected 1 to {} in total",
       options.micro_batches_per_rank, ranks, random::kMaxMicroBatches);
-  LOCKSTEP_CHECK(!options.mixed_precision.parameters && !options.mixed_precision.reduce,
-                 "ShardedDataParallel: .mixed_precision is not supported yet; use AutocastGuard in the loss function");
+  for (const std::optional<DType>& dtype : {options.mixed_precision.parameters, options.mixed_precision.reduce})
+    LOCKSTEP_CHECK(
+        !dtype || is_floating_point(*dtype),
+        "ShardedDataParallel: .mixed_precision has {}, expected a floating-point dtype, for example kBFloat16",
+        name(*dtype));
 }
 
 // Where a parameter's values are, or will be.
@@ -91,7 +94,8 @@ void ShardedDataParallel::gathered(FunctionRef<void()> body) {
   LOCKSTEP_CHECK(!state.gathers->is_running(), "ShardedDataParallel: gathered inside backward");
   const Depth depth(state);
   if (state.gathered_depth > 1) return body();
-  const std::vector<Tensor> kept = state.gather_all();
+  state.gather_all();
+  const std::vector<Tensor> kept = state.copy_values();
   try {
     body();
   } catch (...) {

@@ -35,10 +35,15 @@
 
 namespace lockstep::parallel {
 
-/// Dtypes of ShardedDataParallel. A dtype that is not set is that of the parameters.
+/// Dtypes of ShardedDataParallel. A dtype that is not set is that of the module's parameters before the construction.
+/// The optimizer steps pieces of that dtype, and checkpoints store it.
 struct MixedPrecision {
-  std::optional<DType> parameters = std::nullopt;  ///< of gathered parameters, in which forward and backward compute
-  std::optional<DType> reduce = std::nullopt;      ///< in which gradients are summed
+  /// Of gathered parameters, in which forward and backward compute, in `gathered` too. Floating-point inputs of the
+  /// module and of units are converted to it.
+  std::optional<DType> parameters = std::nullopt;
+  /// Of the gradients that ranks exchange. f16 and bf16: each rank's sum is rounded to it, and so is the sum over all
+  /// ranks, which is computed in f32.
+  std::optional<DType> reduce = std::nullopt;
 };
 
 /// Options of ShardedDataParallel.
@@ -50,6 +55,7 @@ struct ShardedDataParallelOptions {
   MixedPrecision mixed_precision = {};      ///< default: none
   bool offload_optimizer = false;           ///< keep the optimizer's parameters and state on cpu:0
   Weighting weighting = Weighting::kEqual;  ///< of micro-batches with different numbers of samples
+  int check_every = 0;  ///< number of steps between comparisons of all ranks' gathered parameters; 0: never
 };
 
 /// This rank's piece of a parameter.
@@ -108,6 +114,14 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   /// Gathers all parameters, calls `body`, and releases the parameters. `body` must not change them. All ranks must
   /// call this; `body` may differ between ranks. An exception of `body` is rethrown. Calls may be nested.
   void gathered(FunctionRef<void()> body);
+
+  /// DistributedDataParallel::join. `options.shadow_step` is required, and must do what `body` does with the gradients of
+  /// a step, because each rank has a part of the model to step:
+  ///
+  ///     run.join(body, {.shadow_step = [&] { run.clip_grad_norm_(1.0); optimizer.step(); }});
+  ///
+  /// When all ranks have joined, there is one more step without samples, whose gradients are undefined.
+  void join(FunctionRef<void()> body, const JoinOptions& options);
 
   /// While the guard exists, backward accumulates this rank's gradients without reducing them, which needs memory for
   /// the gradients of the whole model. The first backward after the guard also reduces the accumulated gradients.

@@ -32,11 +32,8 @@ StatePart ShardedDataParallel::State::part_of(const std::string& name, const Ten
       const std::int64_t offset = impl.offset / static_cast<std::int64_t>(item_size(impl.dtype));
       const std::int64_t from = std::clamp(offset, begin, begin + each);
       const std::int64_t to = std::clamp(offset + impl.numel, from, begin + each);
-      const auto stepped = std::ranges::find_if(
-          trained, [&](const TrainedFlat& other) { return other.shard.ref() == flat.shard.ref(); });
-      const Tensor& shard = stepped == trained.end() ? flat.shard : stepped->stepped();
       return {.name = name,
-              .part = elements_of(shard, from - begin, to - from),
+              .part = elements_of(flat.master, from - begin, to - from),
               .shape = impl.shape,
               .first = from < to ? from - offset : 0};
     }
@@ -45,7 +42,12 @@ StatePart ShardedDataParallel::State::part_of(const std::string& name, const Ten
 }
 
 void ShardedDataParallel::State::after_load() {
-  for (UnitParameters& unit : units) unit.mark_frozen_changed();
+  for (UnitParameters& unit : units) {
+    unit.mark_frozen_changed();
+    for (const FlatParameters& flat : unit.flats()) {
+      if (!flat.layout.trained) upload(flat);
+    }
+  }
 }
 
 CheckpointModel::CheckpointModel(ShardedDataParallel* run) {

@@ -14,6 +14,8 @@
 namespace lockstep::parallel {
 namespace {
 
+const char* text(const std::optional<DType>& dtype) { return dtype ? name(*dtype) : "none"; }
+
 std::vector<std::string> option_texts(const ShardedDataParallelOptions& options) {
   return {fmt::format("stage {}", options.stage),
           fmt::format("units \"{}\"", fmt::join(options.units, "\", \"")),
@@ -21,7 +23,22 @@ std::vector<std::string> option_texts(const ShardedDataParallelOptions& options)
           fmt::format("reshard_after_forward {}", options.reshard_after_forward),
           fmt::format("offload_optimizer {}", options.offload_optimizer),
           fmt::format("weighting {}", static_cast<int>(options.weighting)),
+          fmt::format("check_every {}", options.check_every),
+          fmt::format("mixed_precision {} {}", text(options.mixed_precision.parameters),
+                      text(options.mixed_precision.reduce)),
           fmt::format("{} {}", version(), cpu_description())};
+}
+
+// The floating-point inputs of a forward in `dtype`; empty if all have it.
+std::vector<Tensor> converted(std::vector<Tensor> inputs, DType dtype) {
+  const auto is_other = [&](const Tensor& x) {
+    return x.defined() && is_floating_point(x.dtype()) && x.dtype() != dtype;
+  };
+  if (std::ranges::none_of(inputs, is_other)) return {};
+  for (Tensor& x : inputs) {
+    if (is_other(x)) x = x.to(dtype);
+  }
+  return inputs;
 }
 
 }  // namespace
@@ -77,7 +94,7 @@ void ShardedDataParallel::State::check_ranks() {
 }
 
 void ShardedDataParallel::State::make_units() {
-  layouts = plan_units(module, named, options.units, group->size());
+  layouts = plan_units(module, named, options.units, options.mixed_precision, group->size());
   for (const auto& [name, parameter] : named) parameter.set_sharding(nn::Sharding::kSharded);
   for (const UnitLayout& layout : layouts)
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
@@ -94,19 +111,17 @@ bool ShardedDataParallel::State::is_offloaded() const {
 }
 
 void ShardedDataParallel::State::make_pieces() {
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    for (std::size_t f = 0; f < units[u].flats().size(); ++f) {
-      const FlatParameters& flat = units[u].flats()[f];
+  for (UnitParameters& unit : units) {
+    for (FlatParameters& flat : unit.flats()) {
       if (!flat.layout.trained) continue;
-      trained.push_back({.unit = u, .flat = f, .shard = flat.shard, .host = {}});
-      if (is_offloaded()) trained.back().host = raw::to(flat.shard, Device());
+      trained.push_back(&flat);
+      if (is_offloaded()) flat.master = raw::to(flat.master, Device());
     }
   }
   for (std::size_t p = 0; p < gradients->size(); ++p) {
     const auto [f, offset] = gradients->place_of(p);
-    const ShardedParameter piece =
-        piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f].stepped(), offset);
-    const std::int64_t each = trained[f].shard.numel();
+    const ShardedParameter piece = piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f]->master, offset);
+    const std::int64_t each = trained[f]->shard.numel();
     const std::int64_t at = std::clamp<std::int64_t>(offset - each * group->rank(), 0, each);
     pieces.push_back({.parameter = piece.parameter, .flat = f, .at = at});
     all.push_back(piece);
@@ -115,7 +130,7 @@ void ShardedDataParallel::State::make_pieces() {
     for (const FlatParameters& flat : unit.flats()) {
       for (std::size_t k = 0; k < flat.layout.parameters.size() && !flat.layout.trained; ++k) {
         const auto& [name, parameter] = named[flat.layout.parameters[k]];
-        all.push_back(piece_of(name, parameter.master().shape(), flat.shard, flat.layout.offsets[k]));
+        all.push_back(piece_of(name, parameter.master().shape(), flat.master, flat.layout.offsets[k]));
         all.back().parameter.master().requires_grad_(false);
       }
     }
@@ -135,13 +150,19 @@ ShardedParameter ShardedDataParallel::State::piece_of(const std::string& name, c
   return {.name = name, .parameter = piece, .shape = shape, .first = from < to ? from - offset : 0};
 }
 
-// Tells the gathers and gradients where forward and backward are. A hook may outlive the run in a graph.
+// Tells the gathers and gradients where forward and backward are, and with mixed precision converts the inputs of the
+// model and of the units. A hook may outlive the run in a graph.
 void ShardedDataParallel::State::install_hooks() {
+  const std::optional<DType> compute = options.mixed_precision.parameters;
+  if (compute) {
+    hooks.push_back(module.register_forward_pre_hook(
+        [dtype = *compute](const nn::Module&, const std::vector<Tensor>& x) { return converted(x, dtype); }));
+  }
   for (std::size_t u = 1; u < units.size(); ++u) {
     nn::Module& unit = *layouts[u].module;
-    hooks.push_back(unit.register_forward_pre_hook([this, u](const nn::Module&, const std::vector<Tensor>&) {
+    hooks.push_back(unit.register_forward_pre_hook([this, u, compute](const nn::Module&, const std::vector<Tensor>& x) {
       gathers->enter_forward(u);
-      return std::vector<Tensor>();
+      return compute ? converted(x, *compute) : std::vector<Tensor>();
     }));
     hooks.push_back(
         unit.register_forward_hook([this, u](const nn::Module&, const std::vector<Tensor>&, const Tensor& y) {

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
 #include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
+#include "lockstep/parallel/replicated/joining_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/parallel/sharded/model_state_internal.h"
 #include "lockstep/parallel/sharded/sharded.h"
@@ -16,14 +17,6 @@
 #include "lockstep/parallel/sharded/unit_gradients_internal.h"
 
 namespace lockstep::parallel {
-
-// A flat buffer of trained parameters: the shard that the optimizer steps, and its gradient.
-struct TrainedFlat {
-  std::size_t unit, flat;  // positions of the unit, and among its flats
-  Tensor shard;            // of UnitParameters
-  Tensor host;             // with offload: a copy of `shard` on the host, which the optimizer steps
-  const Tensor& stepped() const { return host.defined() ? host : shard; }
-};
 
 class ShardedAccessSupplier;
 
@@ -45,19 +38,22 @@ struct ShardedDataParallel::State {
 
   // --- a step (sharded_step.cpp) ---
   void check_usable() const;
-  std::vector<Tensor> gather_all();
+  void check_gathered();
+  void gather_all();
+  std::vector<Tensor> copy_values() const;
   const UnitParameters* undo_changes(const std::vector<Tensor>& kept);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
-  void upload();
+  void upload(const FlatParameters& flat);
   void complete(std::size_t parameter, const autograd::Run& run);
   void complete(std::size_t parameter);
   void enter_backward(std::size_t unit);
   Tensor finish_step(const MicroBatchPlan& plan, const StepSummary& own, double scale);
   void take_gradients(const StepScale& scale, double launched);
   bool is_used(std::size_t parameter) const;
+  void shadow();  // sharded_join.cpp
   int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
   // --- plan.cpp ---
   ShardedPlan plan() const;
@@ -82,9 +78,9 @@ struct ShardedDataParallel::State {
   std::vector<UnitParameters> units;
   std::unique_ptr<UnitGathers> gathers;
   std::unique_ptr<UnitGradients> gradients;
-  std::vector<TrainedFlat> trained;   // in the order of UnitGradients::flats()
-  std::vector<TrainedPiece> pieces;   // of the trained parameters, in the order of the model
-  std::vector<ShardedParameter> all;  // the pieces of all parameters, in the order of the model
+  std::vector<const FlatParameters*> trained;  // in the order of UnitGradients::flats()
+  std::vector<TrainedPiece> pieces;            // of the trained parameters, in the order of the model
+  std::vector<ShardedParameter> all;           // the pieces of all parameters, in the order of the model
   MicroBatchesInTurn micro_batches;
   Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it
   std::vector<HookHandle> hooks;
@@ -95,6 +91,7 @@ struct ShardedDataParallel::State {
   int local_depth = 0;                          // > 0: inside no_sync
   int gathered_depth = 0;
   bool wants_stop = false;
+  std::optional<Joining> joining;
   StepSummary last = {};  // sum over all ranks, in the last step
   std::int64_t steps = 0;
 };

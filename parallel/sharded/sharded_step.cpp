@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "lockstep/parallel/replicated/model_check_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -45,22 +46,42 @@ void ShardedDataParallel::State::check_usable() const {
                  "ShardedDataParallel: cannot run inside a DataParallel replica");
 }
 
-// Gathers all units outside a step. Returns copies of what a change in `gathered` would change for good: of resident
-// parameters this rank's shard, and all of those that are frozen.
-std::vector<Tensor> ShardedDataParallel::State::gather_all() {
-  upload();
+// Gathers all units outside a step.
+void ShardedDataParallel::State::gather_all() {
+  for (const FlatParameters* flat : trained) upload(*flat);
   if (gathers->are_direct()) group->barrier();  // all ranks' optimizers have finished their steps
-  std::vector<Tensor> kept;
   for (UnitParameters& unit : units) {
     unit.release();
     unit.mark_changed();
     unit.gather_apart(*group);
-    for (const FlatParameters& flat : unit.flats())
-      kept.push_back(is_resident() ? raw::clone(flat.layout.trained ? flat.shard : flat.whole) : Tensor());
     unit.note_version();
   }
   if (gathers->are_direct()) group->barrier();  // all ranks have read the shards
+}
+
+// Copies of what a change in `gathered` would change for good: of resident parameters this rank's shard, and all of
+// those that are frozen.
+std::vector<Tensor> ShardedDataParallel::State::copy_values() const {
+  std::vector<Tensor> kept;
+  for (const UnitParameters& unit : units) {
+    for (const FlatParameters& flat : unit.flats())
+      kept.push_back(is_resident() ? raw::clone(flat.layout.trained ? flat.shard : flat.whole) : Tensor());
+  }
   return kept;
+}
+
+// With check_every: compares the parameters that the ranks gather, and the buffers.
+void ShardedDataParallel::State::check_gathered() {
+  if (options.check_every == 0 || steps == 0 || steps % options.check_every != 0) return;
+  struct Hide {
+    std::vector<UnitParameters>& units;
+    ~Hide() {
+      for (UnitParameters& unit : units) unit.hide();
+    }
+  };
+  const Hide hide{units};
+  gather_all();
+  check_same_values("ShardedDataParallel", module, *group, /*with_buffers=*/true);
 }
 
 // Undoes changes of parameters in `gathered`, which other ranks do not see. Returns the unit that was changed, or null.
@@ -77,13 +98,12 @@ const UnitParameters* ShardedDataParallel::State::undo_changes(const std::vector
   return changed;
 }
 
-// With offload: copies the pieces that the optimizer has changed to the device.
-void ShardedDataParallel::State::upload() {
-  for (const TrainedFlat& flat : trained) {
-    if (!flat.host.defined()) continue;
-    raw::copy(flat.host, flat.shard);
-    group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.host));
-  }
+// Copies the values that the optimizer has changed, or a checkpoint, to the shard, rounded to its dtype.
+void ShardedDataParallel::State::upload(const FlatParameters& flat) {
+  if (flat.master.ref() == flat.shard.ref()) return;
+  const bool is_offloaded = flat.master.device() != flat.shard.device();
+  raw::copy(is_offloaded ? raw::to(flat.master, flat.shard.dtype()) : flat.master, flat.shard);
+  if (is_offloaded) group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.shard));
 }
 
 void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, const Batch& batch,
@@ -93,7 +113,7 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
     UnitGathers& gathers;
     ~End() { gathers.end_step(); }
   };
-  upload();
+  for (const FlatParameters* flat : trained) upload(*flat);
   gathers->begin_step();
   const End end{*gathers};
   if (plan.running() > 0) {
@@ -159,6 +179,7 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
     }
   };
   const Reset reset{*this};
+  check_gathered();
   const std::vector<nn::Parameter> of_pieces = parameters_of(pieces);
   AccumulatedGradients earlier(of_pieces), local(micro_batches.parameters());
   const DropAfterError drop(micro_batches.parameters());
@@ -177,7 +198,8 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
   const StepSummary own{.micro_batches = plan.running(),
                         .samples = plan.samples,
                         .loss = losses.empty() ? 0 : combine_losses(losses).item<double>(),
-                        .stop = wants_stop ? 1 : 0};
+                        .stop = wants_stop ? 1 : 0,
+                        .joined = joining && joining->is_out() ? 1 : 0};
   const Tensor loss = finish_step(plan, own, scale);
   earlier.add_back();
   return raw::to(loss, losses.empty() ? kFloat32 : losses[0].dtype());
@@ -194,16 +216,20 @@ Tensor ShardedDataParallel::State::finish_step(const MicroBatchPlan& plan, const
   }
   gradients->wait();
   last = StepSummary::read(summary, scale);
-  const StepScale mean = plan.weighted() ? StepScale(last.samples)
-                                         : StepScale(micro_batches_of_step(), static_cast<int>(last.micro_batches));
-  take_gradients(mean, scale);
+  const Tensor loss = raw::full(Shape(), last.loss, {.dtype = summary.dtype()});
+  if (last.joined == group->size()) return loss;
+  const auto ran = static_cast<int>(last.micro_batches), of_step = micro_batches_of_step();
+  const bool counts_joined = joining && joining->options().divide_by_initial_world_size;
+  const int idle = counts_joined ? last.joined * options.micro_batches_per_rank : 0;
+  take_gradients(plan.weighted() ? StepScale(last.samples) : StepScale(of_step, ran + idle), scale);
+  if (joining) joining->after_step(last.joined);
   if (micro_batches.has_buffers()) {
     const PhaseGuard phase(*group, Phase::kBuffers);
-    for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), 0)->wait();
+    const int root = joining ? joining->buffers_of() : 0;
+    for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
   }
   ++steps;
-  const Tensor loss = raw::full(Shape(), last.loss, {.dtype = summary.dtype()});
-  scale_gradient(loss, plan.weighted() ? mean.first : mean.second);
+  scale_gradient(loss, plan.weighted() ? StepScale(last.samples).first : StepScale(of_step, ran).second);
   return loss;
 }
 
@@ -218,7 +244,7 @@ void ShardedDataParallel::State::take_gradients(const StepScale& scale, double l
     Tensor sum = gradients->flats()[f].shard;
     scale_gradient(sum, scale.first / launched);
     scale_gradient(sum, scale.second);
-    if (trained[f].host.defined()) {
+    if (is_offloaded()) {
       group->traffic().add(group->rank(), -1 - group->rank(), Phase::kOffload, bytes_of(sum));
       sum = raw::to(sum, Device());
     }

@@ -32,7 +32,7 @@ UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const NamedPa
       }
       units_[u].flats.push_back(flats_.size());
       flats_.push_back({.unit = u, .layout = layout});
-      units_[u].stats.bytes += layout.elements * static_cast<std::int64_t>(item_size(sum_dtype(layout.dtype)));
+      units_[u].stats.bytes += layout.bytes_in(layout.gradient);
     }
   }
   allocate();
@@ -55,14 +55,13 @@ void UnitGradients::allocate() {
   std::int64_t largest = 0;
   for (FlatGradients& flat : flats_) {
     const FlatLayout& layout = flat.layout;
-    const DType dtype = sum_dtype(layout.dtype);
     const std::int64_t each = layout.elements / group_->size();
-    if (rotating_) flat.shard = empty(each, dtype, layout.device);
+    if (rotating_) flat.shard = empty(each, layout.gradient, layout.device);
     if (rotating_ && flat.unit != 0) {
       largest = std::max(largest, units_[flat.unit].stats.bytes);
       continue;
     }
-    flat.whole = empty(layout.elements, dtype, layout.device);
+    flat.whole = empty(layout.elements, layout.gradient, layout.device);
     if (!rotating_) flat.shard = elements_of(flat.whole, each * group_->rank(), each);
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -130,7 +129,7 @@ void UnitGradients::take_buffer(std::size_t unit) {
   std::int64_t at = 0;
   for (const std::size_t f : units_[unit].flats) {
     FlatGradients& flat = flats_[f];
-    flat.whole = typed_view(shared_, at, flat.layout.elements, sum_dtype(flat.layout.dtype));
+    flat.whole = typed_view(shared_, at, flat.layout.elements, flat.layout.gradient);
     at += bytes_of(flat.whole);
   }
   units_[unit].has_buffer = true;

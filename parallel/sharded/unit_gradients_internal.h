@@ -1,7 +1,7 @@
 // The gradients of a model's units in a step: from the gradients that backward produces to this rank's shards of the
 // sums over all ranks.
 //
-// A unit's gradients lie in a flat buffer, laid out like its parameters; f16 and bf16 gradients are summed in f32.
+// A unit's gradients lie in a flat buffer, laid out like its parameters, in the dtype in which they are summed.
 // When the gradients of a unit are complete, its reduce-scatter starts, in the same order on all ranks: from the last
 // unit to the first, then the root unit. A gradient that this rank does not have counts as -0.0, which changes no sum.
 //

@@ -11,15 +11,15 @@
 namespace lockstep::parallel {
 namespace {
 
-// Copies this rank's elements of a parameter, the master of which still has its own values, to the shard.
-void take_values(const FlatParameters& flat, std::size_t k, const Tensor& master, int rank, int ranks) {
+// Copies this rank's elements of a parameter, whose tensor still has its own values, to flat.master.
+void take_values(const FlatParameters& flat, std::size_t k, const Tensor& values, int rank, int ranks) {
   const std::int64_t each = flat.layout.elements / ranks, offset = flat.layout.offsets[k];
-  const std::int64_t begin = std::max(offset, each * rank), end = std::min(offset + master.numel(), each * (rank + 1));
+  const std::int64_t begin = std::max(offset, each * rank), end = std::min(offset + values.numel(), each * (rank + 1));
   if (begin >= end) return;
-  const Tensor to = elements_of(flat.shard, begin - each * rank, end - begin);
-  raw::copy(nn::is_deferred(master)
-                ? nn::initial_values(master, begin - offset, end - begin, to.device())
-                : elements_of(raw::reshape(master.detach(), {master.numel()}), begin - offset, end - begin),
+  const Tensor to = elements_of(flat.master, begin - each * rank, end - begin);
+  raw::copy(nn::is_deferred(values)
+                ? nn::initial_values(values, begin - offset, end - begin, to.device())
+                : elements_of(raw::reshape(values.detach(), {values.numel()}), begin - offset, end - begin),
             to);
 }
 
@@ -56,16 +56,19 @@ void UnitParameters::make_flat(const FlatLayout& plan, const NamedParameters& pa
     const auto r = static_cast<std::int64_t>(flat.shards.size());
     flat.shards.push_back(resident_ ? elements_of(view, each * r, each) : view);
   }
-  raw::fill(flat.shard, 0);  // the gaps are gathered as well
+  const bool is_mixed = plan.master != plan.dtype;
+  flat.master = is_mixed ? raw::empty({each}, {.dtype = plan.master, .device = plan.device}) : flat.shard;
+  raw::fill(flat.master, 0);  // the gaps are gathered as well
   flat.storage = Storage::releasable(static_cast<std::size_t>(plan.bytes()), plan.device, supplier);
   for (std::size_t k = 0; k < plan.parameters.size(); ++k) {
-    const Tensor& master = parameters[plan.parameters[k]].second.master();
-    take_values(flat, k, master, group.rank(), group.size());
+    const Tensor& tensor = parameters[plan.parameters[k]].second.master();
+    take_values(flat, k, tensor, group.rank(), group.size());
     const auto offset = plan.offsets[k] * static_cast<std::int64_t>(item_size(plan.dtype));
     nn::replace_elements(
-        master, Tensor(Ref<TensorImpl>::adopt(new TensorImpl(flat.storage, offset, master.shape(),
-                                                             contiguous_strides(master.shape()), plan.dtype))));
+        tensor, Tensor(Ref<TensorImpl>::adopt(new TensorImpl(flat.storage, offset, tensor.shape(),
+                                                             contiguous_strides(tensor.shape()), plan.dtype))));
   }
+  if (is_mixed) raw::copy(flat.master, flat.shard);
 }
 
 bool UnitParameters::owns(const Storage& storage) const {

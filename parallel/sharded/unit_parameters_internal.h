@@ -16,6 +16,8 @@ namespace lockstep::parallel {
 struct FlatParameters {
   FlatLayout layout;
   Tensor shard = {};                // this rank's elements, in communication memory: part rank() of `whole` if resident
+  Tensor master = {};               // the same elements as the optimizer steps them: `shard` itself, or a tensor of
+                                    // another dtype or on the host
   std::vector<Tensor> shards = {};  // all ranks' shards, where ranks can read each other's memory; else empty
   Tensor whole = {};                // all elements; undefined while released, unless resident
   Ref<Storage> storage = {};        // that of the module's parameters: present while they may be read

@@ -7,6 +7,7 @@
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module_internal.h"
+#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -44,7 +45,8 @@ void find_largest_list(const nn::Module& module, const std::string& path, std::i
 
 class Planner {
  public:
-  Planner(nn::Module& module, const std::vector<std::string>& patterns) : patterns_(patterns) {
+  Planner(nn::Module& module, const std::vector<std::string>& patterns, const MixedPrecision& mixed)
+      : patterns_(patterns), mixed_(mixed) {
     units_.push_back({.name = {}, .module = &module});
     assign(module, {}, 0);
   }
@@ -96,24 +98,30 @@ class Planner {
     for (nn::Module* child : module.children()) assign(*child, nn::join(path, child->name()), unit);
   }
 
-  static void add(UnitLayout& unit, std::size_t position, const Tensor& tensor) {
+  void add(UnitLayout& unit, std::size_t position, const Tensor& tensor) const {
+    const DType master = tensor.dtype();
     const Device device = nn::is_deferred(tensor) ? Device() : tensor.device();
     const auto fits = [&](const FlatLayout& flat) {
-      return flat.dtype == tensor.dtype() && flat.device == device && flat.trained == tensor.requires_grad();
+      return flat.master == master && flat.device == device && flat.trained == tensor.requires_grad();
     };
     auto flat = std::ranges::find_if(unit.flats, fits);
     if (flat == unit.flats.end()) {
-      unit.flats.push_back({.dtype = tensor.dtype(), .device = device, .trained = tensor.requires_grad()});
+      unit.flats.push_back({.dtype = is_floating_point(master) ? mixed_.parameters.value_or(master) : master,
+                            .master = master,
+                            .gradient = mixed_.reduce.value_or(sum_dtype(master)),
+                            .device = device,
+                            .trained = tensor.requires_grad()});
       flat = unit.flats.end() - 1;
     }
     flat->parameters.push_back(position);
     flat->offsets.push_back(flat->elements);
-    flat->elements = round_up(flat->elements + tensor.numel(), line(tensor.dtype()));
+    flat->elements = round_up(flat->elements + tensor.numel(), line(flat->dtype));
   }
 
   static void pad(FlatLayout& flat, int ranks) { flat.elements = round_up(flat.elements, line(flat.dtype) * ranks); }
 
   const std::vector<std::string>& patterns_;
+  const MixedPrecision& mixed_;
   std::vector<bool> used_;  // by pattern: it has matched a module
   std::vector<UnitLayout> units_;
   std::unordered_map<const nn::TensorSlot*, std::size_t> unit_of_;
@@ -122,7 +130,7 @@ class Planner {
 }  // namespace
 
 std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& parameters,
-                                   const std::vector<std::string>& patterns, int ranks) {
+                                   const std::vector<std::string>& patterns, const MixedPrecision& mixed, int ranks) {
   std::vector<std::string> chosen = patterns;
   if (chosen.empty()) {
     std::int64_t most = 0;
@@ -130,7 +138,7 @@ std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& pa
     find_largest_list(module, {}, most, pattern);
     if (!pattern.empty()) chosen.push_back(pattern);
   }
-  Planner planner(module, chosen);
+  Planner planner(module, chosen, mixed);
   planner.check_patterns();
   return planner.finish(parameters, ranks);
 }

@@ -7,6 +7,7 @@
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
+#include "lockstep/parallel/sharded/sharded.h"
 
 namespace lockstep::parallel {
 
@@ -14,14 +15,17 @@ namespace lockstep::parallel {
 // multiple of 64 bytes. The buffer is padded, so that it can be cut into as many shards as there are ranks, each a
 // multiple of 64 bytes.
 struct FlatLayout {
-  DType dtype = kFloat32;
+  DType dtype = kFloat32;     // of the gathered parameters
+  DType master = kFloat32;    // of the values that the optimizer steps and checkpoints keep
+  DType gradient = kFloat32;  // in which gradients are summed
   Device device = {};
   bool trained = true;
   std::vector<std::size_t> parameters = {};  // positions in the list of parameters
   std::vector<std::int64_t> offsets = {};    // of each parameter, in elements
   std::int64_t elements = 0;                 // with gaps and padding
 
-  std::int64_t bytes() const { return elements * static_cast<std::int64_t>(item_size(dtype)); }
+  std::int64_t bytes() const { return bytes_in(dtype); }
+  std::int64_t bytes_in(DType type) const { return elements * static_cast<std::int64_t>(item_size(type)); }
 };
 
 // The parameters that are gathered together.
@@ -37,6 +41,6 @@ struct UnitLayout {
 // around its module; one that modules of several units share belongs to the root unit. Throws InvalidArgument for a
 // pattern that names no module.
 std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& parameters,
-                                   const std::vector<std::string>& patterns, int ranks);
+                                   const std::vector<std::string>& patterns, const MixedPrecision& mixed, int ranks);
 
 }  // namespace lockstep::parallel

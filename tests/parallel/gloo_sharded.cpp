@@ -71,3 +71,26 @@ TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also w
     }
   }
 }
+
+TEST_CASE("over gloo bf16 parameters give the bits that they give on one rank") {
+  for (int stage = 1; stage <= 3; ++stage) {
+    for (const ls::DType reduce : {ls::kFloat32, ls::kBFloat16}) {
+      const auto train = [&](const Group& group) {
+        ls::manual_seed(3);
+        Plain model;
+        const int each = 2 / group->size();
+        par::ShardedDataParallel run(model, group,
+                                     {.stage = stage,
+                                      .micro_batches_per_rank = each,
+                                      .mixed_precision = {.parameters = ls::kBFloat16, .reduce = reduce}});
+        return train_plain(run, model, group->rank() * 4, 4 * each);
+      };
+      with_group("gloo", 2,
+                 [&](const Group& group) {
+                   const auto sharded = train(group);
+                   with_threads("local", 1, [&](const Group& alone) { CHECK(train(alone) == sharded); });
+                 },
+                 {.reduction = par::Reduction::kCanonical});
+    }
+  }
+}
