@@ -68,8 +68,6 @@ std::vector<ShardedParameter> ShardedDataParallel::named_parameters() const { re
 Tensor ShardedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
   State& state = *state_;
   state.check_usable();
-  LOCKSTEP_CHECK(!state.micro_batches.update(),
-                 "ShardedDataParallel: parameters were frozen or unfrozen after the construction; freeze before it");
   const MicroBatchPlan plan{.op = "ShardedDataParallel",
                             .samples = rows_of("ShardedDataParallel", batch),
                             .micro_batches = state.options.micro_batches_per_rank,
@@ -91,7 +89,8 @@ void ShardedDataParallel::gathered(FunctionRef<void()> body) {
       for (UnitParameters& unit : state.units) unit.hide();
     }
   };
-  LOCKSTEP_CHECK(!state.gathers->is_running(), "ShardedDataParallel: gathered inside backward");
+  LOCKSTEP_CHECK(!state.gathers->is_running(),
+                 "ShardedDataParallel: gathered inside a step, or before the backward of operator()'s result");
   const Depth depth(state);
   if (state.gathered_depth > 1) return body();
   state.gather_all();

@@ -96,7 +96,15 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ShardedDataParallel(const ShardedDataParallel&) = delete;
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
-  nn::Module& module() const;  ///< the module that was passed to the constructor
+  /// The module's forward. Units are gathered for it, so all ranks must call it. The first backward from results of one
+  /// or more calls reduces the gradients and ends the step, in all stages with one micro-batch per rank:
+  ///
+  ///     criterion(run(x), y).backward();
+  ///
+  /// Throws InvalidArgument if `micro_batches_per_rank` is not 1 or with Weighting::kSamples.
+  Tensor operator()(const Tensor& x);
+  Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
+  nn::Module& module() const;                            ///< the module that was passed to the constructor
   /// This rank's pieces of all parameters, for an optimizer, in the order of the model. A piece may be empty. Pieces
   /// of frozen parameters get no gradient.
   std::vector<nn::Parameter> parameters() const;

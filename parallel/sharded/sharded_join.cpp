@@ -29,7 +29,7 @@ void ShardedDataParallel::State::shadow() {
   joining->leave();
   while (true) {
     for (const ShardedParameter& piece : all) piece.parameter.master().set_grad(Tensor());
-    for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
+    drop_gradients();
     const MicroBatchPlan plan{.op = "ShardedDataParallel",
                               .samples = 0,
                               .micro_batches = options.micro_batches_per_rank,

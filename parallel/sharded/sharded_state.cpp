@@ -100,7 +100,7 @@ void ShardedDataParallel::State::make_units() {
     units.emplace_back(layout, units.size(), named, *group, is_resident(), access);
   gathers = std::make_unique<UnitGathers>(units, group);
   gradients = std::make_unique<UnitGradients>(layouts, named, reductions, is_rotating());
-  gradients->attach([this](std::size_t p, const autograd::Run& run) { complete(p, run); });
+  gradients->attach([this](std::size_t p, autograd::Run& run) { complete(p, run); });
   micro_batches.sets().set_views(gradients->views());
   const DType dtype = sum_dtype(gradients->leaf(0).dtype());
   summary = reductions->empty({StepSummary::kElements + static_cast<std::int64_t>(gradients->size())}, dtype);

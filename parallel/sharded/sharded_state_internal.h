@@ -37,7 +37,7 @@ struct ShardedDataParallel::State {
   bool is_offloaded() const;
 
   // --- a step (sharded_step.cpp) ---
-  void check_usable() const;
+  void check_usable();
   void check_gathered();
   void gather_all();
   std::vector<Tensor> copy_values() const;
@@ -47,13 +47,25 @@ struct ShardedDataParallel::State {
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void upload(const FlatParameters& flat);
-  void complete(std::size_t parameter, const autograd::Run& run);
+  void begin_gathers();
+  std::vector<nn::Parameter> parameters_of_pieces() const;
+  void drop_gradients();
+  double scale_of(const MicroBatchPlan& plan) const { return plan.weighted() ? 1 : 1.0 / micro_batches_of_step(); }
+  void begin_step(const MicroBatchPlan& plan, const AccumulatedGradients& local);
+  void reset_step();
+  void complete(std::size_t parameter, autograd::Run& run);
   void complete(std::size_t parameter);
   void enter_backward(std::size_t unit);
-  Tensor finish_step(const MicroBatchPlan& plan, const StepSummary& own, double scale);
+  Tensor finish_step(const MicroBatchPlan& plan, const std::vector<Tensor>& losses, AccumulatedGradients& local);
+  Tensor wait_for_sums(const MicroBatchPlan& plan, const StepSummary& own, double scale);
+  void finish_local(const MicroBatchPlan& plan, AccumulatedGradients& local);
   void take_gradients(const StepScale& scale, double launched);
   bool is_used(std::size_t parameter) const;
   void shadow();  // sharded_join.cpp
+  // --- sharded_call.cpp ---
+  class Call;
+  Tensor forward(FunctionRef<Tensor()> run_module);
+  void enter_call(autograd::Run& run);
   int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
   // --- plan.cpp ---
   ShardedPlan plan() const;
@@ -84,7 +96,8 @@ struct ShardedDataParallel::State {
   MicroBatchesInTurn micro_batches;
   Tensor summary;  // of the step, and a flag for each trained parameter: 1 if the rank used it
   std::vector<HookHandle> hooks;
-  AccumulatedGradients* accumulated = nullptr;  // of the step in progress
+  std::weak_ptr<Call> call;                           // the step in progress, if operator() began it
+  const AccumulatedGradients* accumulated = nullptr;  // of the step in progress
   double accumulated_factor = 1;
   const autograd::Run* backward_run = nullptr;  // the backward whose gradients are reduced
   bool reducing = false;                        // the last micro-batch's backward runs

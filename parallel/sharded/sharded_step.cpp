@@ -13,37 +13,43 @@
 namespace lockstep::parallel {
 namespace {
 
-// The pieces as parameters, for AccumulatedGradients.
-std::vector<nn::Parameter> parameters_of(const std::vector<TrainedPiece>& pieces) {
-  std::vector<nn::Parameter> parameters;
-  for (const TrainedPiece& piece : pieces) parameters.push_back(piece.parameter);
-  return parameters;
-}
-
-// After an exception: drops the gradients that the failed step has left in the module's parameters, of which the user
-// has no way to get rid.
-class DropAfterError {
+// After an exception: calls `drop`.
+template <class Drop>
+class AfterError {
  public:
-  explicit DropAfterError(const std::vector<nn::Parameter>& parameters) : parameters_(parameters) {}
-  ~DropAfterError() {
-    if (std::uncaught_exceptions() == before_) return;
-    for (const nn::Parameter& parameter : parameters_) parameter.master().set_grad(Tensor());
+  explicit AfterError(Drop drop) : drop_(std::move(drop)) {}
+  ~AfterError() {
+    if (std::uncaught_exceptions() > before_) drop_();
   }
-  DropAfterError(const DropAfterError&) = delete;
-  DropAfterError& operator=(const DropAfterError&) = delete;
+  AfterError(const AfterError&) = delete;
+  AfterError& operator=(const AfterError&) = delete;
 
  private:
-  const std::vector<nn::Parameter>& parameters_;
+  Drop drop_;
   int before_ = std::uncaught_exceptions();
 };
 
 }  // namespace
 
-void ShardedDataParallel::State::check_usable() const {
-  LOCKSTEP_CHECK(!gathers->is_running() && gathered_depth == 0, "ShardedDataParallel: backward inside {}",
-                 gathered_depth > 0 ? "gathered" : "backward");
+// For AccumulatedGradients.
+std::vector<nn::Parameter> ShardedDataParallel::State::parameters_of_pieces() const {
+  std::vector<nn::Parameter> parameters;
+  for (const TrainedPiece& piece : pieces) parameters.push_back(piece.parameter);
+  return parameters;
+}
+
+// Drops the gradients that a failed step has left in the module's parameters, of which the user has no way to get rid.
+void ShardedDataParallel::State::drop_gradients() {
+  for (const nn::Parameter& parameter : micro_batches.parameters()) parameter.master().set_grad(Tensor());
+}
+
+void ShardedDataParallel::State::check_usable() {
+  LOCKSTEP_CHECK(!gathers->is_running() && gathered_depth == 0, "ShardedDataParallel: a step inside {}",
+                 gathered_depth > 0 ? "gathered" : "another step, or before the backward of operator()'s result");
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "ShardedDataParallel: cannot run inside a DataParallel replica");
+  LOCKSTEP_CHECK(!micro_batches.update(),
+                 "ShardedDataParallel: parameters were frozen or unfrozen after the construction; freeze before it");
 }
 
 // Gathers all units outside a step.
@@ -106,6 +112,11 @@ void ShardedDataParallel::State::upload(const FlatParameters& flat) {
   if (is_offloaded) group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.shard));
 }
 
+void ShardedDataParallel::State::begin_gathers() {
+  for (const FlatParameters* flat : trained) upload(*flat);
+  gathers->begin_step();
+}
+
 void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, const Batch& batch,
                                                    MicroBatchLoss loss_fn, std::vector<Tensor>& losses,
                                                    FunctionRef<void()> before_last) {
@@ -113,8 +124,7 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
     UnitGathers& gathers;
     ~End() { gathers.end_step(); }
   };
-  for (const FlatParameters* flat : trained) upload(*flat);
-  gathers->begin_step();
+  begin_gathers();
   const End end{*gathers};
   if (plan.running() > 0) {
     bool began = false;
@@ -142,11 +152,12 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
 }
 
 // The leaf hook of a parameter.
-void ShardedDataParallel::State::complete(std::size_t parameter, const autograd::Run& run) {
+void ShardedDataParallel::State::complete(std::size_t parameter, autograd::Run& run) {
   LOCKSTEP_CHECK(gathers->is_running(),
                  "ShardedDataParallel: a backward outside a step reached parameter {}, whose gradient would not be "
                  "reduced; call run.backward(x, y, loss_fn)",
                  gradients->name(parameter));
+  enter_call(run);
   if (!reducing) return;
   if (!backward_run) backward_run = &run;
   LOCKSTEP_CHECK(backward_run == &run,
@@ -169,30 +180,45 @@ void ShardedDataParallel::State::enter_backward(std::size_t unit) {
   if (reducing) gradients->enter(unit);
 }
 
+// `local`: gradients of steps in no_sync.
+void ShardedDataParallel::State::begin_step(const MicroBatchPlan& plan, const AccumulatedGradients& local) {
+  check_gathered();
+  group->traffic().begin_step();
+  gradients->begin_step(scale_of(plan), gathers->are_direct());
+  accumulated = &local;
+  accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;
+}
+
+void ShardedDataParallel::State::reset_step() {
+  reducing = false;
+  accumulated = nullptr;
+  backward_run = nullptr;
+}
+
 Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
   struct Reset {
     State& state;
-    ~Reset() {
-      state.reducing = false;
-      state.accumulated = nullptr;
-      state.backward_run = nullptr;
-    }
+    ~Reset() { state.reset_step(); }
   };
   const Reset reset{*this};
-  check_gathered();
-  const std::vector<nn::Parameter> of_pieces = parameters_of(pieces);
+  const std::vector<nn::Parameter> of_pieces = parameters_of_pieces();
   AccumulatedGradients earlier(of_pieces), local(micro_batches.parameters());
-  const DropAfterError drop(micro_batches.parameters());
-  const double scale = plan.weighted() ? 1 : 1.0 / micro_batches_of_step();
+  const AfterError drop([this] { drop_gradients(); });
   std::vector<Tensor> losses;
-  group->traffic().begin_step();
-  gradients->begin_step(scale, gathers->are_direct());
-  accumulated = &local;
-  accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;
+  begin_step(plan, local);
   run_micro_batches(plan, batch, loss_fn, losses, [&] { reducing = true; });
   if (losses.empty()) micro_batches.sets().begin(0, 1);
+  const Tensor loss = finish_step(plan, losses, local);
+  earlier.add_back();
+  return raw::to(loss, losses.empty() ? kFloat32 : losses[0].dtype());
+}
+
+// After the backward of the last micro-batch: reduces the gradients that it did not reach, and gives the pieces their
+// gradients. Returns the mean loss.
+Tensor ShardedDataParallel::State::finish_step(const MicroBatchPlan& plan, const std::vector<Tensor>& losses,
+                                               AccumulatedGradients& local) {
   reducing = true;
-  for (std::size_t p = gradients->size(); p-- > 0;) complete(p);  // those that backward did not reach
+  for (std::size_t p = gradients->size(); p-- > 0;) complete(p);
   gradients->launch_rest();
   local.forget();
   const StepSummary own{.micro_batches = plan.running(),
@@ -200,13 +226,11 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
                         .loss = losses.empty() ? 0 : combine_losses(losses).item<double>(),
                         .stop = wants_stop ? 1 : 0,
                         .joined = joining && joining->is_out() ? 1 : 0};
-  const Tensor loss = finish_step(plan, own, scale);
-  earlier.add_back();
-  return raw::to(loss, losses.empty() ? kFloat32 : losses[0].dtype());
+  return wait_for_sums(plan, own, scale_of(plan));
 }
 
-// Waits for the sums, and gives the pieces their gradients. Returns the mean loss.
-Tensor ShardedDataParallel::State::finish_step(const MicroBatchPlan& plan, const StepSummary& own, double scale) {
+// Returns the mean loss.
+Tensor ShardedDataParallel::State::wait_for_sums(const MicroBatchPlan& plan, const StepSummary& own, double scale) {
   own.write(summary);
   for (std::size_t p = 0; p < gradients->size(); ++p)
     set_element(summary, StepSummary::kElements + static_cast<std::int64_t>(p), gradients->is_used(p) ? 1 : 0);
@@ -256,20 +280,24 @@ void ShardedDataParallel::State::take_gradients(const StepScale& scale, double l
   }
 }
 
-// A step inside no_sync: the gradients stay in the module's parameters. Those of the pieces are set aside: their memory
-// may be that of the buffers. At the end no rank may step its shards before all ranks have read them.
-Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
-  std::vector<Tensor> losses;
-  const std::vector<nn::Parameter> of_pieces = parameters_of(pieces);
-  const AccumulatedGradients earlier(of_pieces);
-  AccumulatedGradients local(micro_batches.parameters());
-  const DropAfterError drop(micro_batches.parameters());
-  run_micro_batches(plan, batch, loss_fn, losses, [] {});
-  if (!losses.empty()) {
+void ShardedDataParallel::State::finish_local(const MicroBatchPlan& plan, AccumulatedGradients& local) {
+  if (plan.running() > 0) {
     micro_batches.take_gradients(plan.scale());
     local.add_back();
   }
   if (gathers->are_direct()) group->barrier();
+}
+
+// A step inside no_sync: the gradients stay in the module's parameters. Those of the pieces are set aside: their memory
+// may be that of the buffers. At the end no rank may step its shards before all ranks have read them.
+Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
+  std::vector<Tensor> losses;
+  const std::vector<nn::Parameter> of_pieces = parameters_of_pieces();
+  const AccumulatedGradients earlier(of_pieces);
+  AccumulatedGradients local(micro_batches.parameters());
+  const AfterError drop([this] { drop_gradients(); });
+  run_micro_batches(plan, batch, loss_fn, losses, [] {});
+  finish_local(plan, local);
   return losses.empty() ? raw::full(Shape(), 0, {.dtype = kFloat32}) : combine_losses(losses, plan.scale());
 }
 

@@ -72,6 +72,38 @@ TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also w
   }
 }
 
+TEST_CASE("over gloo operator() and loss.backward() give the gradients of backward(x, y, loss_fn)") {
+  for (int stage = 1; stage <= 3; ++stage) {
+    with_group("gloo", 2,
+               [&](const Group& group) {
+                 const ls::Tensor x = ls::cos(ls::arange(0.0, 8.0 * 7)).reshape({8, 7}).narrow(0, group->rank() * 4, 4);
+                 const ls::Tensor y = ls::sum(x, {1}, true);
+                 ls::manual_seed(3);
+                 Plain model;
+                 model.eval();
+                 par::ShardedDataParallel run(model, group, {.stage = stage});
+                 run.backward(x, y,
+                              [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
+                 std::vector<ls::Tensor> want;
+                 for (const ls::nn::Parameter& piece : run.parameters())
+                   want.push_back(piece->grad().defined() ? piece->grad().clone() : ls::Tensor());
+                 for (int step = 0; step < 3; ++step) {
+                   for (const ls::nn::Parameter& piece : run.parameters()) piece->set_grad(ls::Tensor());
+                   ls::nn::MSELoss()(run(x), y).backward();
+                   std::size_t at = 0;
+                   for (const ls::nn::Parameter& piece : run.parameters()) {
+                     const ls::Tensor& expected = want[at++];
+                     CHECK(piece->grad().defined() == expected.defined());
+                     if (expected.defined()) CHECK(same_bits(piece->grad(), expected));
+                   }
+                   const ls::NoGradGuard no_grad;
+                   CHECK(same_bits(run(x), run(x)));
+                 }
+               },
+               {.reduction = par::Reduction::kCanonical});
+  }
+}
+
 TEST_CASE("over gloo bf16 parameters give the bits that they give on one rank") {
   for (int stage = 1; stage <= 3; ++stage) {
     for (const ls::DType reduce : {ls::kFloat32, ls::kBFloat16}) {

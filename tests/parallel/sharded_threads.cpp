@@ -1,47 +1,12 @@
 // ShardedDataParallel on threads: traffic, errors, evaluation, no_sync.
 #include <atomic>
 
-#include "tests/support/groups.h"
+#include "tests/parallel/sharded_net.h"
 
 namespace par = ls::parallel;
+using namespace sharded_net;
 
 namespace {
-
-struct Block : ls::nn::Module {
-  ls::nn::Linear& up = add<ls::nn::Linear>("up", 5, 9);
-  ls::nn::Linear& down = add<ls::nn::Linear>("down", 9, 5);
-  ls::Tensor forward(const ls::Tensor& x) const override { return x + down(ls::gelu(up(x))); }
-};
-
-struct Net : ls::nn::Module {
-  ls::nn::ModuleList& blocks = add<ls::nn::ModuleList>("blocks");
-  ls::nn::Linear& head = add<ls::nn::Linear>("head", 5, 1);
-  Net() {
-    for (int i = 0; i < 4; ++i) blocks.push_back(Block());
-  }
-  ls::Tensor forward(const ls::Tensor& x) const override {
-    ls::Tensor y = x;
-    for (ls::nn::Module& block : blocks) y = block(y);
-    return head(y);
-  }
-};
-
-// The same values in every thread, without the process's random numbers.
-void set_values(Net& net) {
-  const ls::NoGradGuard no_grad;
-  double start = 0;
-  for (const ls::nn::Parameter& parameter : net.parameters()) {
-    const std::int64_t count = parameter->numel();
-    parameter->copy_(ls::sin(ls::arange(start, start + static_cast<double>(count))).reshape(parameter->shape()) * 0.3);
-    start += static_cast<double>(count);
-  }
-}
-
-// Rows [first, first + count) of the data.
-std::pair<ls::Tensor, ls::Tensor> rows(std::int64_t first, std::int64_t count) {
-  const ls::Tensor x = ls::cos(ls::arange(0.0, 16.0 * 5)).reshape({16, 5});
-  return {x.narrow(0, first, count), ls::sum(x, {1}, true).narrow(0, first, count)};
-}
 
 template <class Run>
 ls::Tensor backward(Run& run, Net& net, std::int64_t first, std::int64_t count) {
@@ -328,7 +293,7 @@ TEST_CASE("a backward that would not be reduced is refused") {
     CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([&] { ls::sum(net(data.first)).backward(); }); }),
                    "call run.backward(x, y, loss_fn)"));
     run.backward(data.first, data.second, [&](const ls::Tensor& x, const ls::Tensor& y) {
-      CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([] {}); }), "gathered inside backward"));
+      CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([] {}); }), "gathered inside a step"));
       return ls::nn::MSELoss()(net(x), y);
     });
   });

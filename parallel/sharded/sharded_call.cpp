@@ -1,0 +1,121 @@
+// A step of operator() and a backward that the user calls. It begins with the forward, because units are gathered then.
+// It ends with the first backward from the result, or without one when the graph of the result is destroyed.
+#include "lockstep/parallel/sharded/sharded_access_internal.h"
+#include "lockstep/parallel/sharded/sharded_state_internal.h"
+#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/random.h"
+
+namespace lockstep::parallel {
+namespace {
+
+constexpr MicroBatchPlan kPlan = {.op = "ShardedDataParallel", .samples = 1, .micro_batches = 1};
+
+}  // namespace
+
+// Owned by the graph of the result, and by the backward while it runs.
+class ShardedDataParallel::State::Call {
+ public:
+  explicit Call(State& state)
+      : access_(state.access), of_pieces_(state.parameters_of_pieces()), local_(state.micro_batches.parameters()) {
+    // Gradients that the user may still set to zero leave the memory that this step uses.
+    for (const nn::Parameter& piece : of_pieces_) {
+      if (piece.master().grad().defined()) piece.master().set_grad(raw::clone(piece.master().grad()));
+    }
+    state.begin_step(kPlan, local_);
+    state.micro_batches.sets().begin(0, 1);
+    state.begin_gathers();
+  }
+  ~Call() { end(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  bool has_backward() const { return earlier_.has_value(); }
+  // Backward has reached the result, or a parameter.
+  void begin_backward() {
+    LOCKSTEP_CHECK(
+        is_open_ && access_->state,
+        "ShardedDataParallel: a second backward in a step that is over; add the losses and call backward once");
+    if (has_backward()) return;
+    State& state = *access_->state;
+    earlier_.emplace(of_pieces_);
+    state.gathers->begin_backward();
+    state.reducing = state.local_depth == 0;
+  }
+  // The step ends with the backward, also after an exception.
+  static void end_with(const std::shared_ptr<Call>& call, autograd::Run& run) {
+    if (std::exchange(call->has_run_, true)) return;
+    const std::shared_ptr<Call> ending(call.get(), [call](Call* ended) { ended->end(); });
+    run.at_end([ending] { ending->finish(); });
+  }
+
+ private:
+  void finish() {
+    State& state = *access_->state;
+    state.gathers->end_backward();
+    state.gathers->end_step();
+    if (state.reducing) {
+      state.finish_step(kPlan, {}, local_);
+      earlier_->add_back();
+    } else {
+      state.finish_local(kPlan, local_);
+    }
+    is_done_ = true;
+  }
+  void end() {
+    if (!std::exchange(is_open_, false) || !access_->state) return;
+    State& state = *access_->state;
+    state.gathers->end_step();
+    state.reset_step();
+    if (has_backward() && !is_done_) state.drop_gradients();
+    state.call.reset();
+  }
+
+  std::shared_ptr<ShardedAccessSupplier> access_;
+  std::vector<nn::Parameter> of_pieces_;
+  AccumulatedGradients local_;                   // of steps in no_sync
+  std::optional<AccumulatedGradients> earlier_;  // of the pieces, since backward began
+  bool is_open_ = true, has_run_ = false, is_done_ = false;
+};
+
+Tensor ShardedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
+  std::shared_ptr<Call> open = call.lock();
+  if (!open) {
+    check_usable();
+    LOCKSTEP_CHECK(options.micro_batches_per_rank == 1 && options.weighting == Weighting::kEqual,
+                   "ShardedDataParallel: operator() with {} micro-batches per rank{}; call backward(x, y, loss_fn)",
+                   options.micro_batches_per_rank,
+                   options.weighting == Weighting::kEqual ? "" : " weighted by samples");
+    open = std::make_shared<Call>(*this);
+    call = open;
+    gathers->begin_forward();
+  }
+  LOCKSTEP_CHECK(!open->has_backward(), "ShardedDataParallel: operator() inside backward");
+  const random::MicroBatchGuard micro_batch(group->rank());
+  const Tensor y = run_module();
+  gathers->end_forward();
+  if (!y.requires_grad() || y.is_leaf()) {
+    if (open.use_count() == 1 && gathers->are_direct()) group->barrier();  // all ranks have read the shards
+    return y;
+  }
+  y.register_hook([open](const Tensor&) { return open->begin_backward(), Tensor(); });
+  return y;
+}
+
+// The leaf hook of a parameter, in a backward that the user called.
+void ShardedDataParallel::State::enter_call(autograd::Run& run) {
+  const std::shared_ptr<Call> open = call.lock();
+  if (!open) return;
+  open->begin_backward();
+  Call::end_with(open, run);
+}
+
+Tensor ShardedDataParallel::operator()(const Tensor& x) {
+  return state_->forward([&] { return state_->module(x); });
+}
+
+Tensor ShardedDataParallel::operator()(const std::vector<Tensor>& inputs) {
+  return state_->forward([&] { return state_->module(inputs); });
+}
+
+}  // namespace lockstep::parallel
