@@ -93,15 +93,17 @@ Tensor combine_losses(const std::vector<Tensor>& losses, const StepScale& scale)
 
 TrainedParameters::TrainedParameters(const nn::Module& module) : all_(module.parameters()) { changed(); }
 
-bool TrainedParameters::changed() {
+bool TrainedParameters::is_current() const {
   std::size_t at = 0;
-  bool same = true;
   for (const nn::Parameter& parameter : all_) {
     if (!parameter.master().requires_grad()) continue;
-    same = same && at < trained_.size() && trained_[at] == parameter;
-    ++at;
+    if (at == trained_.size() || !(trained_[at++] == parameter)) return false;
   }
-  if (same && at == trained_.size()) return false;
+  return at == trained_.size();
+}
+
+bool TrainedParameters::changed() {
+  if (is_current()) return false;
   trained_.clear();
   std::ranges::copy_if(all_, std::back_inserter(trained_), [](const auto& p) { return p.master().requires_grad(); });
   return true;

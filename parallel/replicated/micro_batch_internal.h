@@ -59,6 +59,7 @@ class TrainedParameters {
  public:
   explicit TrainedParameters(const nn::Module& module);
   const std::vector<nn::Parameter>& list() const { return trained_; }
+  bool is_current() const;
   // Updates the list. Returns true if it has changed.
   bool changed();
 

@@ -49,6 +49,7 @@ class MicroBatchesInTurn {
   // The parameters that require grad. Programs freeze and unfreeze parameters between steps; `update` updates the list
   // and returns true if it has changed.
   const std::vector<nn::Parameter>& parameters() const { return trained_.list(); }
+  bool is_current() const { return trained_.is_current(); }
   bool update();
   GradientSets& sets() { return sets_; }
   bool has_buffers() const { return !buffers_.empty(); }

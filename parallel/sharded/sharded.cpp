@@ -89,6 +89,9 @@ void ShardedDataParallel::gathered(FunctionRef<void()> body) {
       for (UnitParameters& unit : state.units) unit.hide();
     }
   };
+  state.end_failed_call();
+  LOCKSTEP_CHECK(!state.joining,
+                 "ShardedDataParallel: gathered inside join, in which ranks that have joined take no part");
   LOCKSTEP_CHECK(!state.gathers->is_running(),
                  "ShardedDataParallel: gathered inside a step, or before the backward of operator()'s result");
   const Depth depth(state);
@@ -109,6 +112,9 @@ void ShardedDataParallel::gathered(FunctionRef<void()> body) {
 }
 
 ShardedDataParallel::NoSync ShardedDataParallel::no_sync() {
+  LOCKSTEP_CHECK(!state_->joining,
+                 "ShardedDataParallel: no_sync inside join, in which ranks that have joined take no part; set "
+                 ".micro_batches_per_rank to accumulate gradients");
   ++state_->local_depth;
   return NoSync(this);
 }
@@ -136,7 +142,7 @@ DistributedDataParallelStats ShardedDataParallel::stats() const {
 std::vector<std::string> ShardedDataParallel::unused_parameters() const {
   std::vector<std::string> names;
   for (std::size_t p = 0; p < state_->gradients->size(); ++p) {
-    if (!state_->gradients->is_used(p)) names.push_back(state_->gradients->name(p));
+    if (!state_->used[p]) names.push_back(state_->gradients->name(p));
   }
   return names;
 }

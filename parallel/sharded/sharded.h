@@ -17,7 +17,7 @@
 /// another unit may use its memory after each; the root and the last unit stay from forward to backward. Call a unit's
 /// module as `module(x)`, so that its hooks run. (Rajbhandari et al., 2020; Zhao et al., 2023)
 ///
-/// Outside `backward` and `gathered` the module's own parameters cannot be read, in any stage: the optimizer may have
+/// Outside steps and `gathered` the module's own parameters cannot be read, in any stage: the optimizer may have
 /// changed other ranks' shards meanwhile.
 #pragma once
 
@@ -35,8 +35,9 @@
 
 namespace lockstep::parallel {
 
-/// Dtypes of ShardedDataParallel. A dtype that is not set is that of the module's parameters before the construction.
-/// The optimizer steps pieces of that dtype, and checkpoints store it.
+/// Dtypes of ShardedDataParallel. Default: the dtype of the module's parameters before the construction, and for
+/// gradients f32 in place of f16 and bf16. The optimizer steps pieces of the parameters' dtype, and checkpoints store it.
+/// Gradients that accumulate in no_sync have the dtype of the gathered parameters.
 struct MixedPrecision {
   /// Of gathered parameters, in which forward and backward compute, in `gathered` too. Floating-point inputs of the
   /// module and of units are converted to it.
@@ -96,12 +97,13 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ShardedDataParallel(const ShardedDataParallel&) = delete;
   ShardedDataParallel& operator=(const ShardedDataParallel&) = delete;
 
-  /// The module's forward. Units are gathered for it, so all ranks must call it. The first backward from results of one
-  /// or more calls reduces the gradients and ends the step, in all stages with one micro-batch per rank:
+  /// The module's forward. It gathers units, so all ranks must call it. A backward from the result reduces the gradients:
   ///
   ///     criterion(run(x), y).backward();
   ///
-  /// Throws InvalidArgument if `micro_batches_per_rank` is not 1 or with Weighting::kSamples.
+  /// The results of several calls may contribute to one backward, which ends the step. It must reach a trained parameter
+  /// on every rank. Throws InvalidArgument if `micro_batches_per_rank` is not 1, with Weighting::kSamples, and inside
+  /// `join`.
   Tensor operator()(const Tensor& x);
   Tensor operator()(const std::vector<Tensor>& inputs);  ///< the module's forward_inputs
   nn::Module& module() const;                            ///< the module that was passed to the constructor
@@ -128,7 +130,8 @@ class ShardedDataParallel : public TrainingStep<ShardedDataParallel> {
   ///
   ///     run.join(body, {.shadow_step = [&] { run.clip_grad_norm_(1.0); optimizer.step(); }});
   ///
-  /// When all ranks have joined, there is one more step without samples, whose gradients are undefined.
+  /// Inside join gradients have to be set to zero before each step; no_sync, operator() and gathered are refused. When
+  /// all ranks have joined, there is one more step without samples, whose gradients are undefined.
   void join(FunctionRef<void()> body, const JoinOptions& options);
 
   /// While the guard exists, backward accumulates this rank's gradients without reducing them, which needs memory for

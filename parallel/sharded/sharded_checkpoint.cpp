@@ -42,6 +42,7 @@ StatePart ShardedDataParallel::State::part_of(const std::string& name, const Ten
 }
 
 void ShardedDataParallel::State::after_load() {
+  end_call();
   for (UnitParameters& unit : units) {
     unit.mark_frozen_changed();
     for (const FlatParameters& flat : unit.flats()) {

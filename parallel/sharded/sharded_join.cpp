@@ -26,6 +26,7 @@ void ShardedDataParallel::join(FunctionRef<void()> body, const JoinOptions& opti
 
 // Every rank runs the last step of this loop, because it learns by that step that all ranks have joined.
 void ShardedDataParallel::State::shadow() {
+  check_usable();
   joining->leave();
   while (true) {
     for (const ShardedParameter& piece : all) piece.parameter.master().set_grad(Tensor());

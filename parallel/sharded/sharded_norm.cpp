@@ -75,7 +75,8 @@ class ShardedNorm {
     const std::int64_t each = gradients_.flats()[f].shard.numel();
     const std::int64_t from = std::clamp(each * r, offset, offset + leaf.numel()) - offset;
     const std::int64_t to = std::clamp(each * (r + 1), offset, offset + leaf.numel()) - offset;
-    const auto line = kLineBytes / static_cast<std::int64_t>(item_size(pieces_[p].parameter.master().dtype()));
+    const auto line =
+        kLineBytes / static_cast<std::int64_t>(item_size(sum_dtype(pieces_[p].parameter.master().dtype())));
     return from < to ? Lines{from / line, (to + line - 1) / line} : Lines{0, 0};
   }
 

@@ -72,6 +72,7 @@ ShardedDataParallel::State::~State() { disconnect(); }
 void ShardedDataParallel::State::disconnect() {
   access->state = nullptr;
   for (HookHandle& hook : hooks) hook.remove();
+  for (UnitParameters& unit : units) unit.hide();
 }
 
 // Takes rank 0's values; deferred parameters have the same initial values on all ranks that have the same seed.
@@ -123,6 +124,7 @@ void ShardedDataParallel::State::make_pieces() {
     const ShardedParameter piece = piece_of(gradients->name(p), gradients->leaf(p).shape(), trained[f]->master, offset);
     const std::int64_t each = trained[f]->shard.numel();
     const std::int64_t at = std::clamp<std::int64_t>(offset - each * group->rank(), 0, each);
+    used.push_back(true);
     pieces.push_back({.parameter = piece.parameter, .flat = f, .at = at});
     all.push_back(piece);
   }
@@ -182,11 +184,12 @@ void ShardedDataParallel::State::need(const Storage& storage) {
   const auto unit = std::ranges::find_if(units, [&](const UnitParameters& each) { return each.owns(storage); });
   const auto u = static_cast<std::size_t>(unit - units.begin());
   if (gathers->is_running()) return gathers->need(u);
-  throw InvalidArgument(fmt::format(
-      "ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
-      "Train with run.backward(x, y, loss_fn), read or evaluate inside run.gathered([&] {{ ... }}), save with "
-      "parallel::save_checkpoint(path, {{.model = &run}})",
-      units[u].name()));
+  throw InvalidArgument(
+      fmt::format("ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
+                  "Train with run.backward(x, y, loss_fn) or run(x), read or evaluate inside run.gathered([&] {{ ... "
+                  "}}), save with "
+                  "parallel::save_checkpoint(path, {{.model = &run}})",
+                  units[u].name()));
 }
 
 }  // namespace lockstep::parallel

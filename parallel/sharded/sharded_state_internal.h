@@ -47,6 +47,7 @@ struct ShardedDataParallel::State {
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
                          std::vector<Tensor>& losses, FunctionRef<void()> before_last);
   void upload(const FlatParameters& flat);
+  void upload_trained();
   void begin_gathers();
   std::vector<nn::Parameter> parameters_of_pieces() const;
   void drop_gradients();
@@ -65,7 +66,10 @@ struct ShardedDataParallel::State {
   // --- sharded_call.cpp ---
   class Call;
   Tensor forward(FunctionRef<Tensor()> run_module);
+  void begin_backward_of_call();
   void enter_call(autograd::Run& run);
+  void end_failed_call();
+  void end_call();
   int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
   // --- plan.cpp ---
   ShardedPlan plan() const;
@@ -105,8 +109,10 @@ struct ShardedDataParallel::State {
   int gathered_depth = 0;
   bool wants_stop = false;
   std::optional<Joining> joining;
-  StepSummary last = {};  // sum over all ranks, in the last step
+  StepSummary last = {};   // sum over all ranks, in the last step
+  std::vector<bool> used;  // by trained parameter: this rank used it in the last step that was reduced
   std::int64_t steps = 0;
+  std::int64_t checked = 0;  // the value of `steps` at the last comparison between ranks
 };
 
 }  // namespace lockstep::parallel

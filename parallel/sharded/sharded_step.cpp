@@ -29,6 +29,13 @@ class AfterError {
   int before_ = std::uncaught_exceptions();
 };
 
+// Ranks that have joined begin every step without gradients.
+void check_no_gradients(const std::vector<nn::Parameter>& pieces) {
+  LOCKSTEP_CHECK(std::ranges::none_of(pieces, [](const auto& piece) { return piece.master().grad().defined(); }),
+                 "ShardedDataParallel: gradients accumulate over steps inside join, but ranks that have joined do not "
+                 "accumulate; call optimizer.zero_grad() before each step");
+}
+
 }  // namespace
 
 // For AccumulatedGradients.
@@ -44,17 +51,20 @@ void ShardedDataParallel::State::drop_gradients() {
 }
 
 void ShardedDataParallel::State::check_usable() {
+  end_failed_call();
   LOCKSTEP_CHECK(!gathers->is_running() && gathered_depth == 0, "ShardedDataParallel: a step inside {}",
-                 gathered_depth > 0 ? "gathered" : "another step, or before the backward of operator()'s result");
+                 gathered_depth > 0 ? "gathered"
+                                    : "another step, or before the backward of operator()'s result; a loss function "
+                                      "calls the module: model(x)");
   LOCKSTEP_CHECK(nn::current_replica_view() == nullptr,
                  "ShardedDataParallel: cannot run inside a DataParallel replica");
-  LOCKSTEP_CHECK(!micro_batches.update(),
+  LOCKSTEP_CHECK(micro_batches.is_current(),
                  "ShardedDataParallel: parameters were frozen or unfrozen after the construction; freeze before it");
 }
 
 // Gathers all units outside a step.
 void ShardedDataParallel::State::gather_all() {
-  for (const FlatParameters* flat : trained) upload(*flat);
+  upload_trained();
   if (gathers->are_direct()) group->barrier();  // all ranks' optimizers have finished their steps
   for (UnitParameters& unit : units) {
     unit.release();
@@ -76,9 +86,9 @@ std::vector<Tensor> ShardedDataParallel::State::copy_values() const {
   return kept;
 }
 
-// With check_every: compares the parameters that the ranks gather, and the buffers.
+// With check_every: compares the parameters that the ranks gather.
 void ShardedDataParallel::State::check_gathered() {
-  if (options.check_every == 0 || steps == 0 || steps % options.check_every != 0) return;
+  if (options.check_every == 0 || steps % options.check_every != 0 || std::exchange(checked, steps) == steps) return;
   struct Hide {
     std::vector<UnitParameters>& units;
     ~Hide() {
@@ -87,7 +97,7 @@ void ShardedDataParallel::State::check_gathered() {
   };
   const Hide hide{units};
   gather_all();
-  check_same_values("ShardedDataParallel", module, *group, /*with_buffers=*/true);
+  check_same_values("ShardedDataParallel", module, *group, /*with_buffers=*/false);
 }
 
 // Undoes changes of parameters in `gathered`, which other ranks do not see. Returns the unit that was changed, or null.
@@ -112,8 +122,12 @@ void ShardedDataParallel::State::upload(const FlatParameters& flat) {
   if (is_offloaded) group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.shard));
 }
 
-void ShardedDataParallel::State::begin_gathers() {
+void ShardedDataParallel::State::upload_trained() {
   for (const FlatParameters* flat : trained) upload(*flat);
+}
+
+void ShardedDataParallel::State::begin_gathers() {
+  upload_trained();
   gathers->begin_step();
 }
 
@@ -155,7 +169,7 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
 void ShardedDataParallel::State::complete(std::size_t parameter, autograd::Run& run) {
   LOCKSTEP_CHECK(gathers->is_running(),
                  "ShardedDataParallel: a backward outside a step reached parameter {}, whose gradient would not be "
-                 "reduced; call run.backward(x, y, loss_fn)",
+                 "reduced; call run.backward(x, y, loss_fn), or run(x) in place of model(x)",
                  gradients->name(parameter));
   enter_call(run);
   if (!reducing) return;
@@ -176,6 +190,7 @@ void ShardedDataParallel::State::complete(std::size_t parameter) {
 }
 
 void ShardedDataParallel::State::enter_backward(std::size_t unit) {
+  begin_backward_of_call();  // the unit's output may be the model's
   gathers->enter_backward(unit);
   if (reducing) gradients->enter(unit);
 }
@@ -202,6 +217,7 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
   };
   const Reset reset{*this};
   const std::vector<nn::Parameter> of_pieces = parameters_of_pieces();
+  if (joining) check_no_gradients(of_pieces);
   AccumulatedGradients earlier(of_pieces), local(micro_batches.parameters());
   const AfterError drop([this] { drop_gradients(); });
   std::vector<Tensor> losses;
@@ -276,6 +292,7 @@ void ShardedDataParallel::State::take_gradients(const StepScale& scale, double l
   }
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     const Tensor& piece = pieces[p].parameter.master();
+    used[p] = gradients->is_used(p);
     set_rounded(piece, is_used(p) ? elements_of(sums[pieces[p].flat], pieces[p].at, piece.numel()) : Tensor());
   }
 }

@@ -72,7 +72,11 @@ class Planner {
   }
 
  private:
-  static std::int64_t line(DType dtype) { return kLineBytes / static_cast<std::int64_t>(item_size(dtype)); }
+  // Elements of a line of 64 bytes in the smallest of the layout's dtypes: all of them have whole lines.
+  static std::int64_t line(const FlatLayout& flat) {
+    const std::size_t smallest = std::min({item_size(flat.dtype), item_size(flat.master), item_size(flat.gradient)});
+    return kLineBytes / static_cast<std::int64_t>(smallest);
+  }
   static std::int64_t round_up(std::int64_t elements, std::int64_t unit) { return (elements + unit - 1) / unit * unit; }
 
   bool is_unit(const std::string& path) {
@@ -115,10 +119,10 @@ class Planner {
     }
     flat->parameters.push_back(position);
     flat->offsets.push_back(flat->elements);
-    flat->elements = round_up(flat->elements + tensor.numel(), line(flat->dtype));
+    flat->elements = round_up(flat->elements + tensor.numel(), line(*flat));
   }
 
-  static void pad(FlatLayout& flat, int ranks) { flat.elements = round_up(flat.elements, line(flat.dtype) * ranks); }
+  static void pad(FlatLayout& flat, int ranks) { flat.elements = round_up(flat.elements, line(flat) * ranks); }
 
   const std::vector<std::string>& patterns_;
   const MixedPrecision& mixed_;

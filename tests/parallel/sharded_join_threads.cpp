@@ -78,12 +78,34 @@ TEST_CASE("sharded join: what would leave a part of the model unstepped is refus
   });
 }
 
+TEST_CASE("sharded join: what ranks that have joined cannot take part in is refused") {
+  with_group("local", 2, [](const Group& group) {
+    Counting model;
+    par::ShardedDataParallel run(model, group);
+    const auto step = [&] {
+      const UnevenBatch batch(group->rank(), 0);
+      run.backward(batch.x, batch.y,
+                   [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
+    };
+    run.join(
+        [&] {
+          CHECK(contains(error_of([&] { const auto guard = run.no_sync(); }), "no_sync inside join"));
+          CHECK(contains(error_of([&] { run.gathered([] {}); }), "gathered inside join"));
+          CHECK(contains(error_of([&] { run(UnevenBatch(0, 0).x); }), "operator() inside join"));
+          step();
+          CHECK(contains(error_of(step), "call optimizer.zero_grad() before each step"));
+        },
+        {.shadow_step = [] {}});
+  });
+}
+
 TEST_CASE("sharded join: with throw_on_early_termination all ranks name the rank that has no more data") {
   with_group("local", 3, [](const Group& group) {
     Counting model;
     par::ShardedDataParallel run(model, group);
     const auto loop = [&] {
       for (int k = 0; k < 3 + group->rank(); ++k) {
+        for (const ls::nn::Parameter& piece : run.parameters()) piece->set_grad(ls::Tensor());
         const UnevenBatch batch(group->rank(), k);
         run.backward(batch.x, batch.y,
                      [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
@@ -95,18 +117,23 @@ TEST_CASE("sharded join: with throw_on_early_termination all ranks name the rank
   });
 }
 
-TEST_CASE("check_every of a sharded run finds ranks that have diverged, and names the buffer") {
+TEST_CASE("check_every of a sharded run finds ranks that have diverged, and names the parameter") {
   with_group("local", 2, [](const Group& group) {
     Counting model;
-    par::ShardedDataParallel run(model, group, {.check_every = 2});
+    model.fc2.weight->requires_grad_(false);
+    par::ShardedDataParallel run(model, group, {.stage = 1, .check_every = 2});
     const auto step = [&] {
       const UnevenBatch batch(group->rank(), 0);
       run.backward(batch.x, batch.y,
                    [&](const ls::Tensor& x, const ls::Tensor& y) { return ls::nn::MSELoss()(model(x), y); });
     };
-    for (int k = 0; k < 4; ++k) step();
-    if (group->rank() == 1) model.seen->fill_(17.0);
-    CHECK_THROWS_WITH_AS(step(), "ShardedDataParallel: replicas have diverged: seen of rank 1 is not rank 0's",
+    for (int k = 0; k < 3; ++k) step();
+    for (const par::ShardedParameter& each : run.named_parameters()) {
+      const ls::NoGradGuard no_grad;  // rank 0 has all elements, and rank 1 has gathered them before
+      if (group->rank() == 0 && each.name == "fc2.weight") each.parameter->fill_(17.0);
+    }
+    step();
+    CHECK_THROWS_WITH_AS(step(), "ShardedDataParallel: replicas have diverged: fc2.weight of rank 1 is not rank 0's",
                          ls::CommError);
   });
 }

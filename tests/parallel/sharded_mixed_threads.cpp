@@ -177,6 +177,31 @@ TEST_CASE("with .reduce alone, forward and backward compute in the parameters' d
   });
 }
 
+TEST_CASE("the norm of bf16 gradients without mixed precision is that of one process") {
+  for (const int ranks : {1, 2, 3}) {
+    with_threads("local", ranks, [](const Group& group) {
+      Net whole, net;
+      whole.to(ls::kBFloat16);
+      net.to(ls::kBFloat16);
+      par::GradientAccumulation accumulation(whole, {.micro_batches = group->size()});
+      par::ShardedDataParallel run(net, group);
+      const std::int64_t each = 4;
+      const ls::Tensor x = inputs().narrow(0, 0, each * group->size()).to(ls::kBFloat16), y = ls::sum(x, {1}, true);
+      const auto loss_fn = [](const Net& model) {
+        return [&model](const ls::Tensor& x, const ls::Tensor& y) {
+          return ls::nn::MSELoss()(model(x).to(ls::kFloat32), y.to(ls::kFloat32));
+        };
+      };
+      accumulation.backward(x, y, loss_fn(whole));
+      const std::int64_t first = each * group->rank();
+      run.backward(x.narrow(0, first, each), y.narrow(0, first, each), loss_fn(net));
+      const double want = accumulation.clip_grad_norm_(0.1);
+      CHECK(want > 0.1);
+      CHECK(run.clip_grad_norm_(0.1) == want);
+    });
+  }
+}
+
 TEST_CASE("mixed precision takes floating-point dtypes, the same on all ranks") {
   with_threads("local", 2, [](const Group& group) {
     Net net;
