@@ -196,7 +196,7 @@ TEST_CASE("--strategies: a row for each, with memory, bytes and hash, in the ord
     const std::vector<std::string>& row = rows.at(name);
     CHECK(row[2] == std::to_string(own["memory"]["parameters"].get<int>()));
     CHECK(row[3] == std::to_string(own["memory"]["gradients"].get<int>()));
-    CHECK(row[9] == own["parameter_hash"]);
+    CHECK(row[9] == own["parameter_hash"].get<std::string>());
     CHECK((row[9] == rows.at("accumulate")[9]) == (name != "single"));
   }
   // zero2: a step gathers 256 bytes of parameters, reduces as many of gradients, and sums loss and used parameters.
