@@ -19,11 +19,12 @@ struct Slice {
   Slice(std::optional<std::int64_t> start = std::nullopt, std::optional<std::int64_t> stop = std::nullopt,
         std::int64_t step = 1)
       : start(start), stop(stop), step(step) {}
-  std::optional<std::int64_t> start, stop;
-  std::int64_t step;
+  std::optional<std::int64_t> start;  ///< the first position
+  std::optional<std::int64_t> stop;   ///< past the last position
+  std::int64_t step;                  ///< the distance between positions
 };
 
-struct EllipsisType {};
+struct EllipsisType {};                               ///< the type of Ellipsis
 inline constexpr EllipsisType Ellipsis{};             ///< all dimensions that no other index takes
 inline constexpr std::nullopt_t None = std::nullopt;  ///< a new dimension of size 1
 
@@ -47,11 +48,12 @@ class TensorIndex {
     if (std::string_view(text) != "...") throw InvalidArgument("index: the only text that is an index is \"...\"");
   }
 
+  /// What an index is.
   enum class Kind : std::uint8_t { kPosition, kSlice, kTensor, kNone, kEllipsis };
   Kind kind;                  ///< which of the following members is used
   std::int64_t position = 0;  ///< negative ones count from the end
-  indexing::Slice slice;
-  Tensor tensor;
+  indexing::Slice slice;      ///< of kSlice
+  Tensor tensor;              ///< of kTensor: positions or a mask
 };
 
 }  // namespace lockstep
