@@ -163,26 +163,6 @@ LOCKSTEP_COMPARISON(>, kGreater)
 LOCKSTEP_COMPARISON(>=, kGreaterEqual)
 #undef LOCKSTEP_COMPARISON
 
-namespace {
-
-void require_bool(const char* op, const Tensor& x) {
-  LOCKSTEP_CHECK(x.dtype() == kBool, "{}: needs bool tensors, got {}; compare it with a number first", op, describe(x));
-}
-
-}  // namespace
-
-Tensor operator~(const Tensor& a) {
-  require_bool("~", a);
-  return a == false;
-}
-Tensor operator&(const Tensor& a, const Tensor& b) {
-  require_bool("&", a), require_bool("&", b);
-  return named("&", [&] { return raw::mul(a, b); });
-}
-Tensor operator|(const Tensor& a, const Tensor& b) {
-  require_bool("|", a), require_bool("|", b);
-  return named("|", [&] { return raw::maximum(a, b); });
-}
 Tensor any(const Tensor& x, const Shape& dims, bool keepdim) {
   return named("any", [&] { return raw::sum(x != 0, dims, keepdim) > 0; });
 }

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/creation.h"
 
+#include "lockstep/autograd/functions.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/random_ops_internal.h"
@@ -57,6 +58,12 @@ Tensor zeros_like(const Tensor& like, const TensorOptions& options) {
 Tensor ones_like(const Tensor& like, const TensorOptions& options) {
   return named("ones_like", [&] { return ones(like.shape(), like_options(like, options)); });
 }
+Tensor empty_like(const Tensor& like, const TensorOptions& options) {
+  return named("empty_like", [&] { return empty(like.shape(), like_options(like, options)); });
+}
+Tensor full_like(const Tensor& like, const Scalar& value, const TensorOptions& options) {
+  return named("full_like", [&] { return full(like.shape(), value, like_options(like, options)); });
+}
 
 Tensor arange(const Scalar& end, const TensorOptions& options) { return arange(0, end, 1, options); }
 Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options) {
@@ -76,6 +83,52 @@ Tensor rand(const Shape& shape, const TensorOptions& options) {
 Tensor randn(const Shape& shape, const TensorOptions& options) {
   return create("randn", options, [&] { return raw::normal(shape, options); });
 }
+Tensor rand_like(const Tensor& like, const TensorOptions& options) {
+  return named("rand_like", [&] { return rand(like.shape(), like_options(like, options)); });
+}
+Tensor randn_like(const Tensor& like, const TensorOptions& options) {
+  return named("randn_like", [&] { return randn(like.shape(), like_options(like, options)); });
+}
+
+Tensor normal(double mean, double std, const Shape& shape, const TensorOptions& options) {
+  LOCKSTEP_CHECK(std >= 0, "normal: the standard deviation is {}; it must not be negative", std);
+  const NoGradGuard no_grad;
+  return create("normal", options,
+                [&] { return randn(shape, {.dtype = options.dtype, .device = options.device}) * std + mean; });
+}
+Tensor normal(const Tensor& mean, double std) {
+  LOCKSTEP_CHECK(std >= 0, "normal: the standard deviation is {}; it must not be negative", std);
+  const NoGradGuard no_grad;
+  return named("normal", [&] { return randn_like(mean) * std + mean; });
+}
+Tensor normal(double mean, const Tensor& std) {
+  const NoGradGuard no_grad;
+  return named("normal", [&] { return randn_like(std) * std + mean; });
+}
+Tensor normal(const Tensor& mean, const Tensor& std) {
+  const NoGradGuard no_grad;
+  return named("normal", [&] {
+    return randn(broadcast_shapes("normal", mean.shape(), std.shape()), mean.options()) * std + mean;
+  });
+}
+
+Tensor bernoulli(const Tensor& probabilities) {
+  LOCKSTEP_CHECK(probabilities.is_floating_point(), "bernoulli: the probabilities must be floating point, got {}",
+                 describe(probabilities));
+  const NoGradGuard no_grad;
+  return named("bernoulli", [&] {
+    if (probabilities.device().is_cpu())
+      LOCKSTEP_CHECK(all((probabilities >= 0) & (probabilities <= 1)).item<bool>(),
+                     "bernoulli: a probability of {} is outside [0, 1]", describe(probabilities));
+    const bool wide = probabilities.dtype() == kFloat64;
+    return (rand_like(probabilities, {.dtype = wide ? kFloat64 : kFloat32}) < probabilities).to(probabilities.dtype());
+  });
+}
+Tensor bernoulli(const Tensor& like, double p) {
+  LOCKSTEP_CHECK(p >= 0 && p <= 1, "bernoulli: probability {} is outside [0, 1]", p);
+  return named("bernoulli", [&] { return (rand_like(like, {.dtype = kFloat32}) < p).to(like.dtype()); });
+}
+
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
   return create("randint", options, [&] {
     require_range("randint", low, high, options.dtype.value_or(kInt64));

@@ -21,6 +21,8 @@ Tensor ones(const Shape& shape, const TensorOptions& options = {});   ///< fille
 Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options = {});
 Tensor zeros_like(const Tensor& like, const TensorOptions& options = {});  ///< dtype and device of `like` unless given
 Tensor ones_like(const Tensor& like, const TensorOptions& options = {});   ///< like zeros_like, filled with 1
+Tensor empty_like(const Tensor& like, const TensorOptions& options = {});  ///< like zeros_like, uninitialised
+Tensor full_like(const Tensor& like, const Scalar& value, const TensorOptions& options = {});  ///< filled with `value`
 
 /// start, start + step, ... below end. The default dtype is i64 if all three are integers, otherwise f32.
 Tensor arange(const Scalar& end, const TensorOptions& options = {});
@@ -34,8 +36,20 @@ Tensor eye(std::int64_t n, const TensorOptions& options = {});                  
 Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options = {});  ///< the same with m columns
 
 /// Random numbers are a function of seed, micro-batch, site, call and element; see tensor/random.h.
-Tensor rand(const Shape& shape, const TensorOptions& options = {});   ///< uniform in [0, 1)
-Tensor randn(const Shape& shape, const TensorOptions& options = {});  ///< normal, mean 0, variance 1
+Tensor rand(const Shape& shape, const TensorOptions& options = {});        ///< uniform in [0, 1)
+Tensor randn(const Shape& shape, const TensorOptions& options = {});       ///< normal, mean 0, variance 1
+Tensor rand_like(const Tensor& like, const TensorOptions& options = {});   ///< rand; shape, dtype and device of `like`
+Tensor randn_like(const Tensor& like, const TensorOptions& options = {});  ///< randn, likewise
+/// Normal numbers with this mean and standard deviation, in `shape` or in that to which the tensors broadcast. Without
+/// gradient. Throws InvalidArgument if a number for the deviation is negative.
+Tensor normal(double mean, double std, const Shape& shape, const TensorOptions& options = {});
+Tensor normal(const Tensor& mean, double std = 1);
+Tensor normal(double mean, const Tensor& std);
+Tensor normal(const Tensor& mean, const Tensor& std);
+/// 1 with the probability that each element of the floating-point tensor holds, otherwise 0; without gradient. Throws
+/// InvalidArgument for a probability outside [0, 1]; tensors are checked on CPU devices only.
+Tensor bernoulli(const Tensor& probabilities);
+Tensor bernoulli(const Tensor& like, double p);  ///< 1 with probability p, in shape, dtype and device of `like`
 /// Integers in [low, high), i64 unless a dtype is given.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options = {});
 Tensor randint(std::int64_t high, const Shape& shape, const TensorOptions& options = {});  ///< from 0 on

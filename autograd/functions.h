@@ -8,12 +8,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/tensor/size2d.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/tensor_index.h"
 
 namespace lockstep {
 
@@ -31,6 +33,15 @@ Tensor pow(const Tensor& base, const Scalar& exponent);
 Tensor pow(const Scalar& base, const Tensor& exponent);
 Tensor maximum(const Tensor& a, const Tensor& b);  ///< ties share the gradient; NaN wins
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// a - b floor(a / b), with the sign of b, as Python's %. An integer divisor of 0 throws InvalidArgument on the CPU.
+Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, const Scalar& b);
+Tensor remainder(const Scalar& a, const Tensor& b);
+Tensor fmod(const Tensor& a, const Tensor& b);  ///< a - b trunc(a / b), with the sign of a, as C's fmod
+Tensor fmod(const Tensor& a, const Scalar& b);
+Tensor floor_divide(const Tensor& a, const Tensor& b);  ///< floor(a / b) in the promoted dtype; gradient 0
+Tensor floor_divide(const Tensor& a, const Scalar& b);
+Tensor atan2(const Tensor& a, const Tensor& b);  ///< the angle of the point (b, a) in (-pi, pi]; integers give f32
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }  ///< elementwise
 inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
@@ -45,6 +56,9 @@ inline Tensor operator*(const Scalar& a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }  ///< elementwise
 inline Tensor operator/(const Tensor& a, const Scalar& b) { return div(a, b); }
 Tensor operator/(const Scalar& a, const Tensor& b);
+inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }  ///< elementwise
+inline Tensor operator%(const Tensor& a, const Scalar& b) { return remainder(a, b); }
+inline Tensor operator%(const Scalar& a, const Tensor& b) { return remainder(a, b); }
 
 // --- comparisons: bool tensors, without gradient ------------------------------------------------------------------
 Tensor operator==(const Tensor& a, const Tensor& b);
@@ -66,10 +80,33 @@ inline Tensor operator<=(const Scalar& a, const Tensor& b) { return b >= a; }
 inline Tensor operator>(const Scalar& a, const Tensor& b) { return b < a; }
 inline Tensor operator>=(const Scalar& a, const Tensor& b) { return b <= a; }
 
-// --- logic of bool tensors; other dtypes throw InvalidArgument ----------------------------------------------------
-Tensor operator~(const Tensor& a);                   ///< not
-Tensor operator&(const Tensor& a, const Tensor& b);  ///< and
-Tensor operator|(const Tensor& a, const Tensor& b);  ///< or
+Tensor isnan(const Tensor& x);     ///< false for integers, as isinf
+Tensor isinf(const Tensor& x);     ///< true for both infinities
+Tensor isfinite(const Tensor& x);  ///< neither NaN nor infinite
+
+// --- logic: an element counts as true if it differs from 0; the result is bool -------------------------------------
+Tensor logical_not(const Tensor& x);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+
+// --- bits of integers, and logic of bools; floating-point operands throw InvalidArgument ---------------------------
+Tensor bitwise_not(const Tensor& x);
+Tensor bitwise_and(const Tensor& a, const Tensor& b);
+Tensor bitwise_and(const Tensor& a, const Scalar& b);
+Tensor bitwise_or(const Tensor& a, const Tensor& b);
+Tensor bitwise_or(const Tensor& a, const Scalar& b);
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+Tensor bitwise_xor(const Tensor& a, const Scalar& b);
+inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }                      ///< elementwise
+inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a, b); }  ///< elementwise
+inline Tensor operator&(const Tensor& a, const Scalar& b) { return bitwise_and(a, b); }
+inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }  ///< elementwise
+inline Tensor operator|(const Tensor& a, const Scalar& b) { return bitwise_or(a, b); }
+inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a, b); }  ///< elementwise
+inline Tensor operator^(const Tensor& a, const Scalar& b) { return bitwise_xor(a, b); }
+
+// --- truth of tensors ----------------------------------------------------------------------------------------------
 /// True if an element differs from 0. Over no elements: false.
 Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 /// True if all elements differ from 0. Over no elements: true.
@@ -98,6 +135,22 @@ Tensor gelu(const Tensor& x);                             ///< x Phi(x), the exa
 Tensor gelu_tanh(const Tensor& x);  ///< its approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 Tensor silu(const Tensor& x);       ///< x sigmoid(x)
 Tensor erf(const Tensor& x);
+Tensor log1p(const Tensor& x);  ///< log(1 + x), precise for small x
+Tensor expm1(const Tensor& x);  ///< exp(x) - 1, precise for small x
+Tensor log2(const Tensor& x);
+Tensor log10(const Tensor& x);
+Tensor tan(const Tensor& x);
+Tensor asin(const Tensor& x);
+Tensor acos(const Tensor& x);
+Tensor atan(const Tensor& x);
+Tensor reciprocal(const Tensor& x);  ///< 1 / x; integers give f32
+Tensor square(const Tensor& x);      ///< x^2
+// Step functions have gradient 0. Integers are returned unchanged, except by sign.
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);  ///< to the nearest integer, halves to the even one
+Tensor trunc(const Tensor& x);  ///< towards 0
+Tensor sign(const Tensor& x);   ///< -1, 0 or 1; 0 for NaN
 /// log(1 + exp(beta x)) / beta, and x itself where beta x > threshold.
 Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20);
 /// min(max(x, lo), hi); either limit may be left out. The gradient is 1 strictly between the limits and 0 elsewhere.
@@ -127,6 +180,11 @@ Tensor min(const Tensor& a, const Tensor& b);  ///< minimum(a, b); for a number,
 Tensor var(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
 /// The square root of var; gradient 0 where std is 0.
 Tensor std(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims = {}, const VarOptions& options = {});
+Tensor prod(const Tensor& x);  ///< the product of all elements; bool and integers give i64
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim = false);
+Tensor count_nonzero(const Tensor& x, const Shape& dims = {});  ///< i64
 /// (sum |x|^p)^(1/p), gradient 0 where the norm is 0. For p = infinity the largest |x|, for -infinity the smallest, for
 /// 0 the number of nonzero elements. p = 2 is the Euclidean norm.
 Tensor norm(const Tensor& x, const Scalar& p = 2, const Shape& dims = {}, bool keepdim = false);
@@ -147,6 +205,11 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}
 /// Throws InvalidArgument if x's last sizes are not `shape`, or for another weight. (Zhang and Sennrich, 2019)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                 std::optional<double> eps = std::nullopt);
+
+/// x / max(norm(x, p), eps) along `dim`.
+Tensor normalize(const Tensor& x, double p = 2, std::int64_t dim = 1, double eps = 1e-12);
+/// sum(a b) / (max(norm(a), eps) max(norm(b), eps)) along `dim`; a and b broadcast.
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1, double eps = 1e-8);
 
 struct RotaryOptions {
   double base = 10000;      ///< pair i turns by base^(-2i / dim) radians per position
@@ -188,6 +251,21 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
+Tensor mm(const Tensor& a, const Tensor& b);     ///< (m, k) (k, n) -> (m, n)
+Tensor bmm(const Tensor& a, const Tensor& b);    ///< (batch, m, k) (batch, k, n) -> (batch, m, n)
+Tensor dot(const Tensor& a, const Tensor& b);    ///< (n) (n) -> ()
+Tensor outer(const Tensor& a, const Tensor& b);  ///< (m) (n) -> (m, n)
+/// beta x + alpha mm(a, b); x broadcasts to (m, n), and is ignored if beta is 0.
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta = 1, const Scalar& alpha = 1);
+/// beta x + alpha bmm(a, b), as addmm.
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta = 1, const Scalar& alpha = 1);
+/// Sums of products in Einstein's notation: einsum("bij,bjk->bik", {a, b}). Every dimension has a letter, and "..." are
+/// any further dimensions, which broadcast. Letters that the output lacks are summed over; a letter that an operand has
+/// twice is its diagonal. Without "->" the output has the letters that occur once, in alphabetical order. Operands are
+/// contracted from left to right, each pair by one batched product. Throws InvalidArgument naming operand and subscript
+/// if sizes or numbers of dimensions do not match.
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands);
+
 /// Options of scaled_dot_product_attention.
 struct AttentionOptions {
   /// Broadcasts to (..., time, time_k). bool: true where a query attends to a key. q's dtype: added to the scores.
@@ -218,8 +296,42 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 /// Views of `size` rows each along `dim`; the last may be smaller.
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
+/// Views of sizes[0], sizes[1], ... rows, which add up to the size of `dim`.
+std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
 /// At most `count` views of ceil(n / count) rows each, like PyTorch's chunk.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, std::int64_t dim = 0);
+
+std::vector<Tensor> unbind(const Tensor& x, std::int64_t dim = 0);  ///< views x.select(dim, i) of all positions
+
+// --- rearranging, repeating and padding ----------------------------------------------------------------------------
+Tensor flip(const Tensor& x, const Shape& dims);  ///< a copy with the elements along `dims` in reverse order
+/// Moves the elements along each of `dims` by its shift, those beyond the end to the start. Without dims: x flattened.
+Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims = {});
+Tensor tile(const Tensor& x, const Shape& counts);  ///< repeat, with counts of 1 prepended for dimensions without one
+/// Each position of `dim` `repeats` times in a row. Without dim: of x flattened.
+Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::optional<std::int64_t> dim = std::nullopt);
+/// Position i of `dim` repeats[i] times in a row.
+Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<std::int64_t> dim = std::nullopt);
+/// The view in which dimension source[i] is dimension destination[i]; the others keep their order.
+Tensor movedim(const Tensor& x, const Shape& source, const Shape& destination);
+/// One view for each 1-D (or 0-d) tensor, expanded to all their sizes: the i-th varies along dimension i. For indexing
+/// "xy", dimensions 0 and 1 are swapped.
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& tensors, const std::string& indexing = "ij");
+/// The view of the elements with index(dim2) - index(dim1) = offset; its last dimension runs along the diagonal.
+Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = 0, std::int64_t dim2 = 1);
+/// 1-D: the matrix with x on the `offset`-th diagonal and 0 elsewhere. 2-D: a copy of that diagonal.
+Tensor diag(const Tensor& x, std::int64_t offset = 0);
+
+/// What `pad` writes outside x: a value, x reflected without its edge, the edge itself, or x repeated.
+enum class PadMode : std::uint8_t { kConstant, kReflect, kReplicate, kCircular };
+/// Options of pad.
+struct PadOptions {
+  PadMode mode = PadMode::kConstant;  ///< what is written outside x
+  double value = 0;                   ///< for kConstant
+};
+/// x with pad[0] elements before and pad[1] after the last dimension, pad[2] and pad[3] around the one before, and so
+/// on. Negative widths remove elements. kReflect takes widths below the dimension's size, kCircular up to the size.
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, const PadOptions& options = {});
 
 // --- indexing: index tensors are i64 (or i32) ---------------------------------------------------------------------
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
@@ -239,6 +351,25 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 /// A copy of x with out[index[i][j]][j] += src[i][j] for dim 0, and so on, added in order of i.
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+/// A copy of x with out[index[i][j]][j] = src[i][j] for dim 0, and so on. Of several elements for one place, CPUs
+/// keep the last in order of i, which gets the gradient.
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Scalar& value);
+/// A copy of x in which each place holds the "sum", "mean", "prod", "amax" or "amin" of the elements of src that index
+/// names for it, in order of i, and of x unless include_self is false. Equal extremes share the gradient.
+Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
+                      const std::string& reduce, bool include_self = true);
+/// x with alpha src[i] added to its row index[i] along `dim`, in order of i; index is 1-D.
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, const Scalar& alpha = 1);
+/// A copy of x whose elements x.index(indices) are `values`, or have them added in order if `accumulate`. `values`
+/// broadcasts. Of several values for one element, the last is kept on CPU devices, and gets the gradient.
+Tensor index_put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values,
+                 bool accumulate = false);
+Tensor nonzero(const Tensor& x);  ///< (count, x.dim()) i64: the positions of the elements that are not 0, in order
+/// The elements of x where the bool mask is true, in order, 1-D. x and mask broadcast.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+/// The indices of sort(x, dim, descending).
+Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 /// Values and i64 indices. The sort is stable; NaN is last (first if descending).
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);

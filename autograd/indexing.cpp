@@ -155,6 +155,16 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
                 });
 }
 
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, const Scalar& alpha) {
+  const auto d = static_cast<std::size_t>(wrap_dim("index_add", dim, x.dim()));
+  Shape expected = x.shape();
+  if (!expected.empty()) expected[d] = index.numel();
+  LOCKSTEP_CHECK(index.dim() <= 1 && src.shape() == expected && src.dtype() == x.dtype(),
+                 "index_add: the index {} and the source {} do not fit {} along dimension {}; the source must be {} {}",
+                 describe(index), describe(src), describe(x), dim, expected.to_string(), name(x.dtype()));
+  return named("index_add", [&] { return add(x, spread_rows(src, x.shape(), dim, index), alpha); });
+}
+
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return record("gather", raw::gather(x, dim, index), {x},
                 [shape = x.shape(), dim, index = Saved(index)](const Tensor& grad, const Needs&) {

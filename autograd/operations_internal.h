@@ -25,4 +25,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape);
 // The same for input `input`, written to its bucket view if anything is summed.
 Tensor sum_to(const Tensor& x, const Shape& shape, const Needs& needs, std::size_t input);
 
+// Sets or adds to x's elements, without history: Tensor::index_put_.
+void put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate);
+
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/operations_internal.h"
+#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep {
 
@@ -38,6 +39,46 @@ Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view) {
   if (!view.defined()) return matmul(a, b);
   raw::matmul_out(a, b, view);
   return view;
+}
+
+namespace {
+
+void require_dims(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  LOCKSTEP_CHECK(a.dim() == dims && b.dim() == dims, "{}: needs operands of {} dimensions, got {} and {}; use matmul",
+                 op, dims, describe(a), describe(b));
+}
+
+Tensor multiplied(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  require_dims(op, a, b, dims);
+  LOCKSTEP_CHECK(dims < 3 || a.size(0) == b.size(0), "{}: batch sizes differ: {} and {}; use matmul to broadcast", op,
+                 describe(a), describe(b));
+  return named(op, [&] { return matmul(a, b); });
+}
+
+Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+             int dims) {
+  const Tensor product = multiplied(op, a, b, dims);
+  return named(op, [&] {
+    if (beta.to_double() == 0) return mul(product, alpha);
+    const Tensor offset = x.expand(product.shape());
+    return add(beta.to_double() == 1 ? offset : mul(offset, beta), product, alpha);
+  });
+}
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) { return multiplied("mm", a, b, 2); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return multiplied("bmm", a, b, 3); }
+Tensor dot(const Tensor& a, const Tensor& b) { return multiplied("dot", a, b, 1); }
+Tensor outer(const Tensor& a, const Tensor& b) {
+  require_dims("outer", a, b, 1);
+  return named("outer", [&] { return mul(a.unsqueeze(1), b); });
+}
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return added("addmm", x, a, b, beta, alpha, 2);
+}
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return added("baddbmm", x, a, b, beta, alpha, 3);
 }
 
 namespace {

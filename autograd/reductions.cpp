@@ -166,6 +166,51 @@ Tensor norm(const Tensor& x, const Scalar& p, const Shape& dims, bool keepdim) {
   return named("norm", [&] { return norm_of(x, p.to_double(), dims, keepdim); });
 }
 
+Tensor normalize(const Tensor& x, double p, std::int64_t dim, double eps) {
+  return named("normalize", [&] { return x / clamp_min(norm(x, p, dim, true), eps); });
+}
+
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
+  return named("cosine_similarity", [&] {
+    const Shape shape = broadcast_shapes("cosine_similarity", a.shape(), b.shape());
+    return sum(normalize(a.expand(shape), 2, dim, eps) * normalize(b.expand(shape), 2, dim, eps), dim);
+  });
+}
+
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  return named("var_mean", [&] { return std::pair(var(x, dims, options), mean(x, dims, options.keepdim)); });
+}
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims, const VarOptions& options) {
+  return named("std_mean", [&] { return std::pair(std(x, dims, options), mean(x, dims, options.keepdim)); });
+}
+
+Tensor count_nonzero(const Tensor& x, const Shape& dims) {
+  return named("count_nonzero", [&] { return raw::sum(x != 0, dims); });
+}
+
+// Halves are multiplied until one element is left. The gradient, that of the products, divides by no element, so
+// zeros need no special case.
+Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
+  if (is_half(x.dtype())) return rounded_result(prod(in_f32(x), dim, keepdim), x.dtype());
+  if (!x.is_floating_point() && x.dtype() != kInt64) return prod(x.to(kInt64), dim, keepdim);
+  return named("prod", [&] {
+    const int d = wrap_dim("prod", dim, x.dim());
+    std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
+    Tensor out = n == 1 ? x.clone() : x;
+    if (n == 0) {
+      Shape shape = x.shape();
+      shape[static_cast<std::size_t>(d)] = 1;
+      out = raw::full(shape, 1, x.options());
+    }
+    for (; n > 1; n -= n / 2) {
+      const Tensor pairs = out.narrow(d, 0, n / 2) * out.narrow(d, n / 2, n / 2);
+      out = n % 2 == 0 ? pairs : cat({pairs, out.narrow(d, n - 1, 1)}, d);
+    }
+    return keepdim ? out : out.squeeze(d);
+  });
+}
+Tensor prod(const Tensor& x) { return prod(x.flatten(), 0); }
+
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   if (is_half(x.dtype())) return rounded_result(logsumexp(in_f32(x), dims, keepdim), x.dtype());
   return record("logsumexp", named("logsumexp", [&] { return raw::logsumexp(x, dims, keepdim); }), {x},

@@ -1,4 +1,4 @@
-// The members of Tensor that use autograd: views, conversions, in-place changes.
+// The members of Tensor that use autograd: views, conversions, in-place changes, printing.
 #include <algorithm>
 #include <ostream>
 
@@ -78,11 +78,11 @@ Tensor Tensor::expand(const Shape& shape) const {
 namespace {
 
 // The gradient of a slice: zeros, with `grad` at the slice. The gradient of this function is the slice again.
-Tensor pad(const Tensor& grad, const Shape& shape, std::int64_t dim, std::int64_t start, std::int64_t end,
-           std::int64_t step) {
+Tensor put_slice(const Tensor& grad, const Shape& shape, std::int64_t dim, std::int64_t start, std::int64_t end,
+                 std::int64_t step) {
   Tensor out = raw::zeros(shape, grad.options());
   raw::copy(grad, raw::slice(out, dim, start, end, step));
-  return record("pad", out, {grad},
+  return record("slice_backward", out, {grad},
                 [=](const Tensor& gg, const Needs&) { return Gradients{gg.slice(dim, start, end, step)}; });
 }
 
@@ -91,7 +91,7 @@ Tensor pad(const Tensor& grad, const Shape& shape, std::int64_t dim, std::int64_
 Tensor Tensor::slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
   return record("slice", raw::slice(*this, dim, start, end, step), {*this},
                 [shape = shape(), dim, start, end, step](const Tensor& grad, const Needs&) {
-                  return Gradients{pad(grad, shape, dim, start, end, step)};
+                  return Gradients{put_slice(grad, shape, dim, start, end, step)};
                 });
 }
 
@@ -107,7 +107,7 @@ Tensor Tensor::select(std::int64_t dim, std::int64_t index) const {
                 [shape = shape(), dim, index](const Tensor& grad, const Needs&) {
                   const int d = wrap_dim("select", dim, shape.dim());
                   const std::int64_t i = index < 0 ? index + shape[static_cast<std::size_t>(d)] : index;
-                  return Gradients{pad(grad.unsqueeze(d), shape, d, i, i + 1, 1)};
+                  return Gradients{put_slice(grad.unsqueeze(d), shape, d, i, i + 1, 1)};
                 });
 }
 
@@ -211,6 +211,14 @@ const Tensor& Tensor::sub_(const Scalar& other) const { return sub_(raw::scalar_
 const Tensor& Tensor::mul_(const Scalar& other) const { return mul_(factor_like(*this, other)); }
 const Tensor& Tensor::div_(const Scalar& other) const { return div_(factor_like(*this, other)); }
 
+const Tensor& Tensor::index_put_(const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate) const {
+  return change("index_put_", *this, values,
+                [&] { named("index_put_", [&] { put(*this, indices, values, accumulate); }); });
+}
+const Tensor& Tensor::index_put_(const std::vector<TensorIndex>& indices, const Scalar& value) const {
+  return index_put_(indices, raw::full({}, value, options()));
+}
+
 Tensor& Tensor::operator=(const Tensor& other) && {
   copy_(other);
   return *this;
@@ -218,88 +226,6 @@ Tensor& Tensor::operator=(const Tensor& other) && {
 Tensor& Tensor::operator=(const Scalar& value) && {
   fill_(value);
   return *this;
-}
-
-// --- reductions as members ------------------------------------------------------------------------------------------------------
-
-Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return lockstep::sum(*this, dims, keepdim); }
-Tensor Tensor::mean(const Shape& dims, bool keepdim) const { return lockstep::mean(*this, dims, keepdim); }
-Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return lockstep::amax(*this, dims, keepdim); }
-Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return lockstep::amin(*this, dims, keepdim); }
-Tensor Tensor::max() const { return lockstep::max(*this); }
-Tensor Tensor::max(const Tensor& other) const { return lockstep::max(*this, other); }
-std::pair<Tensor, Tensor> Tensor::max(std::int64_t dim, bool keepdim) const {
-  return lockstep::max(*this, dim, keepdim);
-}
-Tensor Tensor::min() const { return lockstep::min(*this); }
-Tensor Tensor::min(const Tensor& other) const { return lockstep::min(*this, other); }
-std::pair<Tensor, Tensor> Tensor::min(std::int64_t dim, bool keepdim) const {
-  return lockstep::min(*this, dim, keepdim);
-}
-Tensor Tensor::var(const Shape& dims, const VarOptions& options) const { return lockstep::var(*this, dims, options); }
-Tensor Tensor::std(const Shape& dims, const VarOptions& options) const { return lockstep::std(*this, dims, options); }
-Tensor Tensor::norm(const Scalar& p, const Shape& dims, bool keepdim) const {
-  return lockstep::norm(*this, p, dims, keepdim);
-}
-Tensor Tensor::argmax(std::optional<std::int64_t> dim, bool keepdim) const {
-  return lockstep::argmax(*this, dim, keepdim);
-}
-Tensor Tensor::argmin(std::optional<std::int64_t> dim, bool keepdim) const {
-  return lockstep::argmin(*this, dim, keepdim);
-}
-
-// --- functions as members -------------------------------------------------------------------------------------------------------
-
-Tensor Tensor::add(const Tensor& other, const Scalar& alpha) const { return lockstep::add(*this, other, alpha); }
-Tensor Tensor::add(const Scalar& other) const { return lockstep::add(*this, other); }
-Tensor Tensor::sub(const Tensor& other, const Scalar& alpha) const { return lockstep::sub(*this, other, alpha); }
-Tensor Tensor::sub(const Scalar& other) const { return lockstep::sub(*this, other); }
-Tensor Tensor::mul(const Tensor& other) const { return lockstep::mul(*this, other); }
-Tensor Tensor::mul(const Scalar& other) const { return lockstep::mul(*this, other); }
-Tensor Tensor::div(const Tensor& other) const { return lockstep::div(*this, other); }
-Tensor Tensor::div(const Scalar& other) const { return lockstep::div(*this, other); }
-Tensor Tensor::pow(const Tensor& exponent) const { return lockstep::pow(*this, exponent); }
-Tensor Tensor::pow(const Scalar& exponent) const { return lockstep::pow(*this, exponent); }
-Tensor Tensor::abs() const { return lockstep::abs(*this); }
-Tensor Tensor::exp() const { return lockstep::exp(*this); }
-Tensor Tensor::log() const { return lockstep::log(*this); }
-Tensor Tensor::sqrt() const { return lockstep::sqrt(*this); }
-Tensor Tensor::relu() const { return lockstep::relu(*this); }
-Tensor Tensor::sigmoid() const { return lockstep::sigmoid(*this); }
-Tensor Tensor::tanh() const { return lockstep::tanh(*this); }
-Tensor Tensor::clamp(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) const {
-  return lockstep::clamp(*this, lo, hi);
-}
-Tensor Tensor::softmax(std::int64_t dim) const { return lockstep::softmax(*this, dim); }
-Tensor Tensor::log_softmax(std::int64_t dim) const { return lockstep::log_softmax(*this, dim); }
-Tensor Tensor::matmul(const Tensor& other) const { return lockstep::matmul(*this, other); }
-Tensor Tensor::any(const Shape& dims, bool keepdim) const { return lockstep::any(*this, dims, keepdim); }
-Tensor Tensor::all(const Shape& dims, bool keepdim) const { return lockstep::all(*this, dims, keepdim); }
-Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const { return lockstep::logsumexp(*this, dims, keepdim); }
-Tensor Tensor::cumsum(std::int64_t dim) const { return lockstep::cumsum(*this, dim); }
-std::vector<Tensor> Tensor::split(std::int64_t size, std::int64_t dim) const {
-  return lockstep::split(*this, size, dim);
-}
-std::vector<Tensor> Tensor::chunk(std::int64_t count, std::int64_t dim) const {
-  return lockstep::chunk(*this, count, dim);
-}
-Tensor Tensor::masked_fill(const Tensor& mask, const Scalar& value) const {
-  return lockstep::masked_fill(*this, mask, value);
-}
-Tensor Tensor::tril(std::int64_t diagonal) const { return lockstep::tril(*this, diagonal); }
-Tensor Tensor::triu(std::int64_t diagonal) const { return lockstep::triu(*this, diagonal); }
-Tensor Tensor::index_select(std::int64_t dim, const Tensor& index) const {
-  return lockstep::index_select(*this, dim, index);
-}
-Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const { return lockstep::gather(*this, dim, index); }
-Tensor Tensor::scatter_add(std::int64_t dim, const Tensor& index, const Tensor& src) const {
-  return lockstep::scatter_add(*this, dim, index, src);
-}
-std::pair<Tensor, Tensor> Tensor::sort(std::int64_t dim, bool descending) const {
-  return lockstep::sort(*this, dim, descending);
-}
-std::pair<Tensor, Tensor> Tensor::topk(std::int64_t k, std::int64_t dim, bool largest) const {
-  return lockstep::topk(*this, k, dim, largest);
 }
 
 // --- printing -------------------------------------------------------------------------------------------------------------------

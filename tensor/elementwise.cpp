@@ -174,6 +174,44 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return out;
 }
 
+Tensor step(Step function, const Tensor& x) {
+  constexpr const char* kNames[] = {"floor", "ceil", "round", "trunc", "sign"};
+  LOCKSTEP_CHECK(x.dtype() != kBool || function == Step::kSign,
+                 "{}: bool tensors are not supported, got {}; convert with to(kInt64)",
+                 kNames[static_cast<std::size_t>(function)], describe(x));
+  if (x.dtype() == kBool || (!x.is_floating_point() && function != Step::kSign)) return clone(x);
+  if (is_half(x.dtype())) return to(step(function, widened(x)), x.dtype());
+  Tensor out = empty_like(x);
+  kernels(x.device()).step_function(make_loop<2>(x.shape(), {&out, &x}), x.dtype(), function);
+  return out;
+}
+
+Tensor binary_op(BinaryOp function, const Tensor& a, const Tensor& b) {
+  constexpr const char* kNames[] = {"remainder",   "fmod",       "floor_divide", "atan2",
+                                    "bitwise_and", "bitwise_or", "bitwise_xor"};
+  const char* const op = kNames[static_cast<std::size_t>(function)];
+  require_same_device(op, a, b);
+  DType dtype = result_dtype(a, b);
+  if (function >= BinaryOp::kAnd) {
+    LOCKSTEP_CHECK(
+        !lockstep::is_floating_point(dtype),
+        "{}: needs bool or integer tensors, got {} and {}; compare with a number, or convert with to(kInt64)", op,
+        describe(a), describe(b));
+  } else if (function == BinaryOp::kAtan2) {
+    if (!lockstep::is_floating_point(dtype)) dtype = kFloat32;
+  } else {
+    LOCKSTEP_CHECK(dtype != kBool, "{}: bool tensors are not supported: {} and {}; convert one with to(kInt64)", op,
+                   describe(a), describe(b));
+    if (!lockstep::is_floating_point(dtype) && b.device().is_cpu() && b.numel() > 0)
+      LOCKSTEP_CHECK(min(to(compare(Compare::kNotEqual, b, full({}, 0, b.options())), kInt32)).item().to_double() != 0,
+                     "{}: an element of the integer divisor {} is 0; convert it with to(kFloat32) for infinity", op,
+                     describe(b));
+  }
+  const KernelTable& table = kernels(a.device());
+  return binary(op, a, b, dtype, {},
+                [&](const Loop<3>& loop, DType computed) { table.binary_op(loop, computed, function); });
+}
+
 Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi) {
   constexpr std::int64_t k32 = std::numeric_limits<std::int32_t>::max();
   const std::int64_t most = x.dtype() == kUInt8   ? 255

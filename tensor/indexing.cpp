@@ -125,29 +125,60 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return out;
 }
 
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
-  require_same_device("scatter_add", x, index);
-  require_same("scatter_add", x, src);
-  if (is_half(x.dtype())) return to(scatter_add(widened(x), dim, index, widened(src)), x.dtype());
-  const int d = wrap_dim("scatter_add", dim, x.dim());
-  const Tensor positions = checked_index("scatter_add", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode) {
+  require_same_device(op, x, index);
+  require_same(op, x, src);
+  if (is_half(x.dtype()) && mode != Scatter::kAssign) {
+    const Tensor wide = widened(x);
+    scatter_(op, wide, dim, index, widened(src), mode);
+    return copy(wide, x);
+  }
+  const int d = wrap_dim(op, dim, x.dim());
+  const Tensor positions = checked_index(op, index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
   Tensor from = src;
-  LOCKSTEP_CHECK(src.dim() == index.dim(), "scatter_add: the index {} needs as many dimensions as the source {}",
+  LOCKSTEP_CHECK(src.dim() == index.dim(), "{}: the index {} needs as many dimensions as the source {}", op,
                  describe(index), describe(src));
   for (int i = 0; i < index.dim(); ++i) {
-    LOCKSTEP_CHECK(index.shape()[at(i)] <= src.shape()[at(i)], "scatter_add: the index {} is larger than the source {}",
+    LOCKSTEP_CHECK(index.shape()[at(i)] <= src.shape()[at(i)], "{}: the index {} is larger than the source {}", op,
                    describe(index), describe(src));
     from = slice(from, i, 0, index.shape()[at(i)], 1);
   }
-  Tensor out = clone(x);
-  if (positions.numel() == 0) return out;
-  const Tensor region = cut_to("scatter_add", out, index, d);
-  const Tensor target = contiguous(region), source = contiguous(from);
+  if (positions.numel() == 0) return;
+  const Tensor region = cut_to(op, x, index, d);
+  const Tensor target = contiguous(region), source = overlap(from, target) ? clone(from) : contiguous(from);
   kernels(x.device())
-      .scatter_add(target.raw_data(), positions.data<std::int64_t>(), source.raw_data(), rows_along(positions, d),
-                   rows_along(target, d).n, x.dtype());
+      .scatter(target.raw_data(), positions.data<std::int64_t>(), source.raw_data(), rows_along(positions, d),
+               rows_along(target, d).n, x.dtype(), mode);
   if (target.raw_data() != region.raw_data()) copy(target, region);
+}
+
+Tensor scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
+               Scatter mode) {
+  const Tensor out = clone(x);
+  scatter_(op, out, dim, index, src, mode);
   return out;
+}
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  return scatter("scatter_add", x, dim, index, src, Scatter::kAdd);
+}
+
+Tensor nonzero(const Tensor& x) {
+  const Tensor truth = contiguous(to(compare(Compare::kNotEqual, x, full({}, 0, x.options())), Device()));
+  const auto* const flags = static_cast<const std::uint8_t*>(truth.raw_data());
+  std::vector<std::int64_t> places;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    if (!flags[i]) continue;
+    std::int64_t rest = i, stride = x.numel();
+    for (const std::int64_t size : x.shape()) {
+      stride /= size;
+      places.push_back(rest / stride);
+      rest %= stride;
+    }
+    ++count;
+  }
+  return from_bytes(places.data(), {count, x.dim()}, kInt64, {.device = x.device()});
 }
 
 namespace {

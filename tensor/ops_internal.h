@@ -41,6 +41,8 @@ Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 Tensor expand(const Tensor& x, const Shape& shape);
 Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
 Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step);
+Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2);
+Tensor flip(const Tensor& x, const Shape& dims);  // a copy
 
 // --- copies (copy.cpp) ----------------------------------------------------------------------------------------------
 void copy(const Tensor& from, const Tensor& to);  // broadcasts, converts dtype, crosses devices
@@ -79,6 +81,13 @@ Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 Tensor compare(Compare relation, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// Step functions: all but kSign return integers as they are. kRound rounds halves to even numbers.
+enum class Step : std::uint8_t { kFloor, kCeil, kRound, kTrunc, kSign };
+Tensor step(Step function, const Tensor& x);
+// kRemainder has the sign of the divisor, kFmod that of the dividend. An integer divisor of 0 throws InvalidArgument on
+// CPU devices, and gives 0 on others.
+enum class BinaryOp : std::uint8_t { kRemainder, kFmod, kFloorDivide, kAtan2, kAnd, kOr, kXor };
+Tensor binary_op(BinaryOp function, const Tensor& a, const Tensor& b);
 // Integers between lo and hi. A limit that is absent, or outside the dtype's range on its own side, does not limit.
 Tensor clamp_integers(const Tensor& x, const std::optional<Scalar>& lo, const std::optional<Scalar>& hi);
 // a[i] = a[i] op b[i]; b broadcasts to a, which keeps its dtype.
@@ -141,7 +150,13 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
 // out = zeros(shape); out[..., index[i], ...] += src[..., i, ...]
 Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src);
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+// For dim 0, x[index[i][j]][j] = f(x[index[i][j]][j], src[i][j]) in order of i; kAssign: of several, the last. On cuda
+// devices the order of additions and assignments to one place is not fixed.
+enum class Scatter : std::uint8_t { kAssign, kAdd, kMultiply, kMax, kMin };
+void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode);
+Tensor scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode);
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+Tensor nonzero(const Tensor& x);  // (count, dim()) i64, found on the CPU
 std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending);  // stable
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest);
 

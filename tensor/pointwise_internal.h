@@ -202,6 +202,55 @@ struct Erf {
   }
 };
 
+// 1 / log(2) and 1 / log(10): the derivatives of log2 and log10 at 1.
+inline constexpr double kInverseLog2 = 1.44269504088896340736, kInverseLog10 = 0.43429448190325182765;
+
+struct Log1p {
+  HOST_DEVICE static auto value(auto x) { return std::log1p(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / (1 + x); }
+};
+
+struct Expm1 {
+  HOST_DEVICE static auto value(auto x) { return std::expm1(x); }
+  HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return y + 1; }
+};
+
+struct Log2 {
+  HOST_DEVICE static auto value(auto x) { return std::log2(x); }
+  template <class T>
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    return T(kInverseLog2) / x;
+  }
+};
+
+struct Log10 {
+  HOST_DEVICE static auto value(auto x) { return std::log10(x); }
+  template <class T>
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    return T(kInverseLog10) / x;
+  }
+};
+
+struct Tan {
+  HOST_DEVICE static auto value(auto x) { return std::tan(x); }
+  HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return 1 + y * y; }
+};
+
+struct Asin {
+  HOST_DEVICE static auto value(auto x) { return std::asin(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / math::sqrt(1 - x * x); }
+};
+
+struct Acos {
+  HOST_DEVICE static auto value(auto x) { return std::acos(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return -1 / math::sqrt(1 - x * x); }
+};
+
+struct Atan {
+  HOST_DEVICE static auto value(auto x) { return std::atan(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / (1 + x * x); }
+};
+
 struct Clamp {
   static constexpr bool kStops = true;
   double low, high;  // NaN: no limit. If low > high, the result is high

@@ -29,6 +29,7 @@
 namespace lockstep {
 
 class Tensor;
+class TensorIndex;
 
 /// Autograd's data of a tensor: history or gradient. tensor/ owns the slot and does not read it.
 struct AutogradSlot : SmallObject {
@@ -176,6 +177,11 @@ class Tensor {
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
   Tensor operator[](std::int64_t index) const;  ///< select(0, index)
 
+  /// The elements that the indices name, as x[...] in Python: x.index({Slice(0, 2), "...", ids}); the names are in
+  /// lockstep::indexing (tensor_index.h). Integers, slices and None give a view. Tensors give a copy: their shapes
+  /// broadcast, and take the place of the dimensions that they index, or the front if these are not adjacent.
+  Tensor index(const std::vector<TensorIndex>& indices) const;
+
   /// A copy that holds the tensor counts[d] times along dimension d; further counts come first, for new dimensions.
   Tensor repeat(const Shape& counts) const;
 
@@ -193,6 +199,11 @@ class Tensor {
   const Tensor& fill_(const Scalar& value) const;  ///< throws for a value outside the range of the dtype
   const Tensor& zero_() const;
   const Tensor& copy_(const Tensor& other) const;  ///< broadcasts, converts dtype, crosses devices
+  /// Sets the elements index(indices), or adds to them in order if `accumulate`. `values` broadcasts; next to index
+  /// tensors it has this dtype. Of several values for one element, the last is kept on CPU devices.
+  const Tensor& index_put_(const std::vector<TensorIndex>& indices, const Tensor& values,
+                           bool accumulate = false) const;
+  const Tensor& index_put_(const std::vector<TensorIndex>& indices, const Scalar& value) const;
   const Tensor& add_(const Tensor& other, const Scalar& alpha = 1) const;
   const Tensor& add_(const Scalar& other) const;
   const Tensor& sub_(const Tensor& other, const Scalar& alpha = 1) const;
@@ -224,6 +235,8 @@ class Tensor {
   Tensor var(const Shape& dims = {}, const VarOptions& options = {}) const;
   Tensor std(const Shape& dims = {}, const VarOptions& options = {}) const;
   Tensor norm(const Scalar& p = 2, const Shape& dims = {}, bool keepdim = false) const;
+  Tensor prod() const;
+  Tensor prod(std::int64_t dim, bool keepdim = false) const;
   Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
   Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
 
@@ -245,19 +258,51 @@ class Tensor {
   Tensor relu() const;
   Tensor sigmoid() const;
   Tensor tanh() const;
+  Tensor sin() const;
+  Tensor cos() const;
+  Tensor floor() const;
+  Tensor ceil() const;
+  Tensor round() const;
+  Tensor trunc() const;
+  Tensor sign() const;
+  Tensor neg() const;
+  Tensor square() const;
+  Tensor reciprocal() const;
+  Tensor rsqrt() const;
+  Tensor isnan() const;
+  Tensor isfinite() const;
+  Tensor logical_not() const;
+  Tensor remainder(const Tensor& other) const;
+  Tensor remainder(const Scalar& other) const;
   Tensor clamp(const std::optional<Scalar>& lo, const std::optional<Scalar>& hi = std::nullopt) const;
   Tensor softmax(std::int64_t dim) const;
   Tensor log_softmax(std::int64_t dim) const;
   Tensor matmul(const Tensor& other) const;
+  Tensor mm(const Tensor& other) const;
+  Tensor bmm(const Tensor& other) const;
+  Tensor dot(const Tensor& other) const;
   Tensor any(const Shape& dims = {}, bool keepdim = false) const;
   Tensor all(const Shape& dims = {}, bool keepdim = false) const;
   Tensor logsumexp(const Shape& dims, bool keepdim = false) const;
   Tensor cumsum(std::int64_t dim) const;
   std::vector<Tensor> split(std::int64_t size, std::int64_t dim = 0) const;
+  std::vector<Tensor> split(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;
+  std::vector<Tensor> unbind(std::int64_t dim = 0) const;
   std::vector<Tensor> chunk(std::int64_t count, std::int64_t dim = 0) const;
   Tensor masked_fill(const Tensor& mask, const Scalar& value) const;
   Tensor tril(std::int64_t diagonal = 0) const;
   Tensor triu(std::int64_t diagonal = 0) const;
+  Tensor flip(const Shape& dims) const;
+  Tensor roll(const Shape& shifts, const Shape& dims = {}) const;
+  Tensor repeat_interleave(std::int64_t repeats, std::optional<std::int64_t> dim = std::nullopt) const;
+  Tensor movedim(const Shape& source, const Shape& destination) const;
+  Tensor diagonal(std::int64_t offset = 0, std::int64_t dim1 = 0, std::int64_t dim2 = 1) const;
+  Tensor nonzero() const;
+  Tensor masked_select(const Tensor& mask) const;
+  Tensor argsort(std::int64_t dim = -1, bool descending = false) const;
+  Tensor scatter(std::int64_t dim, const Tensor& index, const Tensor& src) const;
+  Tensor scatter(std::int64_t dim, const Tensor& index, const Scalar& value) const;
+  Tensor index_add(std::int64_t dim, const Tensor& index, const Tensor& src, const Scalar& alpha = 1) const;
   Tensor index_select(std::int64_t dim, const Tensor& index) const;
   Tensor gather(std::int64_t dim, const Tensor& index) const;
   Tensor scatter_add(std::int64_t dim, const Tensor& index, const Tensor& src) const;

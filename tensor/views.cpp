@@ -190,4 +190,35 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t
   return make_view(x, shape, strides, offset);
 }
 
+Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2) {
+  const int a = wrap_dim("diagonal", dim1, x.dim()), b = wrap_dim("diagonal", dim2, x.dim());
+  LOCKSTEP_CHECK(a != b, "diagonal: dimensions {} and {} of {} are the same", dim1, dim2, describe(x));
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  const std::int64_t down = offset < 0 ? -offset : 0, right = offset > 0 ? offset : 0;
+  const std::int64_t length = std::max<std::int64_t>(std::min(shape[at(a)] - down, shape[at(b)] - right), 0);
+  const std::int64_t first = length == 0 ? 0 : down * strides[at(a)] + right * strides[at(b)];
+  const std::int64_t step = strides[at(a)] + strides[at(b)];
+  for (const int d : {std::max(a, b), std::min(a, b)}) shape.erase(d), strides.erase(d);
+  shape.push_back(length);
+  strides.push_back(step);
+  return make_view(x, shape, strides, first);
+}
+
+// A copy of a view with negative strides, which no tensor outside this function has.
+Tensor flip(const Tensor& x, const Shape& dims) {
+  Strides strides = x.strides();
+  std::int64_t first = 0;
+  unsigned seen = 0;
+  for (const std::int64_t dim : dims) {
+    const int d = wrap_dim("flip", dim, x.dim());
+    LOCKSTEP_CHECK(!(seen >> d & 1u), "flip: a dimension appears twice in {}", dims.to_string());
+    seen |= 1u << d;
+    if (x.dim() == 0 || x.numel() == 0) continue;
+    first += (x.shape()[at(d)] - 1) * strides[at(d)];
+    strides[at(d)] = -strides[at(d)];
+  }
+  return clone(make_view(x, x.shape(), strides, first));
+}
+
 }  // namespace lockstep::raw

@@ -99,6 +99,22 @@ void compare(const Loop<3>& loop, DType dtype, raw::Compare relation) {
   for_number(dtype, [&]<class T>(T) { with_relation(relation, [&](auto f) { binary<std::uint8_t, T>(loop, f); }); });
 }
 
+// A functor that does not take T is not compiled for it: the wrappers never ask for it.
+void step_function(const Loop<2>& loop, DType dtype, raw::Step function) {
+  for_number(dtype, [&]<class T>(T) {
+    with_step(function, [&](auto f) {
+      if constexpr (std::is_invocable_v<decltype(f), T>) unary<T, T>(loop, f);
+    });
+  });
+}
+void binary_op(const Loop<3>& loop, DType dtype, raw::BinaryOp function) {
+  for_number(dtype, [&]<class T>(T) {
+    with_binary_op(function, [&](auto f) {
+      if constexpr (std::is_invocable_v<decltype(f), T, T>) binary<T, T>(loop, f);
+    });
+  });
+}
+
 void where(const Loop<4>& loop, DType dtype) {
   for_size(dtype, [&]<class T>(T) {
     run_loop<T, std::uint8_t, T, T>(loop,

@@ -2,6 +2,7 @@
 #include "lockstep/tensor/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
+#include "lockstep/tensor/elementwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
@@ -56,19 +57,36 @@ void gather(const void* in, const std::int64_t* index, void* out, const Rows& in
   });
 }
 
-void scatter_add(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
-                 DType dtype) {
-  for_number(dtype, [&]<class T>(T) {
-    for (std::int64_t o = 0; o < index_rows.outer; ++o) {
-      T* to = as<T>(out) + o * out_n * index_rows.inner;
-      for (std::int64_t r = 0; r < index_rows.n; ++r) {
-        const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
-        for (std::int64_t c = 0; c < index_rows.inner; ++c) {
-          T& sum = to[index[row + c] * index_rows.inner + c];
-          sum = static_cast<T>(sum + as<T>(source)[row + c]);
-        }
+namespace {
+
+template <class T, class F>
+void scatter_by(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
+                F f) {
+  for (std::int64_t o = 0; o < index_rows.outer; ++o) {
+    T* to = as<T>(out) + o * out_n * index_rows.inner;
+    for (std::int64_t r = 0; r < index_rows.n; ++r) {
+      const std::int64_t row = (o * index_rows.n + r) * index_rows.inner;
+      for (std::int64_t c = 0; c < index_rows.inner; ++c) {
+        T& place = to[index[row + c] * index_rows.inner + c];
+        place = f(place, as<T>(source)[row + c]);
       }
     }
+  }
+}
+
+}  // namespace
+
+// out (outer, index value, inner) = f(itself, source), in order of the index position
+void scatter(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
+             DType dtype, raw::Scatter mode) {
+  if (mode == raw::Scatter::kAssign) {
+    for_size(dtype, [&]<class T>(T) {
+      scatter_by<T>(out, index, source, index_rows, out_n, [](T, T value) { return value; });
+    });
+    return;
+  }
+  for_number(dtype, [&]<class T>(T) {
+    with_scatter(mode, [&](auto f) { scatter_by<T>(out, index, source, index_rows, out_n, f); });
   });
 }
 

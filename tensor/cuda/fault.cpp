@@ -8,7 +8,7 @@ std::string describe(const Fault& fault, int device) {
   const auto what = [&]() -> std::string {
     switch (fault.kind) {
       case Fault::kIndex:
-        return fmt::format("index_select, gather, index_add or scatter_add: index {} is outside [0, {})", fault.value,
+        return fmt::format("index_select, gather, index_add or scatter: index {} is outside [0, {})", fault.value,
                            fault.limit);
       case Fault::kClass:
         return fmt::format("cross_entropy or nll_loss: the target of sample {} is class {}, expected 0 to {}",

@@ -23,6 +23,30 @@ struct Related {
   }
 };
 
+// Likewise. A functor that does not take T leaves the result 0: the wrappers never ask for it.
+struct SomeStep {
+  raw::Step function;
+  template <class T>
+  HOST_DEVICE T operator()(T x) const {
+    T result = 0;
+    with_step(function, [&](auto f) {
+      if constexpr (std::is_invocable_v<decltype(f), T>) result = f(x);
+    });
+    return result;
+  }
+};
+struct SomeBinaryOp {
+  raw::BinaryOp function;
+  template <class T>
+  HOST_DEVICE T operator()(T a, T b) const {
+    T result = 0;
+    with_binary_op(function, [&](auto f) {
+      if constexpr (std::is_invocable_v<decltype(f), T, T>) result = f(a, b);
+    });
+    return result;
+  }
+};
+
 // Any conversion, one element at a time, through the widest type of its kind, which is exact.
 struct AnyCast {
   const void* in;
@@ -149,6 +173,13 @@ void minimum(const Loop<3>& loop, DType dtype) {
 
 void compare(const Loop<3>& loop, DType dtype, raw::Compare relation) {
   for_number(dtype, [&]<class T>(T) { run_loop<std::uint8_t, T, T>("compare", loop, Related{relation}); });
+}
+
+void step_function(const Loop<2>& loop, DType dtype, raw::Step function) {
+  for_number(dtype, [&]<class T>(T) { run_loop<T, T>("step_function", loop, SomeStep{function}); });
+}
+void binary_op(const Loop<3>& loop, DType dtype, raw::BinaryOp function) {
+  for_number(dtype, [&]<class T>(T) { binary<T>("binary_op", loop, SomeBinaryOp{function}); });
 }
 
 void where(const Loop<4>& loop, DType dtype) {

@@ -1,6 +1,9 @@
 // Indexing. Every index is checked when it is used; one outside its range is reported and replaced by 0, so that no
 // other memory is read or written.
+#include <bit>
+
 #include "lockstep/tensor/cuda/reduce_internal.h"
+#include "lockstep/tensor/elementwise_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -40,6 +43,29 @@ DEVICE_ONLY void add_to(T* to, T value) {
   }
 #else
   *to = static_cast<T>(*to + value);
+#endif
+}
+
+// *to = f(*to, value), atomically.
+template <class T, class F>
+DEVICE_ONLY void update(T* to, T value, const F& f) {
+#ifdef __CUDA_ARCH__
+  using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+  const auto address = reinterpret_cast<std::uintptr_t>(to);
+  auto* const word = reinterpret_cast<Word*>(address & ~static_cast<std::uintptr_t>(sizeof(Word) - 1));
+  const unsigned shift = static_cast<unsigned>(address % sizeof(Word)) * 8;  // of a byte in its word
+  Word seen = *word, expected;
+  do {
+    expected = seen;
+    Word replaced;
+    if constexpr (sizeof(T) == sizeof(Word))
+      replaced = std::bit_cast<Word>(f(std::bit_cast<T>(expected), value));
+    else
+      replaced = (expected & ~(Word{0xff} << shift)) | Word{f(static_cast<T>(expected >> shift), value)} << shift;
+    seen = atomicCAS(word, expected, replaced);
+  } while (seen != expected);
+#else
+  *to = f(*to, value);
 #endif
 }
 
@@ -83,15 +109,22 @@ struct Gather {  // out (outer, n, inner) = in (outer, index value, inner)
 };
 
 template <class T>
-struct ScatterAdd {
+struct ScatterTo {  // out (outer, index value, inner) = f(itself, source)
   T* out;
   CheckedIndex index;
   const T* source;
   Divisor n, inner;
   std::int64_t out_n;
+  raw::Scatter mode;
   DEVICE_ONLY void operator()(std::int64_t i) const {
     const Quotient at = inner.divide(i);
-    add_to(out + (n.divide(at.whole).whole * out_n + index[i]) * inner.size() + at.rest, source[i]);
+    T* const to = out + (n.divide(at.whole).whole * out_n + index[i]) * inner.size() + at.rest;
+    if (mode == raw::Scatter::kAssign)
+      *to = source[i];
+    else if (mode == raw::Scatter::kAdd)
+      add_to(to, source[i]);
+    else
+      with_scatter(mode, [&](auto f) { update(to, source[i], f); });
   }
 };
 
@@ -154,14 +187,18 @@ void gather(const void* in, const std::int64_t* index, void* out, const Rows& in
   });
 }
 
-void scatter_add(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
-                 DType dtype) {
+void scatter(void* out, const std::int64_t* index, const void* source, const Rows& index_rows, std::int64_t out_n,
+             DType dtype, raw::Scatter mode) {
   const CheckedIndex checked{index, out_n, fault_record()};
-  for_number(dtype, [&]<class T>(T) {
-    launch_elements("scatter_add", index_rows.outer * index_rows.n * index_rows.inner,
-                    ScatterAdd<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), Divisor(index_rows.n),
-                                  Divisor(index_rows.inner), out_n});
-  });
+  const auto run = [&]<class T>(T) {
+    launch_elements("scatter", index_rows.outer * index_rows.n * index_rows.inner,
+                    ScatterTo<T>{static_cast<T*>(out), checked, static_cast<const T*>(source), Divisor(index_rows.n),
+                                 Divisor(index_rows.inner), out_n, mode});
+  };
+  if (item_size(dtype) == 2)
+    run(std::uint16_t{});
+  else
+    for_number(dtype, run);
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

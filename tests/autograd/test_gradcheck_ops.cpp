@@ -1,42 +1,13 @@
 // Gradient checks of first and second order for every differentiable operation of functions.h that pointwise.def does
 // not generate, and for the members that record. The last test compares the tables with the names in the headers.
 #include <fstream>
-#include <functional>
 #include <regex>
-#include <set>
 
-#include "tests/support/testing.h"
+#include "tests/support/gradcheck_table.h"
 
 namespace {
 
-using ls::Shape;
-using Inputs = std::vector<ls::Tensor>;
-
-std::set<std::string>& checked() {
-  static std::set<std::string> names;
-  return names;
-}
-
-const ls::TensorOptions leaf = {.dtype = ls::kFloat64, .requires_grad = true};
-
-// Checks `function` at leaves of the given shapes with elements between low and high; `op` names the checked
-// operation.
-void check(const std::string& op, const std::vector<Shape>& shapes,
-           const std::function<ls::Tensor(const Inputs&)>& function, double low = -1, double high = 1) {
-  checked().insert(op);
-  Inputs inputs;
-  std::string text = op;
-  for (const Shape& shape : shapes) {
-    inputs.push_back(numbers_between(low, high, shape, leaf, static_cast<std::uint32_t>(inputs.size()) + 1));
-    text += " " + shape.to_string();
-  }
-  INFO(text);
-  CHECK_NOTHROW(
-      (void)ls::autograd::gradcheck([&](const Inputs& in) { return function(in); }, inputs, {.second_order = true}));
-}
-
-// A nonlinear expression of one input, so that second derivatives are not all 0.
-ls::Tensor curved(const ls::Tensor& x) { return x * x * x + x * 0.5; }
+using namespace gradcheck_table;
 
 void check_binaries() {
   const std::vector<std::pair<Shape, Shape>> pairs = {{{2, 3}, {2, 3}},   {{2, 3}, {3}}, {{3}, {2, 3}},
@@ -56,6 +27,10 @@ void check_binaries() {
     check("minimum", shapes, [](const Inputs& in) { return curved(ls::minimum(in[0], in[1])); });
     check("max", shapes, [](const Inputs& in) { return curved(ls::max(in[0], in[1])); });
     check("min", shapes, [](const Inputs& in) { return curved(ls::min(in[0], in[1])); });
+    check("remainder", shapes, [](const Inputs& in) { return curved(ls::remainder(in[0], in[1] + 1.5)); });
+    check("fmod", shapes, [](const Inputs& in) { return curved(ls::fmod(in[0], in[1] - 1.5)); });
+    check(
+        "atan2", shapes, [](const Inputs& in) { return ls::atan2(in[0], in[1]); }, 0.5, 2);
     check("where", shapes,
           [](const Inputs& in) { return ls::where(in[0].detach() > in[1].detach(), curved(in[0]), curved(in[1])); });
   }
@@ -64,6 +39,15 @@ void check_binaries() {
   check(
       "pow", {{4}}, [](const Inputs& in) { return ls::pow(in[0], 3) + ls::pow(in[0], 2) + ls::pow(in[0], 1.5); }, 0.5,
       2);
+  const std::vector<std::pair<std::string, ls::Tensor (*)(const ls::Tensor&)>> steps = {
+      {"floor", ls::floor}, {"ceil", ls::ceil}, {"round", ls::round}, {"trunc", ls::trunc}, {"sign", ls::sign}};
+  for (const auto& each : steps)
+    check(each.first, {{2, 3}}, [&](const Inputs& in) { return curved(in[0]) + each.second(in[0] * 3) * in[0]; });
+  check("floor_divide", {{2, 3}, {3}},
+        [](const Inputs& in) { return curved(in[0]) * in[1] + ls::floor_divide(in[0] * 5, in[1] + 1.5) * in[0]; });
+  check("square", {{2, 3}}, [](const Inputs& in) { return ls::square(in[0]); });
+  check(
+      "reciprocal", {{2, 3}}, [](const Inputs& in) { return ls::reciprocal(in[0]); }, 0.5, 2);
   for (const double base : {2.0, 0.5, 1.0, 0.0})
     check(
         "pow", {{4}}, [=](const Inputs& in) { return ls::pow(base, in[0]); }, 0.5, 2);
@@ -406,12 +390,14 @@ TEST_CASE("gradients of empty tensors are empty, of 0-d tensors 0-d") {
 
 TEST_CASE("every function declared in functions.h is in the tables above, generated, or without gradient") {
   check_binaries(), check_reductions(), check_layer_norm(), check_rms_norm(), check_products(), check_attention(),
-      check_pictures(), check_indexing();
+      check_pictures(), check_indexing(), check_shaping(), check_contractions();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
-  known.insert({"equal", "allclose", "argmax", "argmin", "one_hot", "any", "all"});
+  known.insert({"equal",       "allclose",    "argmax",     "argmin",      "one_hot",       "any",        "all",
+                "isnan",       "isinf",       "isfinite",   "logical_not", "logical_and",   "logical_or", "logical_xor",
+                "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "count_nonzero", "nonzero",    "argsort"});
   std::ifstream header(LOCKSTEP_GOLDEN_DIR "/../../autograd/functions.h");
   REQUIRE(header.good());
   const std::regex declaration(

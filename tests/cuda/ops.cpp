@@ -312,6 +312,44 @@ TEST_CASE("convolution, pooling and batch normalisation") {
   });
 }
 
+TEST_CASE("step functions, remainders, bits") {
+  for (const ls::DType dtype : kFloats) {
+    const ls::Tensor x = values({5, 7}, -4, 4, dtype), y = values({7}, 0.5, 2, dtype, 2);
+    for (ls::Tensor (*step)(const ls::Tensor&) : {ls::floor, ls::ceil, ls::round, ls::trunc, ls::sign})
+      check("step", {x}, [=](const Inputs& in) { return step(in[0]); });
+    check("remainder", {x, y}, [](const Inputs& in) { return ls::remainder(in[0], -in[1]); });
+    check("fmod", {x, y}, [](const Inputs& in) { return ls::fmod(in[0], in[1]); });
+    check("floor_divide", {x, y}, [](const Inputs& in) { return ls::floor_divide(in[0], in[1]); });
+  }
+  for (const ls::DType dtype : {ls::kUInt8, ls::kInt32, ls::kInt64}) {
+    const ls::Tensor x = ls::arange(1, 30).to(dtype), y = ls::arange(1, 8).to(dtype).unsqueeze(1);
+    check("% of integers", {x, y}, [](const Inputs& in) { return in[0] % in[1] + ls::floor_divide(in[0], in[1]); });
+    check("bits", {x, y}, [](const Inputs& in) { return (in[0] & in[1]) + (in[0] | in[1]) + (in[0] ^ ~in[1]); });
+  }
+}
+
+TEST_CASE("writing by index, flip, diagonals, einsum") {
+  const ls::Tensor rows = ls::tensor({{4, 0, 1}, {1, 0, 1}, {4, 2, 3}}), pairs = ls::tensor({{4, 0, 1}, {1, 2, 3}});
+  for (const ls::DType dtype : {ls::kUInt8, ls::kInt32, ls::kInt64, ls::kFloat32, ls::kFloat64}) {
+    const ls::Tensor x = values({5, 4}, 1, 9, ls::kFloat32).to(dtype),
+                     src = values({3, 3}, 1, 9, ls::kFloat32, 2).to(dtype);
+    for (const std::string reduce : {"sum", "prod", "amax", "amin"})
+      check(reduce.c_str(), {x, rows, src},
+            [&](const Inputs& in) { return ls::scatter_reduce(in[0], 0, in[1], in[2], reduce); });
+    check("scatter", {x, pairs, src}, [](const Inputs& in) { return ls::scatter(in[0], 0, in[1], in[2]); });
+    check("index", {x, pairs[0]}, [](const Inputs& in) { return in[0].index({in[1], ls::tensor(-1)}); });
+    check("index by pairs", {x, rows[0]}, [](const Inputs& in) { return in[0].index({in[1], in[1] - 4}); });
+    check("index_put", {x, pairs[0], src}, [](const Inputs& in) {
+      return ls::index_put(in[0], {in[1], ls::indexing::Slice(0, 3)}, in[2], true);
+    });
+    check("masked_select", {x}, [](const Inputs& in) { return ls::masked_select(in[0], in[0] > 4); });
+    check("flip", {x}, [](const Inputs& in) { return ls::flip(in[0], {0, 1}); });
+    check("diagonal", {x}, [](const Inputs& in) { return ls::diag(ls::diag(in[0], -1)); });
+  }
+  check("einsum", {values({5, 4}, -1, 1, ls::kFloat64), values({4, 5}, -1, 1, ls::kFloat64)},
+        [](const Inputs& in) { return ls::einsum("ij,ji->j", in); });
+}
+
 TEST_CASE("indexing, sorting, joining") {
   const ls::Tensor index = ls::tensor({4, 0, 2, 4, 1, 4}, {.dtype = ls::kInt64});
   for (const ls::DType dtype : kFloats) {

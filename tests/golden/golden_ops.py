@@ -8,7 +8,8 @@ from golden_io import DTYPES, FLOATS, Values, run_with_gradients
 UNARY = {
     "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "abs": torch.abs, "neg": torch.neg,
     "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu,
-    "erf": torch.erf, "softplus": torch.nn.functional.softplus, "gelu": torch.nn.functional.gelu,
+    "erf": torch.erf, "log1p": torch.log1p, "expm1": torch.expm1, "log2": torch.log2, "log10": torch.log10,
+    "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "softplus": torch.nn.functional.softplus, "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "silu": torch.nn.functional.silu,
     "leaky_relu": torch.nn.functional.leaky_relu,
     "clamp": lambda x: torch.clamp(x, -1, 1), "pow_2": lambda x: torch.pow(x, 2), "pow_3": lambda x: torch.pow(x, 3),

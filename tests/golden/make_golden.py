@@ -23,6 +23,7 @@ import golden_ops
 import golden_optim
 import golden_options
 import golden_samplers
+import golden_tensor_ops
 from golden_io import save
 
 
@@ -36,7 +37,8 @@ def main():
               "optim": golden_optim.optim, "training": golden_optim.training, "ops": golden_ops.ops,
               "samplers": golden_samplers.samplers, "options": golden_options.options,
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
-              "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half}
+              "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
+              "tensor_ops": golden_tensor_ops.tensor_ops}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

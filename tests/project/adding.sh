@@ -41,11 +41,11 @@ for program in programs/*.cpp; do
 done
 [ $ran -ge 4 ] || { echo "only $ran programs"; failed=1; }
 
-# The operations: the tables of the gradient checks, and flip's kernel for GPUs, compiled as C++.
+# The operations: the tables of the gradient checks, and reverse's kernel for GPUs, compiled as C++.
 golden="-DLOCKSTEP_GOLDEN_DIR=\"$SCRATCH/tree/tests/golden\" -DLOCKSTEP_SLOWDOWN=1"
 mkdir -p tree/tests/golden
 objects=
-for test in support/main autograd/test_gradcheck_pointwise autograd/test_gradcheck_ops; do
+for test in support/main autograd/test_gradcheck_pointwise autograd/test_gradcheck_ops autograd/test_gradcheck_shaping; do
   object=$(basename $test).o
   compile -Itree $golden -c "tree/tests/$test.cpp" -o "$object"
   objects+=" $object"
@@ -53,9 +53,9 @@ done
 compile $objects -o gradchecks $link -lfmt
 ./gradchecks --no-colors=true -tc="every*" | tee gradchecks.log || failed=1
 grep -qE 'test cases: +[1-9]' gradchecks.log || { echo "no gradient check ran"; failed=1; }
-# The parts of tests/cuda's launches on the host that flip needs.
-cat >flip_for_gpus.cpp <<'END'
-#include "lockstep/tensor/cuda/kernels_flip.cu"
+# The parts of tests/cuda's launches on the host that reverse needs.
+cat >reverse_for_gpus.cpp <<'END'
+#include "lockstep/tensor/cuda/kernels_reverse.cu"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 bool is_recording() { return false; }
@@ -65,12 +65,12 @@ void record(std::function<void()>) {}
 int main() {
   const float in[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, expected[12] = {4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7};
   float out[12] = {};
-  lockstep::LOCKSTEP_KERNELS::flip(in, out, {.outer = 2, .n = 3, .inner = 2}, lockstep::kFloat32);
+  lockstep::LOCKSTEP_KERNELS::reverse(in, out, {.outer = 2, .n = 3, .inner = 2}, lockstep::kFloat32);
   for (int i = 0; i < 12; ++i) {
     if (out[i] != expected[i]) return 1;
   }
 }
 END
-compile -DLOCKSTEP_KERNELS=cuda::host flip_for_gpus.cpp -o flip_for_gpus $link
-./flip_for_gpus && echo "flip's kernel for GPUs, on the host: passed" || { echo "flip's kernel for GPUs is wrong"; failed=1; }
+compile -DLOCKSTEP_KERNELS=cuda::host reverse_for_gpus.cpp -o reverse_for_gpus $link
+./reverse_for_gpus && echo "reverse's kernel for GPUs, on the host: passed" || { echo "reverse's kernel for GPUs is wrong"; failed=1; }
 exit $failed

@@ -169,6 +169,13 @@ Table reductions() {
                         ls::raw::index_add(in[0].shape(), d, ls::arange(n), in[1]),
                         ls::raw::index_add(in[0].shape(), d, ls::zeros({n}, {.dtype = ls::kInt64}), in[1])};
        })},
+      {"scatter_reduce, index_put, prod, flip", along([](const Tensors& in, int d) {
+         const ls::Tensor rows = ls::zeros(in[1].shape(), {.dtype = ls::kInt64});
+         const std::vector<ls::TensorIndex> first = {ls::zeros({8}, {.dtype = ls::kInt64})};
+         return Tensors{ls::scatter_reduce(in[0], d, rows, in[1], "mean"),
+                        ls::scatter_reduce(in[0], d, rows, in[1], "prod", false),
+                        ls::index_put(in[0], first, in[1].select(0, 0), true), ls::prod(in[0], d), ls::flip(in[0], d)};
+       })},
       {"views and their copies", along([](const Tensors& in, int d) {
          return Tensors{in[0].transpose(0, d).contiguous(), in[0].slice(d, 0, in[0].size(d), 2).clone(),
                         in[0].unsqueeze(d).clone(), in[0].select(d, 0).clone(), in[0].transpose(0, d).reshape({-1})};
