@@ -1,8 +1,9 @@
 /// \file
-/// All optimizers.
+/// All optimizers, and averages of parameters.
 #pragma once
 
 #include "lockstep/optim/adam.h"
+#include "lockstep/optim/averaged_model.h"
 #include "lockstep/optim/lbfgs.h"
 #include "lockstep/optim/lion.h"
 #include "lockstep/optim/optimizer.h"

@@ -1,8 +1,11 @@
 """Golden values of the optimizers, schedulers, losses, activations and layers that are less common."""
 import torch
+import torch.nn.functional as F
+from torch import nn
 from torch.optim import lr_scheduler
 
 from golden_io import FLOATS, Values
+from golden_ops import EDGES
 
 STEPS = 10
 OPTIMIZERS = {
@@ -99,10 +102,130 @@ def schedulers(out):
         out[f"{name}/lr"] = torch.tensor(lrs, dtype=torch.float64)
 
 
+def module_case(out, prefix, module, x, v):
+    """Parameters by name, x, y (of recurrent layers also h and c), an upstream gradient, and all gradients."""
+    module = module.to(x.dtype if x.is_floating_point() else torch.float64)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(0.5 * v.normal(*parameter.shape))
+            out[f"{prefix}/{name}"] = parameter.detach().clone()
+    leaf = x.clone().requires_grad_()
+    y = module(leaf)
+    if isinstance(y, tuple):
+        states = y[1] if isinstance(y[1], tuple) else (y[1],)
+        out.update({f"{prefix}/{key}": state.detach() for key, state in zip("hc", states)})
+        y = y[0]
+    grad_y = v.normal(*y.shape, dtype=y.dtype)
+    y.backward(grad_y)
+    out.update({f"{prefix}/x": x, f"{prefix}/y": y.detach(), f"{prefix}/grad_y": grad_y, f"{prefix}/grad_x": leaf.grad})
+    out.update({f"{prefix}/grad_{name}": parameter.grad for name, parameter in module.named_parameters()})
+
+
+def layers(out, tag, dtype):
+    v = Values(33)
+    n = lambda *shape: v.normal(*shape, dtype=dtype)
+    special = n(3, 6) * 3
+    special[0, 0], special[0, 1], special[0, 2] = 0, 30, -30
+    images, odd, sequence = n(2, 4, 6, 5), n(2, 3, 7, 5), n(3, 2, 4)
+    encoder = dict(dim_feedforward=7, dropout=0.0, batch_first=True)
+    cases = {
+        "elu": (nn.ELU(0.7), special), "mish": (nn.Mish(), special), "hardswish": (nn.Hardswish(), special),
+        "hardtanh": (nn.Hardtanh(-2, 1.5), special), "log_sigmoid": (nn.LogSigmoid(), special),
+        "glu": (nn.GLU(), special), "glu_dim1": (nn.GLU(1), images), "prelu": (nn.PReLU(), special),
+        "prelu_channels": (nn.PReLU(4), images),
+        "batch_norm1d": (nn.BatchNorm1d(6), n(5, 6)), "batch_norm1d_sequence": (nn.BatchNorm1d(3), n(4, 3, 5)),
+        "group_norm": (nn.GroupNorm(2, 4), images), "group_norm_plain": (nn.GroupNorm(4, 4, 0.1, affine=False), images),
+        "instance_norm1d": (nn.InstanceNorm1d(3, affine=True), n(4, 3, 5)),
+        "instance_norm2d": (nn.InstanceNorm2d(4), images),
+        "conv1d": (nn.Conv1d(3, 4, 3), n(2, 3, 8)),
+        "conv1d_options": (nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False), n(2, 4, 9)),
+        "max_pool1d": (nn.MaxPool1d(3, 2, 1, ceil_mode=True), n(2, 3, 8)),
+        "avg_pool1d": (nn.AvgPool1d(3, 2, 1, count_include_pad=False), n(2, 3, 8)),
+        "conv_transpose2d": (nn.ConvTranspose2d(4, 3, 3), images),
+        "conv_transpose2d_options": (nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), (1, 0), (1, 2), 2, False, (1, 2)), images),
+        "adaptive_avg_pool2d": (nn.AdaptiveAvgPool2d((3, 1)), images),
+        "adaptive_avg_pool2d_odd": (nn.AdaptiveAvgPool2d((3, 4)), odd),
+        "nearest": (nn.Upsample(scale_factor=2), odd), "nearest_size": (nn.Upsample((5, 9)), odd),
+        "bilinear": (nn.Upsample(scale_factor=2, mode="bilinear"), odd),
+        "bilinear_fraction": (nn.Upsample(scale_factor=1.7, mode="bilinear"), odd),
+        "bilinear_corners": (nn.Upsample((9, 3), mode="bilinear", align_corners=True), odd),
+        "unfold": (nn.Unfold((3, 2), dilation=(1, 2), padding=(1, 0), stride=2), odd),
+        "lstm": (nn.LSTM(4, 3), sequence), "gru": (nn.GRU(4, 3), sequence),
+        "lstm_all": (nn.LSTM(4, 3, 2, batch_first=True, bidirectional=True), sequence),
+        "gru_all": (nn.GRU(4, 3, 2, bias=False, bidirectional=True), sequence),
+        "lstm_single": (nn.LSTM(4, 2), n(5, 4)),
+        "encoder_layer": (nn.TransformerEncoderLayer(4, 2, **encoder), sequence),
+        "encoder_layer_norm_first": (nn.TransformerEncoderLayer(4, 2, activation="gelu", norm_first=True, **encoder),
+                                     sequence),
+        "encoder": (nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, **encoder), 2, nn.LayerNorm(4),
+                                          enable_nested_tensor=False), sequence),
+    }
+    for name, (module, x) in cases.items():
+        module_case(out, f"{name}.{tag}", module, x, v)
+
+
+def losses(out, tag, dtype):
+    """<case>.<dtype>/x0, x1 (and x2), none, mean, sum, and the gradients of the mean grad_x0, ..."""
+    v = Values(34)
+    n = lambda *shape: v.normal(*shape, dtype=dtype)
+    signs = torch.tensor([1, -1, 1, -1, -1])
+    probabilities = F.softmax(n(4, 3), 1)
+    probabilities[0, 1] = 0
+    cases = {
+        "smooth_l1": (F.smooth_l1_loss, {}, n(4, 3), n(4, 3)),
+        "smooth_l1_beta": (F.smooth_l1_loss, dict(beta=0.3), n(4, 3), n(4, 3)),
+        "huber": (F.huber_loss, dict(delta=0.7), n(4, 3), n(4, 3)),
+        "kl_div": (F.kl_div, {}, F.log_softmax(n(4, 3), 1), probabilities),
+        "kl_div_log": (F.kl_div, dict(log_target=True), F.log_softmax(n(4, 3), 1), F.log_softmax(n(4, 3), 1)),
+        "triplet": (F.triplet_margin_loss, {}, n(5, 3), n(5, 3), n(5, 3)),
+        "triplet_swap": (F.triplet_margin_loss, dict(margin=2.0, p=1.0, swap=True), n(5, 3), n(5, 3), n(5, 3)),
+        "cosine": (F.cosine_embedding_loss, dict(margin=0.2), n(5, 3), n(5, 3), signs),
+    }
+    for name, (function, options, *inputs) in cases.items():
+        prefix = f"{name}.{tag}"
+        out.update({f"{prefix}/x{i}": x for i, x in enumerate(inputs)})
+        reductions = ["none", "mean", "sum"] + (["batchmean"] if name.startswith("kl_div") else [])
+        for reduction in reductions:
+            leaves = [x.clone().requires_grad_(x.is_floating_point() and (i == 0 or not name == "kl_div"))
+                      for i, x in enumerate(inputs)]
+            loss = function(*leaves, reduction=reduction, **options)
+            out[f"{prefix}/{reduction}"] = loss.detach()
+            if reduction == "mean":
+                loss.backward()
+                out.update({f"{prefix}/grad_x{i}": x.grad for i, x in enumerate(leaves) if x.requires_grad})
+
+
+def pointwise(out):
+    """As in ops.safetensors: edges.<dtype> and unary.f64, for an upstream gradient of ones."""
+    inputs = {f"edges.{tag}": torch.tensor(EDGES, dtype=dtype) for tag, dtype in FLOATS.items()}
+    inputs["unary.f64"] = Values(36).uniform(12, low=-4, high=4)
+    for key, x in inputs.items():
+        out[f"{key}/x"] = x
+        for name, function in {"elu": F.elu, "mish": F.mish, "hardswish": F.hardswish}.items():
+            leaf = x.clone().requires_grad_()
+            y = function(leaf)
+            y.backward(torch.ones_like(y))
+            out[f"{key}/{name}/y"], out[f"{key}/{name}/grad_x"] = y.detach(), leaf.grad
+
+
+def sampling(out):
+    """weighted/<seed>: 40 indices of WeightedRandomSampler with replacement."""
+    weights = Values(35).uniform(9)
+    weights[4] = 0
+    out["weighted/weights"] = weights
+    for seed in (0, 7):
+        generator = torch.Generator().manual_seed(seed)
+        out[f"weighted/{seed}"] = torch.tensor(list(torch.utils.data.WeightedRandomSampler(weights, 40, True, generator)))
+
+
 def breadth():
     out = {}
     for tag, dtype in FLOATS.items():
         optimizers(out, tag, dtype)
+        layers(out, tag, dtype)
+        losses(out, tag, dtype)
+    pointwise(out)
     lbfgs(out)
     schedulers(out)
+    sampling(out)
     return out, {}
