@@ -134,6 +134,10 @@ Tensor leaky_relu(const Tensor& x, double slope = 0.01);  ///< x for x > 0, slop
 Tensor gelu(const Tensor& x);                             ///< x Phi(x), the exact form with erf
 Tensor gelu_tanh(const Tensor& x);  ///< its approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 Tensor silu(const Tensor& x);       ///< x sigmoid(x)
+Tensor mish(const Tensor& x);       ///< x tanh(softplus(x))
+Tensor hardswish(const Tensor& x);  ///< x clamp(x + 3, 0, 6) / 6
+/// x for x > 0, alpha (exp(x) - 1) below.
+Tensor elu(const Tensor& x, double alpha = 1);
 Tensor erf(const Tensor& x);
 Tensor log1p(const Tensor& x);  ///< log(1 + x), precise for small x
 Tensor expm1(const Tensor& x);  ///< exp(x) - 1, precise for small x
@@ -234,6 +238,12 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 // -> (n, out, h', w'), h' = floor((h + 2 padding - dilation (kernel - 1) - 1) / stride) + 1, and w' likewise.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
               const Size2d& padding = 0, const Size2d& dilation = 1, std::int64_t groups = 1);
+/// The gradient of conv2d by its input, as an operation: x (n, in, h, w), weight (in, out / groups, kernel), bias (out) or
+/// undefined -> (n, out, h', w'), h' = (h - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1. Throws
+/// InvalidArgument unless output_padding is in [0, stride).
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Size2d& stride = 1,
+                        const Size2d& padding = 0, const Size2d& output_padding = 0, std::int64_t groups = 1,
+                        const Size2d& dilation = 1);
 /// The largest element of each window (NaN wins). Of equal elements, the first gets the gradient. Stride 0 means the
 /// kernel's size. The padding is at most half the kernel and counts as -infinity. ceil_mode rounds sizes up: a last
 /// window may reach past the end if it starts inside the image or the leading padding.

@@ -1,6 +1,7 @@
 // Convolution and pooling: forward and gradient side by side.
 #include "lockstep/autograd/autocast_internal.h"
 #include "lockstep/autograd/operations_internal.h"
+#include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/image_ops_internal.h"
 
 namespace lockstep {
@@ -64,6 +65,43 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const S
     return conv2d(narrowed(x), narrowed(weight), narrowed(bias), stride, padding, dilation, groups);
   const ConvolutionOptions options = {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
   return on_batch(x, [&](const Tensor& images) { return conv(images, weight, bias, options); });
+}
+
+namespace {
+
+// The size of x of the convolution whose result has `size`.
+std::int64_t transposed_size(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                             std::int64_t more, std::int64_t dilation) {
+  LOCKSTEP_CHECK(more >= 0 && more < stride, "conv_transpose2d: output_padding is {}, expected 0 to stride - 1 = {}",
+                 more, stride - 1);
+  const std::int64_t result = (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + more + 1;
+  LOCKSTEP_CHECK(result >= 1,
+                 "conv_transpose2d: the result would have size {}: x has {}, padding is {}; use less padding", result,
+                 size, padding);
+  return result;
+}
+
+}  // namespace
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Size2d& stride,
+                        const Size2d& padding, const Size2d& output_padding, std::int64_t groups,
+                        const Size2d& dilation) {
+  if (narrows(x, weight, bias)) [[unlikely]]
+    return conv_transpose2d(narrowed(x), narrowed(weight), narrowed(bias), stride, padding, output_padding, groups,
+                            dilation);
+  if (x.dim() == 3)
+    return conv_transpose2d(x.unsqueeze(0), weight, bias, stride, padding, output_padding, groups, dilation).squeeze(0);
+  LOCKSTEP_CHECK(x.dim() == 4 && weight.dim() == 4 && x.size(1) == weight.size(0),
+                 "conv_transpose2d: x is {}, weight {}; expected (images, in, height, width) and (in, out / groups, "
+                 "height, width)",
+                 describe(x), describe(weight));
+  const Shape shape{
+      x.size(0), weight.size(1) * groups,
+      transposed_size(x.size(2), weight.size(2), stride.height, padding.height, output_padding.height, dilation.height),
+      transposed_size(x.size(3), weight.size(3), stride.width, padding.width, output_padding.width, dilation.width)};
+  const Tensor y =
+      by_input(x, weight, shape, {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+  return bias.defined() ? y + bias.view({bias.numel(), 1, 1}) : y;
 }
 
 namespace {

@@ -55,6 +55,7 @@ Tensor apply(Pointwise op, const Tensor& x, const PointwiseParams& params = {}) 
 #undef POINTWISE
 
 Tensor leaky_relu(const Tensor& x, double slope) { return apply(Pointwise::leaky_relu, x, {slope}); }
+Tensor elu(const Tensor& x, double alpha) { return apply(Pointwise::elu, x, {alpha}); }
 Tensor softplus(const Tensor& x, double beta, double threshold) {
   return apply(Pointwise::softplus, x, {beta, threshold});
 }

@@ -108,6 +108,35 @@ using Subset = BasicSubset<Example>;  ///< subset of a Dataset
 template <class D>
 BasicSubset(std::shared_ptr<D>, std::vector<std::int64_t>) -> BasicSubset<typename D::Item>;
 
+/// Data sets one after another: the examples of the first, then those of the second, ...
+template <class E>
+class BasicConcatDataset : public BasicDataset<E> {
+ public:
+  /// Throws InvalidArgument for no data sets, and for a null pointer.
+  explicit BasicConcatDataset(std::vector<std::shared_ptr<const BasicDataset<E>>> datasets)
+      : datasets_(std::move(datasets)) {
+    if (datasets_.empty()) throw InvalidArgument("ConcatDataset: there are no data sets");
+    for (const auto& dataset : datasets_) {
+      if (!dataset) throw InvalidArgument("ConcatDataset: a data set is null");
+      ends_.push_back(size() + dataset->size());
+    }
+  }
+
+  std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  E get(std::int64_t index) const override {
+    detail::check_rows("ConcatDataset", {&index, 1}, size());
+    std::size_t part = 0;
+    while (index >= ends_[part]) ++part;
+    return datasets_[part]->get(part == 0 ? index : index - ends_[part - 1]);
+  }
+
+ private:
+  std::vector<std::shared_ptr<const BasicDataset<E>>> datasets_;
+  std::vector<std::int64_t> ends_;  // index after the last example of each
+};
+
+using ConcatDataset = BasicConcatDataset<Example>;  ///< several Datasets
+
 /// The sizes of the parts of a split: integers are numbers of examples, `{80, 20}`; floating-point numbers are
 /// fractions, `{0.8, 0.2}`.
 class SplitLengths {

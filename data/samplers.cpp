@@ -1,6 +1,7 @@
 #include "lockstep/data/samplers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -85,6 +86,51 @@ RandomSampler::RandomSampler(std::int64_t n, const RandomSamplerOptions& options
 
 std::vector<std::int64_t> RandomSampler::indices(std::int64_t epoch) const {
   return permutation(n_, add_seed(seed_, epoch));
+}
+
+WeightedRandomSampler::WeightedRandomSampler(const std::vector<double>& weights, std::int64_t num_samples,
+                                             const WeightedRandomSamplerOptions& options)
+    : weights_(weights), count_(num_samples), seed_(detail::seed_or_manual(options.seed)),
+      replacement_(options.replacement) {
+  check_size("WeightedRandomSampler", num_samples);
+  double sum = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    LOCKSTEP_CHECK(weights[i] >= 0 && std::isfinite(weights[i]),
+                   "WeightedRandomSampler: weight {} is {}, expected a finite number of at least 0", i, weights[i]);
+    sum += weights[i];
+  }
+  LOCKSTEP_CHECK(sum > 0, "WeightedRandomSampler: the {} weights have no positive sum", weights.size());
+  const auto positive = std::ranges::count_if(weights, [](double weight) { return weight > 0; });
+  LOCKSTEP_CHECK(replacement_ || num_samples <= positive,
+                 "WeightedRandomSampler: {} samples without replacement from {} positive weights", num_samples,
+                 positive);
+}
+
+// With replacement as torch.multinomial on the CPU (aten/src/ATen/native/cpu/MultinomialKernel.cpp): a draw of 53 bits, from
+// two words of the generator, selects an interval of the normalised cumulative sums. Without replacement the indices are
+// those of the first events of independent exponential clocks, whose rates are the weights.
+std::vector<std::int64_t> WeightedRandomSampler::indices(std::int64_t epoch) const {
+  std::mt19937 words(static_cast<std::uint32_t>(add_seed(seed_, epoch)));
+  const auto uniform = [&words] {
+    const std::uint64_t high = words();
+    return static_cast<double>((high << 32 | words()) & ((std::uint64_t{1} << 53) - 1)) * 0x1p-53;
+  };
+  std::vector<std::int64_t> drawn(static_cast<std::size_t>(count_));
+  if (replacement_) {
+    std::vector<double> sums(weights_.size());
+    std::partial_sum(weights_.begin(), weights_.end(), sums.begin());
+    for (const double total = sums.back(); double& sum : sums) sum /= total;
+    for (std::int64_t& index : drawn) index = std::ranges::lower_bound(sums, uniform()) - sums.begin();
+    return drawn;
+  }
+  std::vector<std::pair<double, std::int64_t>> events;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const double waiting = -std::log1p(-uniform());
+    if (weights_[i] > 0) events.emplace_back(waiting / weights_[i], static_cast<std::int64_t>(i));
+  }
+  std::ranges::sort(events);
+  for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i] = events[i].second;
+  return drawn;
 }
 
 DistributedSampler::DistributedSampler(std::int64_t n, std::int64_t replicas, std::int64_t rank,

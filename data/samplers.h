@@ -76,6 +76,31 @@ class RandomSampler : public Sampler {
   std::int64_t n_, seed_;
 };
 
+/// Options of WeightedRandomSampler.
+struct WeightedRandomSamplerOptions {
+  bool replacement = true;  ///< whether an index may occur more than once in an epoch
+  /// Determines the order, together with the epoch. Without it: the seed of manual_seed, when the sampler is made.
+  std::optional<std::int64_t> seed = std::nullopt;
+};
+
+/// Draws `num_samples` indices in [0, weights.size()), each with a probability proportional to its weight. With
+/// replacement they equal torch.multinomial(weights, num_samples, True, generator=torch.Generator().manual_seed(seed +
+/// epoch)).
+class WeightedRandomSampler : public Sampler {
+ public:
+  /// Throws InvalidArgument for a weight that is negative or not finite, for a sum of 0, and without replacement for more
+  /// samples than positive weights.
+  WeightedRandomSampler(const std::vector<double>& weights, std::int64_t num_samples,
+                        const WeightedRandomSamplerOptions& options = {});
+  std::int64_t size() const override { return count_; }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override;
+
+ private:
+  std::vector<double> weights_;
+  std::int64_t count_, seed_;
+  bool replacement_;
+};
+
 /// Options of DistributedSampler.
 struct DistributedSamplerOptions {
   bool shuffle = true;     ///< permutation(n, seed + epoch) instead of 0..n-1

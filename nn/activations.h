@@ -24,6 +24,59 @@ class Sigmoid : public Activation<sigmoid> {};
 class Tanh : public Activation<tanh> {};
 /// silu(x)
 class SiLU : public Activation<silu> {};
+/// mish(x)
+class Mish : public Activation<mish> {};
+/// hardswish(x)
+class Hardswish : public Activation<hardswish> {};
+/// log(sigmoid(x)), without overflow.
+class LogSigmoid : public Module {
+ public:
+  Tensor forward(const Tensor& x) const override { return -softplus(-x, 1, 1e300); }
+};
+
+/// elu(x, alpha)
+class ELU : public Module {
+ public:
+  explicit ELU(double alpha = 1) : alpha_(alpha) {}
+  Tensor forward(const Tensor& x) const override { return elu(x, alpha_); }
+
+ private:
+  double alpha_;
+};
+
+/// clamp(x, min, max)
+class Hardtanh : public Module {
+ public:
+  explicit Hardtanh(double min_val = -1, double max_val = 1) : min_(min_val), max_(max_val) {}
+  Tensor forward(const Tensor& x) const override { return clamp(x, min_, max_); }
+
+ private:
+  double min_, max_;
+};
+
+/// a sigmoid(b), where a and b are the halves of x along `dim`. Throws InvalidArgument for an odd size.
+class GLU : public Module {
+ public:
+  explicit GLU(std::int64_t dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) const override;
+
+ private:
+  std::int64_t dim_;
+};
+
+struct PReLUOptions {
+  double init = 0.25;  ///< initial slope
+};
+
+/// x for x > 0, weight x below, with one weight for all elements, or one for each channel of x (n, channels, ...).
+class PReLU : public Module {
+ public:
+  explicit PReLU(std::int64_t num_parameters = 1, const PReLUOptions& options = {});
+  Tensor forward(const Tensor& x) const override;
+
+  Parameter& weight;  ///< (num_parameters)
+};
+
 /// softplus(x, beta, threshold)
 class Softplus : public Module {
  public:

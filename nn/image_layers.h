@@ -91,33 +91,80 @@ class AvgPool2d : public Module {
   AvgPool2dOptions options_;
 };
 
-struct BatchNorm2dOptions {
-  double eps = 1e-5;                     ///< added to the variance
-  std::optional<double> momentum = 0.1;  ///< weight of a batch in the running statistics; nullopt: mean of all batches
-  bool affine = true;                    ///< has weight and bias
-  bool track_running_stats = true;       ///< false: no running statistics; eval mode uses those of the batch
+struct ConvTranspose2dOptions {
+  Size2d stride = 1;          ///< distance between the windows of the output
+  Size2d padding = 0;         ///< rows and columns that are removed on each side of the output
+  Size2d output_padding = 0;  ///< rows and columns that are added at the bottom and the right; below the stride
+  std::int64_t groups = 1;    ///< output channels depend only on the input channels of their group
+  bool bias = true;           ///< adds a learned bias to each channel
+  Size2d dilation = 1;        ///< distance between the elements of a window
 };
 
-/// y = (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (n, features, h, w). While training, mean and
-/// (biased) variance are those of the batch, and running_mean and running_var move towards them by `momentum` (with the
-/// unbiased variance). Without `.momentum`, the weight of the n-th batch is 1 / n, so that they become the mean over all
-/// batches. In eval mode mean and variance are the running statistics. Each micro-batch and each rank uses the
-/// statistics of its own samples; the running statistics of the first one are kept. (Ioffe and Szegedy, 2015)
-class BatchNorm2d : public Module {
+/// y = conv_transpose2d(x, weight, bias): x (n, in, h, w) -> (n, out, h', w') with h' = (h - 1) stride - 2 padding +
+/// dilation (kernel - 1) + output_padding + 1. weight (in, out / groups, kernel) and bias (out), both from
+/// U(-1/sqrt(f), 1/sqrt(f)) with f = out / groups kernel.height kernel.width.
+class ConvTranspose2d : public Module {
  public:
-  explicit BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options = {});
+  ConvTranspose2d(std::int64_t in, std::int64_t out, const Size2d& kernel, const ConvTranspose2dOptions& options = {});
   Tensor forward(const Tensor& x) const override;
 
-  Parameter& weight;  ///< (features), starts as 1; an undefined tensor if `.affine` is false
-  Parameter& bias;    ///< (features), starts as 0; an undefined tensor if `.affine` is false
-  // Undefined tensors if `.track_running_stats` is false:
-  Buffer& running_mean;         ///< (features), starts as 0
-  Buffer& running_var;          ///< (features), starts as 1
-  Buffer& num_batches_tracked;  ///< 0-d, i64: number of forwards in training mode
+  Parameter& weight;  ///< (in, out / groups, kernel)
+  Parameter& bias;    ///< (out); an undefined tensor if `.bias` is false
 
  private:
-  std::int64_t features_;
-  BatchNorm2dOptions options_;
+  ConvTranspose2dOptions options_;
+};
+
+/// The mean over windows that cover the image evenly: (n, c, h, w) -> (n, c, output_size). Window i of h' begins at
+/// floor(i h / h') and ends before ceil((i + 1) h / h').
+class AdaptiveAvgPool2d : public Module {
+ public:
+  explicit AdaptiveAvgPool2d(const Size2d& output_size);
+  Tensor forward(const Tensor& x) const override;
+
+ private:
+  Size2d size_;
+};
+
+/// How interpolate computes an element: from the nearest one, or linearly from four.
+enum class UpsampleMode : std::uint8_t { kNearest, kBilinear };
+
+struct UpsampleOptions {
+  std::optional<Size2d> size = std::nullopt;          ///< height and width of the result, or:
+  std::optional<double> scale_factor = std::nullopt;  ///< factor of height and width
+  UpsampleMode mode = UpsampleMode::kNearest;         ///< kNearest or kBilinear
+  bool align_corners = false;                         ///< kBilinear: corner elements keep their values
+};
+
+/// Resizes images (n, c, h, w) -> (n, c, h', w'). Throws InvalidArgument unless exactly one of size and scale_factor is
+/// given, and for align_corners with kNearest.
+Tensor interpolate(const Tensor& x, const UpsampleOptions& options);
+
+/// interpolate(x, options)
+class Upsample : public Module {
+ public:
+  explicit Upsample(const UpsampleOptions& options) : options_(options) {}
+  Tensor forward(const Tensor& x) const override { return interpolate(x, options_); }
+
+ private:
+  UpsampleOptions options_;
+};
+
+struct UnfoldOptions {
+  Size2d dilation = 1;  ///< distance between the elements of a window
+  Size2d padding = 0;   ///< zeros added on each side
+  Size2d stride = 1;    ///< distance between windows
+};
+
+/// The windows of an image as columns (im2col): (n, c, h, w) -> (n, c kernel.height kernel.width, number of windows).
+class Unfold : public Module {
+ public:
+  explicit Unfold(const Size2d& kernel, const UnfoldOptions& options = {}) : kernel_(kernel), options_(options) {}
+  Tensor forward(const Tensor& x) const override;
+
+ private:
+  Size2d kernel_;
+  UnfoldOptions options_;
 };
 
 }  // namespace lockstep::nn

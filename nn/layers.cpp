@@ -2,24 +2,17 @@
 #include "lockstep/nn/layers.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/image_layers.h"
-#include "lockstep/nn/initial_internal.h"
+#include "lockstep/nn/layer_parts_internal.h"
+#include "lockstep/tensor/byte_reader_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {
-
-// U(-1/sqrt(in), 1/sqrt(in)), which equals kaiming_uniform_ with a = sqrt(5) for a weight of fan-in `in`.
-Tensor uniform_by_fan_in(const Shape& shape, std::int64_t in) {
-  const double bound = in > 0 ? 1.0 / std::sqrt(static_cast<double>(in)) : 0.0;
-  return initial_uniform(shape, -bound, bound);
-}
 
 // The row of an embedding with `n` rows; negative numbers count from the end.
 std::optional<std::int64_t> padding_row(std::int64_t n, std::optional<std::int64_t> padding_idx) {
@@ -69,11 +62,6 @@ Size2d pad_to_same(Tensor& x, const Parameter& weight, const Size2d& dilation) {
   return {height, zeros(-1, dilation.width)};
 }
 
-std::int64_t check_features(std::int64_t features) {
-  LOCKSTEP_CHECK(features >= 0, "BatchNorm2d: {} features; the number may not be negative", features);
-  return features;
-}
-
 }  // namespace
 
 // Members are initialised in order of declaration, so each layer's weight is drawn before its bias.
@@ -94,9 +82,32 @@ Tensor Sequential::forward(const Tensor& x) const {
   return y;
 }
 
+bool ModuleDict::contains(const std::string& name) const {
+  return std::ranges::any_of(owned_children(), [&](const auto& child) { return child->name() == name; });
+}
+
+std::vector<std::string> ModuleDict::keys() const {
+  std::vector<std::string> names;
+  for (const auto& child : owned_children()) names.push_back(child->name());
+  return names;
+}
+
+Module& ModuleDict::operator[](const std::string& name) const {
+  const auto found = std::ranges::find_if(owned_children(), [&](const auto& child) { return child->name() == name; });
+  LOCKSTEP_CHECK(found != owned_children().end(), "ModuleDict: there is no module {} among {}",
+                 lockstep::in_quotes(name), size());
+  return **found;
+}
+
 Dropout::Dropout(double p) : p_(p) { LOCKSTEP_CHECK(p >= 0 && p <= 1, "Dropout: p is {}, expected 0 to 1", p); }
 
 Tensor Dropout::forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
+
+Tensor Dropout2d::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() >= 3, "Dropout2d: x is {}, expected (n, channels, ...)", describe(x));
+  if (!is_training()) return x;
+  return x * dropout(raw::full(channel_shape(x, x.size(1), x.size(0)), 1.0, x.options()), p_);
+}
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
     : weight(add_parameter("weight", options.elementwise_affine ? initial_ones(shape) : Tensor())),
@@ -171,27 +182,6 @@ Tensor MaxPool2d::forward(const Tensor& x) const {
 
 Tensor AvgPool2d::forward(const Tensor& x) const {
   return avg_pool2d(x, kernel_, options_.stride, options_.padding, options_.ceil_mode, options_.count_include_pad);
-}
-
-BatchNorm2d::BatchNorm2d(std::int64_t features, const BatchNorm2dOptions& options)
-    : weight(add_parameter("weight", options.affine ? initial_ones({check_features(features)}) : Tensor())),
-      bias(add_parameter("bias", options.affine ? initial_zeros({features}) : Tensor())),
-      running_mean(
-          add_buffer("running_mean", options.track_running_stats ? raw::zeros({check_features(features)}) : Tensor())),
-      running_var(add_buffer("running_var", options.track_running_stats ? raw::full({features}, 1.0) : Tensor())),
-      num_batches_tracked(add_buffer("num_batches_tracked",
-                                     options.track_running_stats ? raw::zeros({}, {.dtype = kInt64}) : Tensor())),
-      features_(check_features(features)), options_(options) {}
-
-Tensor BatchNorm2d::forward(const Tensor& x) const {
-  LOCKSTEP_CHECK(x.dim() == 4 && x.size(1) == features_, "batch_norm: x is {}, expected (images, {}, height, width)",
-                 describe(x), features_);
-  const bool tracks = options_.track_running_stats, updates = tracks && is_training();
-  double momentum = options_.momentum.value_or(0);
-  if (updates && !options_.momentum) momentum = 1 / (num_batches_tracked->item<double>() + 1);
-  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, updates || !tracks, momentum, options_.eps);
-  if (updates && !autograd::is_recomputing()) num_batches_tracked->add_(1);
-  return y;
 }
 
 }  // namespace lockstep::nn

@@ -84,6 +84,17 @@ class ModuleList : public Container {
   using Container::Container;
 };
 
+/// Modules by name, which the forward of the parent module calls: `heads.add<Linear>("score", 10, 1); heads["score"](x)`.
+/// Its own forward throws InvalidArgument.
+class ModuleDict : public Module {
+ public:
+  /// The number of modules.
+  std::int64_t size() const { return static_cast<std::int64_t>(owned_children().size()); }
+  bool contains(const std::string& name) const;       ///< whether there is a module of this name
+  std::vector<std::string> keys() const;              ///< the names, in the order of add
+  Module& operator[](const std::string& name) const;  ///< throws InvalidArgument if there is no such module
+};
+
 /// Returns its input.
 class Identity : public Module {
  public:
@@ -113,8 +124,15 @@ class Dropout : public Module {
   explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) const override;
 
- private:
-  double p_;
+ protected:
+  double p_;  ///< probability of a zero
+};
+
+/// Dropout of whole channels: sets each x[i][j] of x (n, channels, ...) to zero with probability p. (Tompson et al., 2015)
+class Dropout2d : public Dropout {
+ public:
+  using Dropout::Dropout;
+  Tensor forward(const Tensor& x) const override;
 };
 
 struct LayerNormOptions {

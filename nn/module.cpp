@@ -167,6 +167,19 @@ std::vector<Module*> Module::children() const {
   return list;
 }
 
+std::vector<Module*> Module::modules() {
+  std::vector<Module*> list = {this};
+  for (const auto& child : children_) {
+    const std::vector<Module*> below = child->modules();
+    list.insert(list.end(), below.begin(), below.end());
+  }
+  return list;
+}
+
+void Module::apply(FunctionRef<void(Module&)> function) {
+  for (Module* const module : modules()) function(*module);
+}
+
 template <class Handle>
 std::vector<std::pair<std::string, Handle>> Module::list(std::vector<Named<Handle>> Module::*entries) const {
   std::vector<std::pair<std::string, Handle>> named;

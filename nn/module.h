@@ -105,6 +105,7 @@ class Module {
   const std::string& name() const { return name_; }  ///< name within the parent; empty for the root
   std::string type_name() const;                     ///< class name without namespaces: "Linear"
   std::vector<Module*> children() const;             ///< direct children, in order
+  std::vector<Module*> modules();                    ///< this module and all below it, parents first
   /// The module's own parameters, then those of its children, in order. A tied parameter is listed once, under its
   /// first name.
   std::vector<Parameter> parameters() const;
@@ -113,9 +114,10 @@ class Module {
   std::vector<std::pair<std::string, Buffer>> named_buffers() const;        ///< "norm.running_mean"
 
   // --- changing -----------------------------------------------------------------------------------------------------
-  void train(bool on = true);                     ///< sets training mode for this module and all below it
-  void eval() { train(false); }                   ///< the same as train(false)
-  bool is_training() const { return training_; }  ///< whether training mode is on; initially true
+  void apply(FunctionRef<void(Module&)> function);  ///< calls function(module) for each of modules(), in that order
+  void train(bool on = true);                       ///< sets training mode for this module and all below it
+  void eval() { train(false); }                     ///< the same as train(false)
+  bool is_training() const { return training_; }    ///< whether training mode is on; initially true
   /// Converts the parameters and buffers. Handles, optimizers and hooks stay valid.
   void to(Device device);
   void to(const char* device) { to(Device(device)); }

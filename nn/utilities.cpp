@@ -1,5 +1,6 @@
 #include "lockstep/nn/utilities.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -34,6 +35,12 @@ std::vector<Tensor> gradients_of(const std::vector<Parameter>& parameters) {
     grads.push_back(counts ? parameter.master().grad() : Tensor());
   }
   return grads;
+}
+
+void require_whole(const char* op, const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters)
+    LOCKSTEP_CHECK(parameter.sharding() == Sharding::kNone,
+                   "{}: a parameter is distributed over the ranks; gather it first, with run.gathered", op);
 }
 
 double euclidean_norm(const std::vector<Tensor>& grads) {
@@ -75,6 +82,55 @@ double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm
     if (grad.defined()) grad.mul_(factor);
   }
   return total;
+}
+
+void clip_grad_value_(const std::vector<Parameter>& parameters, double clip_value) {
+  LOCKSTEP_CHECK(clip_value >= 0, "clip_grad_value_: clip_value is {}, expected 0 or more", clip_value);
+  const NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters) {
+    LOCKSTEP_CHECK(parameter.sharding() != Sharding::kSharded,
+                   "clip_grad_value_: a parameter is distributed over the ranks; pass run.parameters() of the "
+                   "ShardedDataParallel");
+    const Tensor grad = parameter.master().grad();
+    if (grad.defined()) grad.copy_(clamp(grad, -clip_value, clip_value));
+  }
+}
+
+Tensor parameters_to_vector(const std::vector<Parameter>& parameters) {
+  require_whole("parameters_to_vector", parameters);
+  std::vector<Tensor> parts;
+  for (const Parameter& parameter : parameters) parts.push_back(parameter->reshape({-1}));
+  return cat(parts);
+}
+
+void vector_to_parameters(const Tensor& vector, const std::vector<Parameter>& parameters) {
+  require_whole("vector_to_parameters", parameters);
+  std::int64_t total = 0;
+  for (const Parameter& parameter : parameters) total += parameter->numel();
+  LOCKSTEP_CHECK(vector.shape() == Shape{total}, "vector_to_parameters: the vector is {}, expected shape ({})",
+                 describe(vector), total);
+  const NoGradGuard no_grad;
+  std::int64_t first = 0;
+  for (const Parameter& parameter : parameters) {
+    parameter->copy_(vector.narrow(0, first, parameter->numel()).view(parameter->shape()));
+    first += parameter->numel();
+  }
+}
+
+Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first, double padding_value) {
+  LOCKSTEP_CHECK(!sequences.empty(), "pad_sequence: there are no sequences");
+  std::int64_t longest = 0;
+  for (const Tensor& sequence : sequences) {
+    LOCKSTEP_CHECK(sequence.dim() >= 1, "pad_sequence: a sequence is {}, expected (length, ...)", describe(sequence));
+    longest = std::max(longest, sequence.size(0));
+  }
+  std::vector<Tensor> padded;
+  for (const Tensor& sequence : sequences) {
+    Shape rest = sequence.shape();
+    rest[0] = longest - sequence.size(0);
+    padded.push_back(rest[0] == 0 ? sequence : cat({sequence, raw::full(rest, padding_value, sequence.options())}));
+  }
+  return stack(padded, batch_first ? 0 : 1);
 }
 
 std::uint64_t parameter_hash(const Module& module) {

@@ -18,6 +18,22 @@ namespace lockstep::nn {
 double clip_grad_norm_(const std::vector<Parameter>& parameters, double max_norm, double norm_type = 2.0,
                        bool error_if_nonfinite = false);
 
+/// Limits every element of the gradients to [-clip_value, clip_value], in place; also of the pieces that
+/// ShardedDataParallel::parameters() returns. Throws InvalidArgument for a negative or NaN clip_value, and for the module's
+/// own parameters of a sharded model.
+void clip_grad_value_(const std::vector<Parameter>& parameters, double clip_value);
+
+/// All elements of the parameters, one parameter after another: (total), of their common dtype and device. Has gradients.
+/// Throws InvalidArgument for no parameters, and for those of a sharded model.
+Tensor parameters_to_vector(const std::vector<Parameter>& parameters);
+/// Copies the elements of `vector` (total) into the parameters. Throws InvalidArgument, and changes nothing, if the sizes
+/// differ.
+void vector_to_parameters(const Tensor& vector, const std::vector<Parameter>& parameters);
+
+/// Stacks sequences (length, ...) of different lengths, padded at the end: (longest, batch, ...), or with `batch_first`
+/// (batch, longest, ...). Throws InvalidArgument for no sequences, and for sequences that differ in other sizes.
+Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first = false, double padding_value = 0);
+
 /// A 64-bit hash (XXH3) of dtype, shape and bytes of every parameter, then every buffer, in order. Models that are
 /// equal bit for bit have equal hashes, whatever their names and devices.
 std::uint64_t parameter_hash(const Module& module);

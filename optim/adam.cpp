@@ -3,24 +3,36 @@
 #include <cmath>
 
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::optim {
 namespace {
 
 // The options of a group, in the order of Layout::options.
 std::vector<double> merge(const AdamGroup& group, const AdamOptions& defaults) {
-  return {group.lr.value_or(defaults.lr), group.beta1.value_or(defaults.beta1), group.beta2.value_or(defaults.beta2),
-          group.eps.value_or(defaults.eps), group.weight_decay.value_or(defaults.weight_decay)};
+  return {group.lr.value_or(defaults.lr),
+          group.beta1.value_or(defaults.beta1),
+          group.beta2.value_or(defaults.beta2),
+          group.eps.value_or(defaults.eps),
+          group.weight_decay.value_or(defaults.weight_decay),
+          static_cast<double>(group.amsgrad.value_or(defaults.amsgrad))};
 }
 
 AdamOptions from(std::span<const double> options) {
-  return {.lr = options[0], .beta1 = options[1], .beta2 = options[2], .eps = options[3], .weight_decay = options[4]};
+  return {.lr = options[0],
+          .beta1 = options[1],
+          .beta2 = options[2],
+          .eps = options[3],
+          .weight_decay = options[4],
+          .amsgrad = options[5] != 0};
 }
 
 AdamOptions from(const AdamWOptions& o) {
-  return {.lr = o.lr, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay};
+  return {.lr = o.lr,
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .weight_decay = o.weight_decay,
+          .amsgrad = o.amsgrad};
 }
 
 raw::AdamStep step_numbers(std::span<const double> options, std::int64_t steps, bool decoupled) {
@@ -33,21 +45,26 @@ raw::AdamStep step_numbers(std::span<const double> options, std::int64_t steps, 
           .rate = o.lr / (1 - std::pow(o.beta1, t)),
           .root = std::sqrt(1 - std::pow(o.beta2, t)),
           .shrink = 1 - o.lr * o.weight_decay,
-          .decoupled = decoupled};
+          .decoupled = decoupled,
+          .amsgrad = o.amsgrad};
 }
 
 }  // namespace
 
 AdamBase::AdamBase(const char* type, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults)
     : Optimizer({.type = type,
-                 .options = {"lr", "betas", "betas", "eps", "weight_decay"},
-                 .buffers = {"exp_avg", "exp_avg_sq"},
-                 .saves_steps = true}),
-      decoupled_(decoupled) {
+                 .options = {"lr", "betas", "betas", "eps", "weight_decay", "amsgrad"},
+                 .flags = 1,
+                 .buffers = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+                 .saves_steps = true,
+                 .optional_buffers = 1}),
+      defaults_(defaults), decoupled_(decoupled) {
   AdamBase::check_options(merge({}, defaults));
-  for (const AdamGroup& group : groups) add_group(group.params, merge(group, defaults));
+  for (const AdamGroup& group : groups) add_param_group(group);
   require_parameters();
 }
+
+void AdamBase::add_param_group(const AdamGroup& group) { add_group(group.params, merge(group, defaults_)); }
 
 void AdamBase::check_options(std::span<const double> options) const {
   const AdamOptions o = from(options);
@@ -59,36 +76,16 @@ void AdamBase::check_options(std::span<const double> options) const {
 }
 
 void AdamBase::step() {
-  const TraceSpan span(TraceKind::kOptimizer, "Adam");
-  StepList list;
-  std::vector<Slot*> captured;  // slots of `list` whose steps a CUDA graph must count
-  std::size_t group = 0;        // the group of all parameters in `list`
-  std::int64_t steps = 0;       // the step number of all parameters in `list`
-  const auto take = [&] {
-    if (list.all().empty()) return;
-    raw::AdamStep numbers = step_numbers(options(group), steps, decoupled_);
-    capture::keep_on_device(numbers, list.device(), [this, group, slots = std::move(captured)] {
-      for (Slot* const slot : slots) ++slot->steps;
-      return step_numbers(options(group), slots[0]->steps, decoupled_);
-    });
-    raw::adam_step(list.all(), numbers);
-    list.clear();
-    captured.clear();
-  };
-  for (Slot& slot : slots_) {
-    const Tensor& parameter = slot.parameter.master();
-    const Tensor* grad = gradient(slot.parameter);
-    if (!grad) continue;
-    fit(slot.buffers[0], parameter);
-    fit(slot.buffers[1], parameter);
-    if (slot.group != group || slot.steps + 1 != steps || !list.takes(parameter)) take();
-    group = slot.group;
-    steps = slot.steps + 1;
-    list.add({.parameter = &parameter, .grad = grad, .state = {&slot.buffers[0], &slot.buffers[1]}});
-    if (capture::is_active(parameter.device())) captured.push_back(&slot);
-  }
-  take();
-  for (Slot& slot : slots_) slot.steps += gradient(slot.parameter) != nullptr;
+  step_in_lists(
+      raw::adam_step,
+      [this](Slot& slot) {
+        const std::size_t buffers = from(options(slot.group)).amsgrad ? 3 : 2;
+        for (std::size_t b = 0; b < buffers; ++b) fit(slot.buffers[b], slot.parameter.master());
+        return slot.steps + 1;
+      },
+      [decoupled = decoupled_](std::span<const double> options, std::int64_t steps) {
+        return step_numbers(options, steps, decoupled);
+      });
 }
 
 Adam::Adam(const Groups<AdamGroup>& params, const AdamOptions& options) : AdamBase("Adam", false, params, options) {}

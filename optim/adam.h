@@ -16,6 +16,7 @@ struct AdamOptions {
   double beta2 = 0.999;     ///< decay rate of the second moment (running mean of squared gradients)
   double eps = 1e-8;        ///< added to the square root of the second moment
   double weight_decay = 0;  ///< adds weight_decay * parameter to the gradient
+  bool amsgrad = false;     ///< divides by the largest second moment so far (Reddi et al., 2018)
 };
 
 struct AdamWOptions {
@@ -24,6 +25,7 @@ struct AdamWOptions {
   double beta2 = 0.999;        ///< decay rate of the second moment (running mean of squared gradients)
   double eps = 1e-8;           ///< added to the square root of the second moment
   double weight_decay = 0.01;  ///< each step multiplies parameters by 1 - lr weight_decay
+  bool amsgrad = false;        ///< divides by the largest second moment so far (Reddi et al., 2018)
 };
 
 /// A group of parameters with its own options. Options that are not set have the optimizer's values.
@@ -34,13 +36,17 @@ struct AdamGroup {
   std::optional<double> beta2 = std::nullopt;         ///< see AdamOptions
   std::optional<double> eps = std::nullopt;           ///< see AdamOptions
   std::optional<double> weight_decay = std::nullopt;  ///< see AdamOptions, AdamWOptions
+  std::optional<bool> amsgrad = std::nullopt;         ///< see AdamOptions
 };
 using AdamWGroup = AdamGroup;  ///< groups of AdamW
 
 /// The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
 class AdamBase : public Optimizer {
  public:
+  using Optimizer::step;
   void step() override;
+  /// Adds a group. Throws as the constructor. Schedulers that exist do not change its learning rate.
+  void add_param_group(const AdamGroup& group);
 
  protected:
   AdamBase(const char* type, bool decoupled, const Groups<AdamGroup>& groups, const AdamOptions& defaults);
@@ -48,6 +54,7 @@ class AdamBase : public Optimizer {
  private:
   void check_options(std::span<const double> options) const override;
 
+  AdamOptions defaults_;
   bool decoupled_;
 };
 

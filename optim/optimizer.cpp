@@ -1,8 +1,11 @@
 #include "lockstep/optim/optimizer.h"
 
+#include <algorithm>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/optim/step_internal.h"
 #include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -32,8 +35,8 @@ void Optimizer::add_group(const std::vector<nn::Parameter>& parameters, std::vec
     LOCKSTEP_CHECK(seen.insert(parameters[i].id()).second,
                    "{}: parameter {} of group {}, {}, was given before; pass each parameter once", type(), i,
                    group_count(), describe(parameters[i].master()));
-    slots_.push_back({.parameter = parameters[i], .group = group_count()});
   }
+  for (const nn::Parameter& parameter : parameters) slots_.push_back({.parameter = parameter, .group = group_count()});
   groups_.push_back({.options = std::move(options), .size = parameters.size()});
 }
 
@@ -50,6 +53,16 @@ void Optimizer::fit(Tensor& buffer, const Tensor& parameter) {
   } else if (buffer.impl().dtype != p.dtype || buffer.device() != p.storage->device()) {
     buffer = raw::to(raw::to(buffer, p.dtype), p.storage->device());
   }
+}
+
+Tensor Optimizer::step(FunctionRef<Tensor()> closure) {
+  Tensor loss;
+  {
+    const EnableGradGuard enable;
+    loss = closure();
+  }
+  step();
+  return loss;
 }
 
 void Optimizer::zero_grad() {
@@ -72,6 +85,17 @@ double Optimizer::initial_lr(std::size_t group) {
   double& initial = groups_[group].initial_lr;
   if (initial < 0) initial = lr(group);
   return initial;
+}
+
+// The index of the option "momentum", or of the first of "betas"; the number of options if there is neither.
+std::size_t Optimizer::momentum_option() const {
+  const auto found = std::ranges::find_if(layout_.options,
+                                          [](std::string_view name) { return name == "momentum" || name == "betas"; });
+  return static_cast<std::size_t>(found - layout_.options.begin());
+}
+
+void Optimizer::set_momentum(double momentum) {
+  for (Group& group : groups_) group.options[momentum_option()] = momentum;
 }
 
 void Optimizer::set_lr(std::size_t group, double lr) {

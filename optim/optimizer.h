@@ -60,6 +60,8 @@ class Optimizer {
 
   /// Updates every parameter that has a gradient. The other parameters and their state do not change.
   virtual void step() = 0;
+  /// Runs `closure`, which computes the loss and its gradients, then step(); returns the loss.
+  virtual Tensor step(FunctionRef<Tensor()> closure);
   /// Makes all gradients undefined, so that the next backward writes them instead of adding to zeros.
   void zero_grad();
 
@@ -103,7 +105,7 @@ class Optimizer {
     nn::Parameter parameter;  ///< the parameter to update
     std::size_t group;        ///< index of its group
     std::int64_t steps = 0;   ///< number of steps so far
-    Tensor buffers[2] = {};   ///< undefined before the first step
+    Tensor buffers[3] = {};   ///< undefined before the first step
   };
   /// The optimizer's class, and what it saves under PyTorch's names.
   struct Layout {
@@ -111,13 +113,14 @@ class Optimizer {
     /// Options of each group, lr first. Neighbours of the same name are saved as one list (betas).
     std::vector<const char*> options;
     std::size_t flags = 0;                  ///< how many options, the last ones, are flags: 0 or 1, saved as bool
-    std::vector<const char*> buffers = {};  ///< names of Slot::buffers, at most two
+    std::vector<const char*> buffers = {};  ///< names of Slot::buffers, at most three
     bool saves_steps = false;               ///< whether a step depends on Slot::steps
+    std::size_t optional_buffers = 0;       ///< how many buffers, the last ones, may be undefined after a step
   };
 
   explicit Optimizer(Layout layout) : layout_(std::move(layout)) {}
-  /// Called by constructors, once per group, with its options in the order of Layout::options. Throws InvalidArgument
-  /// if check_options does, or if a parameter was added before.
+  /// Called by constructors and add_param_group, once per group, with its options in the order of Layout::options.
+  /// Throws InvalidArgument if check_options does, or if a parameter was added before.
   void add_group(const std::vector<nn::Parameter>& parameters, std::vector<double> options);
   /// Throws InvalidArgument if no parameter was added.
   void require_parameters() const;
@@ -127,6 +130,11 @@ class Optimizer {
   /// Initialises `buffer` with zeros like the parameter, or converts it after the parameter changed its device or
   /// dtype.
   static void fit(Tensor& buffer, const Tensor& parameter);
+  /// step() of the optimizers of the library (step_internal.h): calls `run(list, numbers_of(options, stage))` for lists of
+  /// parameters of one group, stage, dtype and device. `stage_of(slot)` creates the state of a parameter and returns the
+  /// number, besides its options, on which its update depends. Increments Slot::steps.
+  template <class Run, class StageOf, class NumbersOf>
+  void step_in_lists(const Run& run, const StageOf& stage_of, const NumbersOf& numbers_of);
 
   std::vector<Slot> slots_;  ///< one for each parameter, groups in order
 
@@ -140,9 +148,18 @@ class Optimizer {
   friend class Scheduler;
   // The base rate of a group for schedulers, of which the first may already have changed the rate.
   double initial_lr(std::size_t group);
+  // "momentum", or the first of "betas", of all groups, for OneCycleLR.
+  friend class OneCycleLR;
+  std::size_t momentum_option() const;
+  bool has_momentum() const { return momentum_option() < layout_.options.size(); }
+  void set_momentum(double momentum);
 
   // Throws InvalidArgument for options of a group that are out of range.
   virtual void check_options(std::span<const double> options) const = 0;
+  // State that does not belong to one parameter. `labels` are the names or indices of the parameters in keys; the state
+  // is saved with the first. Calling the result of prepare_common loads the state and cannot fail.
+  virtual void save_common(StateDict&, const std::vector<std::string>&) const {}
+  virtual Callback<void()> prepare_common(const StateReader&, const std::vector<std::string>&) { return {}; }
 
   void check_group(std::size_t group) const;
   bool is_flag(std::size_t option) const { return option + layout_.flags >= layout_.options.size(); }

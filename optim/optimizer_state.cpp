@@ -115,9 +115,10 @@ StateDict Optimizer::shared_state(const NamedParameters& names) const {
     if (!slot.buffers[0].defined()) continue;
     if (layout_.saves_steps) dict.insert(state_key(labels[i], "step"), to_tensor(slot.steps));
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
-      dict.insert(state_key(labels[i], layout_.buffers[b]), slot.buffers[b]);
+      if (slot.buffers[b].defined()) dict.insert(state_key(labels[i], layout_.buffers[b]), slot.buffers[b]);
     }
   }
+  if (!labels.empty()) save_common(dict, labels);
   std::size_t first = 0;
   for (std::size_t group = 0; group < group_count(); ++group) {
     const auto& [values, size, initial_lr] = groups_[group];
@@ -150,6 +151,7 @@ Optimizer::Group Optimizer::read_group(const StateReader& reader, std::size_t gr
       std::ranges::copy(list, values.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
+    if (is_flag(i) && !reader.contains(key)) continue;  // saved by a version without the flag
     values[i] = reader.number(key);
     LOCKSTEP_CHECK(!is_flag(i) || values[i] == 0 || values[i] == 1, "load_state_dict: \"{}\" is {}, expected a bool",
                    key, values[i]);
@@ -240,7 +242,9 @@ std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
     if (!stepped) continue;
     if (layout_.saves_steps) slot.steps = reader.count(state_key(labels[i], "step"));
     for (std::size_t b = 0; b < layout_.buffers.size(); ++b) {
-      slot.buffers[b] = read_buffer(reader, state_key(labels[i], layout_.buffers[b]), slot.parameter.master());
+      const std::string key = state_key(labels[i], layout_.buffers[b]);
+      if (b + layout_.optional_buffers >= layout_.buffers.size() && !reader.contains(key)) continue;
+      slot.buffers[b] = read_buffer(reader, key, slot.parameter.master());
     }
   }
   return slots;
@@ -255,9 +259,11 @@ Callback<void()> Optimizer::prepare_load(const StateDict& state, const NamedPara
   Saved saved = read(reader, names);
   std::vector<Group> groups = merged_groups(saved);
   std::vector<Slot> slots = read_slots(reader, saved.labels);
+  Callback<void()> load_common = prepare_common(reader, saved.labels);
   reader.require_all_read();
   if (from) *from = {.count = saved.groups.size(), .sources = std::move(saved.sources)};
-  return [this, groups = std::move(groups), slots = std::move(slots)]() mutable {
+  return [this, groups = std::move(groups), slots = std::move(slots), load_common = std::move(load_common)]() mutable {
+    if (load_common) load_common();
     groups_ = std::move(groups);
     std::ranges::move(slots, slots_.begin());  // in place: a captured CUDA graph refers to slots_
   };

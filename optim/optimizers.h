@@ -1,7 +1,11 @@
 /// \file
-/// All optimizers.
+/// All optimizers, and averages of parameters.
 #pragma once
 
 #include "lockstep/optim/adam.h"
+#include "lockstep/optim/averaged_model.h"
+#include "lockstep/optim/lbfgs.h"
+#include "lockstep/optim/lion.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/sgd.h"

@@ -1,9 +1,7 @@
 #include "lockstep/optim/sgd.h"
 
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::optim {
 namespace {
@@ -34,11 +32,14 @@ SGD::SGD(const Groups<SGDGroup>& params, const SGDOptions& options)
     : Optimizer({.type = "SGD",
                  .options = {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"},
                  .flags = 2,
-                 .buffers = {"momentum_buffer"}}) {
+                 .buffers = {"momentum_buffer"}}),
+      defaults_(options) {
   SGD::check_options(merge({}, options));
-  for (const SGDGroup& group : params) add_group(group.params, merge(group, options));
+  for (const SGDGroup& group : params) add_param_group(group);
   require_parameters();
 }
+
+void SGD::add_param_group(const SGDGroup& group) { add_group(group.params, merge(group, defaults_)); }
 
 void SGD::check_options(std::span<const double> options) const {
   const raw::SgdStep o = step_numbers(options);
@@ -52,30 +53,14 @@ void SGD::check_options(std::span<const double> options) const {
 }
 
 void SGD::step() {
-  const TraceSpan span(TraceKind::kOptimizer, "SGD");
-  StepList list;
-  std::size_t group = 0;  // the group of all parameters in `list`
-  bool first = false;
-  const auto take = [&] {
-    if (list.all().empty()) return;
-    raw::SgdStep numbers = step_numbers(options(group), first);
-    capture::keep_on_device(numbers, list.device(), [this, group] { return step_numbers(options(group)); });
-    raw::sgd_step(list.all(), numbers);
-    list.clear();
-  };
-  for (Slot& slot : slots_) {
-    const Tensor& parameter = slot.parameter.master();
-    const Tensor* grad = gradient(slot.parameter);
-    if (!grad) continue;
-    Tensor& buffer = slot.buffers[0];
-    const bool is_new = !buffer.defined();
-    if (step_numbers(options(slot.group)).momentum != 0) fit(buffer, parameter);
-    if (slot.group != group || is_new != first || !list.takes(parameter)) take();
-    group = slot.group;
-    first = is_new;
-    list.add({.parameter = &parameter, .grad = grad, .state = {&buffer}});
-  }
-  take();
+  step_in_lists(
+      raw::sgd_step,
+      [this](Slot& slot) {
+        const bool is_new = !slot.buffers[0].defined();
+        if (step_numbers(options(slot.group)).momentum != 0) fit(slot.buffers[0], slot.parameter.master());
+        return is_new;
+      },
+      [](std::span<const double> options, std::int64_t is_new) { return step_numbers(options, is_new != 0); });
 }
 
 }  // namespace lockstep::optim

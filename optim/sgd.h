@@ -39,10 +39,16 @@ class SGD : public Optimizer {
  public:
   explicit SGD(const Groups<SGDGroup>& params, const SGDOptions& options = {});
 
+  using Optimizer::step;
   void step() override;
+  /// Adds a group, for example of layers that are unfrozen. Throws as the constructor. Schedulers that exist do not change
+  /// its learning rate.
+  void add_param_group(const SGDGroup& group);
 
  private:
   void check_options(std::span<const double> options) const override;
+
+  SGDOptions defaults_;
 };
 
 }  // namespace lockstep::optim

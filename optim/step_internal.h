@@ -3,10 +3,15 @@
 
 #include <array>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/nn/parameter.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/tensor/capture_internal.h"
 #include "lockstep/tensor/optim_ops_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::optim {
 
@@ -40,5 +45,40 @@ class StepList {
   std::array<raw::Stepped, raw::kMostStepped> list_;
   std::size_t size_ = 0;
 };
+
+template <class Run, class StageOf, class NumbersOf>
+void Optimizer::step_in_lists(const Run& run, const StageOf& stage_of, const NumbersOf& numbers_of) {
+  const TraceSpan span(TraceKind::kOptimizer, type());
+  StepList list;
+  std::vector<std::size_t> captured;  // slots of `list` whose steps a CUDA graph must count
+  std::size_t group = 0;              // the group and the stage of all parameters in `list`
+  std::int64_t stage = 0;
+  const auto take = [&] {
+    if (list.all().empty()) return;
+    auto numbers = numbers_of(options(group), stage);
+    capture::keep_on_device(numbers, list.device(),
+                            [this, group, stage_of, numbers_of, slots = std::exchange(captured, {})] {
+                              const std::int64_t next = stage_of(slots_[slots[0]]);
+                              for (const std::size_t slot : slots) ++slots_[slot].steps;
+                              return numbers_of(options(group), next);
+                            });
+    run(list.all(), numbers);
+    list.clear();
+  };
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const Tensor& parameter = slot.parameter.master();
+    const Tensor* grad = gradient(slot.parameter);
+    if (!grad) continue;
+    const std::int64_t own = stage_of(slot);
+    if (slot.group != group || own != stage || !list.takes(parameter)) take();
+    group = slot.group;
+    stage = own;
+    list.add({.parameter = &parameter, .grad = grad, .state = {&slot.buffers[0], &slot.buffers[1], &slot.buffers[2]}});
+    if (capture::is_active(parameter.device())) captured.push_back(i);
+  }
+  take();
+  for (Slot& slot : slots_) slot.steps += gradient(slot.parameter) != nullptr;
+}
 
 }  // namespace lockstep::optim

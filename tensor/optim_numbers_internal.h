@@ -25,4 +25,21 @@ struct AdamNumbers {
   T beta1, beta2, rest1, rest2, eps, rate, root, decay, shrink;
 };
 
+template <class T>
+struct RmsPropNumbers {
+  HOST_DEVICE explicit RmsPropNumbers(const raw::RmsPropStep& s)
+      : lr(static_cast<T>(s.lr)), alpha(static_cast<T>(s.alpha)), rest(static_cast<T>(s.rest)),
+        eps(static_cast<T>(s.eps)), decay(static_cast<T>(s.weight_decay)), momentum(static_cast<T>(s.momentum)) {}
+  T lr, alpha, rest, eps, decay, momentum;
+};
+
+template <class T>
+struct LionNumbers {
+  HOST_DEVICE explicit LionNumbers(const raw::LionStep& s)
+      : lr(static_cast<T>(s.lr)), beta1(static_cast<T>(s.beta1)), beta2(static_cast<T>(s.beta2)),
+        rest1(static_cast<T>(1 - s.beta1)), rest2(static_cast<T>(1 - s.beta2)),
+        shrink(static_cast<T>(1 - s.lr * s.weight_decay)) {}
+  T lr, beta1, beta2, rest1, rest2, shrink;
+};
+
 }  // namespace lockstep::LOCKSTEP_KERNELS

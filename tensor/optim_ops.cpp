@@ -20,7 +20,7 @@ void check(const char* op, const char* role, const Tensor& parameter, const Tens
 }
 
 // Names of the state tensors that a step uses, null for none.
-using Roles = std::array<const char*, 2>;
+using Roles = std::array<const char*, kMostStates>;
 
 void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
   LOCKSTEP_CHECK(list.size() <= kMostStepped, "{}: {} parameters, expected at most {} in one call", op, list.size(),
@@ -35,7 +35,8 @@ void check(const char* op, const Roles& roles, std::span<const Stepped> list) {
                    describe(*one.parameter));
     check(op, "the gradient", *one.parameter, *one.grad);
     if (!parameter.contiguous) require_writable(op, *one.parameter);
-    for (std::size_t k = 0; k < roles.size() && roles[k]; ++k) {
+    for (std::size_t k = 0; k < roles.size(); ++k) {
+      if (!roles[k]) continue;
       check(op, roles[k], *one.parameter, *one.state[k]);
       LOCKSTEP_CHECK(one.state[k]->is_contiguous(), "{}: {} is not contiguous: {}", op, roles[k],
                      describe(*one.state[k]));
@@ -61,11 +62,8 @@ void in_place(const Roles& roles, std::span<const Stepped> list, Step step) {
   };
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Stepped& one = list[i];
-    memory[i] = {
-        .parameter = dense(*one.parameter),
-        .grad = nullptr,
-        .state = {roles[0] ? one.state[0]->raw_data() : nullptr, roles[1] ? one.state[1]->raw_data() : nullptr},
-        .count = one.parameter->numel()};
+    memory[i] = {.parameter = dense(*one.parameter), .grad = nullptr, .state = {}, .count = one.parameter->numel()};
+    for (std::size_t k = 0; k < roles.size(); ++k) memory[i].state[k] = roles[k] ? one.state[k]->raw_data() : nullptr;
     if (!one.parameter->is_contiguous()) [[unlikely]]
       scattered.push_back({one.parameter, copies.back()});
     memory[i].grad = dense(*one.grad);
@@ -75,24 +73,39 @@ void in_place(const Roles& roles, std::span<const Stepped> list, Step step) {
   for (const Stepped& one : list) one.parameter->impl().storage->bump_version();
 }
 
-}  // namespace
+template <class Step>
+using StepKernel = void (*)(std::span<const SteppedMemory>, DType, const Step&);
 
-void sgd_step(std::span<const Stepped> list, const SgdStep& step) {
+template <class Step>
+void run(const char* op, const Roles& roles, std::span<const Stepped> list, const Step& step,
+         StepKernel<Step> KernelTable::*kernel) {
   if (list.empty()) return;
-  const Roles roles = {step.momentum != 0 ? "the momentum buffer" : nullptr, nullptr};
-  check("sgd_step", roles, list);
+  check(op, roles, list);
   in_place(roles, list, [&](const KernelTable& table, std::span<const SteppedMemory> memory) {
-    table.sgd_step(memory, list[0].parameter->dtype(), step);
+    (table.*kernel)(memory, list[0].parameter->dtype(), step);
   });
 }
 
+}  // namespace
+
+void sgd_step(std::span<const Stepped> list, const SgdStep& step) {
+  run("sgd_step", {step.momentum != 0 ? "the momentum buffer" : nullptr}, list, step, &KernelTable::sgd_step);
+}
+
 void adam_step(std::span<const Stepped> list, const AdamStep& step) {
-  if (list.empty()) return;
-  constexpr Roles kRoles = {"exp_avg", "exp_avg_sq"};
-  check("adam_step", kRoles, list);
-  in_place(kRoles, list, [&](const KernelTable& table, std::span<const SteppedMemory> memory) {
-    table.adam_step(memory, list[0].parameter->dtype(), step);
-  });
+  run("adam_step", {"exp_avg", "exp_avg_sq", step.amsgrad ? "max_exp_avg_sq" : nullptr}, list, step,
+      &KernelTable::adam_step);
+}
+
+void rmsprop_step(std::span<const Stepped> list, const RmsPropStep& step) {
+  run("rmsprop_step",
+      {"the sum of squares", step.momentum != 0 ? "the momentum buffer" : nullptr,
+       step.centered ? "grad_avg" : nullptr},
+      list, step, &KernelTable::rmsprop_step);
+}
+
+void lion_step(std::span<const Stepped> list, const LionStep& step) {
+  run("lion_step", {"exp_avg"}, list, step, &KernelTable::lion_step);
 }
 
 }  // namespace lockstep::raw

@@ -251,6 +251,43 @@ struct Atan {
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return 1 / (1 + x * x); }
 };
 
+struct Mish {  // x tanh(softplus(x))
+  HOST_DEVICE static auto value(auto x) { return x * tanh_softplus(x); }
+  HOST_DEVICE static auto derivative(auto x, auto /*y*/) {
+    const auto t = tanh_softplus(x);
+    return t + x * (1 - t * t) * Sigmoid::value(x);
+  }
+  template <class T>
+  HOST_DEVICE static T tanh_softplus(T x) {  // e^s = 1 + e^x
+    const T e = math::exp(x > T(0) ? -x : x), n = x > T(0) ? T(1) + e + e : e * (e + T(2));
+    return n / (x > T(0) ? n + T(2) * e * e : n + T(2));
+  }
+};
+
+struct Hardswish {  // x clamp(x + 3, 0, 6) / 6
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    const T raised = x + T(3) < T(0) ? T(0) : x + T(3);
+    return x * (raised > T(6) ? T(6) : raised) / T(6);
+  }
+  template <class T>
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    return x <= T(-3) ? T(0) : x >= T(3) ? T(1) : x / T(3) + T(0.5);
+  }
+};
+
+struct Elu {  // x above 0, alpha (e^x - 1) below, where e^x - 1 = tanh(x / 2) (e^x + 1) is exact near 0
+  double alpha;
+  template <class T>
+  HOST_DEVICE T value(T x) const {
+    return x > T(0) ? x : T(alpha) * math::tanh(T(0.5) * x) * (math::exp(x) + T(1));
+  }
+  template <class T>
+  HOST_DEVICE T derivative(T x, T /*y*/) const {
+    return x > T(0) ? T(1) : T(alpha) * math::exp(x);
+  }
+};
+
 struct Clamp {
   static constexpr bool kStops = true;
   double low, high;  // NaN: no limit. If low > high, the result is high

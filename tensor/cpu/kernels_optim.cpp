@@ -46,16 +46,45 @@ void sgd_momentum(T* __restrict p, const T* __restrict grad, T* __restrict buffe
 
 enum class Decay { kNone, kGradient, kParameter };
 
-template <class T, Decay kDecay>
-void adam(T* __restrict p, const T* __restrict grad, T* __restrict mean, T* __restrict square, std::int64_t count,
-          const AdamNumbers<T> n) {
+template <class T, Decay kDecay, bool kAmsgrad>
+void adam(T* __restrict p, const T* __restrict grad, T* __restrict mean, T* __restrict square, T* __restrict largest,
+          std::int64_t count, const AdamNumbers<T> n) {
   for (std::int64_t i = 0; i < count; ++i) {
     T g = grad[i], x = p[i];
     if constexpr (kDecay == Decay::kGradient) g += n.decay * x;
     if constexpr (kDecay == Decay::kParameter) x *= n.shrink;
     mean[i] = n.beta1 * mean[i] + n.rest1 * g;
     square[i] = n.beta2 * square[i] + n.rest2 * g * g;
-    p[i] = x - n.rate * mean[i] / (std::sqrt(square[i]) / n.root + n.eps);
+    T scale = square[i];
+    if constexpr (kAmsgrad) largest[i] = scale = largest[i] > scale ? largest[i] : scale;
+    p[i] = x - n.rate * mean[i] / (std::sqrt(scale) / n.root + n.eps);
+  }
+}
+
+template <class T, bool kDecay, bool kMomentum, bool kCentered>
+void rmsprop(T* __restrict p, const T* __restrict grad, T* __restrict square, T* __restrict buffer, T* __restrict mean,
+             std::int64_t count, const RmsPropNumbers<T> n) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    T g = grad[i];
+    if constexpr (kDecay) g += n.decay * p[i];
+    square[i] = n.alpha * square[i] + n.rest * g * g;
+    T variance = square[i];
+    if constexpr (kCentered) {
+      mean[i] = n.alpha * mean[i] + n.rest * g;
+      variance -= mean[i] * mean[i];
+    }
+    T update = g / (std::sqrt(variance) + n.eps);
+    if constexpr (kMomentum) buffer[i] = update = n.momentum * buffer[i] + update;
+    p[i] -= n.lr * update;
+  }
+}
+
+template <class T>
+void lion(T* __restrict p, const T* __restrict grad, T* __restrict mean, std::int64_t count, const LionNumbers<T> n) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T update = n.beta1 * mean[i] + n.rest1 * grad[i];
+    p[i] = n.shrink * p[i] - n.lr * static_cast<T>((update > 0) - (update < 0));
+    mean[i] = n.beta2 * mean[i] + n.rest2 * grad[i];
   }
 }
 
@@ -83,17 +112,53 @@ void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const r
   for_float(dtype, [&]<class T>(T) {
     const AdamNumbers<T> numbers(step);
     for (const raw::SteppedMemory& one : tensors) {
-      T *p = as<T>(one.parameter), *m = as<T>(one.state[0]), *s = as<T>(one.state[1]);
+      T *p = as<T>(one.parameter), *m = as<T>(one.state[0]), *s = as<T>(one.state[1]), *l = as<T>(one.state[2]);
       const T* g = as<T>(one.grad);
-      for_parts(one.count, 1, [&](std::int64_t at, std::int64_t end) {
-        const std::int64_t n = end - at;
-        if (step.weight_decay == 0)
-          adam<T, Decay::kNone>(p + at, g + at, m + at, s + at, n, numbers);
-        else if (step.decoupled)
-          adam<T, Decay::kParameter>(p + at, g + at, m + at, s + at, n, numbers);
-        else
-          adam<T, Decay::kGradient>(p + at, g + at, m + at, s + at, n, numbers);
+      with_flag(l != nullptr, [&](auto amsgrad) {
+        for_parts(one.count, 1, [&](std::int64_t at, std::int64_t end) {
+          const std::int64_t n = end - at;
+          T* const largest = l ? l + at : l;
+          if (step.weight_decay == 0)
+            adam<T, Decay::kNone, amsgrad>(p + at, g + at, m + at, s + at, largest, n, numbers);
+          else if (step.decoupled)
+            adam<T, Decay::kParameter, amsgrad>(p + at, g + at, m + at, s + at, largest, n, numbers);
+          else
+            adam<T, Decay::kGradient, amsgrad>(p + at, g + at, m + at, s + at, largest, n, numbers);
+        });
       });
+    }
+  });
+}
+
+void rmsprop_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::RmsPropStep& step) {
+  for_float(dtype, [&]<class T>(T) {
+    const RmsPropNumbers<T> numbers(step);
+    for (const raw::SteppedMemory& one : tensors) {
+      T *p = as<T>(one.parameter), *s = as<T>(one.state[0]), *b = as<T>(one.state[1]), *m = as<T>(one.state[2]);
+      const T* g = as<T>(one.grad);
+      const auto run = [&](auto decays, auto momentum, auto centered) {
+        for_parts(one.count, 1, [&](std::int64_t at, std::int64_t end) {
+          rmsprop<T, decays, momentum, centered>(p + at, g + at, s + at, b ? b + at : b, m ? m + at : m, end - at,
+                                                 numbers);
+        });
+      };
+      with_flag(step.weight_decay != 0, [&](auto decays) {
+        with_flag(b != nullptr, [&](auto momentum) {
+          with_flag(m != nullptr, [&](auto centered) { run(decays, momentum, centered); });
+        });
+      });
+    }
+  });
+}
+
+void lion_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::LionStep& step) {
+  for_float(dtype, [&]<class T>(T) {
+    const LionNumbers<T> numbers(step);
+    for (const raw::SteppedMemory& one : tensors) {
+      T *p = as<T>(one.parameter), *m = as<T>(one.state[0]);
+      const T* g = as<T>(one.grad);
+      for_parts(one.count, 1,
+                [&](std::int64_t at, std::int64_t end) { lion<T>(p + at, g + at, m + at, end - at, numbers); });
     }
   });
 }

@@ -34,9 +34,9 @@ struct SgdMomentum {
   }
 };
 
-template <class T>
+template <class T, bool kAmsgrad>
 struct Adam {
-  static constexpr int kStates = 2;
+  static constexpr int kStates = kAmsgrad ? 3 : 2;
   using Numbers = AdamNumbers<T>;
   raw::AdamStep step;
   DEVICE_ONLY void operator()(const Numbers& n, T& p, T grad, T* s) const {
@@ -44,7 +44,40 @@ struct Adam {
     const T g = decays && !step.decoupled ? grad + n.decay * p : grad, x = decays && step.decoupled ? p * n.shrink : p;
     s[0] = n.beta1 * s[0] + n.rest1 * g;
     s[1] = n.beta2 * s[1] + n.rest2 * g * g;
-    p = x - n.rate * s[0] / (std::sqrt(s[1]) / n.root + n.eps);
+    if constexpr (kAmsgrad) s[2] = s[2] > s[1] ? s[2] : s[1];
+    p = x - n.rate * s[0] / (std::sqrt(s[kStates - 1]) / n.root + n.eps);
+  }
+};
+
+template <class T, bool kMomentum, bool kCentered>
+struct RmsProp {
+  static constexpr int kStates = 1 + kMomentum + kCentered;
+  using Numbers = RmsPropNumbers<T>;
+  raw::RmsPropStep step;
+  DEVICE_ONLY void operator()(const Numbers& n, T& p, T grad, T* s) const {
+    const T g = step.weight_decay != 0 ? grad + n.decay * p : grad;
+    s[0] = n.alpha * s[0] + n.rest * g * g;
+    T variance = s[0];
+    if constexpr (kCentered) {
+      T& mean = s[kStates - 1];
+      mean = n.alpha * mean + n.rest * g;
+      variance -= mean * mean;
+    }
+    T update = g / (std::sqrt(variance) + n.eps);
+    if constexpr (kMomentum) s[1] = update = n.momentum * s[1] + update;
+    p -= n.lr * update;
+  }
+};
+
+template <class T>
+struct Lion {
+  static constexpr int kStates = 1;
+  using Numbers = LionNumbers<T>;
+  raw::LionStep step;
+  DEVICE_ONLY void operator()(const Numbers& n, T& p, T g, T* s) const {
+    const T update = n.beta1 * s[0] + n.rest1 * g;
+    p = n.shrink * p - n.lr * static_cast<T>((update > 0) - (update < 0));
+    s[0] = n.beta2 * s[0] + n.rest2 * g;
   }
 };
 
@@ -55,9 +88,10 @@ struct StepBlock {
   struct Entry {
     T* parameter;
     const T* grad;
-    T* state[2];
-    std::int64_t count, first_block;
-    bool packed;  // all pointers are aligned to 16 bytes
+    T* state[raw::kMostStates];
+    std::int64_t count;
+    std::int32_t first_block;  // 32 bits, so that the table fits into the 4 KiB of a launch's arguments
+    bool packed;               // all pointers are aligned to 16 bytes
   };
   Entry entries[raw::kMostStepped];
   int entry_count;
@@ -68,10 +102,10 @@ struct StepBlock {
     using Values = Pack<T, N>;
     Values p = *reinterpret_cast<const Values*>(entry.parameter + at);
     const Values g = *reinterpret_cast<const Values*>(entry.grad + at);
-    Values s[2];
+    Values s[raw::kMostStates];
     for (int k = 0; k < Update::kStates; ++k) s[k] = *reinterpret_cast<const Values*>(entry.state[k] + at);
     for (int j = 0; j < N; ++j) {
-      T state[2] = {};
+      T state[raw::kMostStates] = {};
       for (int k = 0; k < Update::kStates; ++k) state[k] = s[k].values[j];
       update(numbers, p.values[j], g.values[j], state);
       for (int k = 0; k < Update::kStates; ++k) s[k].values[j] = state[k];
@@ -105,13 +139,21 @@ void run_step(const char* op, std::span<const raw::SteppedMemory> tensors, const
     auto& entry = body.entries[body.entry_count++];
     entry = {.parameter = static_cast<T*>(one.parameter),
              .grad = static_cast<const T*>(one.grad),
-             .state = {static_cast<T*>(one.state[0]), static_cast<T*>(one.state[1])},
+             .state = {},
              .count = one.count,
-             .first_block = blocks,
+             .first_block = static_cast<std::int32_t>(blocks),
              .packed = true};
-    for (const void* const data : {static_cast<const void*>(one.parameter), one.grad,
-                                   static_cast<const void*>(one.state[0]), static_cast<const void*>(one.state[1])})
+    const auto check = [&](const void* data) {
       entry.packed = entry.packed && reinterpret_cast<std::uintptr_t>(data) % detail::kPackBytes == 0;
+    };
+    check(one.parameter);
+    check(one.grad);
+    int states = 0;
+    for (void* const state : one.state) {
+      if (!state) continue;
+      check(state);
+      entry.state[states++] = static_cast<T*>(state);
+    }
     blocks += (one.count + body.kShare - 1) / body.kShare;
   }
   launch_blocks(op, blocks, body);
@@ -129,7 +171,26 @@ void sgd_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const ra
 }
 
 void adam_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::AdamStep& step) {
-  for_float(dtype, [&]<class T>(T) { run_step<T>("adam_step", tensors, Adam<T>{step}); });
+  for_float(dtype, [&]<class T>(T) {
+    if (step.amsgrad)
+      run_step<T>("adam_step", tensors, Adam<T, true>{step});
+    else
+      run_step<T>("adam_step", tensors, Adam<T, false>{step});
+  });
+}
+
+void rmsprop_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::RmsPropStep& step) {
+  for_float(dtype, [&]<class T>(T) {
+    const char* op = "rmsprop_step";
+    if (step.momentum != 0 && step.centered) return run_step<T>(op, tensors, RmsProp<T, true, true>{step});
+    if (step.momentum != 0) return run_step<T>(op, tensors, RmsProp<T, true, false>{step});
+    if (step.centered) return run_step<T>(op, tensors, RmsProp<T, false, true>{step});
+    run_step<T>(op, tensors, RmsProp<T, false, false>{step});
+  });
+}
+
+void lion_step(std::span<const raw::SteppedMemory> tensors, DType dtype, const raw::LionStep& step) {
+  for_float(dtype, [&]<class T>(T) { run_step<T>("lion_step", tensors, Lion<T>{step}); });
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

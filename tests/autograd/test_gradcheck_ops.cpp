@@ -186,6 +186,11 @@ void check_pictures() {
   convolution({{2, 2, 4, 4}, {2, 1, 3, 2}, {2}}, {2, 1}, {1, 2}, 1, 2);
   convolution({{1, 2, 5, 4}, {2, 2, 2, 2}}, 1, 1, {2, 3}, 1);
   convolution({{2, 4, 3}, {3, 2, 2, 2}, {3}}, 1, 1, 1, 1);
+  check("conv_transpose2d", {{2, 4, 3, 2}, {4, 1, 2, 3}, {2}}, [](const Inputs& in) {
+    return curved(ls::conv_transpose2d(in[0], in[1], in[2], {2, 3}, {1, 0}, {1, 2}, 2, {1, 2}));
+  });
+  check("conv_transpose2d", {{2, 3, 4}, {2, 3, 2, 2}},
+        [](const Inputs& in) { return curved(ls::conv_transpose2d(in[0], in[1])); });
   check("pools of one image", {{2, 4, 5}}, [](const Inputs& in) {
     return curved(ls::max_pool2d(curved(in[0]), 2)) + curved(ls::avg_pool2d(curved(in[0]), 2));
   });

@@ -24,6 +24,7 @@ void check(const char* name, const Function& function, double low, double high) 
 // Parameters that exercise both branches of a function. A function with parameters and without an entry does not
 // compile.
 ls::Tensor with_leaky_relu(const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); }
+ls::Tensor with_elu(const ls::Tensor& x) { return ls::elu(x, 1.5); }
 ls::Tensor with_softplus(const ls::Tensor& x) { return ls::softplus(x) + ls::softplus(x, 2.5, 3); }
 ls::Tensor with_clamp(const ls::Tensor& x) { return ls::clamp(x, -1.5, 1.5); }
 ls::Tensor with_pow_scalar(const ls::Tensor& x) {

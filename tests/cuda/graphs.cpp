@@ -114,6 +114,9 @@ TEST_CASE("replays train as steps do: parameters, state, learning rates, dropout
                             optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.01});
   check_replays<optim::Adam>("adam", optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
   check_replays<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01});
+  check_replays<optim::RMSprop>("rmsprop", optim::RMSpropOptions{.momentum = 0.9});
+  check_replays<optim::Adagrad>("adagrad", optim::AdagradOptions{.lr_decay = 0.1});
+  check_replays<optim::Lion>("lion", optim::LionOptions{.lr = 0.01});
 }
 
 // As in the samples: the host runs the first step, smaller batches and evaluations come in between, and batches are

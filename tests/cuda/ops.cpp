@@ -70,6 +70,7 @@ TEST_CASE("pointwise operations, dense and strided") {
 #include "lockstep/tensor/pointwise.def"
 #undef POINTWISE
     each("leaky_relu", -8, 8, [](const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); });
+    each("elu", -8, 8, [](const ls::Tensor& x) { return ls::elu(x, 0.7); });
     each("clamp", -8, 8, [](const ls::Tensor& x) { return ls::clamp(x, -1, 2); });
     each("softplus", -8, 8, [](const ls::Tensor& x) { return ls::softplus(x, 2.5, 3); });
     each("pow_scalar", 0.2, 4, [](const ls::Tensor& x) { return ls::pow(x, 2.5); });

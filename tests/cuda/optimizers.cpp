@@ -63,4 +63,11 @@ TEST_CASE(
   check_steps<optim::Adam>("adam", optim::AdamOptions{.lr = 0.01});
   check_steps<optim::Adam>("adam with decay", optim::AdamOptions{.lr = 0.01, .weight_decay = 0.1});
   check_steps<optim::AdamW>("adamw", optim::AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
+  check_steps<optim::AdamW>("amsgrad", optim::AdamWOptions{.lr = 0.01, .amsgrad = true});
+  check_steps<optim::RMSprop>("rmsprop", optim::RMSpropOptions{.lr = 0.01});
+  check_steps<optim::RMSprop>("momentum", optim::RMSpropOptions{.lr = 0.01, .weight_decay = 0.1, .momentum = 0.9});
+  check_steps<optim::RMSprop>("centered", optim::RMSpropOptions{.lr = 0.01, .eps = 0.1, .centered = true});
+  check_steps<optim::RMSprop>("both", optim::RMSpropOptions{.eps = 0.1, .momentum = 0.9, .centered = true});
+  check_steps<optim::Adagrad>("adagrad", optim::AdagradOptions{.lr = 0.01, .lr_decay = 0.1, .weight_decay = 0.1});
+  check_steps<optim::Lion>("lion", optim::LionOptions{.lr = 0.01, .weight_decay = 0.1});
 }

@@ -158,3 +158,16 @@ TEST_CASE("only tensors and aggregates of one to six tensors stack without a col
   CHECK(batch.a.to_vector<std::int64_t>() == Rows{1, 4});
   CHECK(batch.c.to_vector<std::int64_t>() == Rows{3, 6});
 }
+
+TEST_CASE("ConcatDataset has the examples of all parts in order, also in batches") {
+  const auto part = [](std::int64_t first, std::int64_t count) {
+    return std::make_shared<TensorDataset>(ls::arange(first, first + count), ls::arange(first, first + count));
+  };
+  const ConcatDataset all({part(0, 3), part(3, 0), part(3, 2)});
+  CHECK(all.size() == 5);
+  for (std::int64_t i = 0; i < 5; ++i) CHECK(all.get(i).input.item<std::int64_t>() == i);
+  CHECK(all.get_batch(Rows{4, 0, 3}).target.to_vector<std::int64_t>() == Rows{4, 0, 3});
+  CHECK(contains(error_of([&] { all.get(5); }), "ConcatDataset"));
+  CHECK(contains(error_of([] { ConcatDataset({}); }), "there are no data sets"));
+  CHECK(contains(error_of([&] { ConcatDataset({part(0, 1), nullptr}); }), "a data set is null"));
+}

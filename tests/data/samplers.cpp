@@ -156,3 +156,38 @@ TEST_CASE("a sampler names the argument that does not fit") {
   CHECK(contains(error_of([] { MicroBatchSampler(10, {.micro_batches = 2, .first = 2}); }), ".first 2"));
   CHECK(contains(error_of([] { MicroBatchSampler(10, {.batch_size = 0}); }), ".batch_size is 0"));
 }
+
+TEST_CASE("WeightedRandomSampler draws PyTorch's indices with replacement") {
+  const ls::StateDict dict = golden("breadth");
+  const std::vector<double> weights = dict.at("weighted/weights").to_vector<double>();
+  for (const std::int64_t seed : {0, 7}) {
+    const Rows expected = dict.at("weighted/" + std::to_string(seed)).to_vector<std::int64_t>();
+    CHECK(WeightedRandomSampler(weights, 40, {.seed = seed}).indices(0) == expected);
+  }
+  WeightedRandomSampler sampler(weights, 40, {.seed = 6});
+  const Rows first_epoch = sampler.next_epoch();
+  CHECK(sampler.next_epoch() == dict.at("weighted/7").to_vector<std::int64_t>());  // seed + epoch
+  CHECK(first_epoch.size() == 40);
+}
+
+TEST_CASE("WeightedRandomSampler without replacement draws each index once, heavy ones first") {
+  std::vector<std::int64_t> first_draws(4);
+  for (std::int64_t seed = 0; seed < 2000; ++seed) {
+    Rows rows = WeightedRandomSampler({1, 0, 6, 3}, 3, {.replacement = false, .seed = seed}).indices(0);
+    ++first_draws[static_cast<std::size_t>(rows[0])];
+    std::ranges::sort(rows);
+    REQUIRE(rows == Rows{0, 2, 3});
+  }
+  CHECK((first_draws[2] > 1100 && first_draws[2] < 1300));  // 1200 expected, 22 the standard deviation
+  CHECK((first_draws[0] > 130 && first_draws[0] < 270));
+}
+
+TEST_CASE("WeightedRandomSampler refuses weights that give no distribution") {
+  CHECK(contains(error_of([] { WeightedRandomSampler({1, -1}, 2); }), "weight 1 is -1"));
+  CHECK(contains(error_of([] { WeightedRandomSampler({0, 0}, 2); }), "no positive sum"));
+  CHECK(contains(error_of([] { WeightedRandomSampler({}, 0); }), "no positive sum"));
+  CHECK(contains(error_of([] {
+                   WeightedRandomSampler({1, 0}, 2, {.replacement = false});
+                 }),
+                 "2 samples without replacement from 1 positive weights"));
+}

@@ -14,6 +14,7 @@ import warnings
 import torch
 
 import golden_attention
+import golden_breadth
 import golden_gpt
 import golden_gpt_training
 import golden_half
@@ -38,7 +39,8 @@ def main():
               "samplers": golden_samplers.samplers, "options": golden_options.options,
               "attention": golden_attention.attention, "gpt": golden_gpt.gpt,
               "gpt_training": golden_gpt_training.gpt_training, "half": golden_half.half,
-              "tensor_ops": golden_tensor_ops.tensor_ops}
+              "tensor_ops": golden_tensor_ops.tensor_ops,
+              "breadth": golden_breadth.breadth}
     for name, make in themes.items():
         tensors, notes = make()
         save(folder / f"{name}.safetensors", tensors, notes)

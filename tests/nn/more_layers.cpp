@@ -1,0 +1,253 @@
+// The layers of breadth.safetensors: values and gradients of PyTorch, derivatives, names, and errors.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "support.h"
+
+namespace {
+
+template <class M, class... Arguments>
+std::unique_ptr<nn::Module> make(Arguments&&... arguments) {
+  return std::make_unique<M>(std::forward<Arguments>(arguments)...);
+}
+
+// Compares y and all gradients in f32 and f64, and the order of the parameters' names with `names`, unless empty.
+void check(const std::string& name, std::unique_ptr<nn::Module> module, const std::string& names = "") {
+  static const ls::StateDict dict = golden("breadth");
+  for (const std::string& tag : float_tags()) {
+    const std::string prefix = name + "." + tag + "/";
+    INFO(prefix);
+    load_case(*module, dict, prefix, tag);
+    check_step(*module, dict, prefix, tag == "f32" ? Tolerance{2e-5, 2e-5} : Tolerance{1e-12, 1e-12});
+  }
+  std::string found;
+  for (const auto& [key, parameter] : module->named_parameters()) found += key + " ";
+  if (!names.empty()) CHECK(found == names);
+}
+
+// First and second derivatives by the input and all parameters.
+void check_gradients(nn::Module& module, const ls::Tensor& x) {
+  module.to(ls::kFloat64);
+  std::vector<ls::Tensor> inputs = {x.to(ls::kFloat64).requires_grad_()};
+  for (const nn::Parameter& p : module.parameters()) inputs.push_back(p.master());
+  const auto f = [&](const std::vector<ls::Tensor>& in) { return ls::sum(ls::tanh(module(in[0]))); };
+  CHECK(ls::autograd::gradcheck(f, inputs, {.second_order = true}));
+}
+
+std::string message(const nn::Module& module, const ls::Shape& shape) {
+  return error_of([&] { module(ls::ones(shape)); });
+}
+
+}  // namespace
+
+TEST_CASE("activations give PyTorch's values and gradients") {
+  check("elu", make<nn::ELU>(0.7));
+  check("mish", make<nn::Mish>());
+  check("hardswish", make<nn::Hardswish>());
+  check("hardtanh", make<nn::Hardtanh>(-2, 1.5));
+  check("log_sigmoid", make<nn::LogSigmoid>());
+  check("glu", make<nn::GLU>());
+  check("glu_dim1", make<nn::GLU>(1));
+  check("prelu", make<nn::PReLU>(), "weight ");
+  check("prelu_channels", make<nn::PReLU>(4));
+  CHECK(message(nn::GLU(), {2, 3}) == "GLU: x is (2, 3) f32 cpu, expected an even size along dimension -1");
+  CHECK(contains(message(nn::PReLU(3), {2, 4}), "PReLU: x is (2, 4) f32 cpu, but there are 3 weights"));
+}
+
+TEST_CASE("ELU and Mish are exact near 0, and finite far from it") {
+  const ls::Tensor x = ls::tensor({1e-20, -1e-20, 100.0, -100.0}, {.dtype = ls::kFloat64});
+  CHECK(ls::elu(x).to_vector<double>()[1] == doctest::Approx(-1e-20).epsilon(1e-14));
+  CHECK(ls::elu(x).to_vector<double>()[3] == -1);
+  CHECK(ls::mish(x).to_vector<double>()[0] == doctest::Approx(0.6e-20));
+  CHECK(ls::mish(x).to_vector<double>()[2] == 100);
+  CHECK(std::abs(ls::mish(x).to_vector<double>()[3]) < 1e-40);
+}
+
+TEST_CASE("normalisations give PyTorch's values and gradients") {
+  check("batch_norm1d", make<nn::BatchNorm1d>(6), "weight bias ");
+  check("batch_norm1d_sequence", make<nn::BatchNorm1d>(3));
+  check("group_norm", make<nn::GroupNorm>(2, 4), "weight bias ");
+  check("group_norm_plain", make<nn::GroupNorm>(4, 4, nn::GroupNormOptions{.eps = 0.1, .affine = false}));
+  check("instance_norm1d", make<nn::InstanceNorm1d>(3, nn::InstanceNorm1dOptions{.affine = true}), "weight bias ");
+  check("instance_norm2d", make<nn::InstanceNorm2d>(4));
+  CHECK(contains(message(nn::BatchNorm1d(3), {2, 4}), "expected (n, 3) or (n, 3, length)"));
+  CHECK(contains(message(nn::BatchNorm2d(3), {2, 3}), "expected (images, 3, height, width)"));
+  CHECK(contains(message(nn::GroupNorm(2, 4), {2, 3, 5}), "GroupNorm: x is (2, 3, 5) f32 cpu, expected (n, 4, ...)"));
+  CHECK(contains(message(nn::InstanceNorm2d(3), {2, 3, 5}), "expected (n, features, height, width)"));
+  CHECK(error_of([] { nn::GroupNorm(3, 4); }) == "GroupNorm: 3 groups do not divide 4 channels");
+}
+
+TEST_CASE("layers of sequences give PyTorch's values and gradients") {
+  check("conv1d", make<nn::Conv1d>(3, 4, 3), "weight bias ");
+  check("conv1d_options",
+        make<nn::Conv1d>(4, 6, 3,
+                         nn::Conv1dOptions{.stride = 2, .padding = 2, .dilation = 2, .groups = 2, .bias = false}));
+  check("max_pool1d", make<nn::MaxPool1d>(3, nn::MaxPool1dOptions{.stride = 2, .padding = 1, .ceil_mode = true}));
+  check("avg_pool1d",
+        make<nn::AvgPool1d>(3, nn::AvgPool1dOptions{.stride = 2, .padding = 1, .count_include_pad = false}));
+  CHECK(nn::MaxPool1d(2)(ls::ones({3, 8})).shape() == ls::Shape{3, 4});
+  CHECK(contains(message(nn::Conv1d(3, 4, 3), {1, 2, 3, 4}), "expected (n, channels, length) or (channels, length)"));
+  CHECK(contains(error_of([] { nn::Conv1d(3, 4, 3, {.groups = 2}); }), "groups that divide the channels"));
+}
+
+TEST_CASE("layers that resize images give PyTorch's values and gradients") {
+  using Options = nn::UpsampleOptions;
+  check("conv_transpose2d", make<nn::ConvTranspose2d>(4, 3, 3), "weight bias ");
+  check("conv_transpose2d_options", make<nn::ConvTranspose2d>(4, 6, ls::Size2d{3, 2},
+                                                              nn::ConvTranspose2dOptions{.stride = {2, 3},
+                                                                                         .padding = {1, 0},
+                                                                                         .output_padding = {1, 2},
+                                                                                         .groups = 2,
+                                                                                         .bias = false,
+                                                                                         .dilation = {1, 2}}));
+  check("adaptive_avg_pool2d", make<nn::AdaptiveAvgPool2d>(ls::Size2d{3, 1}));
+  check("adaptive_avg_pool2d_odd", make<nn::AdaptiveAvgPool2d>(ls::Size2d{3, 4}));
+  check("nearest", make<nn::Upsample>(Options{.scale_factor = 2}));
+  check("nearest_size", make<nn::Upsample>(Options{.size = ls::Size2d{5, 9}}));
+  const auto bilinear = nn::UpsampleMode::kBilinear;
+  check("bilinear", make<nn::Upsample>(Options{.scale_factor = 2, .mode = bilinear}));
+  check("bilinear_fraction", make<nn::Upsample>(Options{.scale_factor = 1.7, .mode = bilinear}));
+  check("bilinear_corners",
+        make<nn::Upsample>(Options{.size = ls::Size2d{9, 3}, .mode = bilinear, .align_corners = true}));
+  check("unfold",
+        make<nn::Unfold>(ls::Size2d{3, 2}, nn::UnfoldOptions{.dilation = {1, 2}, .padding = {1, 0}, .stride = 2}));
+  CHECK(contains(error_of([] {
+                   nn::ConvTranspose2d(2, 2, 3, {.output_padding = 1})(ls::ones({1, 2, 3, 3}));
+                 }),
+                 "conv_transpose2d: output_padding is 1, expected 0 to stride - 1 = 0"));
+  CHECK(contains(message(nn::ConvTranspose2d(2, 2, 3), {1, 3, 3, 3}), "weight (2, 2, 3, 3)"));
+  CHECK(contains(message(nn::Upsample({}), {1, 3, 3, 3}), "expected one of size and scale_factor, got neither"));
+  CHECK(contains(message(nn::Upsample(Options{.scale_factor = 2, .align_corners = true}), {1, 3, 3, 3}), "kNearest"));
+  CHECK(contains(message(nn::AdaptiveAvgPool2d(2), {3, 3}), "AdaptiveAvgPool2d: x is (3, 3) f32 cpu"));
+}
+
+TEST_CASE("recurrent layers give PyTorch's values, gradients and states") {
+  using Options = nn::RecurrentOptions;
+  check("lstm", make<nn::LSTM>(4, 3), "weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 ");
+  check("gru", make<nn::GRU>(4, 3), "weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 ");
+  check("lstm_single", make<nn::LSTM>(4, 2));
+  const Options lstm{.num_layers = 2, .batch_first = true, .bidirectional = true};
+  const Options gru{.num_layers = 2, .bias = false, .bidirectional = true};
+  check("lstm_all", make<nn::LSTM>(4, 3, lstm));
+  check("gru_all", make<nn::GRU>(4, 3, gru),
+        "weight_ih_l0 weight_hh_l0 weight_ih_l0_reverse weight_hh_l0_reverse weight_ih_l1 weight_hh_l1 "
+        "weight_ih_l1_reverse weight_hh_l1_reverse ");
+  const ls::StateDict dict = golden("breadth");
+  const auto check_states = [&](const std::string& prefix, nn::Recurrent& layer) {
+    INFO(prefix);
+    load_case(layer, dict, prefix, "f64");
+    const nn::RecurrentState state = layer.forward_state(dict.at(prefix + "x")).state;
+    check_close(state.h, dict.at(prefix + "h"), "h", {1e-12, 1e-12});
+    CHECK(state.c.defined() == dict.contains(prefix + "c"));
+    if (state.c.defined()) check_close(state.c, dict.at(prefix + "c"), "c", {1e-12, 1e-12});
+  };
+  nn::LSTM all(4, 3, lstm), single(4, 2);
+  nn::GRU both(4, 3, gru);
+  check_states("lstm_all.f64/", all);
+  check_states("lstm_single.f64/", single);
+  check_states("gru_all.f64/", both);
+}
+
+TEST_CASE("a recurrent layer continues from its state, and refuses states and inputs that do not fit") {
+  ls::manual_seed(5);
+  const ls::Tensor x = ls::randn({6, 2, 4});
+  for (const std::int64_t layers : {1, 2}) {
+    const nn::LSTM lstm(4, 3, {.num_layers = layers});
+    const nn::RecurrentOutput first = lstm.forward_state(x.narrow(0, 0, 4));
+    check_close(lstm.forward_state(x.narrow(0, 4, 2), first.state).y, lstm(x).narrow(0, 4, 2).detach(), "the rest",
+                {1e-6, 1e-6});
+    CHECK(contains(error_of([&] { lstm.forward_state(x, {.h = ls::zeros({layers, 3, 3})}); }), "the state h is"));
+  }
+  nn::GRU gru(4, 3, {.num_layers = 2, .dropout = 1});
+  CHECK(ls::equal(gru(x), gru(x * 2)));  // all inputs of the last layer are dropped
+  gru.eval();
+  CHECK(!ls::equal(gru(x), gru(x * 2)));
+  CHECK(contains(message(gru, {6, 2, 5}), "GRU: x is (6, 2, 5) f32 cpu, expected (time, batch, 4)"));
+  CHECK(contains(error_of([] { nn::LSTM(4, 0); }), "hidden 0"));
+}
+
+TEST_CASE("transformer encoders give PyTorch's values and gradients") {
+  using Options = nn::TransformerEncoderLayerOptions;
+  const Options plain{.dim_feedforward = 7, .dropout = 0};
+  const std::string names =
+      "self_attn.in_proj_weight self_attn.in_proj_bias self_attn.out_proj.weight self_attn.out_proj.bias "
+      "linear1.weight linear1.bias linear2.weight linear2.bias norm1.weight norm1.bias norm2.weight norm2.bias ";
+  check("encoder_layer", make<nn::TransformerEncoderLayer>(4, 2, plain), names);
+  check(
+      "encoder_layer_norm_first",
+      make<nn::TransformerEncoderLayer>(
+          4, 2,
+          Options{
+              .dim_feedforward = 7, .dropout = 0, .activation = nn::TransformerActivation::kGELU, .norm_first = true}));
+  check("encoder", make<nn::TransformerEncoder>(2, 4, 2, plain, true));
+  // A causal mask: the first step's result does not depend on later ones.
+  const nn::TransformerEncoder encoder(2, 4, 2, plain);
+  const ls::Tensor x = ls::randn({1, 5, 4}), other = ls::cat({x.narrow(1, 0, 3), ls::randn({1, 2, 4})}, 1);
+  const auto begin = [&](const ls::Tensor& t, bool causal) {
+    return encoder.forward(t, {.is_causal = causal}).narrow(1, 0, 3);
+  };
+  CHECK(ls::allclose(begin(x, true), begin(other, true), 1e-5, 1e-6));
+  CHECK(!ls::allclose(begin(x, false), begin(other, false), 1e-5, 1e-6));
+}
+
+TEST_CASE("layers have the right first and second derivatives") {
+  ls::manual_seed(6);
+  const ls::Tensor images = ls::randn({2, 2, 3, 4}), sequence = ls::randn({3, 2, 2});
+  nn::ConvTranspose2d transposed(2, 4, {2, 3}, {.stride = 2, .padding = 1, .output_padding = 1, .groups = 2});
+  check_gradients(transposed, images);
+  nn::GroupNorm group(1, 2);
+  check_gradients(group, images);
+  nn::AdaptiveAvgPool2d pool({2, 3});
+  check_gradients(pool, images);
+  nn::Upsample bilinear({.scale_factor = 1.5, .mode = nn::UpsampleMode::kBilinear});
+  check_gradients(bilinear, images);
+  nn::Unfold unfold(2);
+  check_gradients(unfold, images);
+  nn::PReLU prelu(2);
+  check_gradients(prelu, images);
+  nn::Conv1d conv(2, 2, 2);
+  check_gradients(conv, sequence);
+  nn::LSTM lstm(2, 2, {.bidirectional = true});
+  check_gradients(lstm, sequence);
+  nn::GRU gru(2, 2);
+  check_gradients(gru, sequence);
+  nn::TransformerEncoderLayer layer(2, 1, {.dim_feedforward = 3, .dropout = 0});
+  check_gradients(layer, sequence);
+}
+
+TEST_CASE("Dropout2d zeroes whole channels while training") {
+  ls::manual_seed(7);
+  nn::Dropout2d drop(0.5);
+  const ls::Tensor y = drop(ls::ones({8, 16, 3, 3}));
+  const ls::Tensor largest = ls::amax(y, {2, 3}), smallest = ls::amin(y, {2, 3});
+  CHECK(ls::equal(largest, smallest));
+  const double kept = ls::mean(y).item<double>();  // 2 with probability 1/2
+  CHECK((kept > 0.6 && kept < 1.4));
+  CHECK(ls::max(y).item<double>() == 2);
+  drop.eval();
+  CHECK(ls::equal(drop(y), y));
+  CHECK(contains(message(nn::Dropout2d(0.5), {2, 3}), "expected (n, channels, ...)"));
+}
+
+TEST_CASE("ModuleDict finds modules by name, and modules and apply visit all") {
+  struct Net : nn::Module {
+    nn::ModuleDict& heads = add<nn::ModuleDict>("heads");
+    Net() {
+      heads.add<nn::Linear>("a", 2, 1);
+      heads.add<nn::Sequential>("b", nn::Linear(2, 3), nn::ReLU());
+    }
+  } net;
+  CHECK(net.heads.size() == 2);
+  CHECK(net.heads.keys() == std::vector<std::string>{"a", "b"});
+  CHECK(net.heads.contains("b"));
+  CHECK(!net.heads.contains("c"));
+  CHECK(net.heads["b"](ls::ones({4, 2})).shape() == ls::Shape{4, 3});
+  CHECK(contains(error_of([&] { net.heads["c"]; }), "ModuleDict: there is no module \"c\" among 2"));
+  CHECK(net.state_dict().contains("heads.b.0.weight"));
+  std::string names;
+  net.apply([&](nn::Module& module) { names += module.type_name() + " "; });
+  CHECK(names == "Net ModuleDict Linear Sequential Linear ReLU ");
+  CHECK(net.modules().size() == 6);
+  CHECK(net.modules()[0] == &net);
+}
