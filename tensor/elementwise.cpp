@@ -34,7 +34,7 @@ template <class Call>
 Tensor binary(const char* op, const Tensor& a, const Tensor& b, DType dtype, std::optional<DType> out_dtype,
               Call call) {
   const bool compares = out_dtype.has_value();
-  const Tensor x = operand(a, dtype, compares), y = operand(b, dtype, compares);
+  const Tensor x = in_row_order(operand(a, dtype, compares)), y = in_row_order(operand(b, dtype, compares));
   const DType computed = x.dtype();
   Tensor out = empty(broadcast(op, a, b), {.dtype = out_dtype.value_or(computed), .device = a.device()});
   if (out.numel() > 0) call(make_loop<3>(out.shape(), {&out, &x, &y}), computed);

@@ -37,7 +37,8 @@ Tensor pointwise(Pointwise op, const Tensor& x, const PointwiseParams& params) {
                  entry(op).name, describe(x));
   if (is_half(x.dtype())) return to(pointwise(op, widened(x), params), x.dtype());
   Tensor out = empty_like(x);
-  (kernels(x.device()).*entry(op).value)(make_loop<2>(x.shape(), {&out, &x}), x.dtype(), params);
+  const Tensor in = in_row_order(x);
+  (kernels(x.device()).*entry(op).value)(make_loop<2>(x.shape(), {&out, &in}), x.dtype(), params);
   return out;
 }
 

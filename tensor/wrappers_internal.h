@@ -139,6 +139,17 @@ Loop<N> make_loop(const Shape& shape, const std::array<const Tensor*, N>& operan
   return loop;
 }
 
+// x, or a contiguous copy of it if x is a large transposed tensor on a CPU: the copy reads and writes whole cache lines
+// (copy_transposed), which a loop along the rows of the result does not.
+inline Tensor in_row_order(const Tensor& x) {
+  constexpr std::int64_t kFrom = 1 << 14, kSide = 32;
+  const TensorImpl& impl = x.impl();
+  if (impl.contiguous || impl.numel < kFrom || impl.shape.dim() < 2 || !x.device().is_cpu()) return x;
+  const auto columns = at(impl.shape.dim() - 1), rows = columns - 1;
+  const bool is_transposed = impl.strides[rows] == 1 && impl.strides[columns] != 0;
+  return is_transposed && impl.shape[rows] >= kSide && impl.shape[columns] >= kSide ? clone(x) : x;
+}
+
 // x seen as (outer, size of dim, inner).
 inline Rows rows_along(const Tensor& x, int dim) {
   Rows rows;

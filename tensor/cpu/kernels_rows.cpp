@@ -3,7 +3,9 @@
 #include "lockstep/tensor/level_internal.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
@@ -75,36 +77,67 @@ void softmax_row(const T* x, T* y, std::int64_t n, bool log) {
   for (std::int64_t i = 0; i < n; ++i) y[i] *= factor;
 }
 
-// Rows with inner > 1, one column at a time through the caller's strides.
+constexpr std::int64_t kColumns = 64;  // columns that one pass over the rows takes
+
+// Calls body(offset, width) for blocks of `width` columns of each (n, inner), at `offset` elements.
+template <class F>
+void for_column_blocks(const Rows& rows, F body) {
+  const std::int64_t blocks = (rows.inner + kColumns - 1) / kColumns;
+  for_units(rows.outer * blocks, rows.n * std::min(kColumns, rows.inner), [=](std::int64_t unit) {
+    const std::int64_t first = unit % blocks * kColumns;
+    body(unit / blocks * rows.n * rows.inner + first, std::min(kColumns, rows.inner - first));
+  });
+}
+
+// Rows with inner > 1: `width` columns, row by row.
 template <class T>
-void softmax_column(const T* x, T* y, const Rows& rows, bool log) {
-  T highest = x[0];
+void softmax_columns(const T* x, T* y, const Rows& rows, std::int64_t width, bool log) {
+  T shift[kColumns], total[kColumns] = {};
+  std::copy(x, x + width, shift);
   for (std::int64_t r = 1; r < rows.n; ++r) {
-    const T v = x[r * rows.inner];
-    if (v > highest || v != v) highest = v;
+    const T* const row = x + r * rows.inner;
+    for (std::int64_t c = 0; c < width; ++c) shift[c] = row[c] > shift[c] || row[c] != row[c] ? row[c] : shift[c];
   }
-  const T shift = shift_of(highest);
-  T total = 0;
+  for (std::int64_t c = 0; c < width; ++c) shift[c] = shift_of(shift[c]);
   for (std::int64_t r = 0; r < rows.n; ++r) {
-    const T e = math::exp(x[r * rows.inner] - shift);
-    y[r * rows.inner] = e;
-    total += e;
+    const T* const row = x + r * rows.inner;
+    T* const out = y + r * rows.inner;
+    for (std::int64_t c = 0; c < width; ++c) {
+      out[c] = math::exp(row[c] - shift[c]);
+      total[c] += out[c];
+    }
   }
-  const T log_total = std::log(total);
+  for (std::int64_t c = 0; c < width && log; ++c) total[c] = std::log(total[c]);
   for (std::int64_t r = 0; r < rows.n; ++r) {
-    T& out = y[r * rows.inner];
-    out = log ? (x[r * rows.inner] - shift) - log_total : out / total;
+    const T* const row = x + r * rows.inner;
+    T* const out = y + r * rows.inner;
+    if (log) {
+      for (std::int64_t c = 0; c < width; ++c) out[c] = (row[c] - shift[c]) - total[c];
+    } else {
+      for (std::int64_t c = 0; c < width; ++c) out[c] = out[c] / total[c];
+    }
   }
 }
 
 // softmax: y (g - sum(g y)); log_softmax: g - e^y sum(g).
 template <class T>
-void softmax_backward_column(const T* g, const T* y, T* out, std::int64_t n, std::int64_t inner, bool log) {
-  T total = 0;
-  for (std::int64_t r = 0; r < n; ++r) total += log ? g[r * inner] : g[r * inner] * y[r * inner];
-  for (std::int64_t r = 0; r < n; ++r) {
-    const std::int64_t i = r * inner;
-    out[i] = log ? g[i] - math::exp(y[i]) * total : y[i] * (g[i] - total);
+void softmax_backward_columns(const T* g, const T* y, T* out, const Rows& rows, std::int64_t width, bool log) {
+  T total[kColumns] = {};
+  for (std::int64_t r = 0; r < rows.n; ++r) {
+    const std::int64_t at = r * rows.inner;
+    if (log) {
+      for (std::int64_t c = 0; c < width; ++c) total[c] += g[at + c];
+    } else {
+      for (std::int64_t c = 0; c < width; ++c) total[c] += g[at + c] * y[at + c];
+    }
+  }
+  for (std::int64_t r = 0; r < rows.n; ++r) {
+    const std::int64_t at = r * rows.inner;
+    if (log) {
+      for (std::int64_t c = 0; c < width; ++c) out[at + c] = g[at + c] - math::exp(y[at + c]) * total[c];
+    } else {
+      for (std::int64_t c = 0; c < width; ++c) out[at + c] = y[at + c] * (g[at + c] - total[c]);
+    }
   }
 }
 
@@ -128,24 +161,27 @@ void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool l
 
 void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log) {
   for_float(dtype, [&]<class T>(T) {
-    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-      const T* x = as<T>(in) + o * rows.n * rows.inner;
-      T* y = as<T>(out) + o * rows.n * rows.inner;
-      if (rows.inner == 1) return softmax_row(x, y, rows.n, log);
-      for (std::int64_t c = 0; c < rows.inner; ++c) softmax_column(x + c, y + c, rows, log);
-    });
+    const T* x = as<T>(in);
+    T* y = as<T>(out);
+    if (rows.inner > 1) {
+      return for_column_blocks(
+          rows, [=](std::int64_t at, std::int64_t width) { softmax_columns(x + at, y + at, rows, width, log); });
+    }
+    for_units(rows.outer, rows.n, [=](std::int64_t o) { softmax_row(x + o * rows.n, y + o * rows.n, rows.n, log); });
   });
 }
 
 void softmax_backward(const void* grad, const void* y, void* out, const Rows& rows, DType dtype, bool log) {
   for_float(dtype, [&]<class T>(T) {
-    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-      const std::int64_t start = o * rows.n * rows.inner;
-      const T *g = as<T>(grad) + start, *values = as<T>(y) + start;
-      T* to = as<T>(out) + start;
-      if (rows.inner == 1) return softmax_backward_row(g, values, to, rows.n, log);
-      for (std::int64_t c = 0; c < rows.inner; ++c)
-        softmax_backward_column(g + c, values + c, to + c, rows.n, rows.inner, log);
+    const T *g = as<T>(grad), *values = as<T>(y);
+    T* to = as<T>(out);
+    if (rows.inner > 1) {
+      return for_column_blocks(rows, [=](std::int64_t at, std::int64_t width) {
+        softmax_backward_columns(g + at, values + at, to + at, rows, width, log);
+      });
+    }
+    for_units(rows.outer, rows.n, [=](std::int64_t o) {
+      softmax_backward_row(g + o * rows.n, values + o * rows.n, to + o * rows.n, rows.n, log);
     });
   });
 }
@@ -199,7 +235,6 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
   }
 }
 
-constexpr std::int64_t kColumns = 64;      // columns of one share of the parameters' gradients
 constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
 
 // Columns [begin, begin + count) of the sums over rows of g z and g.
@@ -264,41 +299,112 @@ void layer_norm_backward_affine(const void* grad, const void* x, const void* sta
   });
 }
 
+namespace {
+
+constexpr std::int64_t kRowsAtOnce =
+    4;  // sums that do not wait for each other; with 8, rows of 4 KiB would evict each other
+
+// Running sums along `count` contiguous rows.
+template <class T>
+void cumsum_rows(const T* x, T* y, std::int64_t count, std::int64_t n, bool reverse) {
+  T total[kRowsAtOnce] = {};
+  for (std::int64_t r = 0; r < n; ++r) {
+    const std::int64_t at = reverse ? n - 1 - r : r;
+    for (std::int64_t k = 0; k < count; ++k) {
+      total[k] = static_cast<T>(total[k] + x[k * n + at]);
+      y[k * n + at] = total[k];
+    }
+  }
+}
+
+// Running sums along `width` columns, row by row.
+template <class T>
+void cumsum_columns(const T* x, T* y, const Rows& rows, std::int64_t width, bool reverse) {
+  T total[kColumns] = {};
+  for (std::int64_t r = 0; r < rows.n; ++r) {
+    const std::int64_t at = (reverse ? rows.n - 1 - r : r) * rows.inner;
+    for (std::int64_t c = 0; c < width; ++c) {
+      total[c] = static_cast<T>(total[c] + x[at + c]);
+      y[at + c] = total[c];
+    }
+  }
+}
+
+}  // namespace
+
 void cumsum(const void* in, void* out, const Rows& rows, DType dtype, bool reverse) {
   for_number(dtype, [&]<class T>(T) {
-    for_units(rows.outer, rows.n * rows.inner, [&](std::int64_t o) {
-      const T* x = as<T>(in) + o * rows.n * rows.inner;
-      T* y = as<T>(out) + o * rows.n * rows.inner;
-      for (std::int64_t c = 0; c < rows.inner; ++c) {
-        T total = 0;
-        for (std::int64_t r = 0; r < rows.n; ++r) {
-          const std::int64_t i = (reverse ? rows.n - 1 - r : r) * rows.inner + c;
-          total = static_cast<T>(total + x[i]);
-          y[i] = total;
-        }
-      }
+    const T* x = as<T>(in);
+    T* y = as<T>(out);
+    if (rows.inner > 1) {
+      return for_column_blocks(
+          rows, [=](std::int64_t at, std::int64_t width) { cumsum_columns(x + at, y + at, rows, width, reverse); });
+    }
+    for_units((rows.outer + kRowsAtOnce - 1) / kRowsAtOnce, rows.n * kRowsAtOnce, [=](std::int64_t unit) {
+      const std::int64_t first = unit * kRowsAtOnce, at = first * rows.n;
+      if (rows.outer - first >= kRowsAtOnce) return cumsum_rows(x + at, y + at, kRowsAtOnce, rows.n, reverse);
+      cumsum_rows(x + at, y + at, rows.outer - first, rows.n, reverse);
     });
   });
 }
+
+namespace {
+
+// 32 bits that order like the values of `dtype`: NaN is the largest value, and -0 equals 0.
+inline std::uint32_t order_bits(float x) {
+  const float value = x == 0 ? 0.0F : x;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (value != value) return ~std::uint32_t{0};
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
+}
+inline std::uint32_t order_bits(std::int32_t x) { return static_cast<std::uint32_t>(x) ^ 0x80000000U; }
+inline std::uint32_t order_bits(std::uint8_t x) { return x; }
+
+// The first `keep` in order, by `before`.
+template <class Key, class Before>
+void sort_first(Key* row, std::int64_t n, std::int64_t keep, Before before) {
+  if (keep < n)
+    std::partial_sort(row, row + keep, row + n, before);
+  else
+    std::sort(row, row + n, before);
+}
+
+// The order of 32-bit values: their order bits and positions are sorted as one integer, in the memory of the result.
+template <class T>
+void sort_row(const T* x, std::int64_t* order, std::int64_t n, std::int64_t keep, bool descending) {
+  auto* const keys = reinterpret_cast<std::uint64_t*>(order);
+  const std::uint32_t flip = descending ? ~std::uint32_t{0} : 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    keys[i] = static_cast<std::uint64_t>(order_bits(x[i]) ^ flip) << 32 | static_cast<std::uint64_t>(i);
+  sort_first(keys, n, keep, std::less());
+  for (std::int64_t i = 0; i < keep; ++i) order[i] = static_cast<std::int64_t>(keys[i] & ~std::uint32_t{0});
+}
+
+// The order of any values, which are compared through their positions.
+template <class T>
+void sort_positions(const T* x, std::int64_t* order, std::int64_t n, std::int64_t keep, bool descending) {
+  for (std::int64_t i = 0; i < n; ++i) order[i] = i;
+  // NaN counts as the largest value; equal values keep their order.
+  const auto less = [](T a, T b) { return a < b || (b != b && a == a); };
+  const auto before = [&](std::int64_t i, std::int64_t j) {
+    const T a = descending ? x[j] : x[i], b = descending ? x[i] : x[j];
+    if (less(a, b)) return true;
+    return !less(b, a) && i < j;
+  };
+  sort_first(order, n, keep, before);
+}
+
+}  // namespace
 
 void sort(const void* in, std::int64_t* order, std::int64_t outer, std::int64_t n, std::int64_t keep, DType dtype,
           bool descending) {
   for_number(dtype, [&]<class T>(T) {
     for_units(outer, n, [&](std::int64_t o) {
       const T* x = as<T>(in) + o * n;
-      std::int64_t* row = order + o * n;
-      for (std::int64_t i = 0; i < n; ++i) row[i] = i;
-      // NaN counts as the largest value; equal values keep their order.
-      const auto less = [](T a, T b) { return a < b || (b != b && a == a); };
-      const auto before = [&](std::int64_t i, std::int64_t j) {
-        const T a = descending ? x[j] : x[i], b = descending ? x[i] : x[j];
-        if (less(a, b)) return true;
-        return !less(b, a) && i < j;
-      };
-      if (keep < n)
-        std::partial_sort(row, row + keep, row + n, before);
-      else
-        std::sort(row, row + n, before);
+      if constexpr (sizeof(T) <= 4) {
+        if (n <= std::int64_t{1} << 32) return sort_row(x, order + o * n, n, keep, descending);
+      }
+      sort_positions(x, order + o * n, n, keep, descending);
     });
   });
 }
