@@ -1,8 +1,7 @@
 // Memory and traffic of a ShardedDataParallel, by closed forms: nothing here looks at what was allocated or sent.
-#include <bit>
-
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -39,7 +38,6 @@ ShardedPlan ShardedDataParallel::State::plan() const {
     const UnitBytes unit = bytes_of(layouts[u], named);
     plan.parameter_bytes += is_resident() ? unit.parameters : unit.parameters / n;
     plan.gradient_bytes += is_rotating() ? unit.gradients / n : unit.gradients;
-    plan.optimizer_bytes += kStateBuffers * unit.trained / n;
     plan.padding_bytes += unit.parameters - unit.used;
     const bool is_root = u == 0, is_last = u + 1 == layouts.size();
     if (!is_resident() && is_root) plan.unit_bytes += unit.parameters;
@@ -52,24 +50,30 @@ ShardedPlan ShardedDataParallel::State::plan() const {
     sent += gathers * (is_resident() ? unit.trained : unit.parameters) / n;
     plan.reduce_bytes += unit.gradients / n * (n - 1);
     plan.offload_bytes += is_offloaded() ? (unit.trained + unit.gradients) / n : 0;
-    plan.units += fmt::format("  {:<24}{:>14}{:>14}\n", units[u].name(), unit.parameters, unit.gradients);
   }
+  for (const TrainedPiece& piece : pieces)
+    plan.optimizer_bytes += kStateBuffers * lockstep::parallel::bytes_of(piece.parameter.master());
   plan.gather_bytes = sent * (n - 1);
   const auto shared = static_cast<std::int64_t>(std::min<std::size_t>(2, layouts.size() - 1));
   if (!is_resident()) plan.unit_bytes += shared * largest_parameters;
   if (is_rotating()) plan.unit_bytes += largest_gradients;
-  if (m > 1)
-    plan.gradient_bytes += static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(m - 1))) * set_bytes();
+  plan.gradient_bytes += set_bytes();
   plan.summary_bytes = summary_bytes();
   plan.bytes_per_step = plan.gather_bytes + plan.reduce_bytes + plan.summary_bytes;
   return plan;
 }
 
-// Gradients of the trained parameters, without gaps: a set of the canonical sum over micro-batches.
+// The sets of the canonical sum over micro-batches, without gaps. The first one is in the units' buffers, unless the
+// parameters are f16 or bf16.
 std::int64_t ShardedDataParallel::State::set_bytes() const {
+  if (options.micro_batches_per_rank == 1) return 0;
   std::int64_t bytes = 0;
-  for (std::size_t p = 0; p < gradients->size(); ++p)
-    bytes += gradients->leaf(p).numel() * static_cast<std::int64_t>(item_size(sum_dtype(gradients->leaf(p).dtype())));
+  for (std::size_t p = 0; p < gradients->size(); ++p) {
+    const Tensor& leaf = gradients->leaf(p);
+    const DType dtype = sum_dtype(leaf.dtype());
+    const int sets = GradientSets::additional(options.micro_batches_per_rank) + (leaf.dtype() == dtype ? 0 : 1);
+    bytes += sets * leaf.numel() * static_cast<std::int64_t>(item_size(dtype));
+  }
   return bytes;
 }
 
@@ -81,7 +85,23 @@ std::int64_t ShardedDataParallel::State::summary_bytes() const {
   return (count - own + own * (n - 1)) * static_cast<std::int64_t>(item_size(summary.dtype()));
 }
 
-ShardedPlan ShardedDataParallel::plan() const { return state_->plan(); }
+// The values of the plan, as events at the start of a step.
+void ShardedDataParallel::State::trace_plan() const {
+  if (!is_tracing()) return;
+  const ShardedPlan own = plan();
+  trace_event(TraceKind::kPlan, "planned memory", TraceTime::now(), {.bytes = own.memory_bytes()});
+  trace_event(TraceKind::kPlan, "planned parameters", TraceTime::now(), {.bytes = own.gather_bytes});
+  trace_event(TraceKind::kPlan, "planned gradients", TraceTime::now(), {.bytes = own.reduce_bytes + own.summary_bytes});
+}
+
+ShardedPlan ShardedDataParallel::plan() const {
+  ShardedPlan plan = state_->plan();
+  for (std::size_t u = 0; u < state_->units.size(); ++u) {
+    const UnitBytes unit = bytes_of(state_->layouts[u], state_->named);
+    plan.units += fmt::format("  {:<24}{:>14}{:>14}\n", state_->units[u].name(), unit.parameters, unit.gradients);
+  }
+  return plan;
+}
 
 std::string ShardedPlan::to_string() const {
   const auto line = [](const char* what, std::int64_t bytes, const char* note) {

@@ -60,7 +60,8 @@ struct ShardedDataParallel::State {
   bool is_used(std::size_t parameter) const;
   int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
   // --- plan.cpp ---
-  ShardedPlan plan() const;
+  ShardedPlan plan() const;  // without `units`
+  void trace_plan() const;
   std::int64_t set_bytes() const;
   std::int64_t summary_bytes() const;
 

@@ -165,6 +165,7 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
   const double scale = plan.weighted() ? 1 : 1.0 / micro_batches_of_step();
   std::vector<Tensor> losses;
   group->traffic().begin_step();
+  trace_plan();
   gradients->begin_step(scale, gathers->are_direct());
   accumulated = &local;
   accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;
