@@ -5,6 +5,10 @@
 #include <mutex>
 #include <vector>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/small_blocks.h"
 
@@ -68,16 +72,16 @@ void* allocate_large(std::size_t bytes) {
 
 }  // namespace
 
-void* allocate(std::size_t bytes, int device_index) {
+void* allocate(std::size_t bytes, std::size_t data_bytes, int device_index) {
   void* block = bytes < kCachedFrom ? small_blocks::allocate(bytes) : allocate_large(bytes);
   if (!block) [[unlikely]]
     throw_no_memory(bytes, device_index);
-  counters[device_index].add(bytes);
+  counters[device_index].add(data_bytes);
   return block;
 }
 
-void deallocate(void* block, std::size_t bytes, int device_index) {
-  counters[device_index].remove(bytes);
+void deallocate(void* block, std::size_t bytes, std::size_t data_bytes, int device_index) {
+  counters[device_index].remove(data_bytes);
   if (bytes < kCachedFrom) {
     small_blocks::deallocate(block, bytes);
     return;
@@ -87,6 +91,8 @@ void deallocate(void* block, std::size_t bytes, int device_index) {
   cache().blocks[index].push_back(block);
   cache().bytes += static_cast<std::int64_t>(class_bytes(index));
 }
+
+void count_communication(std::int64_t bytes, int device_index) { counters[device_index].add_communication(bytes); }
 
 AllocatorStats stats(int device_index) {
   const std::lock_guard lock(cache().mutex);
@@ -102,6 +108,9 @@ void empty_cache() {
     blocks.clear();
   }
   cache().bytes = 0;
+#ifdef __GLIBC__
+  malloc_trim(0);  // free() alone keeps blocks that lie between others
+#endif
 }
 
 }  // namespace lockstep::cpu

@@ -35,7 +35,7 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
     throw_no_memory(bytes, device);
   if (!device.is_cpu()) [[unlikely]]
     return allocate_elsewhere(bytes, device);
-  void* block = cpu::allocate(block_bytes(bytes), device.index());
+  void* block = cpu::allocate(block_bytes(bytes), bytes, device.index());
   std::byte* header = align(block);
   return Ref<Storage>::adopt(new (header) Storage(header + kHeader, bytes, device, block));
 }
@@ -109,7 +109,7 @@ void Storage::destroy(const Storage* storage) {
   const bool owned = storage->kind_ == Kind::kOwned;
   storage->~Storage();
   if (device.is_cpu() && owned) [[likely]]
-    return cpu::deallocate(block, block_bytes(bytes), device.index());
+    return cpu::deallocate(block, block_bytes(bytes), bytes, device.index());
   if (owned && !capture::defer_free(data, bytes, device)) accelerator(device).deallocate(data, bytes, device.index());
   small_blocks::deallocate(block, sizeof(Storage));
 }

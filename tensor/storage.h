@@ -74,10 +74,13 @@ class Storage final : public RefCounted<Storage> {
 
 /// Statistics of one device's allocator.
 struct AllocatorStats {
-  std::int64_t allocated_bytes = 0;  ///< in live storages
+  std::int64_t allocated_bytes = 0;  ///< in live storages, without headers and rounding
   std::int64_t peak_bytes = 0;       ///< the maximum of allocated_bytes, since reset_peak if called
   std::int64_t allocations = 0;      ///< number of allocations so far
   std::int64_t cached_bytes = 0;     ///< freed by tensors and kept for reuse (all cpu devices share one cache)
+  /// This process's part of ProcessGroup::empty on shm and local, in live tensors; not in the other counts. Elsewhere
+  /// 0: that memory is in allocated_bytes, except for NCCL's.
+  std::int64_t communication_bytes = 0;
 };
 AllocatorStats allocator_stats(Device device = {});
 void reset_peak_bytes(Device device = {});

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/storage.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -29,7 +30,7 @@ struct Packed {
   std::int16_t from, to;
   std::int8_t phase;
   TraceKind kind;
-  char name[28];  // not terminated if it fills the array
+  char name[kTraceNameLength];  // not terminated if it fills the array
 };
 constexpr std::size_t kWords = 8;
 static_assert(sizeof(Packed) == kWords * 8);
@@ -182,8 +183,8 @@ TraceEvent unpack(const Packed& packed, int thread, const Moment& begin, const M
 
 const char* name(TraceKind kind) {
   constexpr const char* kNames[kTraceKindCount] = {
-      "user", "step",       "replica", "forward",      "backward",        "optimizer",   "kernel",
-      "copy", "collective", "wait",    "bucket ready", "bucket launched", "bucket done", "hops"};
+      "user",       "step", "replica",      "forward",         "backward",    "optimizer", "kernel", "copy",
+      "collective", "wait", "bucket ready", "bucket launched", "bucket done", "hops",      "memory", "plan"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -221,6 +222,15 @@ void add_trace_event(TraceKind kind, std::string_view name, std::uint64_t begin,
 }
 
 }  // namespace detail
+
+void trace_memory(Device device) {
+  if (!is_tracing()) return;
+  const AllocatorStats stats = allocator_stats(device);
+  trace_event(TraceKind::kMemory, "memory", TraceTime::now(),
+              {.bytes = stats.allocated_bytes + stats.communication_bytes});
+  trace_event(TraceKind::kMemory, "peak memory", TraceTime::now(),
+              {.bytes = stats.peak_bytes + stats.communication_bytes});
+}
 
 void start_trace(const TraceOptions& options) {
   LOCKSTEP_CHECK(options.events_per_thread >= 1 && options.events_per_thread <= std::size_t{1} << 26,

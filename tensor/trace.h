@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/tensor/device.h"
 #include "lockstep/tensor/error.h"
 
 namespace lockstep {
@@ -32,7 +33,9 @@ enum class TraceKind : std::uint8_t {
   kBackward,   ///< a backward, and each operation in it
   kOptimizer,  ///< an optimizer's step
   kKernel,     ///< a kernel of a CPU device
-  kCopy,       ///< a copy between devices; from, to: positions in the list of devices
+  /// A copy between devices; from, to: positions in the list of devices. Also a gather of a unit of
+  /// ShardedDataParallel by copies from other ranks; from: this rank; id: the unit.
+  kCopy,
   /// From launch to completion on this rank; id: its number; from: this rank. A send or a recv has the other rank in
   /// `to`, and as id the number of the message between the two ranks.
   kCollective,
@@ -41,9 +44,13 @@ enum class TraceKind : std::uint8_t {
   kBucketLaunched,  ///< likewise; the wait that ends at kBucketDone may be for an earlier bucket
   kBucketDone,
   kHops,  ///< one step of a simulated collective (parallel/simulate/hops.h); id: the step; from: the sender; bytes: sent
+  kMemory,  ///< no duration: what trace_memory records
+  kPlan,    ///< no duration: a value of ShardedDataParallel::plan; bytes: the value
 };
-inline constexpr int kTraceKindCount = 14;  ///< number of kinds
+inline constexpr int kTraceKindCount = 16;  ///< number of kinds
 const char* name(TraceKind kind);           ///< "forward"
+
+inline constexpr std::size_t kTraceNameLength = 28;  ///< bytes of an event's name; longer names are cut off
 
 /// Optional labels of an event. -1: not set.
 struct TraceLabels {
@@ -57,7 +64,7 @@ struct TraceLabels {
 /// One event of a thread.
 struct TraceEvent {
   TraceKind kind = TraceKind::kUser;  ///< the kind of work
-  std::string name = {};              ///< cut off after 28 bytes
+  std::string name = {};              ///< at most kTraceNameLength bytes
   int thread = 0;                     ///< threads are numbered from 0 in the order of their first event
   std::int64_t begin = 0, end = 0;    ///< nanoseconds of the system's monotonic clock, rank 0's in a merged trace
   TraceLabels labels = {};            ///< what the event refers to
@@ -119,6 +126,10 @@ inline void trace_event(TraceKind kind, std::string_view name, TraceTime begin, 
   if (begin) [[unlikely]]
     detail::add_trace_event(kind, name, begin.ticks(), detail::trace_clock(), labels);
 }
+
+/// Records the allocator's statistics of a device, with communication memory, as two events: the bytes in live tensors
+/// ("memory") and their maximum since the program called reset_peak_bytes ("peak memory").
+void trace_memory(Device device = {});
 
 /// Records an event for its own lifetime. `name` must outlive it.
 class TraceSpan {

@@ -84,6 +84,10 @@ class Writer {
         return moment(event);
       case TraceKind::kBucketReady:
         return moment(event);
+      case TraceKind::kMemory:
+      case TraceKind::kPlan:
+        begin(event, "C", event.begin), put(out_, ",\"args\":{{\"bytes\":{}}}}}", event.labels.bytes);
+        return;
       default:
         begin(event, "X", event.begin), put(out_, ",\"dur\":{}", microseconds(event.end - event.begin));
         put_labels(out_, event.labels), put(out_, "}}");

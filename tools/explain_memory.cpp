@@ -55,9 +55,12 @@ const char* name_of(int stage) {
   return kNames[stage];
 }
 
+// Of gradients, which the canonical sum over micro-batches needs besides the first.
+int additional_sets(int micro_batches) { return std::bit_width(static_cast<unsigned>(micro_batches + 1) / 2) - 1; }
+
 std::string gradients_formula(int stage, int micro_batches) {
   const bool is_rotating = stage > 1 && micro_batches == 1;
-  const int sets = std::bit_width(static_cast<unsigned>(micro_batches - 1));
+  const int sets = additional_sets(micro_batches);
   const std::string sum = is_rotating ? "P/n" : "P";
   return sets == 0 ? sum : fmt::format("{} + {} P, sets of the sum over {} micro-batches", sum, sets, micro_batches);
 }
@@ -96,7 +99,7 @@ std::string stage_text(const MemoryQuestion& question, int stage, const UnitElem
 
 RankMemory memory_of(int stage, int ranks, int micro_batches, const UnitElements& units) {
   const bool is_rotating = stage > 1 && micro_batches == 1;
-  const auto sets = static_cast<std::int64_t>(std::bit_width(static_cast<unsigned>(micro_batches - 1)));
+  const std::int64_t sets = additional_sets(micro_batches);
   const std::int64_t elements = std::accumulate(units.begin(), units.end(), std::int64_t{0});
   if (stage == 0)
     return {

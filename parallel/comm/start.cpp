@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/trace.h"
@@ -46,9 +47,8 @@ class Then final : public Work {
 // Records its operation in the trace.
 class TracedWork final : public Work {
  public:
-  // `name` must stay valid until the process ends.
-  TracedWork(std::shared_ptr<Work> work, const char* name, TraceTime launched, const TraceLabels& labels)
-      : work_(std::move(work)), name_(name), launched_(launched), labels_(labels) {}
+  TracedWork(std::shared_ptr<Work> work, std::string name, TraceTime launched, const TraceLabels& labels)
+      : work_(std::move(work)), name_(std::move(name)), launched_(launched), labels_(labels) {}
 
   void wait() override {
     const TraceTime begin = now();
@@ -78,7 +78,7 @@ class TracedWork final : public Work {
   void complete() { trace_event(TraceKind::kCollective, name_, std::exchange(launched_, {}), labels_); }
 
   std::shared_ptr<Work> work_;
-  const char* name_;
+  std::string name_;
   TraceTime launched_;  // empty once the operation is complete
   TraceLabels labels_;
 };
@@ -127,6 +127,16 @@ std::uint64_t detail_of(const Call& call, const Purpose& purpose) {
   return hash;
 }
 
+// "all_gather unit blocks.1". The end of a purpose's name tells units apart, so a long name loses its first word, and
+// then its beginning.
+std::string event_name(std::string_view kind, std::string_view purpose) {
+  if (purpose.empty()) return std::string(kind);
+  const std::size_t room = kTraceNameLength - kind.size() - 1;
+  if (purpose.size() > room) purpose.remove_prefix(purpose.find(' ') + 1);  // without a space: by 0
+  if (purpose.size() > room) purpose.remove_prefix(purpose.size() - room);
+  return fmt::format("{} {}", kind, purpose);
+}
+
 PurposeName end_of(std::string_view name) {
   PurposeName end = {};
   name.substr(name.size() - std::min(name.size(), end.size())).copy(end.data(), end.size());
@@ -166,7 +176,8 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   const Tensor packed = is_packed ? call.out : Tensor();
   std::shared_ptr<Work> work = launch(std::move(call));
   if (launched.time) [[unlikely]]
-    work = std::make_shared<TracedWork>(std::move(work), kind, launched.time, launched.labels);
+    work =
+        std::make_shared<TracedWork>(std::move(work), event_name(kind, purpose.name), launched.time, launched.labels);
   if (!is_packed) return work;
   return keep(then(std::move(work), [packed, out] { raw::copy(packed, out); }));
 }

@@ -1,10 +1,12 @@
 // Canonical sums of the gradients of micro-batches that run one after another on the same parameters. Not installed.
 //
 // The sets work like a binary counter: a micro-batch with an even number starts a new set of gradients, one with an
-// odd number is added to the newest set, and two sets of the same size are merged. So S micro-batches need at most
-// log2(S) sets besides the gradients in grad(). Sets of f16 and bf16 parameters are f32.
+// odd number is added to the newest set, and two sets of the same size are merged. The first set has the memory of the
+// views; S micro-batches need floor(log2((S + 1) / 2)) more. Sets of f16 and bf16 parameters are f32 and all have their
+// own memory.
 #pragma once
 
+#include <bit>
 #include <vector>
 
 #include "lockstep/nn/parameter.h"
@@ -14,6 +16,11 @@ namespace lockstep::parallel {
 class GradientSets {
  public:
   explicit GradientSets(std::vector<nn::Parameter> parameters);
+
+  // Number of sets besides the first one.
+  static constexpr int additional(int micro_batches) {
+    return std::bit_width(static_cast<unsigned>(micro_batches + 1) / 2) - 1;
+  }
 
   // The memory of the first set, and so of the sum, by parameter; undefined: allocated as needed.
   void set_views(std::vector<Tensor> views);

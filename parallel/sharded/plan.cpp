@@ -1,8 +1,7 @@
 // Memory and traffic of a ShardedDataParallel, by closed forms: nothing here looks at what was allocated or sent.
-#include <bit>
-
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -12,21 +11,17 @@ constexpr std::int64_t kStateBuffers = 2;  // of Adam
 // Of all ranks together.
 struct UnitBytes {
   std::int64_t parameters = 0, trained = 0, used = 0;  // gathered parameters
-  std::int64_t masters = 0, trained_masters = 0;       // those of other dtypes that optimizers step; all trained ones
-  std::int64_t gradients = 0, widened = 0;             // as they are summed; as optimizers read them, if converted
+  std::int64_t masters = 0, frozen_masters = 0;        // in another dtype than the gathered parameters
+  std::int64_t gradients = 0;                          // as they are summed
 };
 
 UnitBytes bytes_of(const UnitLayout& unit, const NamedParameters& named) {
   UnitBytes bytes;
   for (const FlatLayout& flat : unit.flats) {
     bytes.parameters += flat.bytes();
-    bytes.masters += flat.master != flat.dtype ? flat.bytes_in(flat.master) : 0;
-    if (flat.trained) {
-      bytes.trained += flat.bytes();
-      bytes.trained_masters += flat.bytes_in(flat.master);
-      bytes.gradients += flat.bytes_in(flat.gradient);
-      bytes.widened += flat.gradient != flat.master ? flat.bytes_in(flat.master) : 0;
-    }
+    if (flat.master != flat.dtype) (flat.trained ? bytes.masters : bytes.frozen_masters) += flat.bytes_in(flat.master);
+    bytes.trained += flat.trained ? flat.bytes() : 0;
+    bytes.gradients += flat.trained ? flat.bytes_in(flat.gradient) : 0;
     for (const std::size_t p : flat.parameters) bytes.used += lockstep::parallel::bytes_of(named[p].second.master());
   }
   return bytes;
@@ -41,9 +36,9 @@ ShardedPlan ShardedDataParallel::State::plan() const {
   std::int64_t largest_parameters = 0, largest_gradients = 0, sent = 0;
   for (std::size_t u = 0; u < layouts.size(); ++u) {
     const UnitBytes unit = bytes_of(layouts[u], named);
-    plan.parameter_bytes += (is_resident() ? unit.parameters : unit.parameters / n) + unit.masters / n;
-    plan.gradient_bytes += (is_rotating() ? unit.gradients / n : unit.gradients) + unit.widened / n;
-    plan.optimizer_bytes += kStateBuffers * unit.trained_masters / n;
+    plan.parameter_bytes += is_resident() ? unit.parameters : unit.parameters / n;
+    plan.parameter_bytes += (unit.frozen_masters + (is_offloaded() ? 0 : unit.masters)) / n;
+    plan.gradient_bytes += is_rotating() ? unit.gradients / n : unit.gradients;
     plan.padding_bytes += unit.parameters - unit.used;
     const bool is_root = u == 0, is_last = u + 1 == layouts.size();
     if (!is_resident() && is_root) plan.unit_bytes += unit.parameters;
@@ -56,24 +51,36 @@ ShardedPlan ShardedDataParallel::State::plan() const {
     sent += gathers * (is_resident() ? unit.trained : unit.parameters) / n;
     plan.reduce_bytes += unit.gradients / n * (n - 1);
     plan.offload_bytes += is_offloaded() ? (unit.trained + unit.gradients) / n : 0;
-    plan.units += fmt::format("  {:<24}{:>14}{:>14}\n", units[u].name(), unit.parameters, unit.gradients);
+  }
+  for (const TrainedPiece& piece : pieces) {
+    const std::int64_t bytes = lockstep::parallel::bytes_of(piece.parameter.master());
+    plan.optimizer_bytes += kStateBuffers * bytes;
+    const FlatLayout& layout = trained[piece.flat]->layout;
+    if (layout.gradient != layout.master && !is_offloaded()) plan.gradient_bytes += bytes;  // converted for the optimizer
   }
   plan.gather_bytes = sent * (n - 1);
   const auto shared = static_cast<std::int64_t>(std::min<std::size_t>(2, layouts.size() - 1));
   if (!is_resident()) plan.unit_bytes += shared * largest_parameters;
   if (is_rotating()) plan.unit_bytes += largest_gradients;
-  if (m > 1)
-    plan.gradient_bytes += static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(m - 1))) * set_bytes();
+  plan.gradient_bytes += set_bytes();
   plan.summary_bytes = summary_bytes();
   plan.bytes_per_step = plan.gather_bytes + plan.reduce_bytes + plan.summary_bytes;
   return plan;
 }
 
-// Gradients of the trained parameters, without gaps: a set of the canonical sum over micro-batches.
+// The sets of the canonical sum over micro-batches, without gaps. The first one is in the units' buffers, unless these
+// have another dtype than the gathered parameters' gradients or than sums.
 std::int64_t ShardedDataParallel::State::set_bytes() const {
+  if (options.micro_batches_per_rank == 1) return 0;
   std::int64_t bytes = 0;
-  for (std::size_t p = 0; p < gradients->size(); ++p)
-    bytes += gradients->leaf(p).numel() * static_cast<std::int64_t>(item_size(sum_dtype(gradients->leaf(p).dtype())));
+  for (std::size_t p = 0; p < gradients->size(); ++p) {
+    const Tensor& leaf = gradients->leaf(p);
+    const DType dtype = sum_dtype(leaf.dtype());
+    const DType of_buffer = gradients->flats()[gradients->place_of(p).first].layout.gradient;
+    const bool first_in_buffer = leaf.dtype() == dtype && of_buffer == dtype;
+    const int sets = GradientSets::additional(options.micro_batches_per_rank) + (first_in_buffer ? 0 : 1);
+    bytes += sets * leaf.numel() * static_cast<std::int64_t>(item_size(dtype));
+  }
   return bytes;
 }
 
@@ -85,7 +92,23 @@ std::int64_t ShardedDataParallel::State::summary_bytes() const {
   return (count - own + own * (n - 1)) * static_cast<std::int64_t>(item_size(summary.dtype()));
 }
 
-ShardedPlan ShardedDataParallel::plan() const { return state_->plan(); }
+// The values of the plan, as events at the start of a step.
+void ShardedDataParallel::State::trace_plan() const {
+  if (!is_tracing()) return;
+  const ShardedPlan own = plan();
+  trace_event(TraceKind::kPlan, "planned memory", TraceTime::now(), {.bytes = own.memory_bytes()});
+  trace_event(TraceKind::kPlan, "planned parameters", TraceTime::now(), {.bytes = own.gather_bytes});
+  trace_event(TraceKind::kPlan, "planned gradients", TraceTime::now(), {.bytes = own.reduce_bytes + own.summary_bytes});
+}
+
+ShardedPlan ShardedDataParallel::plan() const {
+  ShardedPlan plan = state_->plan();
+  for (std::size_t u = 0; u < state_->units.size(); ++u) {
+    const UnitBytes unit = bytes_of(state_->layouts[u], state_->named);
+    plan.units += fmt::format("  {:<24}{:>14}{:>14}\n", state_->units[u].name(), unit.parameters, unit.gradients);
+  }
+  return plan;
+}
 
 std::string ShardedPlan::to_string() const {
   const auto line = [](const char* what, std::int64_t bytes, const char* note) {

@@ -81,6 +81,8 @@ struct ShardedPlan {
   std::int64_t offload_bytes = 0;    ///< copied between device and host in a step; not sent
   std::string units = {};            ///< one line per unit
 
+  /// The sum of the first four.
+  std::int64_t memory_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes + unit_bytes; }
   std::string to_string() const;  ///< a table
 };
 

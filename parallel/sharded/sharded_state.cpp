@@ -105,6 +105,7 @@ void ShardedDataParallel::State::make_units() {
   micro_batches.sets().set_views(gradients->views());
   const DType dtype = sum_dtype(gradients->leaf(0).dtype());
   summary = reductions->empty({StepSummary::kElements + static_cast<std::int64_t>(gradients->size())}, dtype);
+  empty_cache();  // which has the memory of the whole parameters
 }
 
 bool ShardedDataParallel::State::is_offloaded() const {

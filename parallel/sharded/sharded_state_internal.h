@@ -72,7 +72,8 @@ struct ShardedDataParallel::State {
   void end_call();
   int micro_batches_of_step() const { return group->size() * options.micro_batches_per_rank; }
   // --- plan.cpp ---
-  ShardedPlan plan() const;
+  ShardedPlan plan() const;  // without `units`
+  void trace_plan() const;
   std::int64_t set_bytes() const;
   std::int64_t summary_bytes() const;
 

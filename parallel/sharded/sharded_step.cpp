@@ -199,6 +199,7 @@ void ShardedDataParallel::State::enter_backward(std::size_t unit) {
 void ShardedDataParallel::State::begin_step(const MicroBatchPlan& plan, const AccumulatedGradients& local) {
   check_gathered();
   group->traffic().begin_step();
+  trace_plan();
   gradients->begin_step(scale_of(plan), gathers->are_direct());
   accumulated = &local;
   accumulated_factor = plan.samples > 0 ? 1 / plan.scale().first : plan.micro_batches;

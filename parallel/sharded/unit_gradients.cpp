@@ -6,6 +6,7 @@
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 
@@ -19,6 +20,7 @@ UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const NamedPa
     if (parameter.master().requires_grad()) slots_.push_back({.name = name, .leaf = parameter.master(), .position = k});
   }
   for (std::size_t u = 0; u < units.size(); ++u) {
+    units_[u].name = units[u].text();
     for (const FlatLayout& layout : units[u].flats) {
       if (!layout.trained) continue;
       for (std::size_t k = 0; k < layout.parameters.size(); ++k) {
@@ -207,7 +209,9 @@ void UnitGradients::launch(std::size_t unit) {
   state.stats.launched = seconds();
   const PhaseGuard phase(*group_, Phase::kGradients);
   for (const std::size_t f : state.flats)
-    flats_[f].work = group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_);
+    flats_[f].work =
+        group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_, {.id = unit, .name = state.name});
+  if (!state.flats.empty()) trace_memory(slots_.front().leaf.device());
 }
 
 void UnitGradients::wait_for(std::size_t unit) {

@@ -86,6 +86,7 @@ class UnitGradients {
     HookHandle hook = {};
   };
   struct UnitState {
+    std::string name;
     std::vector<std::size_t> slots, flats;
     std::size_t missing = 0;  // parameters that are not ready
     bool launched = false;

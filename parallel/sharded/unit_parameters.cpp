@@ -7,6 +7,7 @@
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -36,7 +37,7 @@ Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, 
 
 UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters,
                                ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier)
-    : number_(number), name_(layout.name.empty() ? "the root unit" : "unit " + layout.name), resident_(resident) {
+    : number_(number), name_(layout.text()), resident_(resident) {
   for (const FlatLayout& plan : layout.flats) make_flat(plan, parameters, group, supplier);
 }
 
@@ -87,19 +88,28 @@ std::int64_t UnitParameters::whole_bytes() const {
 
 void UnitParameters::launch(ProcessGroup& group, const Tensor& memory) {
   const PhaseGuard phase(group, Phase::kParameters);
-  std::int64_t at = 0;
+  const TraceTime begin = TraceTime::now();
+  std::int64_t at = 0, copied = 0;
   for (FlatParameters& flat : flats_) {
     if (!resident_) flat.whole = typed_view(memory, at, flat.layout.elements, flat.layout.dtype);
     at += flat.layout.bytes();
-    if (!resident_ || flat.layout.trained || !has_frozen_) gather(flat, group);
+    if (!resident_ || flat.layout.trained || !has_frozen_) copied += gather(flat, group);
   }
   has_frozen_ = true;
+  if (copied > 0)
+    trace_event(TraceKind::kCopy, name_, begin,
+                {.bytes = copied,
+                 .from = group.rank(),
+                 .id = static_cast<std::int64_t>(number_),
+                 .phase = static_cast<int>(Phase::kParameters)});
+  if (!flats_.empty()) trace_memory(flats_.front().layout.device);
 }
 
-void UnitParameters::gather(const FlatParameters& flat, ProcessGroup& group) {
+// Returns the bytes that are recorded as sent if the gather is a copy; 0 if it is a collective.
+std::int64_t UnitParameters::gather(const FlatParameters& flat, ProcessGroup& group) {
   if (flat.shards.empty()) {
     works_.push_back(group.all_gather(flat.whole, flat.shard, {.id = number_, .name = name_, .same_values = true}));
-    return;
+    return 0;
   }
   const std::int64_t each = flat.shard.numel();
   for (int r = 0; r < group.size(); ++r) {
@@ -108,6 +118,7 @@ void UnitParameters::gather(const FlatParameters& flat, ProcessGroup& group) {
     if (to.raw_data() != from.raw_data()) raw::copy(from, to);
     if (r != group.rank()) group.traffic().add(group.rank(), r, Phase::kParameters, bytes_of(from));
   }
+  return (group.size() - 1) * bytes_of(flat.shard);
 }
 
 void UnitParameters::present() {

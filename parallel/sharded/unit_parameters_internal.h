@@ -65,7 +65,7 @@ class UnitParameters {
  private:
   void make_flat(const FlatLayout& plan, const NamedParameters& parameters, ProcessGroup& group,
                  const std::shared_ptr<StorageSupplier>& supplier);
-  void gather(const FlatParameters& flat, ProcessGroup& group);
+  std::int64_t gather(const FlatParameters& flat, ProcessGroup& group);
   std::uint64_t version() const;
 
   std::uint64_t number_;

@@ -33,6 +33,8 @@ struct UnitLayout {
   std::string name;              // the path of its module; empty: the root unit, with what no other unit has
   nn::Module* module = nullptr;  // owns the unit's parameters
   std::vector<FlatLayout> flats = {};
+
+  std::string text() const { return name.empty() ? "the root unit" : "unit " + name; }  // for errors and traces
 };
 
 // Returns the root unit (which may have no parameters), then a unit for each module with parameters that one of

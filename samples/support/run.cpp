@@ -147,6 +147,10 @@ double Run::mean_loss_error() const {
 void Run::step_done(double loss, std::int64_t rows) {
   const auto weight = static_cast<double>(rows);
   ++batch_;
+  if (step_begin_) {
+    ls::trace_memory(step_.device());
+    ls::reset_peak_bytes(step_.device());
+  }
   trace_event(ls::TraceKind::kStep, "step", step_begin_, {.id = (epoch_ - 1) * batches_per_epoch_ + batch_});
   rows_ += weight;
   loss_sum_ += weight * loss;

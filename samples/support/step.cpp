@@ -335,7 +335,7 @@ Moved Step::moved() {
   return moved;
 }
 
-// A step of M micro-batches in turn keeps ceil(log2 M) sets of gradients besides the sum (plan.cpp).
+// A step of M micro-batches in turn keeps floor(log2((M + 1) / 2)) sets of gradients besides the sum (docs/parallel.md).
 Memory Step::memory() const {
   if (sharded_) {
     const par::ShardedPlan plan = sharded_->plan();
@@ -349,7 +349,7 @@ Memory Step::memory() const {
     bytes += parameter->numel() * static_cast<std::int64_t>(ls::item_size(parameter->dtype()));
   const bool is_in_turn = accumulation_ || ddp_;
   const std::int64_t in_turn = is_in_turn ? options_.micro_batches / ranks() : 1;
-  const auto sets = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(in_turn - 1)));
+  const auto sets = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(in_turn + 1) / 2) - 1);
   return {.parameters = bytes, .gradients = (1 + sets) * bytes, .optimizer = 2 * bytes};
 }
 

@@ -75,3 +75,7 @@ TEST_CASE(
     });
   }
 }
+
+TEST_CASE("ShardedDataParallel: units' gathers and reduce-scatters are events with the planned bytes") {
+  with_group("shm", 2, [](const Group& group) { check_units(group, TraceKind::kCopy, ""); });
+}

@@ -173,6 +173,43 @@ TEST_CASE("--report in a single mode, also if another program starts the program
   CHECK(mode_of(report_data("launched.html"), "ddp").at("clocks").size() == 2);
 }
 
+TEST_CASE("--report of a sharded run: memory and bytes of each rank, planned and measured") {
+  REQUIRE(run(kProgram, {"--strategy", "zero3", "--nproc", "2", "--epochs", "1", "--out", fresh("sharded_report"),
+                         "--report", "sharded.html"})
+              .code == 0);
+  const Json data = report_data("sharded.html"), mode = mode_of(data, "zero3");
+  const auto result = Json::parse(read_file("sharded_report/result.json"));
+  REQUIRE(mode.at("planned").size() == 2);
+  const std::int64_t steps = mode.at("step_count");
+  for (int rank = 0; rank < 2; ++rank) {
+    const Json& planned = mode.at("planned").at(static_cast<std::size_t>(rank));
+    const auto sent = [&](const char* phase) {
+      std::int64_t bytes = 0;
+      for (const Json& link : mode.at("links"))
+        bytes += link.at("from") == rank && link.at("phase") == phase ? link.at("bytes").get<std::int64_t>() : 0;
+      return bytes;
+    };
+    CHECK(planned.at(1).get<std::int64_t>() * steps == sent("parameters"));
+    CHECK(planned.at(2).get<std::int64_t>() * steps == sent("gradients"));
+  }
+  std::int64_t planned = 0;
+  for (const Json& part : result.at("memory")) planned += part.get<std::int64_t>();
+  CHECK(mode.at("planned").at(0).at(0) == planned);
+  REQUIRE(mode.at("steps").size() == 15);
+  for (const Json& step : mode.at("steps")) {
+    for (const Json& lane : step.at("lanes")) {
+      REQUIRE(lane.at("memory").size() >= 3);  // a gather, a reduce-scatter and the end of the step
+      std::int64_t before = 0;
+      for (const Json& sample : lane.at("memory")) {
+        CHECK(sample.at(0) >= before);
+        before = sample.at(0);
+        CHECK(sample.at(1) >= planned);
+        CHECK(sample.at(1) <= lane.at("peak"));
+      }
+    }
+  }
+}
+
 TEST_CASE("text from outside is escaped in the report") {
   const std::string name = "a<script>alert(1).html";
   REQUIRE(run(kProgram, {"--epochs", "1", "--out", fresh("escaped"), "--report", name}).code == 0);

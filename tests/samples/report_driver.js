@@ -55,6 +55,14 @@
   check('all modes fit on the screen', cells.every((cell) => cell.getBoundingClientRect().right <= innerWidth && cell.getBoundingClientRect().width > 0));
   check('stacked cells name their mode', innerWidth > 700 || cells.every((cell) => getComputedStyle(cell, '::before').content.includes('data-name') || getComputedStyle(cell, '::before').content.includes(cell.dataset.name)));
 
+  // Planned and measured memory and bytes, and a curve for each rank with samples.
+  check('planned and measured', rowsOf('memory-ddp').slice(1).join('|') === 'rank 0 400 B 1,000 B 1,200 B 10 B 0 B 200 B 200 B|' +
+      'rank 1 500 B ? ? 10 B 0 B 210 B 200 B|rank 2 400 B ? ? 10 B 0 B 200 B 200 B');
+  const held = document.querySelector('#memory .chart');
+  check('memory over time', !document.querySelector('#memory').hidden && held.querySelectorAll('polyline').length === 4 &&
+      has('#memory .chart', 'planned, without activations', 'rank 2', '1,000 B', 'steps 9 to 10'));
+  check('no memory without a plan', document.querySelectorAll('#memory table').length === 1);
+
   // Figures: texts that arrows do not cross, one curve for equal losses in the page's text size, and colours apart.
   const bounds = (node) => node.getBoundingClientRect(), texts0 = [...document.querySelectorAll('#figure-ddp .event text')].map(bounds);
   check('arrows cross no text', [...document.querySelectorAll('#figure-ddp .arrow line')].map(bounds).every((line) => texts0.every((each) =>

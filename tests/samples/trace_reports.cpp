@@ -66,7 +66,9 @@ TEST_CASE("a trace that was written is read back with all events, labels and not
                   event(TraceKind::kCollective, "send", 2'300, 2'900, {.from = 0, .to = 1, .id = 9}),
                   event(TraceKind::kHops, "hops", 2'400, 2'500, {.bytes = 4, .from = 0, .id = 1}),
                   event(TraceKind::kBucketDone, "w", 3'100, 3'100, {.bytes = 8, .id = 0}),
-                  event(TraceKind::kCopy, "inputs", 3'200, 3'300, all)};
+                  event(TraceKind::kCopy, "inputs", 3'200, 3'300, all),
+                  event(TraceKind::kMemory, "memory", 3'400, 3'400, {.bytes = 9'000'000'000}),
+                  event(TraceKind::kPlan, "planned memory", 3'500, 3'500, {.bytes = 7})};
   first.notes = {{"parameter_hash", "00ff"}, {"say", "\"a\\b\""}};
   lockstep::write_chrome_trace("read_back.json", {first, Trace{.process = "ddp rank 1", .rank = 1}});
   const std::vector<Trace> traces = report::read_chrome_trace("read_back.json");
@@ -124,11 +126,12 @@ TEST_CASE("processes are grouped into runs by their names, and modes follow from
   const std::vector<Run> runs =
       report::runs_of({trace("fast rank 0", 0, TraceKind::kBucketReady), trace("one", 0, TraceKind::kForward),
                        trace("fast rank 1", 1, TraceKind::kBucketReady), trace("", 0, TraceKind::kReplica),
-                       trace("rank 1", 1, TraceKind::kReplica), trace("mpi", 0, TraceKind::kCollective)},
+                       trace("rank 1", 1, TraceKind::kReplica), trace("mpi", 0, TraceKind::kCollective),
+                       trace("mine", 0, TraceKind::kPlan)},
                       "file");
   std::string text;
   for (const Run& run : runs) text += run.name + " " + run.mode + " " + std::to_string(run.traces.size()) + "; ";
-  CHECK(text == "fast ddp 2; one single 1; file dp 2; mpi ranks 1; ");
+  CHECK(text == "fast ddp 2; one single 1; file dp 2; mpi ranks 1; mine sharded 1; ");
   Trace noted{.process = "a", .notes = {{"mode", "accumulate"}, {"parameter_hash", "12"}, {"gradient_bytes", "124"}}};
   noted.notes.push_back(
       report::counters_note({.steps = 3, .in_steps = {{0, 1, lockstep::parallel::Phase::kInputs, 5, 6}}}));

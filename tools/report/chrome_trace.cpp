@@ -66,7 +66,7 @@ class Reader {
     const std::string& type = json.at("ph").get_ref<const std::string&>();
     if (type == "M" && json.at("name") == "process_name") {
       begin_process(integer<int>(json.at("pid"), "pid"), json.at("args"));
-    } else if (type == "X" || type == "i") {
+    } else if (type == "X" || type == "i" || type == "C") {
       trace_of(json).events.push_back(to_event(json));
     } else if (type == "b") {
       open_[key_of(json)] = to_event(json);

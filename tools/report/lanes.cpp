@@ -67,9 +67,10 @@ bool is_moment(TraceKind kind) {
   return kind == TraceKind::kBucketReady || kind == TraceKind::kBucketLaunched || kind == TraceKind::kBucketDone;
 }
 
-// Whether events of this kind are shown in a lane; the other kinds enclose them.
+// Whether events of this kind are shown in a lane; the other kinds enclose them, or are values.
 bool is_shown(TraceKind kind) {
-  return kind != TraceKind::kStep && kind != TraceKind::kReplica && kind != TraceKind::kHops;
+  return kind != TraceKind::kStep && kind != TraceKind::kReplica && kind != TraceKind::kHops &&
+         kind != TraceKind::kMemory && kind != TraceKind::kPlan;
 }
 
 // The replica that the event's thread was running; 0 outside of all replicas.
@@ -83,11 +84,12 @@ std::size_t replica_of(const TraceEvent& event, const std::vector<const TraceEve
 
 // The lanes of one process: a single lane, or with DataParallel one for each replica. Events are ordered by begin.
 std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, bool has_ranks) {
-  std::vector<const TraceEvent*> replicas, shown;
+  std::vector<const TraceEvent*> replicas, shown, memory;
   std::size_t count = 1;
   for (const TraceEvent& event : trace.events) {
     if (!window.has(event)) continue;
     if (is_shown(event.kind)) shown.push_back(&event);
+    if (event.kind == TraceKind::kMemory) memory.push_back(&event);
     if (event.kind != TraceKind::kReplica) continue;
     replicas.push_back(&event);
     count = std::max(count, static_cast<std::size_t>(std::clamp<std::int64_t>(event.labels.id, 0, 255)) + 1);
@@ -100,6 +102,7 @@ std::vector<Lane> lanes_of(const ls::Trace& trace, const Window& window, bool ha
     lanes[lane].is_replica = lane > 0;  // the first replica shares its lane with the main thread
     lanes[lane].at_work.push_back(*replica);
   }
+  for (const TraceEvent* event : memory) lanes[0].memory.push_back(*event);
   for (const TraceEvent* event : shown)
     lanes[std::min(replica_of(*event, replicas), count - 1)].events.push_back({.event = *event});
   return lanes;

@@ -31,6 +31,7 @@ struct Lane {
   bool is_replica = false;  // a replica's thread, which waits outside of `at_work`
   std::vector<LaneEvent> events = {};
   std::vector<lockstep::TraceEvent> at_work = {};  // when the replica runs
+  std::vector<lockstep::TraceEvent> memory = {};   // of the process; empty for replicas
   Shares shares = {};
 };
 

@@ -52,12 +52,25 @@ Json to_json(const LaneEvent& each, std::int64_t zero, Names& names) {
   return numbers;
 }
 
+// The bytes in memory with their times, and the peak: the largest value, or the largest peak since the program's reset.
+void add_memory(const Lane& lane, std::int64_t zero, Json& json) {
+  std::int64_t peak = 0;
+  Json samples = Json::array();
+  for (const ls::TraceEvent& event : lane.memory) {
+    peak = std::max(peak, event.labels.bytes);
+    if (event.name == "memory") samples.push_back({event.begin - zero, event.labels.bytes});
+  }
+  json["memory"] = std::move(samples);
+  json["peak"] = peak;
+}
+
 Json to_json(const StepView& step, Names& names) {
   Json lanes = Json::array(), arrivals = Json::array();
   for (const Lane& lane : step.lanes) {
     Json events = Json::array();
     for (const LaneEvent& each : lane.events) events.push_back(to_json(each, step.begin, names));
     lanes.push_back({{"name", lane.name}, {"shares", to_json(lane.shares)}, {"events", std::move(events)}});
+    if (!lane.memory.empty()) add_memory(lane, step.begin, lanes.back());
   }
   for (const Arrival& arrival : step.arrivals)
     arrivals.push_back({{"name", arrival.name},
@@ -110,13 +123,16 @@ Json to_json(const Run& run) {
   const Counters counters = run.is_counted ? run.counters : counted_in(steps);
   Names names;
   Shares shares;
-  Json step_list = Json::array(), clocks = Json::array(), losses = Json::array();
+  Json step_list = Json::array(), clocks = Json::array(), losses = Json::array(), planned = Json::array();
   for (const StepView& step : steps) {
     for (const Lane& lane : step.lanes) shares += lane.shares;
     step_list.push_back(to_json(step, names));
   }
-  for (const ls::Trace& trace : run.traces)
+  for (const ls::Trace& trace : run.traces) {
     clocks.push_back({{"rank", trace.rank}, {"error", trace.clock_error}, {"dropped", trace.dropped}});
+    const PlannedBytes plan = planned_in(trace);
+    if (plan.memory >= 0) planned.push_back({plan.memory, plan.parameters, plan.gradients});
+  }
   for (const EpochLoss& loss : run.losses)
     losses.push_back({loss.epoch, report::to_json(loss.train), report::to_json(loss.test)});
   return {{"name", run.name},
@@ -130,6 +146,7 @@ Json to_json(const Run& run) {
           {"at_start", rows_of(counters.at_start)},
           {"links", rows_of(counters.in_steps)},
           {"clocks", std::move(clocks)},
+          {"planned", std::move(planned)},
           {"losses", std::move(losses)},
           {"steps", std::move(step_list)},
           {"names", names.json()}};

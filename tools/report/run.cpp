@@ -71,6 +71,7 @@ bool has_event(const Run& run, TraceKind kind) {
 }
 
 std::string mode_of(const Run& run) {
+  if (has_event(run, TraceKind::kPlan)) return "sharded";
   if (has_event(run, TraceKind::kReplica)) return "dp";
   if (has_event(run, TraceKind::kBucketReady)) return "ddp";
   return run.traces.size() > 1 || has_event(run, TraceKind::kCollective) ? "ranks" : "single";
@@ -98,6 +99,17 @@ std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& lo
   Json rows = Json::array();
   for (const EpochLoss& each : losses) rows.push_back({each.epoch, to_json(each.train), to_json(each.test)});
   return {kLossesNote, rows.dump()};
+}
+
+PlannedBytes planned_in(const ls::Trace& trace) {
+  PlannedBytes planned;
+  for (const ls::TraceEvent& event : trace.events) {
+    if (event.kind != TraceKind::kPlan) continue;
+    if (event.name == "planned memory") planned.memory = event.labels.bytes;
+    if (event.name == "planned parameters") planned.parameters = event.labels.bytes;
+    if (event.name == "planned gradients") planned.gradients = event.labels.bytes;
+  }
+  return planned;
 }
 
 std::vector<Run> runs_of(const std::vector<ls::Trace>& traces, const std::string& name) {

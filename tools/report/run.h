@@ -25,9 +25,15 @@ struct Counters {
   Links at_start = {}, in_steps = {};
 };
 
+// Bytes of a rank by ShardedDataParallel::plan.
+struct PlannedBytes {
+  std::int64_t memory = -1;                      // without activations
+  std::int64_t parameters = -1, gradients = -1;  // sent in a step
+};
+
 struct Run {
   std::string name = {};  // heading of its column: "ddp"
-  // single, accumulate, dp, ddp, zero1, ..., or ranks: processes without buckets
+  // single, accumulate, dp, ddp, zero1, ..., sharded: with a plan, or ranks: processes without buckets
   std::string mode = {};
   std::vector<lockstep::Trace> traces = {};  // one for each process
   std::string parameter_hash = {};           // empty: unknown
@@ -36,7 +42,8 @@ struct Run {
   Counters counters = {};
   std::vector<EpochLoss> losses = {};
 
-  bool has_ranks() const { return mode == "ddp" || mode == "ranks" || mode.starts_with("zero"); }
+  bool is_sharded() const { return mode == "sharded" || mode.starts_with("zero"); }
+  bool has_ranks() const { return mode == "ddp" || mode == "ranks" || is_sharded(); }
 };
 
 // Notes of a trace (Trace::notes) that runs_of reads.
@@ -45,6 +52,9 @@ inline constexpr const char* kHashNote = "parameter_hash";
 inline constexpr const char* kGradientsNote = "gradient_bytes";
 std::pair<std::string, std::string> counters_note(const Counters& counters);
 std::pair<std::string, std::string> losses_note(const std::vector<EpochLoss>& losses);
+
+// The last plan in a trace; -1: there is none.
+PlannedBytes planned_in(const lockstep::Trace& trace);
 
 // Groups traces by the names of their processes: "ddp rank 0" and "ddp rank 1" are the run "ddp". A process without a
 // name of its own belongs to the run `name`. Throws IoError for a note that cannot be read.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/tensor/allocator_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -76,7 +77,10 @@ Ref<Storage> SharedGroup::allocate(const Call& call, std::size_t bytes, Device d
   }
   std::erase_if(communication_memory_, [](const CommunicationMemory& old) { return old.segment.expired(); });
   communication_memory_.push_back({id, segment});
-  return Storage::wrap(segment->block(rank_), bytes, device, segment);
+  const auto counted = static_cast<std::int64_t>(bytes);
+  cpu::count_communication(counted, device.index());
+  const auto owner = [segment, counted, device](void*) { cpu::count_communication(-counted, device.index()); };
+  return Storage::wrap(segment->block(rank_), bytes, device, std::shared_ptr<void>(segment->base, owner));
 }
 
 std::shared_ptr<Work> SharedGroup::start(Call call) {

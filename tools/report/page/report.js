@@ -27,7 +27,8 @@ function time(ns) {
   return (ns / 1e6).toFixed(2) + ' ms';
 }
 const percent = (part, all) => (all > 0 ? (100 * part / all).toFixed(0) : '0') + ' %';
-const hasRanks = (mode) => mode.mode === 'ddp' || mode.mode === 'ranks';
+const isSharded = (mode) => mode.mode === 'sharded' || mode.mode.startsWith('zero');
+const hasRanks = (mode) => mode.mode === 'ddp' || mode.mode === 'ranks' || isSharded(mode);
 const endName = (mode, end) => (hasRanks(mode) ? 'rank ' : 'cpu:') + end;
 
 // Each mode starts at its median step, so that one slow step does not stand for all.
@@ -90,7 +91,7 @@ function describe(mode, lane, event, label) {
   text += `, from ${time(event[2])}`;
   if (event[3] > 0) text += ` to ${time(event[2] + event[3])}: ${time(event[3])}`;
   if (field(event, 5) >= 0) text += ', ' + bytes(event[5]);
-  if (kind === 'copy') text += `, ${endName(mode, field(event, 7))} to ${endName(mode, field(event, 8))}`;
+  if (kind === 'copy') text += `, ${endName(mode, field(event, 7))}` + (field(event, 8) >= 0 ? ` to ${endName(mode, event[8])}` : '');
   const late = awaited(shownStep(mode), lane, event);
   if (late) text += `; waits for ${late.lane.name}, which launched it last, at ${time(late.at)}`;
   return text;
@@ -311,7 +312,7 @@ function makeFigures() {
     const keys = {ArrowLeft: 'previous', ArrowRight: 'next', '+': 'zoom-in', '-': 'zoom-out', 0: 'whole'};
     if (keys[event.key]) handlers[keys[event.key]]();
   });
-  window.addEventListener('resize', () => { draw(); drawLosses(); });
+  window.addEventListener('resize', () => { draw(); drawLosses(); drawMemory(); });
 }
 
 function makeLegend() {
@@ -334,6 +335,8 @@ function makeLegend() {
 
 // {{summary}}
 
+// {{memory}}
+
 // {{tools}}
 
 $('title').textContent = 'Lockstep: ' + data.program;
@@ -347,6 +350,7 @@ makeGuess();
 makeMatrices();
 makeOverlap();
 makeLosses();
+makeMemory();
 draw();
 drawLosses();
 document.documentElement.dataset.ready = 'yes';

@@ -60,7 +60,7 @@ const prose = {
                        dp: 'Device 0 sends each replica its samples.', ddp: 'Nothing to send: the sampler assigns each rank its samples.',
                        phase: 'inputs'},
   'sends parameters': {single: 'No.', accumulate: 'No.', dp: 'Device 0 to every replica, after each update.',
-                       ddp: 'Once, from rank 0, before the first step. Afterwards all ranks make the same update.', phase: 'parameters'},
+                       ddp: 'Once, from rank 0, before the first step. Afterwards all ranks make the same update.', sharded: 'Gathers of units: stages 1 and 2 once a step, stage 3 in each forward and backward.', phase: 'parameters'},
   'sends buffers': {single: 'No.', accumulate: 'No.', dp: 'Device 0 to every replica, if the model has buffers.',
                     ddp: 'Rank 0 to every rank, if the model has buffers.', phase: 'buffers'},
   'collects outputs': {single: 'No.', accumulate: 'No.', dp: 'Replicas to device 0, which computes the loss.',
@@ -69,15 +69,15 @@ const prose = {
                                 ddp: 'No.', phase: 'loss gradient'},
   'sums gradients': {single: 'No.', accumulate: 'Summed in canonical order, in place.',
                      dp: 'Replicas to device 0, after backward.',
-                     ddp: 'All-reduce of buckets, while backward runs.', phase: 'gradients'},
+                     ddp: 'All-reduce of buckets, while backward runs.', sharded: 'Reduce-scatter of units, while backward runs.', phase: 'gradients'},
   'updates': {single: 'One optimizer.', accumulate: 'One optimizer.', dp: 'One optimizer, on device 0.',
-              ddp: 'Every rank, with the same gradients.'},
+              ddp: 'Every rank, with the same gradients.', sharded: 'Each rank its own part.'},
 };
 
 // The bytes of ranks without buckets have phases, but no steps of DistributedDataParallel to explain.
 function makePhases() {
   const rows = Object.entries(prose).map(([name, texts]) => [name, ...data.modes.map((mode) => {
-    const cell = element('td', {'data-mode': mode.id, 'data-name': mode.name, 'data-phase': texts.phase || ''}, texts[mode.mode] || '');
+    const cell = element('td', {'data-mode': mode.id, 'data-name': mode.name, 'data-phase': texts.phase || ''}, isSharded(mode) ? texts.sharded || texts.ddp : texts[mode.mode] || '');
     if (texts.phase) cell.append(...moved(mode, texts.phase, mode.at_start, false), ...moved(mode, texts.phase, mode.links, true));
     return cell;
   })]);
@@ -141,7 +141,7 @@ function drawStepMatrices() {
       const kind = kinds[event[0]], sent = field(event, 5), from = field(event, 7), to = field(event, 8);
       if (sent <= 0 || from < 0) continue;
       if (kind === 'copy' && to >= 0) moved.push([from, to, sent]);
-      if (kind === 'collective') moved.push([from, ends.length === 2 ? 1 - from : -1, sent]);
+      else if (kind === 'copy' || kind === 'collective') moved.push([from, ends.length === 2 ? 1 - from : -1, sent]);
     }
     const made = element('table', {id: 'step-matrix-' + mode.id});
     fillMatrix(made, mode, moved);
