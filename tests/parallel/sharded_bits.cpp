@@ -35,6 +35,15 @@ TEST_CASE("every stage, on 1 to 8 ranks with 1 to 4 micro-batches each, gives th
   check_stages<ls::optim::SGD>({.micro_batches = 6}, 3, kSgd);
 }
 
+TEST_CASE("every elementwise optimizer gives the bits of gradient accumulation") {
+  namespace optim = ls::optim;
+  const Options options{.micro_batches = 2};
+  check_stages<optim::AdamW>(options, 2, optim::AdamWOptions{.lr = 0.01, .amsgrad = true});
+  check_stages<optim::RMSprop>(options, 2, optim::RMSpropOptions{.eps = 1e-3, .momentum = 0.9, .centered = true});
+  check_stages<optim::Adagrad>(options, 2, optim::AdagradOptions{.lr_decay = 0.1, .initial_accumulator_value = 0.1});
+  check_stages<optim::Lion>(options, 2, optim::LionOptions{.lr = 0.01, .weight_decay = 0.1});
+}
+
 TEST_CASE("weighted by samples, the bits are those of weighted accumulation") {
   check_stages<ls::optim::AdamW>({.micro_batches = 4, .weighting = ls::parallel::Weighting::kSamples}, 2, kAdam);
 }

@@ -22,7 +22,8 @@ template <class Run>
 struct Training {
   template <class Options>
   Training(int rank, int ranks, const Options& options, const Group& group)
-      : rank(rank), ranks(ranks), run(make_run(options, group)), optimizer(run->parameters(), {.lr = 0.01}) {}
+      : rank(rank), ranks(ranks), run(make_run(options, group)),
+        optimizer(run->parameters(), {.lr = 0.01, .amsgrad = true}) {}
 
   template <class Options>
   std::unique_ptr<Run> make_run(const Options& options, const Group& group) {

@@ -108,6 +108,7 @@ TEST_CASE("what would use a part of the model only is refused") {
     CHECK(contains(error_of([&] { ls::nn::clip_grad_norm_(run.parameters(), 1); }), "run.clip_grad_norm_"));
     CHECK(contains(error_of([&] { ls::nn::clip_grad_norm_(net.parameters(), 1); }), "run.clip_grad_norm_"));
     CHECK(contains(error_of([&] { ls::optim::SGD late(net.parameters(), {.lr = 0.1}); }), "run.parameters()"));
+    CHECK(contains(error_of([&] { ls::optim::LBFGS whole(run.parameters()); }), "LBFGS: a parameter is distributed"));
     CHECK(contains(error_of([&] { early.step(); }), "run.parameters()"));
     CHECK(contains(error_of([&] { early.zero_grad(); }), "run.parameters()"));
     CHECK(contains(error_of([&] { ls::save_checkpoint("part.safetensors", {.model = &net}); }),
