@@ -56,7 +56,8 @@ ShardedPlan ShardedDataParallel::State::plan() const {
     const std::int64_t bytes = lockstep::parallel::bytes_of(piece.parameter.master());
     plan.optimizer_bytes += kStateBuffers * bytes;
     const FlatLayout& layout = trained[piece.flat]->layout;
-    if (layout.gradient != layout.master && !is_offloaded()) plan.gradient_bytes += bytes;  // converted for the optimizer
+    if (layout.gradient != layout.master && !is_offloaded())
+      plan.gradient_bytes += bytes;  // converted for the optimizer
   }
   plan.gather_bytes = sent * (n - 1);
   const auto shared = static_cast<std::int64_t>(std::min<std::size_t>(2, layouts.size() - 1));
