@@ -14,7 +14,7 @@ namespace {
 
 enum Option { kLr, kMaxIter, kMaxEval, kToleranceGrad, kToleranceChange, kHistorySize, kLineSearch };
 
-double dot(const Tensor& a, const Tensor& b) { return matmul(a, b).item<double>(); }
+double inner_product(const Tensor& a, const Tensor& b) { return matmul(a, b).item<double>(); }
 double largest(const Tensor& x) { return x.numel() == 0 ? 0 : max(abs(x)).item<double>(); }
 
 // The minimum, within [low, high], of the cubic with the values and slopes of two points.
@@ -102,7 +102,7 @@ LBFGS::Point LBFGS::evaluate_at(double t, const Tensor& direction, Evaluate eval
   const double loss = evaluate();
   const Tensor grad = flat_gradient();
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].parameter.master().copy_(start[i]);
-  return {.t = t, .loss = loss, .slope = dot(grad, direction), .gradient = grad};
+  return {.t = t, .loss = loss, .slope = inner_product(grad, direction), .gradient = grad};
 }
 
 // A point that satisfies the strong Wolfe conditions, or the best one after `max_evals` further evaluations: first
@@ -149,7 +149,7 @@ LBFGS::Point LBFGS::search(const Point& start, double t, const Tensor& direction
 Tensor LBFGS::next_direction(const Tensor& gradient) {
   State& s = state_;
   const Tensor y = gradient - s.prev_flat_grad, moved = s.d * s.t;
-  if (const double ys = dot(y, moved); ys > 1e-10) {
+  if (const double ys = inner_product(y, moved); ys > 1e-10) {
     if (static_cast<double>(s.old_dirs.size()) >= options(0)[kHistorySize]) {
       s.old_dirs.erase(s.old_dirs.begin());
       s.old_stps.erase(s.old_stps.begin());
@@ -158,16 +158,16 @@ Tensor LBFGS::next_direction(const Tensor& gradient) {
     s.old_dirs.push_back(y);
     s.old_stps.push_back(moved);
     s.ro.push_back(1 / ys);
-    s.h_diag = ys / dot(y, y);
+    s.h_diag = ys / inner_product(y, y);
   }
   Tensor q = -gradient;
   std::vector<double> al(s.old_dirs.size());
   for (std::size_t i = al.size(); i-- > 0;) {
-    al[i] = dot(s.old_stps[i], q) * s.ro[i];
+    al[i] = inner_product(s.old_stps[i], q) * s.ro[i];
     q.add_(s.old_dirs[i], -al[i]);
   }
   q.mul_(s.h_diag);
-  for (std::size_t i = 0; i < al.size(); ++i) q.add_(s.old_stps[i], al[i] - dot(s.old_dirs[i], q) * s.ro[i]);
+  for (std::size_t i = 0; i < al.size(); ++i) q.add_(s.old_stps[i], al[i] - inner_product(s.old_dirs[i], q) * s.ro[i]);
   return q;
 }
 
@@ -196,7 +196,7 @@ Tensor LBFGS::step(FunctionRef<Tensor()> closure) {
     s.t = s.n_iter == 1 ? std::min(1.0, 1 / sum(abs(now.gradient)).item<double>()) * o[kLr] : o[kLr];
     s.prev_flat_grad = now.gradient;
     s.prev_loss = now.loss;
-    now.slope = dot(now.gradient, s.d);
+    now.slope = inner_product(now.gradient, s.d);
     if (now.slope > -o[kToleranceChange]) break;
     std::int64_t more = 0;
     if (o[kLineSearch] != 0) {
