@@ -49,7 +49,7 @@ Taps taps(std::int64_t in, std::int64_t out, double scale, const UpsampleOptions
   Taps t;
   for (std::int64_t i = 0; i < out; ++i) {
     const auto at = static_cast<double>(i);
-    double source = at * scale;
+    double source = static_cast<float>(i) * static_cast<float>(scale);  // in f32, as PyTorch chooses the nearest
     if (options.mode == UpsampleMode::kBilinear)
       source = options.align_corners ? (out > 1 ? at * static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0)
                                      : std::max(0.0, (at + 0.5) * scale - 0.5);

@@ -22,18 +22,16 @@ void AveragedModel::update_parameters(const nn::Module& model) {
   nn::check_state_dict(own, now, /*strict=*/true);
   const NoGradGuard no_grad;
   const double keep = options_.decay.value_or(static_cast<double>(n_averaged_) / static_cast<double>(n_averaged_ + 1));
-  StateDict averaged;
-  for (const auto& [name, parameter] : module_.named_parameters()) averaged.insert(name, parameter.master());
-  if (options_.use_buffers) {
-    for (const auto& [name, buffer] : module_.named_buffers()) averaged.insert(name, buffer.master());
-  }
-  for (const auto& [name, average] : own) {
+  const auto update = [&](const std::string& name, const Tensor& average, bool averages) {
     const Tensor value = now.at(name).to(average.dtype()).to(average.device());
-    if (n_averaged_ == 0 || !averaged.contains(name) || !average.is_floating_point())
+    if (n_averaged_ == 0 || !averages || !average.is_floating_point())
       average.copy_(value);
     else
       average.mul_(keep).add_(value, 1 - keep);
-  }
+  };
+  // A state dict names a tied parameter twice, these lists only once.
+  for (const auto& [name, parameter] : module_.named_parameters()) update(name, parameter.master(), true);
+  for (const auto& [name, buffer] : module_.named_buffers()) update(name, buffer.master(), options_.use_buffers);
   ++n_averaged_;
 }
 

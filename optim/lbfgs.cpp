@@ -273,6 +273,8 @@ Callback<void()> LBFGS::prepare_common(const StateReader& reader, const std::vec
          .prev_loss = reader.number(prefix + "prev_loss"),
          .d = vector("d"),
          .prev_flat_grad = vector("prev_flat_grad"),
+         .old_dirs = {},
+         .old_stps = {},
          .ro = reader.list<double>(prefix + "ro")};
     for (std::size_t i = 0; i < s.ro.size(); ++i) {
       s.old_dirs.push_back(vector(fmt::format("old_dirs.{}", i)));

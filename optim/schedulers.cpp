@@ -181,6 +181,9 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Scheduler*> s
   for (std::size_t i = 0; i < schedulers_.size(); ++i)
     LOCKSTEP_CHECK(schedulers_[i] && &schedulers_[i]->optimizer_ == &optimizer,
                    "SequentialLR: scheduler {} is null or of another optimizer; construct it with this optimizer", i);
+  for (const Scheduler* scheduler : schedulers_)
+    LOCKSTEP_CHECK(!dynamic_cast<const ReduceLROnPlateau*>(scheduler),
+                   "SequentialLR: ReduceLROnPlateau has no schedule of its own; step it by itself after the others");
   for (std::size_t i = 0; i < milestones_.size(); ++i)
     LOCKSTEP_CHECK(milestones_[i] > (i == 0 ? 0 : milestones_[i - 1]),
                    "SequentialLR: milestone {} is {}, expected increasing numbers of at least 1", i, milestones_[i]);

@@ -33,6 +33,20 @@ TEST_CASE("the average is the mean of all updates, or moves by 1 - decay") {
   CHECK(&swa.module() == &mean);
 }
 
+TEST_CASE("a tied parameter is averaged once") {
+  struct Tied : ls::nn::Module {
+    ls::nn::Parameter& first = add_parameter("first", ls::zeros({2}));
+    ls::nn::Parameter& second = add_parameter("second", first);
+  };
+  Tied net, average;
+  ls::optim::AveragedModel ema(average, {.decay = 0.5});
+  for (const double value : {4.0, 8.0}) {
+    net.first->detach().fill_(value);
+    ema.update_parameters(net);
+  }
+  CHECK(values(average.second)[0] == 6);
+}
+
 TEST_CASE("a saved and loaded average continues, and states and models that do not fit are refused") {
   Net net, one, two;
   ls::optim::AveragedModel first(one), second(two);

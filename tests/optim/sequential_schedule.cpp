@@ -70,6 +70,11 @@ TEST_CASE("schedulers and milestones that do not fit are refused") {
           SequentialLR(s.optimizer, {&s.warmup, &s.cosine}, {});
         }) == "SequentialLR: 2 schedulers and 0 milestones, expected one milestone fewer than schedulers");
   CHECK(contains(error_of([&] { SequentialLR(s.optimizer, {}, {}); }), "0 schedulers and 0 milestones"));
+  const ls::optim::ReduceLROnPlateau plateau(s.optimizer);
+  CHECK(contains(error_of([&] {
+                   SequentialLR(s.optimizer, {&s.warmup, &plateau}, {3});
+                 }),
+                 "ReduceLROnPlateau has no schedule of its own"));
   CHECK(contains(error_of([&] {
                    SequentialLR(s.optimizer, {&s.warmup, &foreign}, {3});
                  }),
