@@ -162,7 +162,11 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   LOCKSTEP_CHECK(index.dim() <= 1 && src.shape() == expected && src.dtype() == x.dtype(),
                  "index_add: the index {} and the source {} do not fit {} along dimension {}; the source must be {} {}",
                  describe(index), describe(src), describe(x), dim, expected.to_string(), name(x.dtype()));
-  return named("index_add", [&] { return add(x, spread_rows(src, x.shape(), dim, index), alpha); });
+  if (x.dim() == 0) return index_add(x.reshape({1}), 0, index, src.reshape({1}), alpha).reshape(Shape());
+  return named("index_add", [&] {
+    if (x.dtype() == kBool) return add(x.to(kInt64), spread_rows(src.to(kInt64), x.shape(), dim, index)) != 0;
+    return add(x, spread_rows(src, x.shape(), dim, index), alpha);
+  });
 }
 
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {

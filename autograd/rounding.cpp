@@ -36,12 +36,13 @@ Tensor square(const Tensor& x) {
 namespace {
 
 // a - b q with an integer q, which is constant between the jumps: d/da = 1, d/db = -q.
-Tensor remainder_of(const char* name, BinaryOp function, Step quotient, const Tensor& a, const Tensor& b) {
+Tensor remainder_of(const char* name, BinaryOp function, Tensor (*quotient)(const Tensor& a, const Tensor& b),
+                    const Tensor& a, const Tensor& b) {
   return record(name, raw::binary_op(function, a, b), {a, b},
                 [quotient, a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
                  b = Saved(b, requires_grad(b))](const Tensor& grad, const Needs& needs) {
                   Gradients gradients{needs[0] ? sum_to(grad, a_shape) : Tensor(), Tensor()};
-                  if (needs[1]) gradients[1] = sum_to(neg(mul(grad, raw::step(quotient, raw::div(*a, *b)))), b_shape);
+                  if (needs[1]) gradients[1] = sum_to(neg(mul(grad, quotient(*a, *b))), b_shape);
                   return gradients;
                 });
 }
@@ -49,9 +50,15 @@ Tensor remainder_of(const char* name, BinaryOp function, Step quotient, const Te
 }  // namespace
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
-  return remainder_of("remainder", BinaryOp::kRemainder, Step::kFloor, a, b);
+  return remainder_of(
+      "remainder", BinaryOp::kRemainder,
+      [](const Tensor& a, const Tensor& b) { return raw::binary_op(BinaryOp::kFloorDivide, a, b); }, a, b);
 }
-Tensor fmod(const Tensor& a, const Tensor& b) { return remainder_of("fmod", BinaryOp::kFmod, Step::kTrunc, a, b); }
+Tensor fmod(const Tensor& a, const Tensor& b) {
+  return remainder_of(
+      "fmod", BinaryOp::kFmod, [](const Tensor& a, const Tensor& b) { return raw::step(Step::kTrunc, raw::div(a, b)); },
+      a, b);
+}
 
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
   return record("floor_divide", raw::binary_op(BinaryOp::kFloorDivide, a, b), {a, b},

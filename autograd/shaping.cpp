@@ -79,7 +79,7 @@ Tensor movedim(const Tensor& x, const Shape& source, const Shape& destination) {
   LOCKSTEP_CHECK(source.dim() == destination.dim(),
                  "movedim: {} dimensions to {} positions; give one position for each", source.to_string(),
                  destination.to_string());
-  std::vector<std::int64_t> order(at(x.dim()), -1);
+  std::vector<std::int64_t> order(at(std::max(x.dim(), 1)), -1);
   unsigned moved = 0;
   for (std::size_t i = 0; i < source.size(); ++i) {
     const int from = wrap_dim("movedim", source[i], x.dim()), to = wrap_dim("movedim", destination[i], x.dim());
@@ -88,6 +88,7 @@ Tensor movedim(const Tensor& x, const Shape& source, const Shape& destination) {
     moved |= 1u << from;
     order[at(to)] = from;
   }
+  if (x.dim() == 0) return x;
   std::int64_t next = 0;
   for (std::int64_t& from : order) {
     if (from >= 0) continue;

@@ -208,7 +208,9 @@ void put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor&
   const Tensor positions = element_positions("index_put_", selection);
   const Tensor source = expanded_values("index_put_", values, positions);
   raw::scatter_("index_put_", memory_of(view), 0, positions.reshape(-1), source,
-                accumulate ? raw::Scatter::kAdd : raw::Scatter::kAssign);
+                !accumulate          ? raw::Scatter::kAssign
+                : x.dtype() == kBool ? raw::Scatter::kMax  // or
+                                     : raw::Scatter::kAdd);
 }
 
 Tensor index_put(const Tensor& x, const std::vector<TensorIndex>& indices, const Tensor& values, bool accumulate) {

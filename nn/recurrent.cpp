@@ -59,9 +59,10 @@ Tensor Recurrent::run(const Tensor& x, const Cell& cell, bool reverse, Recurrent
 
 RecurrentOutput Recurrent::forward_state(const Tensor& x, const RecurrentState& start) const {
   const bool has_batch = x.dim() == 3;
-  LOCKSTEP_CHECK((has_batch || x.dim() == 2) && x.size(-1) == in_ && x.size(options_.batch_first && has_batch ? 1 : 0) > 0,
-                 "{}: x is {}, expected (time, batch, {}), with .batch_first (batch, time, {}), or (time, {})",
-                 type_name(), describe(x), in_, in_, in_);
+  LOCKSTEP_CHECK(
+      (has_batch || x.dim() == 2) && x.size(-1) == in_ && x.size(options_.batch_first && has_batch ? 1 : 0) > 0,
+      "{}: x is {}, expected (time, batch, {}), with .batch_first (batch, time, {}), or (time, {})", type_name(),
+      describe(x), in_, in_, in_);
   const bool turned = has_batch && options_.batch_first;
   const auto with_batch = [&](const Tensor& t) { return t.defined() && !has_batch ? t.unsqueeze(1) : t; };
   const Tensor h = with_batch(start.h), c = with_batch(start.c);

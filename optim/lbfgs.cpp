@@ -273,9 +273,9 @@ Callback<void()> LBFGS::prepare_common(const StateReader& reader, const std::vec
          .prev_loss = reader.number(prefix + "prev_loss"),
          .d = vector("d"),
          .prev_flat_grad = vector("prev_flat_grad"),
+         .ro = reader.list<double>(prefix + "ro"),
          .old_dirs = {},
-         .old_stps = {},
-         .ro = reader.list<double>(prefix + "ro")};
+         .old_stps = {}};
     for (std::size_t i = 0; i < s.ro.size(); ++i) {
       s.old_dirs.push_back(vector(fmt::format("old_dirs.{}", i)));
       s.old_stps.push_back(vector(fmt::format("old_stps.{}", i)));
