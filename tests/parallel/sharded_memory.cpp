@@ -75,7 +75,7 @@ constexpr std::int64_t kUnit = 4 * kWide * kWide;
 
 // Bytes beyond those before the model was made: `allocator` of the rank with the most, `pss` the mean over the ranks.
 struct Memory {
-  std::int64_t allocator, pss, plan;
+  std::int64_t allocator = 0, pss = 0, plan = 0;
 };
 
 // The proportional set size of a process: its own pages, and the k-th part of pages that k processes share.
