@@ -31,7 +31,7 @@ elif ! mountpoint -q /sys/fs/cgroup; then
   skip "slurmd $version needs /sys/fs/cgroup, which is not mounted"
 fi
 host=$(hostname -s)
-port=$((12000 + $$ % 20000))  # not of the range that connections take theirs from, as other tests make many
+port=$((12000 + $$ % 20000))  # below the ports of outgoing connections, of which other tests open many
 export SLURM_CONF=$cluster/slurm.conf
 cat >"$SLURM_CONF" <<CONF
 ClusterName=test

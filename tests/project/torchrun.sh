@@ -9,7 +9,7 @@ want=$(./06_same_bits accumulate 4 | cut -d" " -f3)
 # Without these two options torchrun 1.13 fails under Python 3.11.
 run=("$TORCHRUN" --redirects 1 --tee 1 --log_dir logs --no_python)
 
-port=$((12000 + $$ % 20000))  # not of the range that connections take theirs from, as other tests make many
+port=$((12000 + $$ % 20000))  # below the ports of outgoing connections, of which other tests open many
 
 check() {  # the file with the output
   have=$(grep -o 'ddp 4 [0-9a-f]*' "$1" | cut -d" " -f3) || { cat "$1"; return 1; }

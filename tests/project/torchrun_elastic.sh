@@ -8,7 +8,7 @@ program=$1
 steps=(--micro-batches 4 --lr 0.01 --save-every 10 --epochs "$EPOCHS")
 LOCKSTEP_JOB_TOKEN=$("$BUILD/tools/lockstep-run" --new-token)
 export LOCKSTEP_JOB_TOKEN
-port=$((12000 + $$ % 20000))  # not of the range that connections take theirs from, as other tests make many
+port=$((12000 + $$ % 20000))  # below the ports of outgoing connections, of which other tests open many
 
 agents=()
 stop() { for agent in "${agents[@]}"; do kill -KILL -- "-$agent" 2>/dev/null || true; done; }
