@@ -37,12 +37,12 @@ class TensorIndex {
  public:
   /// One position, which removes its dimension.
   template <std::integral I>
-  requires(!std::same_as<I, bool>) TensorIndex(I position)  // NOLINT: implicit on purpose
-      : kind(Kind::kPosition), position(static_cast<std::int64_t>(position)) {}
-  TensorIndex(const indexing::Slice& slice) : kind(Kind::kSlice), slice(slice) {}  // NOLINT: implicit
-  TensorIndex(const Tensor& tensor) : kind(Kind::kTensor), tensor(tensor) {}       // NOLINT: implicit
-  TensorIndex(std::nullopt_t) : kind(Kind::kNone) {}                               // NOLINT: implicit
-  TensorIndex(indexing::EllipsisType) : kind(Kind::kEllipsis) {}                   // NOLINT: implicit
+  requires(!std::same_as<I, bool>) TensorIndex(I i)  // NOLINT: implicit on purpose
+      : kind(Kind::kPosition), position(static_cast<std::int64_t>(i)) {}
+  TensorIndex(const indexing::Slice& s) : kind(Kind::kSlice), slice(s) {}  // NOLINT: implicit
+  TensorIndex(const Tensor& t) : kind(Kind::kTensor), tensor(t) {}         // NOLINT: implicit
+  TensorIndex(std::nullopt_t) : kind(Kind::kNone) {}                       // NOLINT: implicit
+  TensorIndex(indexing::EllipsisType) : kind(Kind::kEllipsis) {}           // NOLINT: implicit
   /// Throws InvalidArgument for a text other than "...".
   TensorIndex(const char* text) : kind(Kind::kEllipsis) {  // NOLINT: implicit
     if (std::string_view(text) != "...") throw InvalidArgument("index: the only text that is an index is \"...\"");
