@@ -16,9 +16,9 @@ namespace indexing {
 /// Positions start, start + step, ... below stop; a limit that is not given is the end of the dimension. Negative
 /// positions count from the end. The step is positive.
 struct Slice {
-  Slice(std::optional<std::int64_t> start = std::nullopt, std::optional<std::int64_t> stop = std::nullopt,
-        std::int64_t step = 1)
-      : start(start), stop(stop), step(step) {}
+  Slice(std::optional<std::int64_t> from = std::nullopt, std::optional<std::int64_t> to = std::nullopt,
+        std::int64_t by = 1)
+      : start(from), stop(to), step(by) {}
   std::optional<std::int64_t> start;  ///< the first position
   std::optional<std::int64_t> stop;   ///< past the last position
   std::int64_t step;                  ///< the distance between positions
