@@ -117,12 +117,14 @@ Callback<void()> prepare_checkpoint_load(const StateDict& entries, const Checkpo
 }
 
 void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  if (parts.optimizer) parts.optimizer->require_whole("save_checkpoint");
   CheckpointedModel model;
   if (parts.model) model = checkpointed(*parts.model);
   save(checkpoint_entries(parts.model ? &model : nullptr, parts), path, checkpoint_metadata(parts.metadata));
 }
 
 void load_checkpoint(const std::string& path, const CheckpointParts& parts) {
+  if (parts.optimizer) parts.optimizer->require_whole("load_checkpoint");
   Metadata metadata;
   const StateDict dict = load(path, &metadata);
   check_checkpoint_format(metadata, path);

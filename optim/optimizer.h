@@ -80,6 +80,8 @@ class Optimizer {
   /// `<parameter>` is the parameter's index, and `"param_groups.<group>.params"` (i64) lists the indices. With a model
   /// that has all parameters of the optimizer, it is the parameter's name in the model ("fc.weight"), and
   /// `"param_group.<parameter>"` (i64) holds its group and index.
+  ///
+  /// Throws InvalidArgument, as load_state_dict does, if parameters are a rank's pieces of a ShardedDataParallel.
   StateDict state_dict(const nn::Module* model = nullptr) const;
   /// Loads options and state. A state by name may come from an optimizer with other groups, or with the parameters in
   /// another order, if `model` gives the same names. A group whose parameters were not one group in the state keeps its
@@ -96,6 +98,8 @@ class Optimizer {
   /// The tensors of `shared_state` share the optimizer's memory.
   StateDict shared_state(const NamedParameters& names) const;
   Callback<void()> prepare_load(const StateDict& state, const NamedParameters& names, SavedGroups* groups = nullptr);
+  /// Throws InvalidArgument if parameters are a rank's pieces of a ShardedDataParallel, whose state would be a part.
+  void require_whole(const char* operation) const;
   /// Names of the tensors that the optimizer keeps for each parameter, with its shape: "exp_avg".
   const std::vector<const char*>& buffer_names() const { return layout_.buffers; }
 

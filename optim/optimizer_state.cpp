@@ -99,7 +99,18 @@ std::vector<std::string> Optimizer::labels_from(const NamedParameters& names) co
   return labels;
 }
 
-StateDict Optimizer::state_dict(const nn::Module* model) const { return shared_state(names_in(model)).clone(); }
+StateDict Optimizer::state_dict(const nn::Module* model) const {
+  require_whole("state_dict");
+  return shared_state(names_in(model)).clone();
+}
+
+void Optimizer::require_whole(const char* operation) const {
+  for (const Slot& slot : slots_)
+    LOCKSTEP_CHECK(slot.parameter.sharding() != nn::Sharding::kPiece,
+                   "{}: the optimizer has this rank's pieces of a sharded model; use parallel::save_checkpoint and "
+                   "load_checkpoint, with {{.model = &run, .optimizer = &optimizer}}",
+                   operation);
+}
 
 StateDict Optimizer::shared_state(const NamedParameters& names) const {
   std::vector<std::string> labels = labels_from(names);
@@ -251,6 +262,7 @@ std::vector<Optimizer::Slot> Optimizer::read_slots(const StateReader& reader,
 }
 
 Callback<void()> Optimizer::prepare_load(const StateDict& state, const nn::Module* model, SavedGroups* from) {
+  require_whole("load_state_dict");
   return prepare_load(state, names_in(model), from);
 }
 

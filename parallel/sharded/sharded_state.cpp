@@ -188,8 +188,8 @@ void ShardedDataParallel::State::need(const Storage& storage) {
   throw InvalidArgument(
       fmt::format("ShardedDataParallel: the parameters of {} are distributed over the ranks\n"
                   "Train with run.backward(x, y, loss_fn) or run(x), read or evaluate inside run.gathered([&] {{ ... "
-                  "}}), save with "
-                  "parallel::save_checkpoint(path, {{.model = &run}})",
+                  "}}), save and load with "
+                  "parallel::save_checkpoint(path, {{.model = &run}}) and load_checkpoint",
                   units[u].name()));
 }
 

@@ -113,6 +113,13 @@ TEST_CASE("what would use a part of the model only is refused") {
     CHECK(contains(error_of([&] { early.zero_grad(); }), "run.parameters()"));
     CHECK(contains(error_of([&] { ls::save_checkpoint("part.safetensors", {.model = &net}); }),
                    "parallel::save_checkpoint"));
+    ls::optim::SGD pieces(run.parameters(), {.lr = 0.1});
+    CHECK(contains(error_of([&] { pieces.state_dict(); }), "state_dict: the optimizer has this rank's pieces"));
+    CHECK(contains(error_of([&] { pieces.load_state_dict({}); }), "load_state_dict: the optimizer has this rank's"));
+    CHECK(contains(error_of([&] { ls::save_checkpoint("part.safetensors", {.optimizer = &pieces}); }),
+                   "use parallel::save_checkpoint and load_checkpoint"));
+    CHECK(contains(error_of([&] { ls::load_checkpoint("part.safetensors", {.optimizer = &pieces}); }),
+                   "load_checkpoint: the optimizer has this rank's pieces"));
     CHECK(contains(error_of([&] { par::ShardedDataParallel again(net, group, {}); }), "sharded already"));
   });
 }
