@@ -115,18 +115,20 @@ void UnitGradients::begin_step(double scale, bool may_wait) {
   holder_ = 0;
 }
 
+// An earlier unit without a buffer would need it back while backward still writes there.
 void UnitGradients::enter(std::size_t unit) {
-  UnitState& state = units_[unit];
-  if (state.has_buffer || state.launched || state.slots.empty()) return;
-  if (holder_ == 0 || (units_[holder_].launched && can_reuse_buffer())) take_buffer(unit);
+  launch_complete();
+  const bool is_next = unit + next_ + 1 == units_.size();
+  if (is_next && !units_[unit].has_buffer && !units_[unit].slots.empty() && can_reuse_buffer()) take_buffer(unit);
 }
 
-// Waits for the reduction of the unit that has the buffer; its sum is in a shard, so the buffer is free then. Gradients
-// of a unit that is not complete leave the buffer.
+// The unit is the next one to reduce, so the reduction of the unit that has the buffer has been launched. Its sum is in a
+// shard: the buffer is free when it ends. Gradients of `unit` that were complete before move to the buffer.
 void UnitGradients::take_buffer(std::size_t unit) {
-  if (holder_ != 0 && units_[holder_].launched) wait_for(holder_);
-  if (holder_ != 0 && !units_[holder_].launched) move_out(holder_);
-  if (holder_ != 0) drop_buffer(holder_);
+  if (holder_ != 0) {
+    wait_for(holder_);
+    drop_buffer(holder_);
+  }
   holder_ = unit;
   std::int64_t at = 0;
   for (const std::size_t f : units_[unit].flats) {
@@ -136,14 +138,8 @@ void UnitGradients::take_buffer(std::size_t unit) {
   }
   units_[unit].has_buffer = true;
   set_views(unit);
-}
-
-void UnitGradients::move_out(std::size_t unit) {
   for (const std::size_t p : units_[unit].slots) {
-    Slot& slot = slots_[p];
-    if (slot.ready && slot.used) slot.pending = raw::clone(slot.view);
-    const Tensor grad = slot.leaf.grad();
-    if (grad.defined() && grad.raw_data() == slot.view.raw_data()) slot.leaf.set_grad(raw::clone(grad));
+    if (slots_[p].ready) place(slots_[p]);
   }
 }
 
@@ -182,7 +178,7 @@ void UnitGradients::launch_rest() {
 
 // Whether the shared buffer can be taken without waiting for other ranks, if this rank may not wait.
 bool UnitGradients::can_reuse_buffer() const {
-  if (may_wait_ || holder_ == 0 || !units_[holder_].launched) return true;
+  if (may_wait_ || holder_ == 0) return true;
   return std::ranges::all_of(units_[holder_].flats,
                              [&](std::size_t f) { return !flats_[f].work || flats_[f].work->is_completed(); });
 }
@@ -201,10 +197,7 @@ void UnitGradients::place(Slot& slot) {
 
 void UnitGradients::launch(std::size_t unit) {
   UnitState& state = units_[unit];
-  if (!state.has_buffer && !state.slots.empty()) {
-    take_buffer(unit);
-    for (const std::size_t p : state.slots) place(slots_[p]);
-  }
+  if (!state.has_buffer && !state.slots.empty()) take_buffer(unit);
   state.launched = true;
   state.stats.launched = seconds();
   const PhaseGuard phase(*group_, Phase::kGradients);

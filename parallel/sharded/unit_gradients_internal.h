@@ -5,9 +5,10 @@
 // When the gradients of a unit are complete, its reduce-scatter starts, in the same order on all ranks: from the last
 // unit to the first, then the root unit. A gradient that this rank does not have counts as -0.0, which changes no sum.
 //
-// Rotating: all units but the root share one buffer, and the shards have memory of their own. A unit gets the buffer
-// when backward enters it, or when its reduce-scatter starts if the buffer is not free before. Not rotating: every
-// unit has a buffer, and this rank's part of the buffer becomes its shard.
+// Rotating: all units but the root share one buffer, and the shards have memory of their own. Only the next unit to
+// reduce may get the buffer, and keeps it until its reduce-scatter has ended: backward may have written a gradient there
+// that is not marked as ready yet. The unit gets the buffer when backward enters it, or when its reduce-scatter starts if
+// the buffer is not free before. Not rotating: every unit has a buffer, and this rank's part of it becomes its shard.
 #pragma once
 
 #include <chrono>
@@ -58,7 +59,8 @@ class UnitGradients {
   // `scale`: of the sums. `may_wait`: whether a rank may wait for reductions in backward. Where gathers are collectives it
   // may not, because another rank may need its next gather first: then a unit without a buffer is reduced at the end.
   void begin_step(double scale, bool may_wait);
-  // Backward enters the unit: gives it the shared buffer, after the reduction of the unit that had it.
+  // Backward enters the unit: gives it the shared buffer if it is the next unit to reduce, after the reduction of the
+  // unit that had the buffer.
   void enter(std::size_t unit);
   bool is_ready(std::size_t p) const { return slots_[p].ready; }
   bool is_used(std::size_t p) const { return slots_[p].used; }
@@ -98,7 +100,6 @@ class UnitGradients {
   void allocate();
   void set_views(std::size_t unit);
   void take_buffer(std::size_t unit);
-  void move_out(std::size_t unit);
   void drop_buffer(std::size_t unit);
   void place(Slot& slot);
   void launch_complete();

@@ -1,5 +1,6 @@
 // ShardedDataParallel where a gather is a collective: gloo, whose canonical sums have the bits of accumulation.
 #include "tests/parallel/sharded.h"
+#include "tests/parallel/sharded_bias.h"
 
 namespace par = ls::parallel;
 using namespace sharded_test;
@@ -69,6 +70,14 @@ TEST_CASE("over gloo every stage gives the bits of gradient accumulation, also w
                  },
                  {.reduction = par::Reduction::kCanonical});
     }
+  }
+}
+
+TEST_CASE("over gloo gradients of layers with bias have the bits of gradient accumulation, whenever reductions end") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    with_group("gloo", ranks, [](const Group& group) { sharded_bias::check_bias_gradients(group); },
+               {.reduction = par::Reduction::kCanonical});
   }
 }
 

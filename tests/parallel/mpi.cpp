@@ -9,6 +9,7 @@
 #include "tests/parallel/join.h"
 #include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
+#include "tests/parallel/sharded_bias.h"
 
 namespace {
 
@@ -117,6 +118,11 @@ TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) 
   check_uneven(group, {.batches = batches, .by_initial = false, .hook = ls::parallel::allreduce_hook});
   check_casts(group);
   check_power_sgd(group, 2, ls::kFloat32);
+}
+
+TEST_CASE("mpi: gradients of sharded layers with bias have the bits of gradient accumulation" *
+          doctest::skip(!under_mpirun())) {
+  sharded_bias::check_bias_gradients(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
 TEST_CASE("mpi: ranks that split form separate groups" * doctest::skip(!under_mpirun())) {
