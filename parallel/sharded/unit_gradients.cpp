@@ -115,15 +115,15 @@ void UnitGradients::begin_step(double scale, bool may_wait) {
   holder_ = 0;
 }
 
-// An earlier unit without a buffer would need it back while backward still writes there.
+// Any other unit would lose the buffer to the next unit to reduce, while backward still writes there.
 void UnitGradients::enter(std::size_t unit) {
   launch_complete();
   const bool is_next = unit + next_ + 1 == units_.size();
   if (is_next && !units_[unit].has_buffer && !units_[unit].slots.empty() && can_reuse_buffer()) take_buffer(unit);
 }
 
-// The unit is the next one to reduce, so the reduction of the unit that has the buffer has been launched. Its sum is in a
-// shard: the buffer is free when it ends. Gradients of `unit` that were complete before move to the buffer.
+// `unit` is the next one to reduce, so the reduction of the unit that has the buffer was launched. When that reduction
+// ends, its sum is in a shard, and the buffer is free. Gradients of `unit` that are complete move to the buffer.
 void UnitGradients::take_buffer(std::size_t unit) {
   if (holder_ != 0) {
     wait_for(holder_);
