@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/groups.h"
@@ -10,6 +11,8 @@
 namespace sharded_bias {
 
 constexpr std::int64_t kWidth = 8, kRows = 3;  // of the layers; of a micro-batch
+// Whether the reduction of a unit ends before backward enters another one differs from step to step.
+constexpr int kSteps = 8;
 constexpr int kNone = -1;
 
 // A layer that forms a unit. `extra` is used only in the last call of a forward.
@@ -63,16 +66,18 @@ inline ls::Tensor samples(int micro_batches, int step) {
 
 inline ls::Tensor loss_of(const ls::Tensor& y) { return ls::mean(y * y); }
 
-// The gradients of every step by accumulation in one process.
-inline std::vector<std::vector<ls::Tensor>> accumulated(int micro_batches, const Case& of, int steps) {
+using Gradients = std::vector<std::vector<ls::Tensor>>;  // by step and parameter
+
+// By accumulation in one process.
+inline Gradients accumulated(int micro_batches, int skipped, int twice) {
   ls::manual_seed(3);
   Net net;
-  net.twice = of.twice;
+  net.twice = twice;
   ls::parallel::GradientAccumulation run(net, {.micro_batches = micro_batches});
-  std::vector<std::vector<ls::Tensor>> gradients;
-  for (int step = 0; step < steps; ++step) {
+  Gradients gradients;
+  for (int step = 0; step < kSteps; ++step) {
     net.zero_grad();
-    net.skipped = of.skipped;
+    net.skipped = skipped;
     const ls::Tensor x = samples(micro_batches, step);
     run.backward(x, x, [&](const ls::Tensor& x, const ls::Tensor&) {
       const ls::Tensor loss = loss_of(net(x));
@@ -85,16 +90,15 @@ inline std::vector<std::vector<ls::Tensor>> accumulated(int micro_batches, const
   return gradients;
 }
 
-// The number of this rank's pieces of gradients, over all steps, whose bits are not those of accumulation.
-inline int wrong_pieces(const Group& group, const Case& of, int steps) {
-  const auto want = accumulated(group->size(), of, steps);
+// The number of this rank's pieces of gradients, over all steps, whose bits are not those of `want`.
+inline int wrong_pieces(const Group& group, const Case& of, const Gradients& want) {
   ls::manual_seed(3);
   Net net;
   ls::parallel::ShardedDataParallel run(net, group, {.stage = of.stage, .reshard_after_forward = of.reshard});
   net.skipped = group->rank() == 0 ? of.skipped : kNone;
   net.twice = of.twice;
   int wrong = 0;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
     for (const ls::nn::Parameter& piece : run.parameters()) piece->set_grad(ls::Tensor());
     const ls::Tensor x = samples(group->size(), step).narrow(0, group->rank() * kRows, kRows);
     if (of.by_call) {
@@ -112,17 +116,16 @@ inline int wrong_pieces(const Group& group, const Case& of, int steps) {
   return wrong;
 }
 
-// Every stage and option. The reduction of a unit may end before or after backward enters a later unit; many steps show
-// both.
-inline void check_bias_gradients(const Group& group, int steps = 8) {
-  for (int stage = 1; stage <= 3; ++stage) {
-    for (const bool reshard : {true, false}) {
-      if (stage < 3 && !reshard) continue;  // an option of stage 3
-      for (const bool by_call : {false, true}) {
-        for (const auto& [skipped, twice] : {std::pair(kNone, kNone), {1, kNone}, {kNone, 1}}) {
+inline void check_bias_gradients(const Group& group) {
+  for (const auto& [skipped, twice] : {std::pair(kNone, kNone), {1, kNone}, {kNone, 1}}) {
+    const Gradients want = accumulated(group->size(), skipped, twice);
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (const bool reshard : {true, false}) {
+        if (stage < 3 && !reshard) continue;  // an option of stage 3
+        for (const bool by_call : {false, true}) {
           const Case of{.stage = stage, .reshard = reshard, .by_call = by_call, .skipped = skipped, .twice = twice};
           INFO(of.name());
-          CHECK(wrong_pieces(group, of, steps) == 0);
+          CHECK(wrong_pieces(group, of, want) == 0);
         }
       }
     }
