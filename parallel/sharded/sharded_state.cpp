@@ -171,8 +171,8 @@ void ShardedDataParallel::State::install_hooks() {
         unit.register_forward_hook([this, u](const nn::Module&, const std::vector<Tensor>&, const Tensor& y) {
           gathers->leave_forward(u);
           if (!gathers->is_running() || !y.requires_grad() || y.is_leaf()) return Tensor();
-          gathers->expect_backward(u);
-          y.register_hook([access = access, u](const Tensor&) {
+          y.register_hook([access = access, u, expected = gathers->expect_backward(u)](const Tensor&) {
+            expected->has_arrived = true;
             if (access->state) access->state->enter_backward(u);
             return Tensor();
           });

@@ -67,7 +67,6 @@ void ShardedDataParallel::State::gather_all() {
   upload_trained();
   if (gathers->are_direct()) group->barrier();  // all ranks' optimizers have finished their steps
   for (UnitParameters& unit : units) {
-    unit.release();
     unit.mark_changed();
     unit.gather_apart(*group);
     unit.note_version();
@@ -122,7 +121,9 @@ void ShardedDataParallel::State::upload(const FlatParameters& flat) {
   if (is_offloaded) group->traffic().add(-1 - group->rank(), group->rank(), Phase::kOffload, bytes_of(flat.shard));
 }
 
+// Gathers of a failed step, which other ranks may have launched as well, still read the shards: waits for them.
 void ShardedDataParallel::State::upload_trained() {
+  for (UnitParameters& unit : units) unit.release();
   for (const FlatParameters* flat : trained) upload(*flat);
 }
 
@@ -307,10 +308,11 @@ void ShardedDataParallel::State::finish_local(const MicroBatchPlan& plan, Accumu
 }
 
 // A step inside no_sync: the gradients stay in the module's parameters. Those of the pieces are set aside: their memory
-// may be that of the buffers. At the end no rank may step its shards before all ranks have read them.
+// may be that of the buffers, into which a failed step's reductions may still write. At the end no rank may step its shards before all ranks have read them.
 Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
   std::vector<Tensor> losses;
   const std::vector<nn::Parameter> of_pieces = parameters_of_pieces();
+  gradients->wait();
   const AccumulatedGradients earlier(of_pieces);
   AccumulatedGradients local(micro_batches.parameters());
   const AfterError drop([this] { drop_gradients(); });

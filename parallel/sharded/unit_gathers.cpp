@@ -16,7 +16,16 @@ constexpr std::size_t kBuffers = 2;
 UnitGathers::UnitGathers(std::vector<UnitParameters>& units, std::shared_ptr<ProcessGroup> group)
     : units_(units), group_(std::move(group)), states_(units.size()),
       direct_(std::ranges::all_of(units, &UnitParameters::reads_directly)) {
+  forward_order_.resize(count());
+  std::iota(forward_order_.begin(), forward_order_.end(), std::size_t{0});
   if (units_[0].is_resident()) return;
+  for (std::size_t u = 0; u < count(); ++u) {
+    if (!is_kept(u)) backward_order_.push_back(u);
+  }
+  // The gradient of a unit's output arrives before those of the units in it.
+  std::ranges::sort(backward_order_, [&](std::size_t a, std::size_t b) {
+    return units_[a].contains(units_[b]) || (a > b && !units_[b].contains(units_[a]));
+  });
   if (units_[0].whole_bytes() > 0) root_memory_ = allocate(units_[0].whole_bytes());
   for (std::size_t u = 1; u < count(); ++u) largest_ = std::max(largest_, units_[u].whole_bytes());
   buffers_.resize(std::min(kBuffers, count() - 1));
@@ -29,46 +38,36 @@ Tensor UnitGathers::allocate(std::int64_t bytes) const {
   return raw::empty({bytes}, {.dtype = kUInt8, .device = unit.flats().front().layout.device});
 }
 
-// Waits for gathers of a step that failed, which other ranks may have launched as well.
 void UnitGathers::begin_step() {
-  for (UnitParameters& unit : units_) {
-    unit.release();
-    unit.mark_changed();
-  }
+  for (UnitParameters& unit : units_) unit.mark_changed();
   std::ranges::fill(states_, State());
   for (Buffer& buffer : buffers_) buffer.holder = -1;
   if (direct_) group_->barrier();
 }
 
 void UnitGathers::begin_forward() {
-  phase_ = Phase::kForward;
-  next_ = 0;
-  order_.resize(count());
-  std::iota(order_.begin(), order_.end(), std::size_t{0});
   for (State& state : states_) {
-    state.active = false;
-    state.expected = 0;
+    state.active = state.used = false;
+    state.expected.clear();
   }
+  begin_phase(Phase::kForward, forward_order_);
   request(0);
 }
 
-// The last unit stays for backward.
+// The root and the last unit stay for backward. This rank's reductions must not wait for ranks that wait for its part of
+// a gather.
 void UnitGathers::end_forward() {
   launch_rest();
   for (std::size_t u = 1; u < count(); ++u) {
     states_[u].active = false;
     if (!is_kept(u)) release(u);
   }
-}
-
-void UnitGathers::begin_backward() {
-  phase_ = Phase::kBackward;
-  next_ = 0;
-  order_.clear();
-  for (std::size_t u = count(); u-- > 0;) {
-    if (!is_kept(u) && !units_[u].is_resident()) order_.push_back(u);
+  for (std::size_t u = 0; u < count(); ++u) {
+    if (states_[u].launched) units_[u].present();
   }
 }
+
+void UnitGathers::begin_backward() { begin_phase(Phase::kBackward, backward_order_); }
 
 void UnitGathers::end_backward() {
   launch_rest();
@@ -85,6 +84,14 @@ void UnitGathers::end_step() {
   buffers_.resize(std::min(kBuffers, buffers_.size()));
 }
 
+// A unit that backward may still need is one that forward has used.
+void UnitGathers::begin_phase(Phase phase, const std::vector<std::size_t>& order) {
+  phase_ = phase;
+  order_ = in_order() ? &order : &none_;
+  next_ = 0;
+  for (State& state : states_) state.awaited = phase == Phase::kForward || state.used;
+}
+
 void UnitGathers::enter_forward(std::size_t unit) {
   if (phase_ != Phase::kNone) request(unit);
 }
@@ -93,14 +100,20 @@ void UnitGathers::leave_forward(std::size_t unit) {
   if (phase_ == Phase::kForward) states_[unit].active = unit == 0;
 }
 
-void UnitGathers::expect_backward(std::size_t unit) { ++states_[unit].expected; }
+std::shared_ptr<UnitGathers::Expected> UnitGathers::expect_backward(std::size_t unit) {
+  auto expected = std::make_shared<Expected>();
+  states_[unit].expected.push_back(expected);
+  return expected;
+}
 
-// Backward runs the newest operations first: units whose outputs have no gradient to come are done.
+// Backward runs the newest operations first: units whose outputs have no gradient to come are done, apart from those
+// that contain this one.
 void UnitGathers::enter_backward(std::size_t unit) {
   if (phase_ != Phase::kBackward) return;
-  --states_[unit].expected;
   for (std::size_t u = 1; u < count(); ++u) {
-    if (u != unit && states_[u].expected <= 0) states_[u].active = false;
+    std::vector<std::weak_ptr<Expected>>& expected = states_[u].expected;
+    std::erase_if(expected, [](const auto& each) { return each.expired() || each.lock()->has_arrived; });
+    if (u != unit && expected.empty() && !units_[u].contains(units_[unit])) states_[u].active = false;
   }
   request(unit);
 }
@@ -109,27 +122,35 @@ void UnitGathers::enter_backward(std::size_t unit) {
 void UnitGathers::need(std::size_t unit) { request(unit, /*may_evict=*/false); }
 
 void UnitGathers::request(std::size_t unit, bool may_evict) {
+  State& state = states_[unit];
   if (!units_[unit].is_present()) {
-    const auto rest = order_.begin() + static_cast<std::ptrdiff_t>(next_);
-    const auto last = std::find(rest, order_.end(), unit);
-    while (in_order() && last != order_.end() && next_ <= static_cast<std::size_t>(last - order_.begin()))
-      launch_next(may_evict);
-    if (!states_[unit].launched) launch(unit, may_evict);
+    const auto rest = order_->begin() + static_cast<std::ptrdiff_t>(next_);
+    const auto found = std::find(rest, order_->end(), unit);
+    // Forward that has passed a unit seldom comes back to it; what it needs again is gathered again.
+    if (phase_ == Phase::kForward)
+      std::for_each(order_->begin(), found == order_->end() ? rest : found, [&](std::size_t u) { states_[u].awaited = false; });
+    if (found != order_->end()) {
+      const auto last = static_cast<std::size_t>(found - order_->begin());
+      while (next_ <= last) launch_next(may_evict);
+    }
+    if (!state.launched) launch(unit, may_evict);
     units_[unit].present();
   }
-  states_[unit].active = true;
+  state.active = state.used = true;
+  state.awaited = false;
   // The next one in order can start: other ranks may be ahead.
   const auto is_free_now = [&](const Buffer& buffer) { return is_free(buffer, may_evict); };
-  if (in_order() && next_ < order_.size() && std::ranges::any_of(buffers_, is_free_now)) launch_next(may_evict);
+  if (next_ < order_->size() && std::ranges::any_of(buffers_, is_free_now)) launch_next(may_evict);
 }
 
 void UnitGathers::launch_next(bool may_evict) {
-  const std::size_t unit = order_[next_++];
+  const std::size_t unit = (*order_)[next_++];
   if (!states_[unit].launched) launch(unit, may_evict);
 }
 
 void UnitGathers::launch_rest() {
-  while (in_order() && next_ < order_.size()) launch_next();
+  for (State& state : states_) state.awaited = false;
+  while (next_ < order_->size()) launch_next();
 }
 
 void UnitGathers::launch(std::size_t unit, bool may_evict) {
@@ -147,7 +168,8 @@ void UnitGathers::launch(std::size_t unit, bool may_evict) {
 bool UnitGathers::is_free(const Buffer& buffer, bool may_evict) const {
   if (buffer.holder < 0) return true;
   const auto holder = static_cast<std::size_t>(buffer.holder);
-  return !states_[holder].active && (may_evict || !units_[holder].is_present());
+  const State& state = states_[holder];
+  return !state.active && !state.awaited && (may_evict || !units_[holder].is_present());
 }
 
 // The one that was used first of those that are free, or a new one.

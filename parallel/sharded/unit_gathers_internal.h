@@ -11,7 +11,9 @@
 // same gathers in the same order, whichever parts of the model they use: in forward all units in model order; in
 // backward the opposite order, without the root and the last unit, which are still gathered. A request for a unit
 // first starts the gathers of the earlier units of that order, and the end of forward and of backward starts the
-// remaining ones.
+// remaining ones. So no rank may gather a unit again because it released it too early: see State::awaited. A rank that
+// calls a unit twice in forward, or calls units in another order than that of the model, does gather again; then all
+// ranks have to.
 //
 // Units other than the root that are not resident share two buffers. A gather takes the free buffer whose last gather
 // is oldest. If neither is free, for example in an operation on parameters of three units, a gather allocates another
@@ -43,10 +45,14 @@ class UnitGathers {
     return direct_;
   }  // whether gathers are copies, and barriers have to separate them from steps
   bool is_running() const { return phase_ != Phase::kNone; }
-  void enter_forward(std::size_t unit);    // the unit's forward begins; also when backward repeats it
-  void leave_forward(std::size_t unit);    // the unit's forward has ended
-  void expect_backward(std::size_t unit);  // the unit's output has a gradient to come
-  void enter_backward(std::size_t unit);   // the gradient of the unit's output has arrived
+  void enter_forward(std::size_t unit);  // the unit's forward begins; also when backward repeats it
+  void leave_forward(std::size_t unit);  // the unit's forward has ended
+  // The gradient of an output. Owned by the output's graph: without a graph no gradient comes.
+  struct Expected {
+    bool has_arrived = false;
+  };
+  std::shared_ptr<Expected> expect_backward(std::size_t unit);
+  void enter_backward(std::size_t unit);  // the gradient of the unit's output has arrived
   // An operation reads parameters of a unit that is not gathered. In forward the unit then stays until the end of
   // forward; in backward, until the gradient of another unit's output arrives.
   void need(std::size_t unit);
@@ -54,9 +60,11 @@ class UnitGathers {
  private:
   enum class Phase : std::uint8_t { kNone, kForward, kBackward };
   struct State {
-    bool active = false;    // must not be released
     bool launched = false;  // its gather has been launched, and it has not been released since
-    int expected = 0;       // outputs whose gradient has not arrived
+    bool used = false;      // requested in this micro-batch
+    bool active = false;    // must not be released: in use
+    bool awaited = false;   // must not be released: this phase may still request it
+    std::vector<std::weak_ptr<Expected>> expected;  // gradients of its outputs
   };
   // Memory of the units in turn.
   struct Buffer {
@@ -69,6 +77,7 @@ class UnitGathers {
   bool is_kept(std::size_t unit) const { return unit == 0 || unit + 1 == units_.size(); }
   bool in_order() const { return !direct_; }  // whether ranks gather in the same order
   Tensor allocate(std::int64_t bytes) const;
+  void begin_phase(Phase phase, const std::vector<std::size_t>& order);
   void request(std::size_t unit, bool may_evict = true);
   void launch(std::size_t unit, bool may_evict);
   void launch_next(bool may_evict = true);
@@ -86,8 +95,9 @@ class UnitGathers {
   std::vector<Buffer> buffers_;  // at least kBuffers
   std::uint64_t gathers_ = 0;
   Phase phase_ = Phase::kNone;
-  std::vector<std::size_t> order_;  // in which all ranks gather in this phase
-  std::size_t next_ = 0;            // position in it
+  std::vector<std::size_t> forward_order_, backward_order_, none_;
+  const std::vector<std::size_t>* order_ = &none_;  // in which all ranks gather in this phase
+  std::size_t next_ = 0;                            // position in it
 };
 
 }  // namespace lockstep::parallel

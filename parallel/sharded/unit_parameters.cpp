@@ -37,7 +37,7 @@ Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, 
 
 UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters,
                                ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier)
-    : number_(number), name_(layout.text()), resident_(resident) {
+    : number_(number), path_(layout.name), name_(layout.text()), resident_(resident) {
   for (const FlatLayout& plan : layout.flats) make_flat(plan, parameters, group, supplier);
 }
 

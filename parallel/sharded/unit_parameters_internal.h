@@ -36,6 +36,7 @@ class UnitParameters {
   std::vector<FlatParameters>& flats() { return flats_; }
   const std::vector<FlatParameters>& flats() const { return flats_; }
   bool owns(const Storage& storage) const;
+  bool contains(const UnitParameters& unit) const { return unit.path_.starts_with(path_ + "."); }  // as modules do
   bool is_resident() const { return resident_; }
   // Whether `launch` reads the other ranks' memory, and so needs no other rank to do the same.
   bool reads_directly() const;
@@ -69,7 +70,7 @@ class UnitParameters {
   std::uint64_t version() const;
 
   std::uint64_t number_;
-  std::string name_;
+  std::string path_, name_;
   std::vector<FlatParameters> flats_;
   std::vector<std::shared_ptr<Work>> works_;  // of the gather in flight
   std::uint64_t noted_ = 0;                   // a version
