@@ -268,7 +268,7 @@ Tensor DistributedDataParallel::State::run_step(const MicroBatchPlan& plan, cons
     begin(true);
   }
   finish_step();
-  return raw::to(owned->mean_loss(), losses.empty() ? kFloat32 : losses[0].dtype());
+  return losses.empty() ? owned->mean_loss() : raw::to(owned->mean_loss(), losses[0].dtype());
 }
 
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {

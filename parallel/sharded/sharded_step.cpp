@@ -228,7 +228,7 @@ Tensor ShardedDataParallel::State::run_step(const MicroBatchPlan& plan, const Ba
   if (losses.empty()) micro_batches.sets().begin(0, 1);
   const Tensor loss = finish_step(plan, losses, local);
   earlier.add_back();
-  return raw::to(loss, losses.empty() ? kFloat32 : losses[0].dtype());
+  return losses.empty() ? loss : raw::to(loss, losses[0].dtype());
 }
 
 // After the backward of the last micro-batch: reduces the gradients that it did not reach, and gives the pieces their

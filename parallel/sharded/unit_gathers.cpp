@@ -128,7 +128,8 @@ void UnitGathers::request(std::size_t unit, bool may_evict) {
     const auto found = std::find(rest, order_->end(), unit);
     // Forward that has passed a unit seldom comes back to it; what it needs again is gathered again.
     if (phase_ == Phase::kForward)
-      std::for_each(order_->begin(), found == order_->end() ? rest : found, [&](std::size_t u) { states_[u].awaited = false; });
+      std::for_each(order_->begin(), found == order_->end() ? rest : found,
+                    [&](std::size_t u) { states_[u].awaited = false; });
     if (found != order_->end()) {
       const auto last = static_cast<std::size_t>(found - order_->begin());
       while (next_ <= last) launch_next(may_evict);

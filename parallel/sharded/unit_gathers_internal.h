@@ -60,10 +60,10 @@ class UnitGathers {
  private:
   enum class Phase : std::uint8_t { kNone, kForward, kBackward };
   struct State {
-    bool launched = false;  // its gather has been launched, and it has not been released since
-    bool used = false;      // requested in this micro-batch
-    bool active = false;    // must not be released: in use
-    bool awaited = false;   // must not be released: this phase may still request it
+    bool launched = false;                          // its gather has been launched, and it has not been released since
+    bool used = false;                              // requested in this micro-batch
+    bool active = false;                            // must not be released: in use
+    bool awaited = false;                           // must not be released: this phase may still request it
     std::vector<std::weak_ptr<Expected>> expected;  // gradients of its outputs
   };
   // Memory of the units in turn.

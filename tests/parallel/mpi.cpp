@@ -9,6 +9,7 @@
 #include "tests/parallel/join.h"
 #include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
+#include "tests/parallel/random_training.h"
 #include "tests/parallel/sharded_bias.h"
 
 namespace {
@@ -118,6 +119,10 @@ TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) 
   check_uneven(group, {.batches = batches, .by_initial = false, .hook = ls::parallel::allreduce_hook});
   check_casts(group);
   check_power_sgd(group, 2, ls::kFloat32);
+}
+
+TEST_CASE("mpi: random models, sharded ones too, have the bits of one process" * doctest::skip(!under_mpirun())) {
+  random_case::check_cases(world({.reduction = ls::parallel::Reduction::kCanonical}), 4000, 60);
 }
 
 TEST_CASE("mpi: gradients of sharded layers with bias have the bits of gradient accumulation" *

@@ -13,24 +13,30 @@
 #include <tuple>
 
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
-#include "tests/support/groups.h"
+
+namespace ls = lockstep;
 
 using SentBytes = std::array<std::int64_t, ls::parallel::kChannels>;  // by channel
 
 class Post {
  public:
-  explicit Post(int size) : sent(static_cast<std::size_t>(size)), closed_(static_cast<std::size_t>(size), false) {}
+  // `most_delay`: each message is withheld from up to so many attempts to receive it, a number that follows from the
+  // message's line and number.
+  explicit Post(int size, std::uint64_t most_delay = 0)
+      : sent(static_cast<std::size_t>(size)), closed_(static_cast<std::size_t>(size), false), most_delay_(most_delay) {}
 
   using Line = std::tuple<int, int, ls::parallel::Channel>;  // from, to
   struct Message {
     std::uint64_t number;  // position on its line; the receive with the same number takes it
     std::vector<std::byte> data;
+    std::uint64_t delay = 0;  // attempts from which it is withheld
   };
 
   void put(const Line& line, int rank, const void* data, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto* const first = static_cast<const std::byte*>(data);
-    lines_[line].push_back({put_[line]++, {first, first + bytes}});
+    const std::uint64_t number = put_[line]++;
+    lines_[line].push_back({number, {first, first + bytes}, delay_of(line, number)});
     sent[static_cast<std::size_t>(rank)][static_cast<std::size_t>(std::get<2>(line))] +=
         static_cast<std::int64_t>(bytes);
     changed_.notify_all();
@@ -54,6 +60,9 @@ class Post {
     if (!changed_.wait_for(lock, patience, is_over)) return Found::kNotYet;
     const auto at = std::ranges::find_if(queue, is_it);
     if (at == queue.end()) return Found::kNever;
+    const bool has_left =
+        std::get<0>(line) != ls::parallel::kAnyRank && closed_[static_cast<std::size_t>(std::get<0>(line))];
+    if (at->delay > 0 && !has_left) return --at->delay, Found::kNotYet;
     std::memcpy(data, at->data.data(), at->data.size());
     queue.erase(at);
     return Found::kYes;
@@ -71,11 +80,20 @@ class Post {
   std::vector<SentBytes> sent;  // by rank; valid when all operations have ended
 
  private:
+  std::uint64_t delay_of(const Line& line, std::uint64_t number) const {
+    const auto [from, to, channel] = line;
+    std::uint64_t mixed = number;
+    for (const int part : {from, to, static_cast<int>(channel)})
+      mixed = (mixed + static_cast<std::uint64_t>(part + 2)) * 0x9e3779b97f4a7c15;
+    return (mixed >> 32) % (most_delay_ + 1);
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Line, std::deque<Message>> lines_;
   std::map<Line, std::uint64_t> put_, expected_;
   std::vector<bool> closed_;
+  std::uint64_t most_delay_;
 };
 
 // `blocks`: a test of a request waits, as in gloo; otherwise it returns at once, as in mpi.
