@@ -51,8 +51,11 @@ class GroupWork : public Work {
   void wait() final {
     if (group) group->wait(static_cast<Operation&>(*this));
     failure.check();
+    static_cast<Operation&>(*this).after_wait();
   }
   bool is_completed() final { return !group || group->poll(static_cast<Operation&>(*this)); }
+  void check_completed() final { failure.check(); }
+  void after_wait() const {}  // for an operation to hide
 
   void fail(GroupFailure why) {
     failure = std::move(why);

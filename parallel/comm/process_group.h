@@ -57,6 +57,8 @@ class Work {
   /// True if the operation is known to be complete; false if it is not, or if this cannot be told. Unlike
   /// is_completed, which may do part of the operation, this function changes nothing.
   virtual bool is_known_complete() { return false; }
+  /// Not for users: throws the error of a completed operation, as `wait` does, but does not advance a simulated clock.
+  virtual void check_completed() { wait(); }
 };
 
 /// Returns a Work that calls `finish` once, in the `wait` or `is_completed` that finds `work` complete.

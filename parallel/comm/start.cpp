@@ -34,10 +34,14 @@ class Then final : public Work {
   }
   bool is_completed() override {
     if (!work_->is_completed()) return false;
-    wait();
+    check_completed();
     return true;
   }
   bool is_known_complete() override { return !finish_ && work_->is_known_complete(); }
+  void check_completed() override {
+    work_->check_completed();
+    if (finish_) std::exchange(finish_, {})();
+  }
 
  private:
   std::shared_ptr<Work> work_;
@@ -68,6 +72,7 @@ class TracedWork final : public Work {
     complete();
     return true;
   }
+  void check_completed() override { work_->check_completed(); }
 
  private:
   TraceTime now() const { return launched_ ? TraceTime::now() : TraceTime(); }

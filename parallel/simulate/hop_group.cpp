@@ -30,6 +30,27 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// A message and the time at which it was sent. Only `wait` advances the clock.
+class TimedTransfer final : public Work {
+ public:
+  TimedTransfer(std::shared_ptr<Work> clock, std::shared_ptr<Work> data, Callback<void()> advance_clock)
+      : clock_(std::move(clock)), data_(std::move(data)), advance_clock_(std::move(advance_clock)) {}
+  void wait() override {
+    clock_->wait();
+    data_->wait();
+    advance_clock_();
+  }
+  bool is_completed() override { return clock_->is_completed() && data_->is_completed(); }
+  void check_completed() override {
+    clock_->check_completed();
+    data_->check_completed();
+  }
+
+ private:
+  std::shared_ptr<Work> clock_, data_;
+  Callback<void()> advance_clock_;
+};
+
 }  // namespace
 
 HopGroup::HopGroup(const InitOptions& options, const Rendezvous& place)
@@ -74,7 +95,7 @@ std::shared_ptr<Work> HopGroup::start(Call call) {
   // Starting may wait for peers, which may wait for this rank's part of earlier operations.
   while (queue_.size() >= (plan_of(call) ? kInFlight : 1)) run_front(/*waits=*/true);
   failure_.check_usable(call);
-  auto work = std::make_shared<HopWork>(this, std::move(call));
+  auto work = std::make_shared<HopWork>(this, std::move(call), options_.simulation);
   send_head(*work);
   if (plan_of(work->call)) {
     start_plan(*work);
@@ -128,10 +149,10 @@ std::shared_ptr<Work> HopGroup::start_transfer(Call call) {
   const double taken =
       options_.simulation->link().seconds(static_cast<double>(call.count) * static_cast<double>(item_size(call.dtype)));
   auto data = plain_->start(std::move(call));
-  return then(std::move(data), [first, sent_at, taken, sends, simulation = options_.simulation] {
-    first->wait();
-    if (!sends) simulation->wait_until(sent_at.span<double>()[0] + taken);
-  });
+  return std::make_shared<TimedTransfer>(std::move(first), std::move(data),
+                                         [sent_at, taken, sends, simulation = options_.simulation] {
+                                           if (!sends) simulation->wait_until(sent_at.span<double>()[0] + taken);
+                                         });
 }
 
 void HopGroup::send_head(HopWork& work) {
@@ -215,7 +236,6 @@ bool HopGroup::run_front(bool waits) {
 
 void HopGroup::wait(HopWork& work) {
   while (work.group) run_front(/*waits=*/true);
-  if (options_.simulation && !work.failure) options_.simulation->wait_until(work.done_at);
 }
 
 bool HopGroup::poll(const HopWork& work) {

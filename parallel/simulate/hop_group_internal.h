@@ -24,15 +24,21 @@ class HopGroup;
 
 class HopWork final : public GroupWork<HopGroup, HopWork> {
  public:
-  HopWork(HopGroup* group, Call call) : GroupWork(group), call(std::move(call)) {}
+  HopWork(HopGroup* group, Call call, std::shared_ptr<Simulation> simulation)
+      : GroupWork(group), call(std::move(call)), simulation(std::move(simulation)) {}
   bool is_known_complete() override { return !group; }
+  // Only a wait advances the clock. Others complete the operation at times that differ between runs.
+  void after_wait() const {
+    if (simulation) simulation->wait_until(done_at);
+  }
 
   struct Arriving {
     Hop hop;
     Tensor data;
   };
   const Call call;
-  Tensor heads;  // (ranks, bytes of a header)
+  const std::shared_ptr<Simulation> simulation;  // may be null
+  Tensor heads;                                  // (ranks, bytes of a header)
   std::shared_ptr<Work> under_way_heads, plain;
   bool agreed = false;
   HopPlan plan{Algorithm::kDirect, 1, 0};

@@ -48,7 +48,8 @@ void simulate(const Link& link, int steps, FunctionRef<std::vector<Hop>(int step
 
 /// One rank's simulation: its link, and its clock in seconds. Each rank needs its own; splits and duplicates of a
 /// group share it. Collectives of one group use the network one after another; those of different groups do not delay
-/// each other.
+/// each other. Only Work::wait advances the clock to the end of an operation: is_completed tells whether the operation
+/// is complete in real time.
 class Simulation {
  public:
   /// Throws InvalidArgument for a latency below 0 or a bandwidth that is not above 0.

@@ -1,6 +1,7 @@
 // The backend sim: the data of local, and clocks that follow the model.
 #include "lockstep/parallel/simulate/simulate.h"
 
+#include <barrier>
 #include <cmath>
 #include <fstream>
 
@@ -150,6 +151,69 @@ TEST_CASE("sim: a message arrives one link time after its sender sent it") {
         }
       },
       Algorithm::kDirect);
+}
+
+// The simulated seconds for which each rank waits in each step. Rank 1 computes for 1 ms longer than the others.
+std::vector<std::vector<double>> waits_of_steps() {
+  constexpr int kRanks = 4, kSteps = 4;
+  std::vector<std::vector<double>> waits(kRanks);
+  std::barrier begin(kRanks);
+  with_sim(
+      kRanks,
+      [&](const Group& group, par::Simulation& simulation) {
+        ls::manual_seed(0);
+        ls::nn::Sequential net(ls::nn::Linear(16, 24), ls::nn::ReLU(), ls::nn::Linear(24, 1));
+        par::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 1e-6});  // a bucket for each parameter
+        for (int s = 0; s < kSteps; ++s) {
+          begin.arrive_and_wait();
+          const double before = simulation.seconds(), computed = group->rank() == 1 ? 3e-3 : 2e-3;
+          simulation.compute(computed);
+          net.zero_grad();
+          ls::mean(ddp(ls::ones({8, 16}))).backward();
+          waits[static_cast<std::size_t>(group->rank())].push_back(simulation.seconds() - before - computed);
+        }
+      },
+      Algorithm::kRing);
+  return waits;
+}
+
+TEST_CASE("sim: the waits of DistributedDataParallel are in the step that waits, and the same in every run") {
+  const auto first = waits_of_steps();
+  for (std::size_t r = 0; r < first.size(); ++r) {
+    for (std::size_t s = 1; s < first[r].size(); ++s) CHECK((first[r][s] > 0.9e-3) == (r != 1));
+  }
+  for (int run = 0; run < 20; ++run) CHECK(waits_of_steps() == first);
+}
+
+TEST_CASE("sim: asking whether an operation is completed does not advance the clock, and wait does") {
+  with_sim(
+      2,
+      [](const Group& group, par::Simulation& simulation) {
+        const ls::Tensor strided = ls::ones({64, 2}).slice(1, 0, 1, 1), t = ls::ones({64});
+        const auto check = [&](const auto& start) {
+          const double before = align(simulation);
+          const std::shared_ptr<par::Work> work = start();
+          while (!work->is_completed()) continue;
+          CHECK(simulation.seconds() == before);
+          work->wait();
+          const double after = simulation.seconds();
+          CHECK(after > before);
+          work->wait();
+          CHECK(simulation.seconds() == after);
+        };
+        check([&] { return group->all_reduce(t); });
+        check([&] { return group->all_reduce(strided); });
+        check([&] { return group->broadcast(t, 0); });
+        for (const ls::Tensor& each : {t, strided}) {
+          if (group->rank() == 1) {
+            check([&] { return group->recv(each, 0); });
+          } else {
+            align(simulation);
+            group->send(each, 1)->wait();
+          }
+        }
+      },
+      Algorithm::kRing);
 }
 
 TEST_CASE("sim: a slower rank delays the others, and computation hides communication in flight") {
