@@ -115,8 +115,8 @@ class ConvTranspose2d : public Module {
   ConvTranspose2dOptions options_;
 };
 
-/// The mean over windows that cover the image evenly: (n, c, h, w) -> (n, c, output_size). Window i of h' begins at
-/// floor(i h / h') and ends before ceil((i + 1) h / h').
+/// The mean over windows that cover the image evenly: (n, c, h, w) -> (n, c, output_size), also of a single image
+/// (c, h, w). Window i of h' begins at floor(i h / h') and ends before ceil((i + 1) h / h').
 class AdaptiveAvgPool2d : public Module {
  public:
   explicit AdaptiveAvgPool2d(const Size2d& output_size);
@@ -136,8 +136,10 @@ struct UpsampleOptions {
   bool align_corners = false;                         ///< kBilinear: corner elements keep their values
 };
 
-/// Resizes images (n, c, h, w) -> (n, c, h', w'). Throws InvalidArgument unless exactly one of size and scale_factor is
-/// given, and for align_corners with kNearest.
+/// Resizes images (n, c, h, w) -> (n, c, h', w'), with h' = floor(scale_factor h). Neighbours of the result are
+/// 1 / scale_factor apart in x, or h / h' for `size`; a dimension whose size stays the same is copied, and kNearest
+/// repeats each element where h' = 2 h, as in PyTorch. Throws InvalidArgument unless exactly one of size and
+/// scale_factor is given, and for align_corners with kNearest.
 Tensor interpolate(const Tensor& x, const UpsampleOptions& options);
 
 /// interpolate(x, options)
@@ -156,7 +158,8 @@ struct UnfoldOptions {
   Size2d stride = 1;    ///< distance between windows
 };
 
-/// The windows of an image as columns (im2col): (n, c, h, w) -> (n, c kernel.height kernel.width, number of windows).
+/// The windows of an image as columns (im2col): (n, c, h, w) -> (n, c kernel.height kernel.width, number of windows). A
+/// single image (c, h, w) gives (c kernel.height kernel.width, number of windows).
 class Unfold : public Module {
  public:
   explicit Unfold(const Size2d& kernel, const UnfoldOptions& options = {}) : kernel_(kernel), options_(options) {}

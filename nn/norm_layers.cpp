@@ -61,21 +61,34 @@ GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNorm
 Tensor GroupNorm::forward(const Tensor& x) const {
   LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == channels_, "{}: x is {}, expected (n, {}, ...)", type_name(), describe(x),
                  channels_);
-  if (x.numel() == 0) return x;
-  const std::int64_t size = x.numel() / x.size(0) / groups_;
-  const Tensor y = layer_norm(x.reshape({x.size(0), groups_, size}), {size}, {}, {}, eps_).reshape(x.shape());
+  Tensor y = x;
+  if (x.numel() > 0) {
+    const std::int64_t size = x.numel() / x.size(0) / groups_;
+    y = layer_norm(x.reshape({x.size(0), groups_, size}), {size}, {}, {}, eps_).reshape(x.shape());
+  }
   if (!weight.master().defined()) return y;
   return y * weight->view(channel_shape(x, channels_)) + bias->view(channel_shape(x, channels_));
 }
 
+Tensor GroupNorm::normalised_instances(const Tensor& x, int batch_dims) const {
+  std::int64_t values = 1;  // of each channel of a sample
+  for (int dim = batch_dims + 1; dim < x.dim(); ++dim) values *= x.size(dim);
+  LOCKSTEP_CHECK(values != 1, "{}: a variance needs more than one value for each channel of a sample; x is {}",
+                 type_name(), describe(x));
+  return batch_dims == 1 ? GroupNorm::forward(x) : GroupNorm::forward(x.unsqueeze(0)).squeeze(0);
+}
+
 Tensor InstanceNorm1d::forward(const Tensor& x) const {
-  LOCKSTEP_CHECK(x.dim() == 3, "InstanceNorm1d: x is {}, expected (n, features, length)", describe(x));
-  return GroupNorm::forward(x);
+  LOCKSTEP_CHECK(x.dim() == 2 || x.dim() == 3,
+                 "InstanceNorm1d: x is {}, expected (n, features, length) or (features, length)", describe(x));
+  return normalised_instances(x, x.dim() - 2);
 }
 
 Tensor InstanceNorm2d::forward(const Tensor& x) const {
-  LOCKSTEP_CHECK(x.dim() == 4, "InstanceNorm2d: x is {}, expected (n, features, height, width)", describe(x));
-  return GroupNorm::forward(x);
+  LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4,
+                 "InstanceNorm2d: x is {}, expected (n, features, height, width) or (features, height, width)",
+                 describe(x));
+  return normalised_instances(x, x.dim() - 3);
 }
 
 }  // namespace lockstep::nn

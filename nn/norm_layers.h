@@ -24,7 +24,8 @@ using BatchNorm2dOptions = BatchNormOptions;  ///< options of BatchNorm2d
 /// y = (x - mean) / sqrt(var + eps) * weight + bias, for each channel of x (n, features, ...). While training, mean and
 /// (biased) variance are those of the batch, and running_mean and running_var move towards them by `momentum` (with the
 /// unbiased variance). Without `.momentum`, the weight of the n-th batch is 1 / n, so that they become the mean over all
-/// batches. In eval mode mean and variance are the running statistics. Each micro-batch and each rank uses the
+/// batches. A batch without elements is counted, but does not change them. In eval mode mean and variance are the running
+/// statistics. Throws InvalidArgument for one value for each channel while training. Each micro-batch and each rank uses the
 /// statistics of its own samples; the running statistics of the first one are kept. (Ioffe and Szegedy, 2015)
 class BatchNorm : public Module {
  public:
@@ -64,8 +65,9 @@ struct GroupNormOptions {
 };
 
 /// y = (x - mean) / sqrt(var + eps) * weight + bias for x (n, channels, ...), with mean and (biased) variance over each
-/// of `groups` groups of channels of each sample. (Wu and He, 2018) Throws InvalidArgument unless the groups divide the
-/// channels.
+/// of `groups` groups of channels of each sample. A group of one value has variance 0 and gives the bias. (PyTorch throws
+/// for a batch of one sample with one group of one value; here a sample's result never depends on the others.) (Wu and
+/// He, 2018) Throws InvalidArgument unless the groups divide the channels.
 class GroupNorm : public Module {
  public:
   GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options = {});
@@ -73,6 +75,10 @@ class GroupNorm : public Module {
 
   Parameter& weight;  ///< (channels), starts as 1; an undefined tensor if `.affine` is false
   Parameter& bias;    ///< (channels), starts as 0; an undefined tensor if `.affine` is false
+
+ protected:
+  /// y of x with `batch_dims` dimensions, 0 or 1, before the channels; throws for one value for each channel of a sample.
+  Tensor normalised_instances(const Tensor& x, int batch_dims) const;
 
  private:
   std::int64_t groups_, channels_;
@@ -86,7 +92,8 @@ struct InstanceNormOptions {
 using InstanceNorm1dOptions = InstanceNormOptions;  ///< options of InstanceNorm1d
 using InstanceNorm2dOptions = InstanceNormOptions;  ///< options of InstanceNorm2d
 
-/// GroupNorm with one group for each channel of sequences (n, features, length). Without running statistics.
+/// GroupNorm with one group for each channel of sequences (n, features, length) or (features, length). Without running
+/// statistics. Throws InvalidArgument for a length of 1, in training and in eval mode.
 class InstanceNorm1d : public GroupNorm {
  public:
   explicit InstanceNorm1d(std::int64_t features, const InstanceNorm1dOptions& options = {})
@@ -94,7 +101,8 @@ class InstanceNorm1d : public GroupNorm {
   Tensor forward(const Tensor& x) const override;
 };
 
-/// GroupNorm with one group for each channel of images (n, features, h, w). Without running statistics.
+/// GroupNorm with one group for each channel of images (n, features, h, w) or (features, h, w). Without running
+/// statistics. Throws InvalidArgument for images of one element, in training and in eval mode.
 class InstanceNorm2d : public GroupNorm {
  public:
   explicit InstanceNorm2d(std::int64_t features, const InstanceNorm2dOptions& options = {})

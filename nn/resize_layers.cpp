@@ -28,6 +28,14 @@ void require_images(const char* op, const Tensor& x) {
                  "{}: x is {}, expected floating-point images (n, c, height, width)", op, describe(x));
 }
 
+// Runs `operation` on images (n, c, height, width), or on a single one (c, height, width).
+template <class F>
+Tensor on_images(const char* op, const Tensor& x, F operation) {
+  if (x.dim() == 3) return on_images(op, x.unsqueeze(0), operation).squeeze(0);
+  require_images(op, x);
+  return operation(x);
+}
+
 // (out, in): row i averages the elements of window i.
 Tensor averages(std::int64_t in, std::int64_t out, const Tensor& like) {
   std::vector<double> rows(static_cast<std::size_t>(in * out));
@@ -61,7 +69,11 @@ Taps taps(std::int64_t in, std::int64_t out, double scale, const UpsampleOptions
   return t;
 }
 
+// PyTorch copies a dimension that keeps its size, and repeats each element where kNearest doubles the size, whatever the
+// scale: floor(3 * 1.2) is 3, and floor(3 * 2.3) is 6.
 Tensor resized(const Tensor& x, std::int64_t dim, std::int64_t out, double scale, const UpsampleOptions& options) {
+  if (out == x.size(dim)) return x;
+  if (options.mode == UpsampleMode::kNearest && out == 2 * x.size(dim)) scale = 0.5;
   const Taps t = taps(x.size(dim), out, scale, options);
   const auto rows = [&](const std::vector<std::int64_t>& index) {
     return index_select(x, dim, tensor(index).to(x.device()));
@@ -95,13 +107,14 @@ AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Size2d& output_size) : size_(output_s
 }
 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& x) const {
-  require_images("AdaptiveAvgPool2d", x);
-  const std::int64_t height = x.size(2), width = x.size(3);
-  if (height % size_.height == 0 && width % size_.width == 0)
-    return avg_pool2d(x, {height / size_.height, width / size_.width});
-  const Tensor wide = in_f32(x);
-  return matmul(averages(height, size_.height, wide), matmul(wide, averages(width, size_.width, wide).t()))
-      .to(x.dtype());
+  return on_images("AdaptiveAvgPool2d", x, [this](const Tensor& images) {
+    const std::int64_t height = images.size(2), width = images.size(3);
+    if (height % size_.height == 0 && width % size_.width == 0)
+      return avg_pool2d(images, {height / size_.height, width / size_.width});
+    const Tensor wide = in_f32(images);
+    return matmul(averages(height, size_.height, wide), matmul(wide, averages(width, size_.width, wide).t()))
+        .to(images.dtype());
+  });
 }
 
 Tensor interpolate(const Tensor& x, const UpsampleOptions& options) {
@@ -119,18 +132,20 @@ Tensor interpolate(const Tensor& x, const UpsampleOptions& options) {
   const auto step = [&](std::int64_t in, std::int64_t out) {
     return options.size ? static_cast<double>(in) / static_cast<double>(out) : 1 / factor;
   };
+  if (size.height == x.size(2) && size.width == x.size(3)) return x.clone();
   const Tensor rows = resized(x, 2, size.height, step(x.size(2), size.height), options);
   return resized(rows, 3, size.width, step(x.size(3), size.width), options);
 }
 
 // A depthwise convolution whose kernels each select one element of the window.
 Tensor Unfold::forward(const Tensor& x) const {
-  require_images("Unfold", x);
-  const std::int64_t elements = kernel_.height * kernel_.width, channels = x.size(1);
-  const Tensor select = eye(elements, {.dtype = x.dtype(), .device = x.device()})
-                            .view({elements, 1, kernel_.height, kernel_.width})
-                            .repeat({channels, 1, 1, 1});
-  return conv2d(x, select, {}, options_.stride, options_.padding, options_.dilation, channels).flatten(2);
+  return on_images("Unfold", x, [this](const Tensor& images) {
+    const std::int64_t elements = kernel_.height * kernel_.width, channels = images.size(1);
+    const Tensor select = eye(elements, {.dtype = images.dtype(), .device = images.device()})
+                              .view({elements, 1, kernel_.height, kernel_.width})
+                              .repeat({channels, 1, 1, 1});
+    return conv2d(images, select, {}, options_.stride, options_.padding, options_.dilation, channels).flatten(2);
+  });
 }
 
 }  // namespace lockstep::nn

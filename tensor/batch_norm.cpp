@@ -33,15 +33,16 @@ BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   require_place("running_mean", running_mean, x);
   require_place("running_var", running_var, x);
   const Rows rows = rows_along(x, 1);
-  LOCKSTEP_CHECK(rows.outer * rows.inner > 1,
+  LOCKSTEP_CHECK(rows.outer * rows.inner != 1,
                  "batch_norm: a variance needs more than one value for each channel while training; x is {}",
                  describe(x));
+  // A batch without elements has no statistics: the running ones do not change.
+  if (x.numel() == 0) return {.out = empty_like(x), .statistics = zeros({2, rows.n}, x.options())};
   const Dense input(x), w(weight), b(bias);
   BatchNormalized result{.out = empty(x.shape(), x.options()), .statistics = empty({2, rows.n}, x.options())};
-  if (rows.n > 0)
-    kernels(x.device())
-        .batch_norm(input.data(), w.data(), b.data(), result.out.raw_data(), result.statistics.raw_data(),
-                    data_or_null(running_mean), data_or_null(running_var), rows, x.dtype(), momentum, eps);
+  kernels(x.device())
+      .batch_norm(input.data(), w.data(), b.data(), result.out.raw_data(), result.statistics.raw_data(),
+                  data_or_null(running_mean), data_or_null(running_var), rows, x.dtype(), momentum, eps);
   for (const Tensor* changed : {&running_mean, &running_var}) {
     if (changed->defined()) changed->impl().storage->bump_version();
   }
@@ -56,10 +57,15 @@ Tensor batch_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& we
   require_place("the output for bias's gradient", grad_bias, x);
   const Dense g(grad), input(x), w(weight);
   Tensor out = empty(x.shape(), x.options());
-  if (out.numel() > 0)
-    kernels(x.device())
-        .batch_norm_backward(g.data(), input.data(), w.data(), statistics.raw_data(), out.raw_data(),
-                             data_or_null(grad_weight), data_or_null(grad_bias), rows_along(x, 1), x.dtype());
+  if (out.numel() == 0) {
+    for (const Tensor* sum : {&grad_weight, &grad_bias}) {
+      if (sum->defined()) fill(*sum, 0);
+    }
+    return out;
+  }
+  kernels(x.device())
+      .batch_norm_backward(g.data(), input.data(), w.data(), statistics.raw_data(), out.raw_data(),
+                           data_or_null(grad_weight), data_or_null(grad_bias), rows_along(x, 1), x.dtype());
   return out;
 }
 

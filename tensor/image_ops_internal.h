@@ -59,7 +59,8 @@ struct BatchNormalized {
   Tensor statistics;  // (2, channels): mean and 1 / sqrt(variance + eps) of each channel
 };
 // Normalises by the batch's statistics. weight, bias, running_mean and running_var are (channels) or undefined; the
-// running statistics move by `momentum` towards the batch's mean and unbiased variance.
+// running statistics move by `momentum` towards the batch's mean and unbiased variance. A batch without elements has an
+// empty result and changes no running statistics; one value for each channel is an error.
 BatchNormalized batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                            const Tensor& running_var, double momentum, double eps);
 // Returns the gradient of x; writes the gradients of the parameters that are defined.

@@ -168,6 +168,26 @@ TEST_CASE("a batch whose variance is undefined is refused in training mode, and 
   CHECK(norm(ls::ones({1, 2, 1, 1})).shape() == ls::Shape{1, 2, 1, 1});
 }
 
+TEST_CASE("a training batch of no samples keeps the running statistics, and is counted") {
+  for (const auto& momentum : {std::optional(0.1), std::optional<double>()}) {
+    const nn::BatchNorm2d norm(2, {.momentum = momentum});
+    norm(numbers({3, 2, 2, 2}));
+    const ls::Tensor mean = norm.running_mean->clone(), var = norm.running_var->clone();
+    for (const ls::Shape& shape : {ls::Shape{0, 2, 3, 3}, ls::Shape{4, 2, 0, 3}})
+      CHECK(norm(ls::ones(shape)).shape() == shape);
+    CHECK(same_bits(*norm.running_mean, mean));
+    CHECK(same_bits(*norm.running_var, var));
+    CHECK(norm.num_batches_tracked->item<std::int64_t>() == 3);
+  }
+  // Second derivatives, and f16, take other paths.
+  const ls::Tensor x = ls::ones({0, 2, 3}, {.requires_grad = true}), weight = ls::ones({2}, {.requires_grad = true});
+  const ls::Tensor y = ls::batch_norm(x, weight, {}, {}, {}, true);
+  const auto gradients = ls::autograd::grad({ls::sum(y)}, {x, weight}, {.create_graph = true});
+  CHECK(gradients[0].shape() == x.shape());
+  CHECK(ls::equal(gradients[1], ls::zeros({2})));
+  CHECK(ls::batch_norm(ls::ones({0, 2}, {.dtype = ls::kFloat16}), {}, {}, {}, {}, true).dtype() == ls::kFloat16);
+}
+
 TEST_CASE("image layers name both operands that do not fit") {
   CHECK(message(nn::Conv2d(3, 4, 3), {2, 5, 6, 6}) ==
         "conv2d: channels differ: x is (2, 5, 6, 6) f32 cpu, weight is (4, 3, 3, 3) f32 cpu, groups 1");

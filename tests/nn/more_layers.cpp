@@ -74,7 +74,10 @@ TEST_CASE("normalisations give PyTorch's values and gradients") {
   CHECK(contains(message(nn::BatchNorm1d(3), {2, 4}), "expected (n, 3) or (n, 3, length)"));
   CHECK(contains(message(nn::BatchNorm2d(3), {2, 3}), "expected (images, 3, height, width)"));
   CHECK(contains(message(nn::GroupNorm(2, 4), {2, 3, 5}), "GroupNorm: x is (2, 3, 5) f32 cpu, expected (n, 4, ...)"));
-  CHECK(contains(message(nn::InstanceNorm2d(3), {2, 3, 5}), "expected (n, features, height, width)"));
+  CHECK(
+      contains(message(nn::InstanceNorm2d(3), {2, 3}), "expected (n, features, height, width) or (features, height,"));
+  CHECK(
+      contains(message(nn::InstanceNorm2d(3), {2, 3, 5}), "InstanceNorm2d: x is (1, 2, 3, 5) f32 cpu, expected (n, 3"));
   CHECK(error_of([] { nn::GroupNorm(3, 4); }) == "GroupNorm: 3 groups do not divide 4 channels");
 }
 
@@ -120,6 +123,97 @@ TEST_CASE("layers that resize images give PyTorch's values and gradients") {
   CHECK(contains(message(nn::Upsample({}), {1, 3, 3, 3}), "expected one of size and scale_factor, got neither"));
   CHECK(contains(message(nn::Upsample(Options{.scale_factor = 2, .align_corners = true}), {1, 3, 3, 3}), "kNearest"));
   CHECK(contains(message(nn::AdaptiveAvgPool2d(2), {3, 3}), "AdaptiveAvgPool2d: x is (3, 3) f32 cpu"));
+}
+
+TEST_CASE("a scale_factor that gives the input's size copies, and one that gives twice the size repeats") {
+  const auto columns = [](std::int64_t size, double factor, nn::UpsampleMode mode) {
+    const ls::Tensor x = ls::arange(size, {.dtype = ls::kFloat32}).view({1, 1, 1, size}).expand({1, 1, size, size});
+    const ls::Tensor leaf = x.clone().requires_grad_();
+    const ls::Tensor y = nn::interpolate(leaf, {.scale_factor = factor, .mode = mode});
+    ls::sum(y).backward();
+    const double copies = static_cast<double>(y.numel()) / static_cast<double>(leaf.numel());
+    CHECK(ls::equal(leaf.grad(), ls::full(leaf.shape(), copies)));  // every element is read equally often
+    CHECK(ls::equal(y, y.transpose(2, 3).transpose(2, 3)));
+    return y.detach().select(2, y.size(2) - 1).flatten().to_vector<double>();
+  };
+  using Columns = std::vector<double>;
+  for (const auto mode : {nn::UpsampleMode::kNearest, nn::UpsampleMode::kBilinear}) {
+    CHECK(columns(3, 1.2, mode) == Columns{0, 1, 2});
+    CHECK(columns(10, 1.05, mode) == Columns{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  }
+  CHECK(columns(3, 2.3, nn::UpsampleMode::kNearest) == Columns{0, 0, 1, 1, 2, 2});
+  // Each dimension by itself: 3 -> 3 is copied, 5 -> 6 reads at floor(i / 1.25).
+  const ls::Tensor x = ls::arange(15, {.dtype = ls::kFloat32}).view({1, 1, 3, 5});
+  const ls::Tensor y = nn::interpolate(x, {.scale_factor = 1.25});
+  CHECK(y.shape() == ls::Shape{1, 1, 3, 6});
+  CHECK(y[0][0][1].to_vector<double>() == Columns{5, 5, 6, 7, 8, 9});
+}
+
+TEST_CASE("layers of images and sequences take a single one without a batch dimension") {
+  const auto check_single = [](const nn::Module& layer, const ls::Shape& shape) {
+    const ls::Tensor x = numbers(shape);
+    INFO(layer.type_name());
+    CHECK(same_bits(layer(x), layer(x.unsqueeze(0)).squeeze(0)));
+  };
+  check_single(nn::Unfold({2, 3}, {.padding = 1}), {2, 4, 5});
+  check_single(nn::AdaptiveAvgPool2d(2), {2, 4, 6});
+  check_single(nn::AdaptiveAvgPool2d({3, 2}), {2, 4, 6});
+  check_single(nn::ConvTranspose2d(2, 3, 2), {2, 4, 5});
+  check_single(nn::InstanceNorm1d(2), {2, 5});
+  check_single(nn::InstanceNorm1d(2, {.affine = true}), {2, 5});
+  check_single(nn::InstanceNorm2d(2), {2, 4, 5});
+  check_single(nn::InstanceNorm2d(2, {.affine = true}), {2, 4, 5});
+}
+
+TEST_CASE("an instance norm needs two elements for each channel, and a batch of none is no error") {
+  for (const ls::Shape& shape : {ls::Shape{2, 3, 1}, ls::Shape{3, 1}, ls::Shape{0, 3, 1}}) {
+    CHECK(contains(message(nn::InstanceNorm1d(3), shape),
+                   "InstanceNorm1d: a variance needs more than one value for each channel of a sample; x is ("));
+  }
+  nn::InstanceNorm2d images(3);
+  CHECK(contains(message(images, {2, 3, 1, 1}), "x is (2, 3, 1, 1) f32 cpu"));
+  images.eval();  // there are no running statistics
+  CHECK(contains(message(images, {3, 1, 1}), "x is (3, 1, 1) f32 cpu"));
+  CHECK(nn::InstanceNorm1d(3)(ls::ones({0, 3, 2})).shape() == ls::Shape{0, 3, 2});
+  CHECK(nn::InstanceNorm1d(3)(ls::ones({2, 3, 0})).shape() == ls::Shape{2, 3, 0});
+}
+
+TEST_CASE("GroupNorm of one value per group gives the bias, for any number of samples") {
+  const nn::GroupNorm norm(2, 2);
+  norm.bias.master().detach().copy_(ls::tensor({3.0, 4.0}));
+  for (const std::int64_t samples : {1, 2, 3}) {
+    const ls::Tensor x = numbers({samples, 2}).requires_grad_();
+    const ls::Tensor y = norm(x);
+    CHECK(ls::equal(y, ls::tensor({3.0, 4.0}).expand({samples, 2})));
+    y.backward(ls::ones({samples, 2}));
+    CHECK(ls::equal(x.grad(), ls::zeros({samples, 2})));
+  }
+}
+
+TEST_CASE("normalisations of no samples give parameters a gradient of 0, as in PyTorch") {
+  const auto check_empty = [](const nn::Module& layer, const ls::Shape& shape) {
+    INFO(layer.type_name(), " ", shape.to_string());
+    const ls::Tensor x = ls::ones(shape, {.requires_grad = true});
+    const ls::Tensor y = layer(x);
+    CHECK(y.shape() == shape);
+    ls::sum(y).backward();
+    CHECK(x.grad().shape() == shape);
+    for (const auto& [key, parameter] : layer.named_parameters()) {
+      INFO(key);
+      REQUIRE(parameter->grad().defined());
+      CHECK(ls::equal(parameter->grad(), ls::zeros(parameter->shape())));
+    }
+  };
+  check_empty(nn::BatchNorm1d(2), {0, 2});
+  check_empty(nn::BatchNorm1d(2), {0, 2, 3});
+  check_empty(nn::BatchNorm1d(2), {3, 2, 0});
+  check_empty(nn::BatchNorm2d(2), {0, 2, 3, 4});
+  check_empty(nn::BatchNorm2d(2, {.affine = false}), {0, 2, 3, 4});
+  check_empty(nn::GroupNorm(2, 4), {0, 4, 3});
+  check_empty(nn::GroupNorm(2, 4), {2, 4, 0});
+  check_empty(nn::InstanceNorm1d(2, {.affine = true}), {0, 2, 3});
+  check_empty(nn::LayerNorm({3}), {0, 3});
+  check_empty(nn::RMSNorm({3}), {0, 3});
 }
 
 TEST_CASE("recurrent layers give PyTorch's values, gradients and states") {
