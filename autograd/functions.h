@@ -41,7 +41,8 @@ Tensor fmod(const Tensor& a, const Tensor& b);  ///< a - b trunc(a / b), with th
 Tensor fmod(const Tensor& a, const Scalar& b);
 Tensor floor_divide(const Tensor& a, const Tensor& b);  ///< floor(a / b) in the promoted dtype; gradient 0
 Tensor floor_divide(const Tensor& a, const Scalar& b);
-Tensor atan2(const Tensor& a, const Tensor& b);  ///< the angle of the point (b, a) in (-pi, pi]; integers give f32
+/// The angle of the point (b, a) in (-pi, pi]; integers give f32. The gradient at (0, 0) is 0.
+Tensor atan2(const Tensor& a, const Tensor& b);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }  ///< elementwise
 inline Tensor operator+(const Tensor& a, const Scalar& b) { return add(a, b); }
@@ -256,7 +257,8 @@ Tensor avg_pool2d(const Tensor& x, const Size2d& kernel, const Size2d& stride = 
 
 // --- products -----------------------------------------------------------------------------------------------------
 // (n) (n) -> (); (m, k) (k, n) -> (m, n); leading dimensions broadcast. Both of one dtype, not bool. Transposed views
-// are read without a copy.
+// are read without a copy, so that the last bits of an f32 product may differ from those for contiguous copies
+// (docs/deviations.md).
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in), weight (out, in), bias (out) or undefined -> (..., out): x weight^T + bias
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});

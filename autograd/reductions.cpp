@@ -197,11 +197,7 @@ Tensor prod(const Tensor& x, std::int64_t dim, bool keepdim) {
     const int d = wrap_dim("prod", dim, x.dim());
     std::int64_t n = x.dim() == 0 ? 1 : x.size(d);
     Tensor out = n == 1 ? x.clone() : x;
-    if (n == 0) {
-      Shape shape = x.shape();
-      shape[static_cast<std::size_t>(d)] = 1;
-      out = raw::full(shape, 1, x.options());
-    }
+    if (n == 0) out = sum(x, {d}, true) + 1;  // a constant would not require grad
     for (; n > 1; n -= n / 2) {
       const Tensor pairs = out.narrow(d, 0, n / 2) * out.narrow(d, n / 2, n / 2);
       out = n % 2 == 0 ? pairs : cat({pairs, out.narrow(d, n - 1, 1)}, d);

@@ -67,10 +67,12 @@ Tensor floor_divide(const Tensor& a, const Tensor& b) {
                 });
 }
 
+// At (0, 0) the gradient is 0, as in PyTorch, and not 0 / 0.
 Tensor atan2(const Tensor& a, const Tensor& b) {
   return record("atan2", raw::binary_op(BinaryOp::kAtan2, a, b), {a, b},
                 [a = Saved(a), b = Saved(b)](const Tensor& grad, const Needs& needs) {
-                  const Tensor scaled = div(grad, add(mul(*a, *a), mul(*b, *b)));
+                  const Tensor squares = add(mul(*a, *a), mul(*b, *b)), is_origin = squares == 0;
+                  const Tensor scaled = where(is_origin, 0.0, div(grad, where(is_origin, 1.0, squares)));
                   return Gradients{needs[0] ? sum_to(mul(scaled, *b), a->shape()) : Tensor(),
                                    needs[1] ? sum_to(neg(mul(scaled, *a)), b->shape()) : Tensor()};
                 });

@@ -22,15 +22,20 @@ void check_operands_of(const char* op, const Tensor& a, const Tensor& b) {
       describe(a), describe(b));
 }
 
-// delta (|x - y| - delta / 2), or half the square where the difference is below delta.
-Tensor huber(const char* op, const Tensor& x, const Tensor& target, double delta) {
-  check_operands_of(op, x, target);
+void warn_if_shapes_differ(const char* op, const Tensor& x, const Tensor& target) {
   if (x.shape() != target.shape())
     warn(op, fmt::format("{}: shapes differ: x is {}, target is {}, and broadcast, which is rarely meant\n"
                          "Reshape one of them, for example target.unsqueeze(1)",
                          op, describe(x), describe(target)));
-  const Tensor d = abs(in_f32(x) - in_f32(target)), near = clamp_max(d, delta);
-  return near * near * 0.5 + (d - near) * delta;
+}
+
+// delta (|d| - delta / 2), or d^2 / 2 where |d| is below delta. The sign of d is kept, because the gradient of |d| at NaN
+// is 0, which would hide the NaN.
+Tensor huber(const char* op, const Tensor& x, const Tensor& target, double delta) {
+  check_operands_of(op, x, target);
+  warn_if_shapes_differ(op, x, target);
+  const Tensor d = in_f32(x) - in_f32(target), near = clamp(d, -delta, delta);
+  return near * (d - near * 0.5);
 }
 
 }  // namespace
@@ -49,8 +54,7 @@ Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberLossOptions&
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivLossOptions& options) {
   check_operands_of("kl_div", x, target);
-  LOCKSTEP_CHECK(x.shape() == target.shape(), "kl_div: shapes differ: x is {}, target is {}", describe(x),
-                 describe(target));
+  warn_if_shapes_differ("kl_div", x, target);
   const Tensor input = in_f32(x), y = in_f32(target);
   const Tensor losses = options.log_target ? exp(y) * (y - input) : y * (log(where(y == 0, 1.0, y)) - input);
   Tensor result = losses;

@@ -98,7 +98,8 @@ struct KLDivLossOptions {
   bool log_target = false;                           ///< target holds logarithms of probabilities
 };
 
-/// Kullback-Leibler divergence of log probabilities x from the probabilities y: y (log y - x), 0 where y is 0.
+/// Kullback-Leibler divergence of log probabilities x from the probabilities y: y (log y - x), 0 where y is 0. Different
+/// shapes broadcast, with a warning; kBatchMean divides by the size of x's dimension 0.
 Tensor kl_div(const Tensor& x, const Tensor& target, const KLDivLossOptions& options = {});
 
 struct TripletMarginLossOptions {

@@ -23,12 +23,14 @@ struct Dual {
   friend HOST_DEVICE Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.tangent - b.tangent}; }
   friend HOST_DEVICE Dual operator-(Dual a) { return {-a.value, -a.tangent}; }
   friend HOST_DEVICE Dual operator*(Dual a, Dual b) {
-    return {a.value * b.value, a.tangent * b.value + a.value * b.tangent};
+    return {a.value * b.value, times(a.tangent, b.value) + times(b.tangent, a.value)};
   }
   friend HOST_DEVICE Dual operator/(Dual a, Dual b) {
     const T quotient = a.value / b.value;
     return {quotient, (a.tangent - quotient * b.tangent) / b.value};
   }
+  // A tangent of 0, that of a constant, stays 0 next to an infinite factor.
+  static HOST_DEVICE T times(T tangent, T factor) { return tangent == T(0) ? T(0) : tangent * factor; }
   friend HOST_DEVICE bool operator>(Dual a, Dual b) { return a.value > b.value; }
   friend HOST_DEVICE bool operator<(Dual a, Dual b) { return a.value < b.value; }
   friend HOST_DEVICE bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
@@ -132,7 +134,7 @@ HOST_DEVICE inline float pow(float x, float p) { return std::pow(x, p); }
 HOST_DEVICE inline double pow(double x, double p) { return std::pow(x, p); }
 template <class T>
 HOST_DEVICE Dual<T> pow(Dual<T> x, T p) {
-  return {std::pow(x.value, p), x.tangent * p * std::pow(x.value, p - 1)};
+  return {std::pow(x.value, p), p == T(0) ? T(0) : x.tangent * p * std::pow(x.value, p - 1)};
 }
 
 }  // namespace math

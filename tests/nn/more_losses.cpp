@@ -95,10 +95,43 @@ TEST_CASE("a beta of 0 is the absolute difference, and operands that do not fit 
   CHECK(contains(error_of([&] { nn::smooth_l1_loss(x, y, {.beta = -1}); }), "smooth_l1_loss: beta is -1"));
   CHECK(contains(error_of([&] { nn::huber_loss(x, y, {.delta = 0}); }), "huber_loss: delta is 0"));
   CHECK(contains(error_of([&] { nn::huber_loss(x, y.to(ls::kFloat64)); }), "operands are (2) f32 cpu and (2) f64 cpu"));
-  CHECK(contains(error_of([&] { nn::kl_div(x, ls::ones({1})); }), "kl_div: shapes differ"));
   CHECK(contains(error_of([&] { nn::triplet_margin_loss(x, y, x, {.margin = 0}); }), "margin is 0"));
   CHECK(contains(error_of([&] { nn::cosine_embedding_loss(x, y, ls::ones({2})); }), "target (2) f32 cpu"));
   const auto warnings = warnings_of([&] { nn::huber_loss(ls::ones({2, 2}), x); });
   REQUIRE(warnings.size() == 1);
   CHECK(contains(warnings[0], "huber_loss: shapes differ: x is (2, 2)"));
+}
+
+TEST_CASE("kl_div broadcasts with a warning, and kBatchMean divides by the size of x's dimension 0") {
+  const ls::Tensor x = ls::log_softmax(numbers({3, 4}, {.dtype = ls::kFloat64}), 1).detach();
+  const ls::Tensor y = ls::softmax(numbers({4}, {.dtype = ls::kFloat64}, 2), 0).detach();
+  for (const auto reduction :
+       {KLDivReduction::kNone, KLDivReduction::kMean, KLDivReduction::kSum, KLDivReduction::kBatchMean}) {
+    ls::Tensor leaf = x.clone().requires_grad_(), want = x.clone().requires_grad_(), loss;
+    const auto warnings = warnings_of([&] { loss = nn::kl_div(leaf, y, {.reduction = reduction}); });
+    CHECK(warnings.size() <= 1);
+    const ls::Tensor expected = nn::kl_div(want, y.expand({3, 4}), {.reduction = reduction});
+    CHECK(same_bits(loss, expected));
+    ls::sum(loss).backward();
+    ls::sum(expected).backward();
+    CHECK(same_bits(leaf.grad(), want.grad()));
+  }
+  const auto warnings = warnings_of([&] { nn::kl_div(x.narrow(1, 0, 3), y.narrow(0, 0, 3)); });
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "kl_div: shapes differ: x is (3, 3) f64 cpu, target is (3) f64 cpu"));
+  // x broadcasts as well; its own dimension 0 counts.
+  const ls::Tensor wide = nn::kl_div(y.log(), x.exp(), {.reduction = KLDivReduction::kBatchMean});
+  check_close(wide, nn::kl_div(y.log().expand({3, 4}), x.exp(), {.reduction = KLDivReduction::kSum}) / 4.0, "of y");
+}
+
+TEST_CASE("a NaN in an input of smooth_l1_loss or huber_loss has a gradient of NaN, and an infinity has a finite one") {
+  const ls::Tensor y = ls::zeros({5}, {.dtype = ls::kFloat64});
+  for (const bool smooth : {true, false}) {
+    const ls::Tensor x = ls::tensor({kNan, kInf, -kInf, 0.25, -3.0}, {.dtype = ls::kFloat64}).requires_grad_();
+    const ls::Tensor loss = smooth ? nn::smooth_l1_loss(x, y, {.reduction = Reduction::kSum, .beta = 0.5})
+                                   : nn::huber_loss(x, y, {.reduction = Reduction::kSum, .delta = 0.5});
+    loss.backward();
+    const double scale = smooth ? 2 : 1;
+    check_close(x.grad(), ls::tensor({kNan, 0.5, -0.5, 0.25, -0.5}, {.dtype = ls::kFloat64}) * scale, "gradient");
+  }
 }
