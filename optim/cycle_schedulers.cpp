@@ -21,6 +21,11 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
   LOCKSTEP_CHECK(options.total_steps >= 1, "OneCycleLR: total_steps is {}, expected at least 1", options.total_steps);
   LOCKSTEP_CHECK(options.pct_start >= 0 && options.pct_start <= 1, "OneCycleLR: pct_start is {}, expected 0 to 1",
                  options.pct_start);
+  LOCKSTEP_CHECK(
+      options.pct_start * static_cast<double>(options.total_steps) != 1,
+      "OneCycleLR: pct_start is {} and total_steps is {}, whose product must not be 1: the rate would have to "
+      "rise within no step; choose another pct_start",
+      options.pct_start, options.total_steps);
   detail::require_option("OneCycleLR", "base_momentum", options.base_momentum, 1);
   detail::require_option("OneCycleLR", "max_momentum", options.max_momentum, 1);
   LOCKSTEP_CHECK(!options.cycle_momentum || optimizer.has_momentum(),

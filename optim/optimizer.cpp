@@ -102,6 +102,7 @@ void Optimizer::set_lr(std::size_t group, double lr) {
   check_group(group);
   detail::require_option("set_lr", "lr", lr);
   groups_[group].options[0] = lr;
+  if (groups_[group].initial_lr >= 0) groups_[group].initial_lr = lr;
 }
 
 void Optimizer::set_lr(double lr) {

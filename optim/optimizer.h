@@ -68,7 +68,8 @@ class Optimizer {
   /// Learning rate of the first group, or of group `group`.
   double lr() const { return lr(0); }
   double lr(std::size_t group) const;
-  /// Sets the learning rate of all groups, or of one. Throws InvalidArgument below 0.
+  /// Sets the learning rate of all groups, or of one. Schedulers that are constructed later start from it. Throws
+  /// InvalidArgument below 0.
   void set_lr(double lr);
   void set_lr(std::size_t group, double lr);
   std::size_t group_count() const { return groups_.size(); }  ///< number of groups
@@ -146,11 +147,12 @@ class Optimizer {
   struct Group {
     std::vector<double> options;
     std::size_t size;        // number of parameters
-    double initial_lr = -1;  // the rate when the first scheduler was constructed; -1: there was none
+    double initial_lr = -1;  // the base rate of schedulers; -1: none was constructed
   };
 
   friend class Scheduler;
-  // The base rate of a group for schedulers, of which the first may already have changed the rate.
+  // The base rate of a group for schedulers, which may have changed the rate since: the rate when the first one was
+  // constructed, or the one that set_lr has set since.
   double initial_lr(std::size_t group);
   // "momentum", or the first of "betas", of all groups, for OneCycleLR.
   friend class OneCycleLR;

@@ -27,7 +27,7 @@ std::vector<double> Scheduler::rates(const char* op, const std::vector<double>& 
 }
 
 void Scheduler::set_rates(const std::vector<double>& rates) {
-  for (std::size_t group = 0; group < rates.size(); ++group) optimizer_.set_lr(group, rates[group]);
+  for (std::size_t group = 0; group < rates.size(); ++group) optimizer_.groups_[group].options[0] = rates[group];
 }
 
 void Scheduler::apply() {

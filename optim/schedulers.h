@@ -14,8 +14,9 @@
 namespace lockstep::optim {
 
 /// Sets the learning rate of every group of an optimizer: at construction to the rate of t = 0, then at each step().
-/// The base rate of a group is its rate at the construction of the optimizer's first scheduler. The optimizer must
-/// outlive the scheduler. A rate set with set_lr holds until the next step().
+/// The base rate of a group is its rate at the construction of the optimizer's first scheduler, or the rate that set_lr
+/// has given it since. The optimizer must outlive the scheduler. A rate set with set_lr holds until the next step() of a
+/// scheduler that exists already.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -186,8 +187,8 @@ struct OneCycleLROptions {
 /// cycle_momentum, "momentum" or the first of "betas" of all groups moves against it. In a SequentialLR the momentum does
 /// not change. Step total_steps, after the last optimizer step, keeps the last rate, which PyTorch extrapolates. (L. Smith,
 /// N. Topin, "Super-Convergence", 2018.) Throws InvalidArgument for max_lr, div_factor or
-/// final_div_factor that are not above 0, total_steps below 1, pct_start outside [0, 1], momentum outside [0, 1), for
-/// cycle_momentum with an optimizer that has no momentum, and in a step after total_steps.
+/// final_div_factor that are not above 0, total_steps below 1, pct_start outside [0, 1], pct_start total_steps of 1,
+/// momentum outside [0, 1), for cycle_momentum with an optimizer that has no momentum, and in a step after total_steps.
 class OneCycleLR : public Scheduler {
  public:
   explicit OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);

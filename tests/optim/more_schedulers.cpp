@@ -120,6 +120,13 @@ TEST_CASE("options out of range are refused") {
   CHECK(contains(error_of([&] { optim::CosineAnnealingWarmRestarts(optimizer, {}); }), "t_0 is 0"));
   CHECK(contains(error_of([&] { optim::OneCycleLR(optimizer, {.max_lr = 1}); }), "total_steps is 0"));
   CHECK(contains(error_of([&] { optim::OneCycleLR(optimizer, {.total_steps = 9}); }), "max_lr is 0"));
+  for (const bool three_phase : {false, true})
+    CHECK(contains(error_of([&] {
+                     optim::OneCycleLR(optimizer,
+                                       {.max_lr = 1, .total_steps = 4, .pct_start = 0.25, .three_phase = three_phase});
+                   }),
+                   "OneCycleLR: pct_start is 0.25 and total_steps is 4, whose product must not be 1"));
+  CHECK(optimizer.lr() == 0.1);
   CHECK(contains(error_of([&] { optim::ReduceLROnPlateau(optimizer, {.factor = 1}); }), "factor is 1"));
   optim::ReduceLROnPlateau plateau(optimizer);
   CHECK(contains(error_of([&] { plateau.step(); }), "needs the metric"));

@@ -41,14 +41,43 @@ TEST_CASE("groups keep the ratio of their rates") {
     CHECK(optimizer.lr(1) == doctest::Approx(optimizer.lr(0) / 4).epsilon(1e-14));
 }
 
-TEST_CASE("the base rate is that of before the first scheduler, and set_lr does not change it") {
+TEST_CASE("the base rate is that of before the first scheduler, which has changed it since") {
   SGD optimizer({parameter({0})}, {.lr = 0.5});
   const LinearWarmup warmup(optimizer, {.steps = 5});
   CHECK(optimizer.lr() == 0.1);
   const CosineAnnealingLR cosine(optimizer, {.t_max = 10});
   CHECK(optimizer.lr() == 0.5);
-  optimizer.set_lr(0.25);
-  CHECK(SequentialLR(optimizer, {&cosine}, {}).lr() == 0.5);
+  CHECK(SequentialLR(optimizer, {&warmup, &cosine}, {5}).lr() == 0.1);
+}
+
+TEST_CASE("a scheduler that is made after set_lr starts from that rate, in every group that was set") {
+  SGD optimizer({{.params = {parameter({0})}}, {.params = {parameter({0})}, .lr = 0.25}}, {.lr = 0.5});
+  StepLR first(optimizer, {.step_size = 1, .gamma = 0.5});
+  first.step();
+  optimizer.set_lr(0, 0.1);
+  ls::optim::ExponentialLR second(optimizer, {.gamma = 0.9});
+  CHECK(optimizer.lr(0) == 0.1);
+  CHECK(optimizer.lr(1) == 0.25);  // was not set: the base rate
+  second.step();
+  CHECK(optimizer.lr(0) == doctest::Approx(0.09).epsilon(1e-14));
+  CHECK(second.state_dict().at("base_lrs").to_vector<double>() == std::vector<double>{0.1, 0.25});
+  first.step();  // keeps its own base rate
+  CHECK(optimizer.lr(0) == 0.125);
+
+  // The rate that was set is saved, and found again by a scheduler that is made after a load.
+  SGD loaded({{.params = {parameter({0})}}, {.params = {parameter({0})}}}, {.lr = 7});
+  loaded.load_state_dict(optimizer.state_dict());
+  CHECK(loaded.lr() == 0.125);
+  CHECK(StepLR(loaded, {.step_size = 9}).lr() == 0.1);
+  loaded.set_lr(3);
+  CHECK(StepLR(loaded, {.step_size = 9}).lr() == 3);
+
+  // ReduceLROnPlateau sets rates as other schedulers do: they are no new base rates.
+  SGD plain({parameter({0})}, {.lr = 0.5});
+  ls::optim::ReduceLROnPlateau plateau(plain, {.factor = 0.5, .patience = 0});
+  for (int i = 0; i < 3; ++i) plateau.step(1.0);
+  CHECK(plain.lr() == 0.125);
+  CHECK(StepLR(plain, {.step_size = 9}).lr() == 0.5);
 }
 
 TEST_CASE("a schedule that was saved within the cosine continues there") {
