@@ -1,4 +1,4 @@
-// Parses CSV text into rows of numbers (RFC 4180: quoted fields, LF or CRLF line ends).
+// Parses CSV text into rows of numbers (RFC 4180: quoted fields). Lines end in LF, CRLF, CR, or CR CR LF.
 #pragma once
 
 #include <charconv>
@@ -94,13 +94,9 @@ class CsvReader {
     const std::size_t begin = cursor.position;
     if (begin < text_.size() && text_[begin] == '"') return quoted_field(cursor);
     std::size_t end = begin;
-    while (end < text_.size() && text_[end] != delimiter_ && text_[end] != '\n') ++end;
+    while (end < text_.size() && text_[end] != delimiter_ && !is_line_end(text_[end])) ++end;
     cursor.position = end;
     Field field{.text = text_.substr(begin, end - begin), .position = begin};
-    if (end == text_.size() || text_[end] == '\n') {
-      if (field.text.ends_with('\r')) field.text.remove_suffix(1);
-      cursor.position = end - (end > begin && text_[end - 1] == '\r');
-    }
     field.last = end_of_line(cursor, "a field");
     return field;
   }
@@ -111,9 +107,10 @@ class CsvReader {
     Field field{.text = {}, .position = start.position};
     std::size_t at = start.position + 1;
     for (; at < text_.size(); ++at) {
-      if (text_[at] == '\n') {
+      if (is_line_end(text_[at])) {
         ++cursor.line;
-        cursor.line_start = at + 1;
+        cursor.line_start = at + line_end_at(at);
+        at = cursor.line_start - 1;
       } else if (text_[at] == '"') {
         if (at + 1 == text_.size() || text_[at + 1] != '"') break;
         field.escaped = true;
@@ -134,16 +131,28 @@ class CsvReader {
       ++cursor.position;
       return false;
     }
-    const std::size_t ending = rest.starts_with("\r\n") ? 2 : rest.starts_with('\n') ? 1 : 0;
-    if (ending == 0 && !rest.empty() && rest != "\r") {
+    const std::size_t ending = line_end_at(cursor.position);
+    if (ending == 0 && !rest.empty()) {
       fail(cursor, cursor.position,
            fmt::format("expected '{}' or the end of the line after {}, found {}", delimiter_, after,
                        in_quotes(rest.substr(0, 1))));
     }
-    cursor.position += rest == "\r" ? 1 : ending;
+    cursor.position += ending;
     cursor.line_start = cursor.position;
     ++cursor.line;
     return true;
+  }
+
+  static bool is_line_end(char c) { return c == '\n' || c == '\r'; }
+
+  // The length of the line end at `position`, 0 if there is none. CR alone is that of old spreadsheets; CR CR LF is a CRLF
+  // that was written in text mode.
+  std::size_t line_end_at(std::size_t position) const {
+    const std::string_view rest = text_.substr(position);
+    for (const std::string_view end : {"\r\r\n", "\r\n", "\n", "\r"}) {
+      if (rest.starts_with(end)) return end.size();
+    }
+    return 0;
   }
 
   bool only_blank_left(std::size_t position) const {

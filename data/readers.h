@@ -50,8 +50,8 @@ CsvTable read_csv(std::span<const std::byte> text, const std::string& name, cons
 }  // namespace detail
 
 /// A table of numbers from a CSV file. Every column except the target is a feature: data() is (rows, features) f32,
-/// target() (rows, 1) f32. Fields are finite numbers, quoted or not; lines end in LF or CRLF. At most 524,288 columns
-/// are allowed, with names of 16 MiB in total. Memory use is that of the file and the tensors, plus at most 64 MiB.
+/// target() (rows, 1) f32. Fields are finite numbers, quoted or not; lines end in LF, CRLF, CR or
+/// CR CR LF. At most 524,288 columns are allowed, with names of 16 MiB in total. Memory use is that of the file and the tensors, plus at most 64 MiB.
 class CsvDataset : public TensorDataset {
  public:
   explicit CsvDataset(const std::string& path, const CsvOptions& options = {});

@@ -17,18 +17,40 @@ std::optional<std::uint64_t> array_bytes(std::span<const std::int64_t> shape, st
   return empty ? 0 : bytes;
 }
 
+namespace {
+
+// The length of the UTF-8 character at the start of `text`, 1 to 4; 0 for other bytes, and for control characters.
+std::size_t printable_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80) return 0;
+  }
+  const unsigned second = byte(1);
+  const bool too_long = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool outside = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);  // surrogates, > U+10FFFF
+  const bool is_control = first == 0xc2 && second < 0xa0;
+  return too_long || outside || is_control ? 0 : length;
+}
+
+}  // namespace
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 40;
   constexpr std::size_t kWidest = 2 * kShown;  // escapes take four characters for a byte
   std::string out = "\"";
   std::size_t shown = 0;
-  for (; shown < std::min(text.size(), kShown) && out.size() < kWidest; ++shown) {
-    const auto byte = static_cast<unsigned char>(text[shown]);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += text[shown];
-    }
+  while (shown < std::min(text.size(), kShown) && out.size() < kWidest) {
+    const std::size_t length = printable_length(text.substr(shown));
+    if (shown + length > kShown) break;
+    if (length == 0)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[shown]));
+    else
+      out += text.substr(shown, length);
+    shown += std::max<std::size_t>(length, 1);
   }
   out += text.size() > shown ? "\"..." : "\"";
   return out;

@@ -41,11 +41,15 @@ TEST_CASE("all columns except the target's are features, wherever the target col
   CHECK(batch.input.dtype() == ls::kFloat32);
 }
 
-TEST_CASE("CRLF, quotes, blanks, a byte order mark, a missing last line end and blank lines at the end are all read") {
+TEST_CASE(
+    "CRLF, CR, CR CR LF, quotes, blanks, a byte order mark, a missing last line end and blank lines at the end are all "
+    "read") {
   const Floats expected{1, -2.5f, 3e2f, 0.5f};
   for (const char* text :
-       {"a,b,y\r\n1,-2.5,0\r\n3e2,.5,0\r\n", "\xef\xbb\xbf\"a\",\"b\",\"y\"\n\"1\",\"-2.5\",\"0\"\n 3e2 ,+0.5\t,0",
-        "a,b,y\n1,-2.5,0\n3e2,0.5,0\n\n\r\n  \n", "a,b,y\r\n1,-2.5,0\r\n3e2,0.5,0\r"}) {
+       {"a,b,y\r\n1,-2.5,0\r\n3e2,.5,0\r\n", "a,b,y\r1,-2.5,0\r3e2,.5,0\r", "\"a\",b,\"y\"\r1,-2.5,0\r3e2,.5,\"0\"",
+        "a,b,y\r\r\n1,-2.5,0\r\r\n3e2,.5,0\r\r\n", "a,b,\"y\"\r\r\n\"1\",-2.5,\"0\"\r\r\n3e2,.5,0\r\r\n\r\r\n",
+        "\xef\xbb\xbf\"a\",\"b\",\"y\"\n\"1\",\"-2.5\",\"0\"\n 3e2 ,+0.5\t,0", "a,b,y\n1,-2.5,0\n3e2,0.5,0\n\n\r\n  \n",
+        "a,b,y\r\n1,-2.5,0\r\n3e2,0.5,0\r"}) {
     CAPTURE(text);
     const CsvDataset set = parse(text);
     CHECK(set.data().to_vector<float>() == expected);
@@ -57,6 +61,32 @@ TEST_CASE("quoted names may contain delimiters, quotes and line ends, and line n
   const std::string text = "\"x,\"\"1\"\"\",\"two\nlines\",y\n1,2,3\n";
   CHECK(parse(text).features() == Names{"x,\"1\"", "two\nlines"});
   CHECK(contains(io_error(text + "1,b,3\n"), "f.csv:4:3: column \"two\\x0alines\": expected a number, found \"b\""));
+  for (const std::string end : {"\n", "\r\n", "\r", "\r\r\n"}) {
+    const std::string lines = "\"two" + end + "lines\",y" + end + "1,2" + end;
+    CHECK(parse(lines).features() == Names{"two" + end + "lines"});
+    CHECK(contains(io_error(lines + "1,b" + end), "f.csv:4:3: column \"y\": expected a number, found \"b\""));
+    CHECK(
+        contains(io_error("a,y" + end + end + "1,2" + end), "f.csv:2:1: column \"a\": expected a number, found \"\""));
+  }
+}
+
+TEST_CASE("names and fields that are not UTF-8 are printed escaped") {
+  CHECK(contains(io_error("caf\xe9,y\n1,b\n"), "expected a number, found \"b\""));
+  CHECK(contains(io_error("caf\xe9,y\nb,1\n"), "column \"caf\\xe9\": expected a number"));
+  CHECK(contains(io_error("caf\xc3\xa9,y\nb,1\n"), "column \"caf\xc3\xa9\": expected a number"));
+  CHECK(contains(io_error("\xf0\x9f\x98\x80,y\n\xff\xfe,1\n"),
+                 "column \"\xf0\x9f\x98\x80\": expected a number, found \"\\xff\\xfe\""));
+  CHECK(contains(argument_error("caf\xe9,y\n1,2\n", {.target = "z"}), "the columns are \"caf\\xe9\", \"y\""));
+  // Not shortest forms, surrogates, what is above U+10FFFF, cut sequences, and control characters.
+  for (const std::string bad : {"\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+                                "\xe2\x82", "\x80", "\xc2\x9b"}) {
+    std::string escaped;
+    for (const char c : bad) escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    CHECK(contains(io_error("a,y\n" + bad + ",1\n"), "found \"" + escaped + "\""));
+  }
+  // A text that is cut is cut between characters.
+  const std::string wide = std::string(39, 'a') + "\xc3\xa9";
+  CHECK(contains(io_error("a,y\n" + wide + ",1\n"), "found \"" + std::string(39, 'a') + "\"..."));
 }
 
 TEST_CASE("without a header columns are numbered, and the delimiter can be set") {
