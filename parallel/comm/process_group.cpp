@@ -44,7 +44,9 @@ void check_pair(const char* op, const Tensor& out, const Tensor& in, std::int64_
 
 void check_reduction(const char* op, const Tensor& tensor, ReduceOp reduce) {
   check_tensor(op, tensor);
-  LOCKSTEP_CHECK(tensor.dtype() != kBool, "{}: {} cannot be added; use to(kUInt8)", op, lockstep::describe(tensor));
+  LOCKSTEP_CHECK(tensor.dtype() != kBool || (reduce != ReduceOp::kSum && reduce != ReduceOp::kAvg),
+                 "{}: {} cannot be added; use kMax for \"any rank\", kMin for \"all ranks\", or to(kUInt8)", op,
+                 lockstep::describe(tensor));
   LOCKSTEP_CHECK(reduce != ReduceOp::kAvg || tensor.is_floating_point(),
                  "{}: the average of {} is not an integer; use kSum and divide", op, lockstep::describe(tensor));
 }

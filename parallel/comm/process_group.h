@@ -124,7 +124,8 @@ class ProcessGroup {
 
   /// Copies the root's `tensor` to every rank's.
   std::shared_ptr<Work> broadcast(const Tensor& tensor, int root = 0);
-  /// Every rank's `tensor` becomes the sum (or `op`) over all ranks. kAvg needs a floating-point dtype.
+  /// Every rank's `tensor` becomes the sum (or `op`) over all ranks. kAvg needs a floating-point dtype; bool has no kSum
+  /// and no kAvg, but kMax (true on any rank), kMin and kProduct (true on all ranks).
   std::shared_ptr<Work> all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// The root's `tensor` becomes the sum over all ranks; the other ranks' tensors do not change.
   std::shared_ptr<Work> reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::kSum);

@@ -124,7 +124,7 @@ void combine_type(const raw::Combine& c, std::int64_t first, std::int64_t count)
 
 void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   for_any(c.dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) combine_type<T>(c, first, count);  // the wrapper refuses bool
+    combine_type<std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>>(c, first, count);  // a bool is 0 or 1
   });
 }
 

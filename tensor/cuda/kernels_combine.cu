@@ -72,10 +72,9 @@ void run(const raw::Combine& c, std::int64_t first, std::int64_t count) {
 
 void combine(const raw::Combine& c, std::int64_t first, std::int64_t count) {
   for_any(c.dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      if (c.inputs.size() <= kFew && c.outputs.size() <= kFew) return run<T, kFew>(c, first, count);
-      run<T, raw::kMaxCombined>(c, first, count);
-    }
+    using Number = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;  // a bool is 0 or 1
+    if (c.inputs.size() <= kFew && c.outputs.size() <= kFew) return run<Number, kFew>(c, first, count);
+    run<Number, raw::kMaxCombined>(c, first, count);
   });
 }
 

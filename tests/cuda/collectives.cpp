@@ -18,6 +18,7 @@ void check_backend(const std::string& backend, int size) {
     check_collectives(group, 20'000, ls::kFloat32, false, device);
     check_parts(group, 37, ls::kFloat32, device);
     check_uneven_and_products(group, device);
+    check_bools(group, device);
   });
 }
 

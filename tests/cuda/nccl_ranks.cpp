@@ -47,6 +47,7 @@ TEST_CASE("nccl ranks: collectives" * doctest::skip()) {
   check_parts(group, 70'001, ls::kBFloat16, *options.device);
   check_collectives(group, 5, ls::kFloat32, false);  // host tensors, which are copied to the GPU and back
   check_uneven_and_products(group, *options.device);
+  check_bools(group, *options.device);
   const ls::Tensor memory = group->empty({2, 30'000}, ls::kFloat32, *options.device);
   memory.fill_(group->rank() + 1.0);
   group->all_reduce(memory[1], par::ReduceOp::kAvg)->wait();

@@ -146,6 +146,43 @@ inline void check_uneven_and_products(const Group& group, const ls::Device& devi
   }
 }
 
+// Checks that bools are reduced by kMax, kMin and kProduct, and refused by the sums.
+inline void check_bools(const Group& group, const ls::Device& device = {}) {
+  using ls::parallel::ReduceOp;
+  const int n = group->size(), rank = group->rank();
+  const auto is_set = [](int r, std::int64_t i) { return i % 3 == 0 || (i % 3 == 1 && i / 3 % 2 == r % 2); };
+  const auto bools = [&](std::int64_t count, const std::function<bool(std::int64_t)>& value) {
+    std::vector<std::uint8_t> bytes;
+    for (std::int64_t i = 0; i < count; ++i) bytes.push_back(value(i) ? 1 : 0);
+    return ls::from_memory<std::uint8_t>(bytes, {count}).to(ls::kBool).to(device);
+  };
+  for (const std::int64_t count : {std::int64_t{0}, std::int64_t{7}, std::int64_t{30'000}}) {
+    for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+      const auto combined_at = [&](std::int64_t i) {
+        bool any = false, all = true;
+        for (int r = 0; r < n; ++r) any = any || is_set(r, i), all = all && is_set(r, i);
+        return op == ReduceOp::kMax ? any : all;
+      };
+      const ls::Tensor t = bools(count, [&](std::int64_t i) { return is_set(rank, i); });
+      group->all_reduce(t, op)->wait();
+      expect_same(t, bools(count, combined_at).to("cpu"), "all_reduce of bool");
+      const ls::Tensor own = bools(count, [&](std::int64_t i) { return is_set(rank, i); });
+      group->reduce(own, 0, op)->wait();
+      expect_same(own,
+                  bools(count, [&](std::int64_t i) { return rank == 0 ? combined_at(i) : is_set(rank, i); }).to("cpu"),
+                  "reduce of bool");
+      const ls::Tensor parts = bools(count * n, [&](std::int64_t i) { return is_set(rank, i); });
+      const ls::Tensor part = bools(count, [](std::int64_t) { return false; });
+      group->reduce_scatter(part, parts, op)->wait();
+      expect_same(part, bools(count, [&](std::int64_t i) { return combined_at(rank * count + i); }).to("cpu"),
+                  "reduce_scatter of bool");
+    }
+  }
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg})
+    CHECK(contains(error_of([&] { group->all_reduce(bools(3, [](std::int64_t) { return true; }), op); }),
+                   "all_reduce: (3) bool"));
+}
+
 // Checks operations on more data than the staging memory holds.
 inline void check_pieces(const Group& group) {
   const std::int64_t count = 2'500'000;

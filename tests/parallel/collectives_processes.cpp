@@ -16,6 +16,15 @@ TEST_CASE("shm: every collective, dtype and stride, 1 to 5 ranks") {
   }
 }
 
+TEST_CASE("shm: uneven all_to_all, products, bools") {
+  for (const int n : {1, 2, 3, 5}) {
+    with_group("shm", n, [](const Group& group) {
+      check_uneven_and_products(group);
+      check_bools(group);
+    });
+  }
+}
+
 TEST_CASE("shm: tensors larger than the staging memory are sent in pieces") { with_group("shm", 3, check_pieces); }
 
 TEST_CASE("shm: random collectives of random sizes, waited for at random, give the right numbers") {

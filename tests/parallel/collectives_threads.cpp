@@ -32,6 +32,15 @@ TEST_CASE("local: roots are rank 0 unless given, and mean averages numbers of al
   });
 }
 
+TEST_CASE("local: uneven all_to_all, products, bools") {
+  for (const int n : {1, 2, 3, 5}) {
+    with_group("local", n, [](const Group& group) {
+      check_uneven_and_products(group);
+      check_bools(group);
+    });
+  }
+}
+
 TEST_CASE("local: tensors larger than the staging memory are sent in pieces") { with_group("local", 3, check_pieces); }
 
 TEST_CASE("local: random collectives of random sizes, waited for at random, give the right numbers") {

@@ -123,9 +123,10 @@ TEST_CASE("gloo: sums have the bits of shm, in either reduction order and size")
   });
 }
 
-TEST_CASE("gloo: uneven all_to_all, products, and groups of a split") {
+TEST_CASE("gloo: uneven all_to_all, products, bools, and groups of a split") {
   with_group("gloo", 3, [](const Group& group) {
     check_uneven_and_products(group);
+    check_bools(group);
     const int rank = group->rank();
     const Group part = group->split(rank == 1 ? -1 : 0, -rank);
     CHECK((part == nullptr) == (rank == 1));

@@ -75,9 +75,11 @@ TEST_CASE("mpi: messages between some ranks do not disturb the collectives of al
   check_point_to_point(world({.reduction = ls::parallel::Reduction::kCanonical}));
 }
 
-TEST_CASE("mpi: uneven all_to_all, products" * doctest::skip(!under_mpirun())) {
-  check_uneven_and_products(world());
-  check_uneven_and_products(world({.reduction = ls::parallel::Reduction::kCanonical}));
+TEST_CASE("mpi: uneven all_to_all, products, bools" * doctest::skip(!under_mpirun())) {
+  for (const auto reduction : {ls::parallel::Reduction::kNative, ls::parallel::Reduction::kCanonical}) {
+    check_uneven_and_products(world({.reduction = reduction}));
+    check_bools(world({.reduction = reduction}));
+  }
 }
 
 TEST_CASE("mpi: random collectives of random sizes, waited for at random, give the right numbers" *
