@@ -55,8 +55,15 @@ Tensor multiplied(const char* op, const Tensor& a, const Tensor& b, int dims) {
   return named(op, [&] { return matmul(a, b); });
 }
 
+// f16 and bf16 are computed in f32, so that the result rounds once.
 Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
              int dims) {
+  if (narrows(x, a, b)) return added(op, narrowed(x), narrowed(a), narrowed(b), beta, alpha, dims);
+  if (is_half(a.dtype()) && a.dtype() == b.dtype()) {
+    const AutocastGuard off(std::optional<DType>{});
+    const DType dtype = beta.to_double() == 0 || x.dim() == 0 ? a.dtype() : promote(x.dtype(), a.dtype());
+    return added(op, in_f32(x), in_f32(a), in_f32(b), beta, alpha, dims).to(dtype);
+  }
   const Tensor product = multiplied(op, a, b, dims);
   return named(op, [&] {
     if (beta.to_double() == 0) return mul(product, alpha);
@@ -69,7 +76,10 @@ Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, 
 
 Tensor mm(const Tensor& a, const Tensor& b) { return multiplied("mm", a, b, 2); }
 Tensor bmm(const Tensor& a, const Tensor& b) { return multiplied("bmm", a, b, 3); }
-Tensor dot(const Tensor& a, const Tensor& b) { return multiplied("dot", a, b, 1); }
+Tensor dot(const Tensor& a, const Tensor& b) {
+  const AutocastGuard off(std::optional<DType>{});  // as in PyTorch, autocast does not convert the operands
+  return multiplied("dot", a, b, 1);
+}
 Tensor outer(const Tensor& a, const Tensor& b) {
   require_dims("outer", a, b, 1);
   return named("outer", [&] { return mul(a.unsqueeze(1), b); });

@@ -78,8 +78,11 @@ Selection select(const char* op, const Tensor& x, const Indices& indices) {
           out.view = out.view.select(d(), index.tensor.item<std::int64_t>());
           break;
         }
-        LOCKSTEP_CHECK(index.tensor.dtype() != kBool || index.tensor.dim() > 0,
-                       "{}: a mask of no dimensions; use where, or unsqueeze it", op);
+        if (index.tensor.dim() == 0 && index.tensor.dtype() == kBool) {  // selects all or nothing of a new dimension
+          out.view = out.view.unsqueeze(d());
+          select_by(op, index.tensor.reshape({1}), out);
+          break;
+        }
         select_by(op, index.tensor, out);
     }
   }

@@ -232,8 +232,8 @@ Tensor& Tensor::operator=(const Scalar& value) && {
 
 std::string Tensor::to_string() const {
   const autograd::History* own = defined() ? autograd::history(*this) : nullptr;
-  if (own && own->node) return raw::to_string(*this, fmt::format(", grad_fn=<{}>", own->node->name));
-  return raw::to_string(*this, own && own->requires_grad ? ", requires_grad=True" : "");
+  if (own && own->node) return raw::to_string(*this, fmt::format("grad_fn=<{}>", own->node->name));
+  return raw::to_string(*this, own && own->requires_grad ? "requires_grad=True" : "");
 }
 
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor) { return stream << tensor.to_string(); }

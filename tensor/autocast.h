@@ -2,7 +2,8 @@
 /// Autocast: mixed precision as in torch.autocast. While autocast is on, these functions convert their
 /// floating-point operands other than f64:
 ///
-/// - to the guard's dtype, which is also the result's: matmul, linear, conv2d, scaled_dot_product_attention;
+/// - to the guard's dtype, which is also the result's: matmul, mm, bmm, addmm, baddbmm, einsum with sums, linear, conv2d,
+///   conv_transpose2d, scaled_dot_product_attention (not dot and outer, as in PyTorch);
 /// - from f16 and bf16 to f32, which is also the result's dtype: sum, mean, cumsum, norm, var, std, softmax,
 ///   log_softmax, logsumexp, layer_norm, rms_norm, batch_norm, and the losses;
 /// - to the widest dtype among the operands: scatter_add.

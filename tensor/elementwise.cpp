@@ -202,7 +202,7 @@ Tensor binary_op(BinaryOp function, const Tensor& a, const Tensor& b) {
   } else {
     LOCKSTEP_CHECK(dtype != kBool, "{}: bool tensors are not supported: {} and {}; convert one with to(kInt64)", op,
                    describe(a), describe(b));
-    if (!lockstep::is_floating_point(dtype) && b.device().is_cpu() && b.numel() > 0)
+    if (!lockstep::is_floating_point(dtype) && b.device().is_cpu() && broadcast(op, a, b).numel() > 0)
       LOCKSTEP_CHECK(min(to(compare(Compare::kNotEqual, b, full({}, 0, b.options())), kInt32)).item().to_double() != 0,
                      "{}: an element of the integer divisor {} is 0; convert it with to(kFloat32) for infinity", op,
                      describe(b));

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kSummarizeFrom = 1000;  // elements; longer tensors show their edges
 constexpr std::int64_t kEdge = 3;
 constexpr int kLineWidth = 80;
+constexpr int kIndent = 7;  // of "tensor("
 constexpr int kDigits = 4;
 
 // The elements that are printed, as f64 (exact for every dtype but large i64, which have their own code path).
@@ -120,21 +121,29 @@ constexpr const char* kTorchNames[kDTypeCount] = {"bool",    "uint8",    "int32"
 std::string raw::to_string(const Tensor& x, const std::string& suffix) {
   if (!x.defined()) return "tensor(undefined)";
   const Tensor host = to(alias(x), Device());
-  std::string facts;
-  if (x.numel() == 0 && x.dim() != 1) facts += fmt::format(", size={}", x.shape().to_string());
-  const bool usual = x.dtype() == kFloat32 || x.dtype() == kInt64 || x.dtype() == kBool;
-  const bool shown = x.numel() == 0 ? x.dtype() != kFloat32 : !usual;
-  if (x.device() != Device()) facts += fmt::format(", device='{}'", x.device().to_string());
-  if (shown) facts += fmt::format(", dtype={}", kTorchNames[static_cast<std::size_t>(x.dtype())]);
-  std::string body = "[]";
+  std::string text = "tensor([]";
   if (x.numel() > 0) {
     std::vector<Scalar> values;
     const bool summarize = x.numel() > kSummarizeFrom;
     collect(host, summarize, values);
     const Format format(host, values);
-    body = ElementWriter(x.shape(), format, summarize, values).block(0, 7);
+    text = "tensor(" + ElementWriter(x.shape(), format, summarize, values).block(0, kIndent);
   }
-  return "tensor(" + body + facts + suffix + ")";
+  // A fact that the last line has no room for begins a new one. PyTorch's dtypes are longer by their prefix.
+  std::size_t column = text.size() - (text.rfind('\n') + 1) + 2;
+  const auto add = [&](const std::string& fact, std::size_t prefix = 0) {
+    const std::size_t width = fact.size() + prefix;
+    const bool fits = column + width + 2 <= kLineWidth;
+    text += (fits ? ", " : ",\n" + std::string(kIndent, ' ')) + fact;
+    column = fits ? column + width + 2 : kIndent + width;
+  };
+  if (x.device() != Device()) add(fmt::format("device='{}'", x.device().to_string()));
+  if (x.numel() == 0 && x.dim() != 1) add("size=" + x.shape().to_string());
+  const bool usual = x.dtype() == kFloat32 || x.dtype() == kInt64 || x.dtype() == kBool;
+  if (x.numel() == 0 ? x.dtype() != kFloat32 : !usual)
+    add(fmt::format("dtype={}", kTorchNames[static_cast<std::size_t>(x.dtype())]), std::string_view("torch.").size());
+  if (!suffix.empty()) add(suffix);
+  return text + ")";
 }
 
 }  // namespace lockstep

@@ -32,7 +32,7 @@ inline constexpr std::nullopt_t None = std::nullopt;  ///< a new dimension of si
 
 /// One index of Tensor::index: an integer, Slice, Ellipsis or "...", None, or a tensor. An integer tensor (i64 or i32)
 /// selects positions of one dimension; one without dimensions is an integer. A bool tensor selects the elements of as
-/// many dimensions as it has.
+/// many dimensions as it has; one without dimensions adds a dimension of size 1 (true) or 0 (false).
 class TensorIndex {
  public:
   /// One position, which removes its dimension.

@@ -61,6 +61,12 @@ TEST_CASE("autocast converts the operands of products, and f16 and bf16 operands
         {"matmul", ls::matmul(x, w.t())},
         {"matmul of both", ls::matmul(h, w.t())},
         {"linear", ls::linear(x, w, ls::ones({5}))},
+        {"mm", ls::mm(x, w.t())},
+        {"addmm", ls::addmm(ls::ones({5}), x, w.t())},
+        {"addmm without x", ls::addmm(ls::ones({5}), x, w.t(), 0)},
+        {"baddbmm", ls::baddbmm(ls::ones({5}), q, q.transpose(1, 2).narrow(2, 0, 1).expand({2, 4, 5}))},
+        {"conv_transpose2d", ls::conv_transpose2d(image, ls::ones({2, 1, 2, 2}), ls::ones({1}))},
+        {"einsum", ls::einsum("ij,kj->ik", {x, w})},
         {"conv2d", ls::conv2d(image, ls::ones({1, 2, 2, 2}), ls::ones({1}))},
         {"attention", ls::scaled_dot_product_attention(q, q.to(ls::kFloat16), q, {.attn_mask = ls::zeros({3, 3})})},
         {"gelu", ls::gelu(h)},  // other operations promote
@@ -88,10 +94,14 @@ TEST_CASE("autocast converts the operands of products, and f16 and bf16 operands
         {"cross_entropy", ls::nn::cross_entropy(h, ls::tensor({0, 1, 2}), {.weight = ls::ones({4})})},
         {"nll_loss", ls::nn::nll_loss(h, ls::tensor({0, 1, 2}))},
         {"add", h + x},
+        {"dot", ls::dot(x[0], x[1])},
+        {"outer", ls::outer(x[0], x[1])},
         {"cat", ls::cat({h, x})},
         {"scatter_add", ls::scatter_add(x, 0, index, h)}};
     for (const auto& each : wide) CHECK_MESSAGE(dtype_of(each.second) == "f32", each.first);
     CHECK(same_bits(products.at("matmul"), ls::matmul(h, w.to(dtype).t())));
+    CHECK(same_bits(products.at("addmm"), ls::addmm(ls::ones({5}, {.dtype = dtype}), h, w.to(dtype).t())));
+    CHECK(ls::dot(h[0], h[1]).dtype() == dtype);
     CHECK(same_bits(wide.at("softmax"), ls::softmax(h.to(ls::kFloat32), 0)));
     const ls::Tensor f64 = x.to(ls::kFloat64);
     CHECK(dtype_of(ls::matmul(f64, f64.t())) == "f64");

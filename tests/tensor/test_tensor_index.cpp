@@ -100,6 +100,25 @@ TEST_CASE("integers, slices and None give views; tensors give copies") {
   CHECK(all[0].item<int>() == 2);
 }
 
+TEST_CASE("a mask of no dimensions adds a dimension of size 1 or 0, as in PyTorch") {
+  const ls::Tensor x = ls::tensor(3.0, {.requires_grad = true});
+  CHECK(x.index({x > 0}).shape() == ls::Shape{1});
+  CHECK(x.index({x < 0}).shape() == ls::Shape{0});
+  ls::sum(x.index({x > 0}) * 2 + ls::sum(x.index({x < 0}))).backward();
+  CHECK(x.grad().item<double>() == 2);
+  const ls::Tensor y = ls::tensor(3);
+  y.index_put_({y > 0}, 5);
+  y.index_put_({y < 0}, 7);
+  CHECK(y.item<int>() == 5);
+  const ls::Tensor m = ls::arange(6).view({2, 3}), yes = ls::tensor(true), no = ls::tensor(false);
+  CHECK(m.index({yes}).shape() == ls::Shape{1, 2, 3});
+  CHECK(m.index({no}).shape() == ls::Shape{0, 2, 3});
+  CHECK(m.index({yes, 1}).to_vector<std::int64_t>() == Ints{3, 4, 5});
+  CHECK(m.index({1, yes}).shape() == ls::Shape{1, 3});
+  CHECK(m.index({ls::tensor({1, 0}), yes}).to_vector<std::int64_t>() == Ints{3, 4, 5, 0, 1, 2});
+  CHECK(m.index({"...", None, yes}).shape() == ls::Shape{2, 3, 1, 1});
+}
+
 TEST_CASE("errors of index name the index and the tensor") {
   const ls::Tensor x = ls::zeros({3, 4}), leaf = ls::zeros({3}, {.requires_grad = true});
   CHECK(contains(error_of([&] {

@@ -114,3 +114,25 @@ TEST_CASE("the norm that counts elements has gradient 0") {
   count.backward();
   CHECK(ls::equal(x.grad(), ls::zeros({3})));
 }
+
+TEST_CASE("an integer division by 0 with no elements is no error") {
+  const ls::Tensor none = ls::zeros({0}, {.dtype = ls::kInt64}), zero = ls::zeros({1}, {.dtype = ls::kInt64});
+  CHECK(ls::floor_divide(none, 0).shape() == ls::Shape{0});
+  CHECK((none % 0).shape() == ls::Shape{0});
+  CHECK(ls::fmod(none, 0).dtype() == ls::kInt64);
+  CHECK(ls::floor_divide(none, zero).shape() == ls::Shape{0});
+  CHECK(ls::remainder(none.expand({3, 0}), ls::zeros({3, 1}, {.dtype = ls::kInt64})).shape() == ls::Shape{3, 0});
+  CHECK(contains(error_of([&] { ls::floor_divide(zero, 0); }), "an element of the integer divisor"));
+}
+
+TEST_CASE("addmm and baddbmm of f16 and bf16 round once") {
+  for (const ls::DType dtype : {ls::kFloat16, ls::kBFloat16}) {
+    const ls::Tensor x = numbers({5}).to(dtype), a = numbers({4, 7}, {}, 2).to(dtype);
+    const ls::Tensor b = numbers({7, 5}, {}, 3).to(dtype);
+    const auto wide = [](const ls::Tensor& t) { return t.to(ls::kFloat32); };
+    const ls::Tensor want = ls::addmm(wide(x), wide(a), wide(b), 0.3, 1.7).to(dtype);
+    CHECK(same_bits(ls::addmm(x, a, b, 0.3, 1.7), want));
+    CHECK(same_bits(ls::baddbmm(x, a.unsqueeze(0), b.unsqueeze(0), 0.3, 1.7), want.unsqueeze(0)));
+    CHECK(same_bits(ls::addmm(x, a, b), (wide(x) + ls::matmul(wide(a), wide(b))).to(dtype)));
+  }
+}
