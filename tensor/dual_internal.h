@@ -51,6 +51,13 @@ HOST_DEVICE inline float multiply_add(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+HOST_DEVICE inline double multiply_add(double a, double b, double c) {
+#ifdef __FMA__
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 // e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; e^r by
 // the polynomial of Cephes' expf; 2^n is added to the exponent bits. Largest relative error 9e-8; results below

@@ -1,5 +1,6 @@
 // Joining, indexing and sorting. Every index is checked against the size it addresses before a kernel reads it.
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/tensor/wrappers_internal.h"
 
@@ -77,6 +78,34 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return out;
 }
 
+namespace {
+
+// Kernels add to a place in sequence, in its own dtype. On CPU devices f32 sources of many rows are therefore split
+// into parts with a sum of their own, which are then added as `sum` does. A part has kPart rows, or more where that
+// keeps the memory of the sums small.
+std::int64_t rows_of_part(const Tensor& out, std::int64_t n) {
+  constexpr std::int64_t kPart = 128, kShare = 16;
+  if (out.dtype() != kFloat32 || !out.device().is_cpu()) return std::numeric_limits<std::int64_t>::max();
+  return std::max(kPart, kShare * n);
+}
+
+// out (outer, n, inner) += the sum of the parts. run(to, o, first, count) adds source rows [first, first + count) of
+// outer index o to `to`.
+template <class F>
+void add_parts(const Tensor& out, const Rows& rows, std::int64_t count, std::int64_t part, F run) {
+  const std::int64_t parts = (count + part - 1) / part, plane = rows.n * rows.inner;
+  const Tensor sums = zeros({parts, rows.outer, plane}, out.options()),
+               total = empty({rows.outer, plane}, out.options());
+  for (std::int64_t p = 0; p < parts; ++p) {
+    for (std::int64_t o = 0; o < rows.outer; ++o)
+      run(sums.data<float>() + (p * rows.outer + o) * plane, o, p * part, std::min(part, count - p * part));
+  }
+  sum_out(sums, {0}, false, total);
+  add_(reshape(out, total.shape()), total);
+}
+
+}  // namespace
+
 Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src) {
   require_same_device("index_add", src, index);
   if (is_half(src.dtype())) return to(index_add(shape, dim, index, widened(src)), src.dtype());
@@ -86,10 +115,19 @@ Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, cons
                  "index_add: {} index values for {}", positions.numel(), describe(src));
   Tensor out = zeros(shape, src.options());
   const Tensor from = contiguous(src);
-  if (from.numel() > 0)
-    kernels(src.device())
-        .index_add(out.raw_data(), positions.data<std::int64_t>(), from.raw_data(), rows_along(out, d),
-                   positions.numel(), src.dtype());
+  if (from.numel() == 0) return out;
+  const Rows rows = rows_along(out, d);
+  const std::int64_t count = positions.numel(), part = rows_of_part(out, rows.n);
+  const auto* const at_index = positions.data<std::int64_t>();
+  const KernelTable& table = kernels(src.device());
+  if (count <= part) {
+    table.index_add(out.raw_data(), at_index, from.raw_data(), rows, count, src.dtype());
+    return out;
+  }
+  add_parts(out, rows, count, part, [&](float* to, std::int64_t o, std::int64_t first, std::int64_t length) {
+    table.index_add(to, at_index + first, from.data<float>() + (o * count + first) * rows.inner,
+                    {1, rows.n, rows.inner}, length, kFloat32);
+  });
   return out;
 }
 
@@ -146,9 +184,19 @@ void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& i
   if (positions.numel() == 0) return;
   const Tensor region = cut_to(op, x, index, d);
   const Tensor target = contiguous(region), source = overlap(from, target) ? clone(from) : contiguous(from);
-  kernels(x.device())
-      .scatter(target.raw_data(), positions.data<std::int64_t>(), source.raw_data(), rows_along(positions, d),
-               rows_along(target, d).n, x.dtype(), mode);
+  const Rows of_index = rows_along(positions, d), rows = rows_along(target, d);
+  const std::int64_t count = of_index.n, part = rows_of_part(target, rows.n);
+  const auto* const at_index = positions.data<std::int64_t>();
+  const KernelTable& table = kernels(x.device());
+  if (mode != Scatter::kAdd || count <= part) {
+    table.scatter(target.raw_data(), at_index, source.raw_data(), of_index, rows.n, x.dtype(), mode);
+  } else {
+    add_parts(target, rows, count, part, [&](float* to, std::int64_t o, std::int64_t first, std::int64_t length) {
+      const std::int64_t start = (o * count + first) * rows.inner;
+      table.scatter(to, at_index + start, source.data<float>() + start, {1, length, rows.inner}, rows.n, kFloat32,
+                    mode);
+    });
+  }
   if (target.raw_data() != region.raw_data()) copy(target, region);
 }
 

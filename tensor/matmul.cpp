@@ -1,5 +1,6 @@
 // Matrix products. Operands are read through their strides, aside from large ones whose strides would slow the kernel.
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/tensor/wrappers_internal.h"
 
@@ -52,15 +53,45 @@ Tensor readable_along(int k, const Tensor& x, std::int64_t others) {
   return k == 1 ? clone(x) : transpose(clone(transpose(x, 0, 1)), 0, 1);
 }
 
+// Libraries sum over k in the operands' type. On CPU devices an f32 sum of more than kLongSum terms is therefore split
+// into parts of kPart terms, which are added as `sum` does. Products with a vector sum in f64 in the kernel.
+constexpr std::int64_t kPart = 4096, kLongSum = 2 * kPart;
+
+bool is_long(const Gemm& g, const Tensor& out) {
+  return g.k > kLongSum && g.m > 1 && g.n > 1 && out.dtype() == kFloat32 && out.device().is_cpu();
+}
+
+Matrix moved(const Matrix& x, std::int64_t elements) {
+  return {static_cast<float*>(x.data) + elements, x.row, x.column};
+}
+
+// A product with long sums, part of `whole`. It has no batch and no bias, and its result is contiguous.
+void run_parts(Gemm g, const Tensor& whole) {
+  const KernelTable& table = kernels(whole.device());
+  const std::int64_t parts = g.k / kPart, rest = g.k % kPart, elements = g.m * g.n;
+  const Tensor products = empty({parts + (rest > 0), elements}, whole.options());
+  void* const result = std::exchange(g.out.data, products.raw_data());
+  g.a_step = kPart * g.a.column, g.b_step = kPart * g.b.row, g.out_step = elements;
+  g.k = kPart, g.batch = parts;
+  table.gemm(g, kFloat32);
+  if (rest > 0) {
+    g.a = moved(g.a, parts * g.a_step), g.b = moved(g.b, parts * g.b_step), g.out = moved(g.out, parts * g.out_step);
+    g.k = rest, g.batch = 1;
+    table.gemm(g, kFloat32);
+  }
+  const Rows rows{.outer = 1, .n = products.shape()[0], .inner = elements};
+  table.sum(products.raw_data(), result, rows, kFloat32, 1.0);
+}
+
 // out (m, n) = a (m, k) b (k, n)
 void run(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.shape()[at(a.dim() - 2)], k = a.shape()[at(a.dim() - 1)], n = b.shape()[at(b.dim() - 1)];
   if (m == 0 || n == 0) return;
   if (k == 0) return fill(out, 0);
   const Tensor left = readable_along(1, a, n), right = readable_along(0, b, m);
-  kernels(out.device())
-      .gemm({.m = m, .n = n, .k = k, .a = matrix(left), .b = matrix(right), .out = {out.raw_data(), n, 1}},
-            out.dtype());
+  const Gemm gemm{.m = m, .n = n, .k = k, .a = matrix(left), .b = matrix(right), .out = {out.raw_data(), n, 1}};
+  if (is_long(gemm, out)) return run_parts(gemm, out);
+  kernels(out.device()).gemm(gemm, out.dtype());
 }
 
 // Shapes as in NumPy's matmul: a vector on the left is a row, on the right a column; its dimension is removed
@@ -107,6 +138,16 @@ void run_batched(const Operands& p, const Tensor& out) {
   set_dims(batch, p.batch, [&](int k, int d) {
     return k == 0 ? out_steps[at(d)] * g.m * g.n : broadcast_stride((k == 1 ? a : b).impl(), d, p.batch.dim() + 2);
   });
+  if (is_long(g, out)) {
+    for (std::int64_t i = 0; i < batch.numel; ++i) {
+      std::int64_t offsets[3] = {};
+      add_offsets(batch, i, offsets);
+      Gemm one = g;
+      one.out = moved(g.out, offsets[0]), one.a = moved(g.a, offsets[1]), one.b = moved(g.b, offsets[2]);
+      run_parts(one, out);
+    }
+    return;
+  }
   const int inner = --batch.dims;  // the kernel's own batch dimension; the others remain
   g.batch = batch.shape[inner];
   g.out_step = batch.strides[0][inner], g.a_step = batch.strides[1][inner], g.b_step = batch.strides[2][inner];
@@ -190,15 +231,20 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Dense rows(x, x.dim() == 2 ? readable(x) : x.is_contiguous()), w(weight, readable(weight));
   const Dense dense_bias(bias);
   const Matrix own = matrix(*w);
-  kernels(x.device())
-      .gemm({.m = out.numel() / n,
-             .n = n,
-             .k = k,
-             .a = x.dim() == 2 ? matrix(*rows) : Matrix{rows.data(), k, 1},
-             .b = {own.data, own.column, own.row},
-             .out = {out.raw_data(), n, 1},
-             .bias = dense_bias.data()},
-            x.dtype());
+  Gemm gemm{.m = out.numel() / n,
+            .n = n,
+            .k = k,
+            .a = x.dim() == 2 ? matrix(*rows) : Matrix{rows.data(), k, 1},
+            .b = {own.data, own.column, own.row},
+            .out = {out.raw_data(), n, 1},
+            .bias = dense_bias.data()};
+  if (is_long(gemm, out)) {
+    gemm.bias = nullptr;
+    run_parts(gemm, out);
+    if (bias.defined()) add_(out, bias);
+    return out;
+  }
+  kernels(x.device()).gemm(gemm, x.dtype());
   return out;
 }
 

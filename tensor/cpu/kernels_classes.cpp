@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
@@ -87,11 +88,16 @@ void statistics_in_lanes(const Samples<T>& s, std::int64_t first, std::int64_t c
     if (c < kFewClasses) store_packet<T>(tile + c * kPacketSize<T>, scores);
     highest = (scores > highest).select(scores, highest);
   }
-  Packet<T> total = Packet<T>::Zero();
+  Packet<T> total = Packet<T>::Zero();  // of a few classes
+  double totals[kPacketSize<T>] = {};   // of those before them
   for (std::int64_t c = 0; c < s.rows.n; ++c) {
+    if (c > 0 && c % kFewClasses == 0) {
+      for (int j = 0; j < kPacketSize<T>; ++j) totals[j] += static_cast<double>(std::exchange(total[j], T(0)));
+    }
     const Packet<T> scores = c < kFewClasses ? load_packet(tile + c * kPacketSize<T>) : lanes.load(s, c);
     total += exp_packet<Packet<T>>(scores - highest);
   }
+  for (int j = 0; j < kPacketSize<T>; ++j) total[j] = static_cast<T>(totals[j] + static_cast<double>(total[j]));
   const Packet<T> logs = total.log();
   for (int j = 0; j < count; ++j) {
     s.shift[first + j] = highest[j];
@@ -120,9 +126,9 @@ T loss_of(const Samples<T>& s, std::int64_t sample, F log_probability) {
   const std::int64_t label = s.labels[sample];
   T loss = -s.keep * s.weight_of(label) * log_probability(label);
   if (s.spread != 0) {
-    T all = 0;
-    for (std::int64_t c = 0; c < s.rows.n; ++c) all += s.weight_of(c) * log_probability(c);
-    loss -= s.spread * all;
+    double all = 0;
+    for (std::int64_t c = 0; c < s.rows.n; ++c) all += static_cast<double>(s.weight_of(c) * log_probability(c));
+    loss -= s.spread * static_cast<T>(all);
   }
   return loss;
 }
@@ -207,8 +213,9 @@ void cross_entropy_backward(const void* grad, const void* x, const std::int64_t*
     const Samples<T> s = make_samples<T>(x, target, weight, statistics, rows, options);
     const T* grads = as<T>(grad);
     const T factor = options.reduction == raw::Reduction::kMean ? static_cast<T>(1 / *total_weight) : T(1);
-    T all_weights = 0;
-    for (std::int64_t c = 0; c < rows.n; ++c) all_weights += s.weight_of(c);
+    double sum_of_weights = 0;
+    for (std::int64_t c = 0; c < rows.n; ++c) sum_of_weights += static_cast<double>(s.weight_of(c));
+    const T all_weights = static_cast<T>(sum_of_weights);
     for_groups(s, [&](std::int64_t first, std::int64_t count) {
       T g[kPacketSize<T>] = {};
       for (std::int64_t j = 0; j < count; ++j)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/cpu/planes_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -107,21 +108,39 @@ void max_pool2d_backward(const Windows& w, const void* grad, const std::int64_t*
   });
 }
 
+namespace {
+
+// One row of windows. `Sum` is the type in which windows are summed, a tile of them at a time.
+template <class Sum, class T>
+void average_row(const Windows& w, const T* x, std::int64_t row, const Divisor<T>& divisor, T* out) {
+  for (std::int64_t begin = 0; begin < w.output.width; begin += kTile) {
+    const std::int64_t count = std::min(kTile, w.output.width - begin);
+    Sum sums[kTile];
+    std::fill(sums, sums + count, Sum(0));
+    for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
+      const std::int64_t first = std::max(range.first - begin, std::int64_t{0});
+      const std::int64_t last = std::min(range.last - begin, count), start = pixel + begin * w.stride.width;
+      for (std::int64_t p = first; p < last; ++p) sums[p] += static_cast<Sum>(x[start + p * w.stride.width]);
+    });
+    for (std::int64_t p = 0; p < count; ++p)
+      out[begin + p] = static_cast<T>(sums[p] / static_cast<Sum>(divisor.of(row, begin + p)));
+  }
+}
+
+}  // namespace
+
 void avg_pool2d(const Windows& w, const void* x, void* out, std::int64_t planes, DType dtype, bool count_include_pad) {
   for_float(dtype, [&]<class T>(T) {
     const Divisor<T> divisor(w, count_include_pad);
-    for_units(planes, input_size(w), [&](std::int64_t plane) {
-      const T* const from = as<T>(x) + plane * input_size(w);
-      for (std::int64_t row = 0; row < w.output.height; ++row) {
-        T* const to = as<T>(out) + plane * output_size(w) + row * w.output.width;
-        std::fill(to, to + w.output.width, T(0));
-        for_kernel(w, row, [&](std::int64_t pixel, const Range& range) {
-          for (std::int64_t place = range.first; place < range.last; ++place)
-            to[place] += from[pixel + place * w.stride.width];
-        });
-        for (std::int64_t place = 0; place < w.output.width; ++place) to[place] /= divisor.of(row, place);
-      }
-    });
+    const auto run = [&]<class Sum>(Sum) {
+      for_units(planes, input_size(w), [&](std::int64_t plane) {
+        const T* const from = as<T>(x) + plane * input_size(w);
+        T* const to = as<T>(out) + plane * output_size(w);
+        for (std::int64_t row = 0; row < w.output.height; ++row)
+          average_row<Sum>(w, from, row, divisor, to + row * w.output.width);
+      });
+    };
+    w.kernel.height* w.kernel.width > kRowsBetween ? run(double{}) : run(T{});  // rounding errors stay small
   });
 }
 

@@ -9,24 +9,12 @@ namespace lockstep::LOCKSTEP_KERNELS {
 
 namespace {
 
-constexpr std::int64_t kColumns = 256;     // columns of one share of a column reduction
-constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
-constexpr int kPartials = 64;              // shares of one long row
+constexpr std::int64_t kColumns = 256;  // columns of one share of a column reduction
 
-// The sum of one row; a long row is split into kPartials shares of whole blocks.
+// The sum of f over one row.
 template <class T, class F>
 double sum_row(const T* x, std::int64_t n, F f) {
-  const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
-  if (blocks < 2 * kPartials) return sum_packets(x, n, f);
-  const std::int64_t share = (blocks + kPartials - 1) / kPartials * kSumBlock;
-  double partials[kPartials] = {};
-  for_chunks(kPartials, [&](std::int64_t chunk) {
-    const std::int64_t begin = chunk * share, left = n - begin;
-    if (left > 0) partials[chunk] = sum_packets(x + begin, left < share ? left : share, f);
-  });
-  double total = 0;
-  for (double partial : partials) total += partial;
-  return total;
+  return sum_of_shares(n, [&](std::int64_t begin, std::int64_t count) { return sum_packets(x + begin, count, f); });
 }
 
 // One share of a column reduction: out[c] = sum over r of f(in[r][c], c).

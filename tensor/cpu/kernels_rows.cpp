@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <type_traits>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
@@ -89,24 +90,36 @@ void for_column_blocks(const Rows& rows, F body) {
   });
 }
 
+// out = the sums of `width` columns over n rows: add_row(r, part) adds row r to partial sums of kRowsBetween rows.
+template <class T, class F>
+void sum_column_block(std::int64_t n, std::int64_t width, T* out, F add_row) {
+  double totals[kColumns] = {};
+  for (std::int64_t r = 0; r < n;) {
+    T part[kColumns] = {};
+    for (const std::int64_t stop = std::min(n, r + kRowsBetween); r < stop; ++r) add_row(r, part);
+    for (std::int64_t c = 0; c < width; ++c) totals[c] += static_cast<double>(part[c]);
+  }
+  for (std::int64_t c = 0; c < width; ++c) out[c] = static_cast<T>(totals[c]);
+}
+
 // Rows with inner > 1: `width` columns, row by row.
 template <class T>
 void softmax_columns(const T* x, T* y, const Rows& rows, std::int64_t width, bool log) {
-  T shift[kColumns], total[kColumns] = {};
+  T shift[kColumns], total[kColumns];
   std::copy(x, x + width, shift);
   for (std::int64_t r = 1; r < rows.n; ++r) {
     const T* const row = x + r * rows.inner;
     for (std::int64_t c = 0; c < width; ++c) shift[c] = row[c] > shift[c] || row[c] != row[c] ? row[c] : shift[c];
   }
   for (std::int64_t c = 0; c < width; ++c) shift[c] = shift_of(shift[c]);
-  for (std::int64_t r = 0; r < rows.n; ++r) {
+  sum_column_block(rows.n, width, total, [=, &shift](std::int64_t r, T* part) {
     const T* const row = x + r * rows.inner;
     T* const out = y + r * rows.inner;
     for (std::int64_t c = 0; c < width; ++c) {
       out[c] = math::exp(row[c] - shift[c]);
-      total[c] += out[c];
+      part[c] += out[c];
     }
-  }
+  });
   for (std::int64_t c = 0; c < width && log; ++c) total[c] = std::log(total[c]);
   for (std::int64_t r = 0; r < rows.n; ++r) {
     const T* const row = x + r * rows.inner;
@@ -122,15 +135,15 @@ void softmax_columns(const T* x, T* y, const Rows& rows, std::int64_t width, boo
 // softmax: y (g - sum(g y)); log_softmax: g - e^y sum(g).
 template <class T>
 void softmax_backward_columns(const T* g, const T* y, T* out, const Rows& rows, std::int64_t width, bool log) {
-  T total[kColumns] = {};
-  for (std::int64_t r = 0; r < rows.n; ++r) {
+  T total[kColumns];
+  sum_column_block(rows.n, width, total, [=](std::int64_t r, T* part) {
     const std::int64_t at = r * rows.inner;
     if (log) {
-      for (std::int64_t c = 0; c < width; ++c) total[c] += g[at + c];
+      for (std::int64_t c = 0; c < width; ++c) part[c] += g[at + c];
     } else {
-      for (std::int64_t c = 0; c < width; ++c) total[c] += g[at + c] * y[at + c];
+      for (std::int64_t c = 0; c < width; ++c) part[c] += g[at + c] * y[at + c];
     }
-  }
+  });
   for (std::int64_t r = 0; r < rows.n; ++r) {
     const std::int64_t at = r * rows.inner;
     if (log) {
@@ -144,12 +157,17 @@ void softmax_backward_columns(const T* g, const T* y, T* out, const Rows& rows, 
 template <class T>
 void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool log) {
   constexpr int kSize = kPacketSize<T>;
-  Packet<T> sums = Packet<T>::Zero();
-  for (std::int64_t i = 0; i < n; i += kSize) {
-    const Packet<T> gs = load_part(g + i, n - i, T(0)), ys = load_part(y + i, n - i, T(0));
-    sums += log ? gs : Packet<T>(gs * ys);
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kShortBlock) {
+    const std::int64_t end = std::min(n, begin + kShortBlock);
+    Packet<T> sums = Packet<T>::Zero();
+    for (std::int64_t i = begin; i < end; i += kSize) {
+      const Packet<T> gs = load_part(g + i, end - i, T(0)), ys = load_part(y + i, end - i, T(0));
+      sums += log ? gs : Packet<T>(gs * ys);
+    }
+    sum += static_cast<double>(add_lanes<T>(sums));
   }
-  const T total = add_lanes<T>(sums);
+  const T total = static_cast<T>(sum);
   for (std::int64_t i = 0; i < n; i += kSize) {
     const Packet<T> gs = load_part(g + i, n - i, T(0)), ys = load_part(y + i, n - i, T(0));
     const Packet<T> result = log ? Packet<T>(gs - exp_packet<Packet<T>>(ys) * total) : Packet<T>(ys * (gs - total));
@@ -235,8 +253,6 @@ void layer_norm_backward_row(const T* g, const T* x, const T* weight, T mean, T 
   }
 }
 
-constexpr std::int64_t kRowsBetween = 64;  // rows per partial sum: keeps rounding errors small
-
 // Columns [begin, begin + count) of the sums over rows of g z and g.
 template <class T>
 void layer_norm_columns(const T* g, const T* x, const T* mean, const T* factor, T* grad_weight, T* grad_bias,
@@ -304,15 +320,19 @@ namespace {
 constexpr std::int64_t kRowsAtOnce =
     4;  // sums that do not wait for each other; with 8, rows of 4 KiB would evict each other
 
+// Running sums of f32 are f64.
+template <class T>
+using RunningSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
+
 // Running sums along `count` contiguous rows.
 template <class T>
 void cumsum_rows(const T* x, T* y, std::int64_t count, std::int64_t n, bool reverse) {
-  T total[kRowsAtOnce] = {};
+  RunningSum<T> total[kRowsAtOnce] = {};
   for (std::int64_t r = 0; r < n; ++r) {
     const std::int64_t at = reverse ? n - 1 - r : r;
     for (std::int64_t k = 0; k < count; ++k) {
-      total[k] = static_cast<T>(total[k] + x[k * n + at]);
-      y[k * n + at] = total[k];
+      total[k] = static_cast<RunningSum<T>>(total[k] + x[k * n + at]);
+      y[k * n + at] = static_cast<T>(total[k]);
     }
   }
 }
@@ -320,12 +340,12 @@ void cumsum_rows(const T* x, T* y, std::int64_t count, std::int64_t n, bool reve
 // Running sums along `width` columns, row by row.
 template <class T>
 void cumsum_columns(const T* x, T* y, const Rows& rows, std::int64_t width, bool reverse) {
-  T total[kColumns] = {};
+  RunningSum<T> total[kColumns] = {};
   for (std::int64_t r = 0; r < rows.n; ++r) {
     const std::int64_t at = (reverse ? rows.n - 1 - r : r) * rows.inner;
     for (std::int64_t c = 0; c < width; ++c) {
-      total[c] = static_cast<T>(total[c] + x[at + c]);
-      y[at + c] = total[c];
+      total[c] = static_cast<RunningSum<T>>(total[c] + x[at + c]);
+      y[at + c] = static_cast<T>(total[c]);
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -92,6 +93,8 @@ T max_of(const T* x, std::int64_t count) {
 // The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock
 // elements; block sums are added in f64.
 inline constexpr std::int64_t kSumBlock = 4096;
+inline constexpr std::int64_t kShortBlock = 1024;  // the same for one packet of partial sums
+inline constexpr std::int64_t kRowsBetween = 64;   // and for partial sums of one element
 
 template <class T, class F>
 double sum_packets(const T* x, std::int64_t count, F f) {
@@ -116,6 +119,64 @@ double sum_packets(const T* x, std::int64_t count, F f) {
     }
     total += static_cast<double>(add_lanes<T>((a + b) + (c + d)));
   }
+  return total;
+}
+
+// a b + c, rounded once if the level has an FMA instruction.
+template <class T>
+Packet<T> multiply_add(const Packet<T>& a, const Packet<T>& b, const Packet<T>& c) {
+  using Register = typename Eigen::internal::packet_traits<T>::type;
+  static_assert(sizeof(Register) == sizeof(Packet<T>));
+  Packet<T> out;
+  Eigen::internal::pstoreu(out.data(), Eigen::internal::pmadd(Eigen::internal::ploadu<Register>(a.data()),
+                                                              Eigen::internal::ploadu<Register>(b.data()),
+                                                              Eigen::internal::ploadu<Register>(c.data())));
+  return out;
+}
+
+// Adds to totals[r] the sum of x[r * row + i] y[i], for at most kSumBlock elements, in the order of sum_packets.
+template <int kRows, class T>
+void add_products(const T* x, std::int64_t row, const T* y, std::int64_t count, double* totals) {
+  constexpr int kSize = kPacketSize<T>;
+  Packet<T> sums[kRows][4];
+  for (auto& of_row : sums) of_row[0] = of_row[1] = of_row[2] = of_row[3] = Packet<T>::Zero();
+  std::int64_t i = 0;
+  for (; i + 4 * kSize <= count; i += 4 * kSize) {
+    for (int part = 0; part < 4; ++part) {
+      const Packet<T> factor = load_packet(y + i + part * kSize);
+      for (int r = 0; r < kRows; ++r)
+        sums[r][part] = multiply_add<T>(load_packet(x + r * row + i + part * kSize), factor, sums[r][part]);
+    }
+  }
+  for (; i + kSize <= count; i += kSize) {
+    for (int r = 0; r < kRows; ++r)
+      sums[r][0] = multiply_add<T>(load_packet(x + r * row + i), load_packet(y + i), sums[r][0]);
+  }
+  if (i < count) {
+    const Packet<T> factor = load_tail(y + i, count - i, T(0));
+    for (int r = 0; r < kRows; ++r)
+      sums[r][0] = multiply_add<T>(load_tail(x + r * row + i, count - i, T(0)), factor, sums[r][0]);
+  }
+  for (int r = 0; r < kRows; ++r)
+    totals[r] += static_cast<double>(add_lanes<T>((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])));
+}
+
+// A long sum: calls part(begin, count) for kPartials shares of whole blocks of [0, n), on several threads, and adds the
+// results in order. A short sum is one call.
+inline constexpr int kPartials = 64;
+
+template <class F>
+double sum_of_shares(std::int64_t n, F part) {
+  const std::int64_t blocks = (n + kSumBlock - 1) / kSumBlock;
+  if (blocks < 2 * kPartials) return part(std::int64_t{0}, n);
+  const std::int64_t share = (blocks + kPartials - 1) / kPartials * kSumBlock;
+  double partials[kPartials] = {};
+  for_chunks(kPartials, [&](std::int64_t chunk) {
+    const std::int64_t begin = chunk * share, left = n - begin;
+    if (left > 0) partials[chunk] = part(begin, left < share ? left : share);
+  });
+  double total = 0;
+  for (const double partial : partials) total += partial;
   return total;
 }
 

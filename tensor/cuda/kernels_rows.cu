@@ -1,6 +1,7 @@
 // Operations along one dimension of (outer, n, inner): a block of threads per row if inner is 1, otherwise one thread
 // per column.
 #include <limits>
+#include <type_traits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/cuda/register_row_internal.h"
@@ -99,6 +100,21 @@ struct Columns {
   }
 };
 
+// The sum of term(i) for the elements of a column, `step` apart. Every kBetween terms it continues in f64: rounding
+// errors stay small, and few operations are f64, which is slow on many GPUs.
+template <class T, class Term>
+DEVICE_ONLY T over_column(std::int64_t end, std::int64_t step, Term term) {
+  constexpr std::int64_t kBetween = 64;
+  double total = 0;
+  for (std::int64_t i = 0; i < end;) {
+    T part = 0;
+    for (const std::int64_t stop = i + kBetween * step < end ? i + kBetween * step : end; i < stop; i += step)
+      part += term(i);
+    total += static_cast<double>(part);
+  }
+  return static_cast<T>(total);
+}
+
 template <class T>
 struct SoftmaxColumn {
   const T* in;
@@ -109,10 +125,10 @@ struct SoftmaxColumn {
     const std::int64_t origin = columns.origin(column), step = columns.inner, end = columns.n * step;
     const T* x = in + origin;
     T* y = out + origin;
-    T highest = -std::numeric_limits<T>::infinity(), total = 0;
+    T highest = -std::numeric_limits<T>::infinity();
     for (std::int64_t i = 0; i < end; i += step) highest = Largest{}(highest, x[i]);
     const T shift = shift_of(highest);
-    for (std::int64_t i = 0; i < end; i += step) total += math::exp(x[i] - shift);
+    const T total = over_column<T>(end, step, [=](std::int64_t i) { return math::exp(x[i] - shift); });
     const T log_total = log ? math::log(total) : T(0);
     for (std::int64_t i = 0; i < end; i += step)
       y[i] = log ? (x[i] - shift) - log_total : math::exp(x[i] - shift) / total;
@@ -152,8 +168,8 @@ struct SoftmaxBackwardColumn {
   DEVICE_ONLY void operator()(std::int64_t column) const {
     const std::int64_t origin = columns.origin(column), step = columns.inner, end = columns.n * step;
     const T *g = grad + origin, *y = values + origin;
-    T total = 0;
-    for (std::int64_t i = 0; i < end; i += step) total += softmax_term(g[i], y[i], log);
+    const bool of_logs = log;
+    const T total = over_column<T>(end, step, [=](std::int64_t i) { return softmax_term(g[i], y[i], of_logs); });
     for (std::int64_t i = 0; i < end; i += step) out[origin + i] = softmax_gradient(g[i], y[i], total, log);
   }
 };
@@ -252,9 +268,11 @@ struct LayerNormAffine {
   }
 };
 
-// A row is divided among the threads: each sums its part, then scans the part from the sum of the parts before it.
+// A row is divided among the threads: each sums its part, then scans the part from the sum of the parts before it. Sums
+// of f32 are f64.
 template <class T>
 struct CumsumRow {
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   const T* in;
   T* out;
   Columns columns;
@@ -263,18 +281,18 @@ struct CumsumRow {
     const std::int64_t origin = columns.origin(block.index()), n = columns.n, share = (n + kThreads - 1) / kThreads;
     const auto at = [&](std::int64_t r) { return origin + (reverse ? n - 1 - r : r) * columns.inner; };
     const auto end_of = [&](int thread) { return n < (thread + 1) * share ? n : (thread + 1) * share; };
-    PerThread<T> before;
+    PerThread<Sum> before;
     block.each([&](int thread) {
-      T sum = 0;
-      for (std::int64_t r = thread * share; r < end_of(thread); ++r) sum = static_cast<T>(sum + in[at(r)]);
+      Sum sum = 0;
+      for (std::int64_t r = thread * share; r < end_of(thread); ++r) sum = static_cast<Sum>(sum + in[at(r)]);
       before[thread] = sum;
     });
     block.sum_before(before);
     block.each([&](int thread) {
-      T sum = before[thread];
+      Sum sum = before[thread];
       for (std::int64_t r = thread * share; r < end_of(thread); ++r) {
-        sum = static_cast<T>(sum + in[at(r)]);
-        out[at(r)] = sum;
+        sum = static_cast<Sum>(sum + in[at(r)]);
+        out[at(r)] = static_cast<T>(sum);
       }
     });
   }
