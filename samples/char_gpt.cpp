@@ -116,6 +116,7 @@ int main(int argc, char** argv) {
                                .data = default_file(),
                                .data_flag = "--file",
                                .data_help = "text, of which the last tenth is for testing",
+                               .data_default = "samples/data/shakespeare.txt in Lockstep's sources",
                                .gpt = GptOptions{},
                                .epochs = 2,
                                .batch = 12,

@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
                                .about = "Trains logistic regression on the Wisconsin breast cancer data",
                                .data = default_file(),
                                .data_flag = "--file",
-                               .data_help = "CSV file with a header and a column named benign"},
+                               .data_help = "CSV file with a header and a column named benign",
+                               .data_default = "samples/data/wdbc.csv in Lockstep's sources"},
                               train);
 }

@@ -237,7 +237,8 @@ void declare_training(Flags& flags, Options& options) {
            "auto: resume the same command if it was interrupted; yes: resume or fail, more epochs are allowed; "
            "no: start from the beginning")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
-  flags.add(options.data_flag, options.data, options.data_help)->type_name("PATH");
+  CLI::Option* data = flags.add(options.data_flag, options.data, options.data_help)->type_name("PATH");
+  if (!options.data_default.empty()) data->default_str(options.data_default);
 }
 
 void declare_output(Flags& flags, Options& options) {

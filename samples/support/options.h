@@ -27,6 +27,7 @@ struct Options {
   std::string data = {};     // file or folder
   std::string data_flag = "--file";
   std::string data_help = {};
+  std::string data_default = {};  // the default in --help; empty: `data`
 
   std::optional<GptOptions> gpt = {};  // without it, the command line has none of these options
 
