@@ -16,9 +16,21 @@ done
 # The cluster. Paths of sockets are short, so it has a folder of its own.
 cluster=$(mktemp -d /tmp/lockstep-slurm.XXXXXX)
 daemons=()
+# Each daemon needs those that were started before it in order to end: a slurmstepd without munged tries again for
+# 14 minutes. Those that have not ended after 10 s are killed, and with them what they started.
 stop() {
-  [ ${#daemons[@]} = 0 ] || kill "${daemons[@]}" 2>/dev/null || true
-  wait
+  local i pid end
+  for ((i = ${#daemons[@]} - 1; i >= 0; --i)); do
+    pid=${daemons[i]} end=$((SECONDS + 10))
+    kill "$pid" 2>/dev/null || continue
+    while kill -0 "$pid" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.05; done
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid" || true
+  done
+  # A slurmstepd that is left has left its parent: it is found by its environment.
+  for pid in $(grep -laF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3); do
+    [ "$pid" = $$ ] || kill -KILL "$pid" 2>/dev/null || true
+  done
   rm -rf "$cluster"
 }
 trap stop EXIT
@@ -85,7 +97,7 @@ run_both() {  # backend program arguments...: under lockstep-run in a folder, an
       lockstep-run) start=("$BUILD/tools/lockstep-run" --nproc-per-node 2 --no-prefix) ;;
       srun) start=(srun --ntasks 2 --overcommit --time 5) ;;
     esac
-    (cd "$launcher.$backend" && timeout 120 "${start[@]}" "$@" >output 2>&1) ||
+    (cd "$launcher.$backend" && timeout -k 5 30 "${start[@]}" "$@" >output 2>&1) ||
       { cat "$launcher.$backend/output"; fail "$launcher $* failed"; }
     sort "$launcher.$backend/output"
   done
