@@ -137,7 +137,7 @@ void declare(CLI::App& app, Arguments& arguments) {
       "it is the stdout of lockstep-run. stderr is a pipe, stdin is /dev/null.\n"
       "\n"
       "When a rank fails the others are stopped. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on\n"
-      "to all ranks; a second one kills them.\n"
+      "to all ranks; a second one kills them, unless it is the same signal within 0.5 s of the first.\n"
       "\n"
       "Exit code: 0 if all ranks exited with 0, also after a signal; that of the rank that failed first,\n"
       "128 + signal if a signal killed it; 128 + signal after a second signal; 2 for a wrong command line;\n"

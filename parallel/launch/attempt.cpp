@@ -139,6 +139,7 @@ class Attempt {
   std::vector<Rank> ranks_;
   LaunchResult result_;
   int stop_fd_;
+  Deadline::Clock::time_point requested_;  // the first request to stop
   int stopped_by_ = 0;                     // SIGTERM or SIGKILL once all ranks are to end, else 0
   std::optional<Deadline> stop_deadline_;  // then SIGTERM is followed by SIGKILL, and SIGKILL by giving up
 };
@@ -246,10 +247,15 @@ void Attempt::handle_ends(const std::vector<Rank*>& ended) {
 // The first request is passed on, and the ranks have unlimited time to end, for example to save data. The second
 // request kills the ranks that are still running.
 void Attempt::handle_stop_request() {
-  const int signal = read_stop_request(stop_fd_);
+  const int signal = read_stop_request(stop_fd_), before = result_.stop_signal;
   if (signal == 0 || result_.was_killed) return;
+  const auto now = Deadline::Clock::now();
   result_.stop_signal = signal;
-  if (!std::exchange(result_.was_asked_to_stop, true)) return signal_all(signal);
+  if (!std::exchange(result_.was_asked_to_stop, true)) {
+    requested_ = now;
+    return signal_all(signal);
+  }
+  if (signal == before && now - requested_ < LaunchOptions::kSameRequest) return;
   if (!is_running()) return;
   result_.was_killed = true;
   result_.exit_code = 128 + signal;

@@ -47,9 +47,11 @@ struct LaunchOptions {
   std::vector<std::string> environment = {};  ///< "NAME=value", on top of this process's and the ranks' own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  ///< between SIGTERM and SIGKILL
   /// A descriptor that becomes readable, with a signalfd_siginfo or a byte to read, to request a stop: the ranks
-  /// receive that signal (SIGTERM for a byte) and SIGCONT, and at the second request SIGKILL. -1: none. See
-  /// StopSignals.
+  /// receive that signal (SIGTERM for a byte) and SIGCONT, and at the second request SIGKILL. The same signal again
+  /// within kSameRequest is the same request. -1: none. See StopSignals.
   int stop_fd = -1;
+  /// Job scripts, make and coreutils' timeout send a signal to the launcher, and again to its process group.
+  static constexpr std::chrono::milliseconds kSameRequest{500};
   int max_restarts = 0;     ///< how often all ranks are restarted after a failure
   std::string run_id = {};  ///< TORCHELASTIC_RUN_ID; empty: a random one, or "none" on several hosts
   /// The pause before ranks that keep failing within kCrashLoop are restarted; it doubles each time, up to a minute.

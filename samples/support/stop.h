@@ -1,4 +1,5 @@
-// Graceful stop on Ctrl-C: the program finishes the current step and saves. A second Ctrl-C kills it.
+// Graceful stop on Ctrl-C: the program finishes the current step and saves. A second Ctrl-C kills it, except within half
+// a second of the first.
 #pragma once
 
 namespace samples {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +46,14 @@ bool is_alive(pid_t pid) {
   if (!std::getline(file, line)) return false;
   const char state = line.at(line.rfind(')') + 2);
   return state != 'Z' && state != 'X';
+}
+
+// Requests a stop by each of the signals, as StopSignals does.
+void write_requests(int fd, const std::vector<int>& signals) {
+  std::vector<signalfd_siginfo> requests(signals.size());
+  for (std::size_t i = 0; i < signals.size(); ++i) requests[i].ssi_signo = static_cast<std::uint32_t>(signals[i]);
+  const std::size_t bytes = requests.size() * sizeof(signalfd_siginfo);
+  CHECK(write(fd, requests.data(), bytes) == static_cast<ssize_t>(bytes));
 }
 
 int open_descriptors() {
@@ -218,20 +227,30 @@ TEST_CASE("a request to stop is handed on, and the ranks end in their own time")
   CHECK(result.summary().empty());
   for (int rank : {0, 1}) CHECK(lines[rank] == std::vector<std::string>{"ready", "saved"});
 
-  SUBCASE("a second one kills") {
+  SUBCASE("a second one by another signal kills") {
     auto stubborn = shell(2, "trap 'echo no' TERM; echo ready; while :; do sleep 0.01; done");
     stubborn.stop_fd = request[0];
     const auto killed = par::launch(stubborn, [&](int, bool, const std::string& line) {
-      if (line == "ready" && --ready > 0) return;
-      if (line == "ready" || ready == 0) CHECK(write(request[1], "", 1) == 1);
-      if (line == "no") ready = -1;
+      if (line == "ready" && --ready == 0) CHECK(write(request[1], "", 1) == 1);
+      if (line == "no" && ready-- == 0) write_requests(request[1], {SIGINT});
     });
     CHECK(killed.ranks[0].signal == SIGKILL);
     CHECK(killed.ranks[1].signal == SIGKILL);
-    CHECK(killed.exit_code == 128 + SIGTERM);
+    CHECK(killed.exit_code == 128 + SIGINT);
     CHECK(killed.first_failure == -1);
     CHECK(killed.was_killed);
-    CHECK(killed.summary() == "A second request to stop, by signal 15 (SIGTERM): killed 2 of 2 ranks\n");
+    CHECK(killed.summary() == "A second request to stop, by signal 2 (SIGINT): killed 2 of 2 ranks\n");
+  }
+
+  SUBCASE("the same signal again, immediately, is the same request") {
+    auto saving = shell(2, "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+    saving.stop_fd = request[0];
+    const auto saved = par::launch(saving, [&](int, bool, const std::string& line) {
+      if (line == "ready" && --ready == 0) write_requests(request[1], {SIGTERM, SIGTERM, SIGTERM});
+    });
+    CHECK(saved.exit_code == 0);
+    CHECK(saved.was_asked_to_stop);
+    CHECK(!saved.was_killed);
   }
   close(request[0]);
   close(request[1]);
