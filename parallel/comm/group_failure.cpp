@@ -13,10 +13,10 @@ void GroupFailure::check_usable(const Call& call) const {
   if (*this) GroupFailure(fmt::format("{}: the group has failed before: {}", call.describe(), text_), late_).raise();
 }
 
-std::string poison_text(Poison reason, int culprit, const std::string& lost) {
+std::string poison_text(Poison reason, int culprit, const std::string& what) {
   switch (reason) {
     case Poison::kLost:
-      return fmt::format("rank {} is gone{}{}", culprit, lost.empty() ? "" : ": ", lost);
+      return fmt::format("rank {} is gone{}{}", culprit, what.empty() ? "" : ": ", what);
     case Poison::kLeft:
     case Poison::kLeftByError:
       return fmt::format("rank {} has left the group", culprit);
@@ -24,6 +24,8 @@ std::string poison_text(Poison reason, int culprit, const std::string& lost) {
       return fmt::format("rank {} did not arrive in time, as another rank reports", culprit);
     case Poison::kDisagreed:
       return fmt::format("ranks disagree: rank {} called another operation, as another rank reports", culprit);
+    case Poison::kFailed:
+      return fmt::format("rank {} has failed{}{}", culprit, what.empty() ? "" : ": ", what);
     default:
       return fmt::format("the group has failed because of rank {}", culprit);
   }

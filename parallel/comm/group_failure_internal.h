@@ -32,10 +32,10 @@ class GroupFailure {
 };
 
 // The reason of a failure, as one rank reports it to the others.
-enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError };
-// For example "rank 2 has left the group". `lost` says what happened to a lost rank, or is empty. `reason` may be any
-// number.
-std::string poison_text(Poison reason, int culprit, const std::string& lost);
+enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError, kFailed };
+// For example "rank 2 has left the group". `what` says what happened to a lost or failed rank, or is empty. `reason`
+// may be any number.
+std::string poison_text(Poison reason, int culprit, const std::string& what);
 
 // "all_reduce #3 on rank 0 (...): not complete after 500 ms: rank 1 has not arrived"
 std::string not_complete(const Call& call, std::chrono::milliseconds timeout, const std::string& why);

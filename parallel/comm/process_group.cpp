@@ -90,8 +90,8 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   }
   try {
     if (backend_) meet(scratch.get());
-  } catch (const Error& error) {  // the backend's ranks have agreed on the reason
-    if (watch) watch->pass_on(error);
+  } catch (const Error& error) {
+    if (watch) watch->explain(error);
     throw;
   }
   if (watch) watch->finish();

@@ -7,9 +7,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <fstream>
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "tests/parallel/collectives.h"
@@ -101,6 +103,14 @@ rlim_t room_for(int more) {
   return static_cast<rlim_t>(made.back() + 1);
 }
 
+// Lets this process map only `more` bytes more than it has mapped.
+void limit_address_space(std::size_t more) {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  REQUIRE((file >> pages));
+  set_limit(RLIMIT_AS, pages * static_cast<std::size_t>(getpagesize()) + more);
+}
+
 // A barrier for ranks that are processes. It keeps a rank from ending, and so becoming a lost rank, while another
 // still waits.
 class EndTogether {
@@ -159,6 +169,46 @@ TEST_CASE("a rank without a file descriptor for the memory that it receives repo
     CHECK_MESSAGE(contains(error, "shm: cannot receive a segment of shared memory: Too many open files"), error);
     CHECK_MESSAGE(contains(error, "raise the limit with ulimit -n"), error);
   });
+}
+
+TEST_CASE("a rank that cannot use communication memory is named by the others, with the reason") {
+  const auto check = [](int poor, void (*limit)(), const std::string& reason) {
+    CAPTURE(poor);
+    const auto ended = ranks_of(3, [&](const Group& group) {
+      if (group->rank() == poor) limit();
+      const std::string error = error_of<ls::Error>([&] {
+        const ls::Tensor memory = group->empty({16 << 20});
+        group->all_reduce(memory)->wait();
+      });
+      const std::string prefix = group->rank() == poor ? "" : "rank " + std::to_string(poor) + " has failed: ";
+      CHECK_MESSAGE(contains(error, prefix + reason), error);
+    });
+    for (const ExitStatus& each : ended) CHECK_MESSAGE(each.ok(), each.to_string());
+  };
+  for (const int poor : {0, 1, 2})
+    check(
+        poor, [] { limit_address_space(8 << 20); }, "shm: cannot map 193 MiB of shared memory: the process's address");
+  for (const int poor : {1, 2})
+    check(
+        poor, [] { set_limit(RLIMIT_NOFILE, 3); },
+        "shm: cannot receive a segment of shared memory: Too many open files");
+}
+
+TEST_CASE("a rank that cannot map memory while the group is made is named by all ranks") {
+  for (const int poor : {1, 2}) {
+    CAPTURE(poor);
+    const std::string name = fresh_group();
+    const auto results = run_processes(3, [&](int rank) {
+      set_master(name);
+      if (rank == poor) limit_address_space(24 << 20);
+      ls::parallel::init_process_group({.world_size = 3, .rank = rank, .group_name = name});
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string& error = results[static_cast<std::size_t>(rank)].error;
+      CHECK_MESSAGE(contains(error, "shm: cannot map "), error);
+      if (rank != poor) CHECK_MESSAGE(contains(error, "rank " + std::to_string(poor) + ": shm: "), error);
+    }
+  }
 }
 
 TEST_CASE("a file size limit below the size of the shared memory is an error on all ranks, not a signal") {

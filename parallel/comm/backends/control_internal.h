@@ -5,11 +5,14 @@
 // history a counter's value before and after an operation.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "lockstep/parallel/comm/backend_internal.h"
 
@@ -29,12 +32,40 @@ struct alignas(64) ControlHeader {
   alignas(64) std::atomic<std::uint64_t> poison;    // why the group failed: Poison and culprit + 1
 };
 
+// A text that peers read once another value says that it is complete.
+class SharedText {
+ public:
+  // Keeps the first line, without what is beyond kBytes.
+  void set(std::string_view text) {
+    char bytes[kBytes] = {};
+    text.substr(0, std::min(text.find('\n'), kBytes)).copy(bytes, kBytes);
+    const auto words = std::bit_cast<Words>(bytes);
+    for (std::size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
+  }
+  // Characters that are not printable are shown as '?'.
+  std::string get() const {
+    Words words = {};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = words_[i].load(std::memory_order_relaxed);
+    const auto bytes = std::bit_cast<std::array<char, kBytes>>(words);
+    std::string text(bytes.begin(), std::ranges::find(bytes, '\0'));
+    std::ranges::replace_if(
+        text, [](char c) { return c < ' ' || c > '~'; }, '?');
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 192;
+  using Words = std::array<std::uint64_t, kBytes / 8>;
+  std::array<std::atomic<std::uint64_t>, kBytes / 8> words_;
+};
+
 struct alignas(64) RankState {
   std::atomic<std::uint64_t> busy;         // 1 + the operation whose task the rank runs, or 0
   std::atomic<std::uint64_t> inline_done;  // small operations the rank has finished: their copies may be overwritten
   std::atomic<std::uint32_t> left;         // whether the rank has destroyed its group: Departure
   // While the rank waits for others: 1 + one of them, and a count of its liveness checks.
   std::atomic<std::uint32_t> waits_for, looks;
+  alignas(64) SharedText failure;  // of this rank alone, for Poison::kFailed
 };
 
 // How a rank has left its group.

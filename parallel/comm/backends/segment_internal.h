@@ -25,16 +25,21 @@ struct Segment {
   std::shared_ptr<void> owner;  // unmaps or frees the memory
 };
 
+// A failure of this rank alone, which the other ranks have not noticed: for example a limit of its process.
+struct LocalFailure : DeviceError {
+  using DeviceError::DeviceError;
+};
+
 // Allocates segments for the ranks of one host, and detects lost ranks. Implemented by local and shm.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
   // Returns a new segment, zeroed. All ranks call it together, with the same size. Throws DeviceError on all ranks if
-  // there is not enough memory.
+  // there is not enough memory, LocalFailure on a rank that cannot use the memory.
   virtual std::shared_ptr<Segment> allocate(std::size_t block_bytes, Deadline& deadline) = 0;
   // Address space of kArenaBytes per rank, made with the group. Each rank reserves memory in its own block as needed.
   virtual std::shared_ptr<Segment> arena() = 0;
-  // Reserves bytes [from, to) of this rank's block. Throws DeviceError if there is not enough memory.
+  // Reserves bytes [from, to) of this rank's block. Throws LocalFailure if there is not enough memory.
   virtual void reserve_arena(std::size_t from, std::size_t to) = 0;
   // Releases the first `bytes` of this rank's block.
   virtual void release_arena(std::size_t bytes) = 0;

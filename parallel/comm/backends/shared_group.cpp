@@ -36,7 +36,7 @@ class Pieces final : public Work {
 
 SharedGroup::SharedGroup(const InitOptions& options, const Rendezvous& place, std::unique_ptr<SharedMemory> memory,
                          std::shared_ptr<Segment> control)
-    : Backend(place), timeout_(options.timeout), memory_(std::move(memory)),
+    : Backend(place), timeout_(options.timeout), watch_(place.watch), memory_(std::move(memory)),
       // With more ranks than cores a spinning rank would occupy the core that the awaited rank needs.
       spins_(place.size <= memory_->cores() ? Spin::kTurns : 0), control_segment_(std::move(control)),
       control_(control_segment_->base, place.size) {
@@ -74,6 +74,8 @@ Ref<Storage> SharedGroup::allocate(const Call& call, std::size_t bytes, Device d
     segment = memory_->allocate(round_up(std::max<std::size_t>(bytes, 1), kPage), deadline);
   } catch (const CommError& error) {  // a lost rank; too little memory is a DeviceError on all ranks
     fail_broken(call, error.what());
+  } catch (const LocalFailure& error) {
+    fail_alone(call, error);
   }
   std::erase_if(communication_memory_, [](const CommunicationMemory& old) { return old.segment.expired(); });
   communication_memory_.push_back({id, segment});
@@ -204,7 +206,11 @@ void SharedGroup::reserve(Operation& op, std::size_t bytes) {
   arena_head_ += bytes;
   if (arena_head_ > arena_reserved_) {
     const std::size_t wanted = std::min(kArenaBytes, round_up(arena_head_, kArenaStep));
-    memory_->reserve_arena(arena_reserved_, wanted);
+    try {
+      memory_->reserve_arena(arena_reserved_, wanted);
+    } catch (const LocalFailure& error) {
+      fail_alone(*op.call, error);
+    }
     arena_reserved_ = wanted;
   }
   for (const auto& old : in_flight_) {

@@ -112,10 +112,14 @@ class SharedGroup final : public Backend {
   bool gone(int rank);
   void fail_if_gone(const Call& call, int rank);
   void fail_if_poisoned(const Call& call);
+  [[noreturn]] void fail_alone(const Call& call, const LocalFailure& error);
+  void report(Poison reason, int culprit);
+  std::string formation_failure();
   [[noreturn]] void fail_broken(const Call& call, const std::string& why);
   std::vector<int> find_silent(const Call& call, const std::vector<int>& late);
   void say_waits_for(int rank);
   [[noreturn]] void give_up(GroupFailure failure);
+  void abandon(GroupFailure failure);
   std::string poison_text(std::uint64_t poison);
 
   // --- point to point (shared_transfer.cpp) ---
@@ -125,6 +129,7 @@ class SharedGroup final : public Backend {
   void look_for(const Call& call, Deadline& deadline);
 
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<FormationWatch> watch_;  // until the group is complete; may be null
   std::unique_ptr<SharedMemory> memory_;
   int spins_;
   std::shared_ptr<Segment> control_segment_;

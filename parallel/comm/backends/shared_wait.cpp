@@ -1,9 +1,11 @@
 // Waiting, during which a SharedGroup does its work, and the detection of failures.
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
+#include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -191,6 +193,8 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
     return control_.arrival(slot, r).sequence.load(std::memory_order_acquire) > sequence;
   };
   const auto is_busy = [&](int r) { return control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1; };
+  const std::string first = formation_failure();
+  if (!first.empty() && !std::ranges::all_of(std::views::iota(0, size_), has_arrived)) raise_outcome(first);
   std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
@@ -216,6 +220,17 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   }
   fail(Poison::kLate, silent.empty() ? rank_ : silent.front(),
        not_complete(call, timeout_, text.empty() ? "all ranks have arrived, and none works on it" : text), true);
+}
+
+// The failure that the store holds while the group is made. The store knows the rank that ended or failed first, which
+// here looks like the ranks that ended because of it.
+std::string SharedGroup::formation_failure() {
+  if (watch_ && watch_->is_finished()) watch_ = nullptr;
+  try {
+    return watch_ ? watch_->failure() : "";
+  } catch (const CommError&) {  // the rank that holds the store has ended
+    return "";
+  }
 }
 
 void SharedGroup::say_waits_for(int rank) {
@@ -304,28 +319,49 @@ void SharedGroup::fail_broken(const Call& call, const std::string& why) {
 
 // Reports the failure to all ranks, makes the group unusable here, and throws.
 void SharedGroup::fail(Poison reason, int culprit, const std::string& message, bool timeout) {
+  report(reason, culprit);
+  give_up(GroupFailure(message, timeout));
+}
+
+// Reports a failure of this rank alone, which the other ranks cannot detect, makes the group unusable here, and throws.
+void SharedGroup::fail_alone(const Call& call, const LocalFailure& error) {
+  control_.rank(rank_).failure.set(error.what());
+  report(Poison::kFailed, rank_);
+  const std::string text = fmt::format("{}: {}", call.describe(), error.what());
+  abandon(GroupFailure(text));
+  throw DeviceError(text);
+}
+
+// The first report of any rank counts.
+void SharedGroup::report(Poison reason, int culprit) {
   std::uint64_t none = 0;
   const std::uint64_t poison = static_cast<std::uint64_t>(reason) << 32 | static_cast<std::uint64_t>(culprit + 1);
   control_.header().poison.compare_exchange_strong(none, poison, std::memory_order_seq_cst);
   wake_sleepers(control_.header());
-  give_up(GroupFailure(message, timeout));
 }
 
 void SharedGroup::give_up(GroupFailure failure) {
+  abandon(std::move(failure));
+  failure_.raise();
+}
+
+void SharedGroup::abandon(GroupFailure failure) {
   failure_ = std::move(failure);
   for (auto& slot : in_flight_) {
     if (const std::shared_ptr<Operation> op = std::move(slot)) op->fail(failure_);
   }
   for (const auto& transfer : transfers_) transfer->fail(failure_);
   transfers_.clear();
-  failure_.raise();
 }
 
 std::string SharedGroup::poison_text(std::uint64_t poison) {
   const auto culprit = static_cast<int>((poison & 0xffffffff) - 1);
   if (culprit < 0 || culprit >= size_) return "the group has failed";
   const auto reason = static_cast<Poison>(poison >> 32);
-  return lockstep::parallel::poison_text(reason, culprit, reason == Poison::kLost ? memory_->lost(culprit) : "");
+  const std::string what = reason == Poison::kLost     ? memory_->lost(culprit)
+                           : reason == Poison::kFailed ? control_.rank(culprit).failure.get()
+                                                       : "";
+  return lockstep::parallel::poison_text(reason, culprit, what);
 }
 
 }  // namespace lockstep::parallel

@@ -30,7 +30,14 @@ namespace {
 constexpr std::uint64_t kShmMagic = 0x6c6f636b73746570;  // "lockstep"
 constexpr std::size_t kLongestName = 64;                 // of rank 0's socket
 
-[[noreturn]] void throw_system(const char* what) { throw CommError(fmt::format("shm: {}: {}", what, reason(errno))); }
+// Throws LocalFailure where this process lacks something, else CommError: then another rank may be the cause.
+[[noreturn]] void throw_system(const std::string& what) {
+  constexpr int kLacks[] = {EMFILE, ENFILE, ENOMEM, ENOBUFS, EACCES, EPERM};
+  const bool is_local = std::ranges::find(kLacks, errno) != std::end(kLacks);
+  const std::string text = fmt::format("shm: {}: {}", what, reason(errno));
+  if (is_local) throw LocalFailure(text);
+  throw CommError(text);
+}
 
 // A message between rank 0 and another rank. With `status` 0 it contains a segment's descriptor.
 struct Message {
@@ -90,7 +97,7 @@ bool receive_message(int socket, Message* message, Descriptor* fd) {
     *fd = Descriptor(received);
   }
   if (header.msg_flags & MSG_CTRUNC)  // the kernel dropped the descriptor
-    throw CommError(fmt::format("shm: cannot receive a segment of shared memory: {}", reason(EMFILE)));
+    throw LocalFailure(fmt::format("shm: cannot receive a segment of shared memory: {}", reason(EMFILE)));
   return got == sizeof(*message) && message->magic == kShmMagic;
 }
 
@@ -124,18 +131,29 @@ Descriptor create_memory(Message& message, bool reserved) {
   return fd;
 }
 
-[[noreturn]] void throw_no_memory(const Message& message) {
+std::string no_memory(const Message& message) {
   const std::string what = fmt::format("shm: no {} MiB of shared memory", (message.bytes >> 20) + 1);
   if (message.status == EFBIG)
-    throw DeviceError(
-        fmt::format("{}: rank 0's process may write files of {} KiB at most\n"
-                    "Raise its limit with ulimit -f unlimited, or use the backend gloo",
-                    what, message.limit >> 10));
+    return fmt::format(
+        "{}: rank 0's process may write files of {} KiB at most\n"
+        "Raise its limit with ulimit -f unlimited, or use the backend gloo",
+        what, message.limit >> 10);
   if (message.status == EMFILE)
-    throw DeviceError(fmt::format(
-        "{}: rank 0's process has no file descriptor left of {}\nRaise its limit with ulimit -n", what, message.limit));
-  throw DeviceError(fmt::format("{}: {}\nFree memory, or raise the container's memory limit", what,
-                                reason(static_cast<int>(message.status))));
+    return fmt::format("{}: rank 0's process has no file descriptor left of {}\nRaise its limit with ulimit -n", what,
+                       message.limit);
+  return fmt::format("{}: {}\nFree memory, or raise the container's memory limit", what,
+                     reason(static_cast<int>(message.status)));
+}
+
+[[noreturn]] void throw_not_mapped(std::size_t bytes) {
+  const int error = errno;
+  std::string text = fmt::format("shm: cannot map {} MiB of shared memory: {}", (bytes >> 20) + 1, reason(error));
+  if (rlimit limit{}; error == ENOMEM && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    text = fmt::format(
+        "shm: cannot map {} MiB of shared memory: the process's address space is limited to {} KiB\n"
+        "Raise the limit with ulimit -v unlimited",
+        (bytes >> 20) + 1, limit.rlim_cur >> 10);
+  throw LocalFailure(text);
 }
 
 std::shared_ptr<Segment> map_memory(int fd, std::size_t block_bytes, std::size_t blocks) {
@@ -146,7 +164,7 @@ std::shared_ptr<Segment> map_memory(int fd, std::size_t block_bytes, std::size_t
   if (static_cast<std::size_t>(info.st_size) != bytes || seals < 0 || !(seals & F_SEAL_SHRINK))
     throw CommError(fmt::format("shm: the segment has {} bytes, expected {}, sealed", info.st_size, bytes));
   void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) throw_system("mmap");
+  if (base == MAP_FAILED) throw_not_mapped(bytes);
   return std::make_shared<Segment>(static_cast<std::byte*>(base), block_bytes,
                                    std::shared_ptr<void>(base, [bytes](void* p) { munmap(p, bytes); }));
 }
@@ -181,7 +199,7 @@ class ProcessMemory final : public SharedMemory {
   void reserve_arena(std::size_t from, std::size_t to) override {
     const std::size_t own = static_cast<std::size_t>(rank_) * kArenaBytes;
     if (const int error = reserve(arena_file_.get(), own + from, own + to))
-      throw_no_memory({.bytes = to - from, .status = error});
+      throw LocalFailure(no_memory({.bytes = to - from, .status = error}));
   }
 
   void release_arena(std::size_t bytes) override {
@@ -218,7 +236,7 @@ class ProcessMemory final : public SharedMemory {
       }
       message.bytes = expected.bytes;
     }
-    if (message.status != 0) throw_no_memory(message);
+    if (message.status != 0) throw DeviceError(no_memory(message));
     return fd;
   }
 
@@ -320,8 +338,7 @@ class ProcessMemory final : public SharedMemory {
       if (process == 0) process = parse_process(store.get(fmt::format("shm/process/{}", r)));
       alive_[static_cast<std::size_t>(r)] = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
       if (alive_[static_cast<std::size_t>(r)].get() >= 0) continue;
-      if (errno != ESRCH)
-        throw CommError(fmt::format("shm: cannot watch rank {} (process {}): {}", r, process, reason(errno)));
+      if (errno != ESRCH) throw_system(fmt::format("cannot watch rank {} (process {})", r, process));
       if (ended < 0) ended = r;
     }
     if (ended < 0) return;
