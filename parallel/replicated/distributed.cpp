@@ -51,10 +51,11 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
                  "DistributedDataParallel: the module has no parameter that requires grad");
   check_same_model(
       "DistributedDataParallel", module, *state_->group,
-      {fmt::format("bucket_cap_mb {} micro_batches_per_rank {} sync_buffers {} weighting {} check_every {}",
-                   options.bucket_cap_mb, options.micro_batches_per_rank, options.sync_buffers,
-                   static_cast<int>(options.weighting), options.check_every),
-       fmt::format("{} {}", version(), cpu_description())});
+      {fmt::format("bucket_cap_mb {}", options.bucket_cap_mb),
+       fmt::format("micro_batches_per_rank {}", options.micro_batches_per_rank),
+       fmt::format("sync_buffers {}", options.sync_buffers),
+       fmt::format("weighting {}", static_cast<int>(options.weighting)),
+       fmt::format("check_every {}", options.check_every), fmt::format("{} {}", version(), cpu_description())});
   state_->take_group();
   state_->share_state(0);
   state_->install();

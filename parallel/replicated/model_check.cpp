@@ -60,7 +60,9 @@ std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines
   return std::string(span.begin(), std::ranges::find(span, std::uint8_t{0}));
 }
 
-void check_same_lines(const std::string& what, const std::vector<std::string>& lines, ProcessGroup& group) {
+// `what` of a line's number begins the error.
+void check_same_lines(FunctionRef<std::string(std::size_t line)> what, const std::vector<std::string>& lines,
+                      ProcessGroup& group) {
   const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(lines.size())});
   const std::int64_t longest = raw::to(counts, kInt64).max().item<std::int64_t>();
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(longest), 0);
@@ -71,7 +73,7 @@ void check_same_lines(const std::string& what, const std::vector<std::string>& l
     for (std::size_t k = 0; k < hashes.size(); ++k) {
       if (each[static_cast<std::size_t>(r) * hashes.size() + k] == each[k]) continue;
       const std::string first = line_from(group, lines, k, 0), other = line_from(group, lines, k, r);
-      throw CommError(fmt::format("{}: rank 0 has {}, rank {} has {}", what, first, r, other));
+      throw CommError(fmt::format("{}: rank 0 has {}, rank {} has {}", what(k), first, r, other));
     }
   }
 }
@@ -87,11 +89,17 @@ Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own)
 
 void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
                       const std::vector<std::string>& options) {
-  check_same_lines(fmt::format("{}: ranks have different models", mode), lines_of(module, options), group);
+  const auto what = [&](std::size_t line) {
+    return fmt::format("{}: ranks have different {}", mode,
+                       line >= options.size()       ? "models"
+                       : line + 1 == options.size() ? "versions or CPUs"
+                                                    : "options");
+  };
+  check_same_lines(what, lines_of(module, options), group);
 }
 
 void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {
-  check_same_lines(what, {text}, group);
+  check_same_lines([&](std::size_t) { return what; }, {text}, group);
 }
 
 void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers) {

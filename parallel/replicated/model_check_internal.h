@@ -10,8 +10,8 @@
 namespace lockstep::parallel {
 
 // Compares the lists of parameters and buffers: names, shapes, dtypes, the order of devices (not their names), and
-// `options`, a text each. Throws CommError, on all ranks, naming `mode`, the first rank that differs from rank 0, and the
-// first difference.
+// `options`, a text each, the last one of the version and the CPU. Throws CommError, on all ranks, naming `mode`, the
+// first rank that differs from rank 0, and the first difference.
 void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
                       const std::vector<std::string>& options);
 

@@ -424,3 +424,16 @@ TEST_CASE("while all parameters are frozen the forward works, and backward says 
     CHECK(model.fc1.weight->grad().defined());
   });
 }
+
+TEST_CASE("ranks with different options are told which option differs, and with different models which parameter") {
+  with_threads("local", 2, [](const Group& group) {
+    ls::nn::Linear net(2, 2);
+    const std::string options = error_of<ls::CommError>(
+        [&] { ls::parallel::DistributedDataParallel(net, group, {.check_every = group->rank()}); });
+    CHECK_MESSAGE(contains(options, "ranks have different options: rank 0 has check_every 0, rank 1 has check_every 1"),
+                  options);
+    ls::nn::Linear wide(2, 2 + group->rank());
+    const std::string models = error_of<ls::CommError>([&] { ls::parallel::DistributedDataParallel(wide, group); });
+    CHECK_MESSAGE(contains(models, "ranks have different models: rank 0 has weight (2, 2) f32"), models);
+  });
+}

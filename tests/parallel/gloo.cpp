@@ -1,6 +1,7 @@
 // The collective suite on the gloo backend, and the errors of the others when a rank is lost.
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -206,6 +207,22 @@ TEST_CASE("gloo: a rank that is killed during large sums is named by all others"
   CHECK_MESSAGE(ended[0].ok(), ended[0].to_string());
   CHECK(ended[1].signal == SIGKILL);
   CHECK_MESSAGE(ended[2].ok(), ended[2].to_string());
+}
+
+TEST_CASE("gloo: without a network interface that is up, all ranks say which one was looked for") {
+  check_processes(1, [](int) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return;  // not allowed here. In the new network lo is down
+    const std::string name = fresh_group();
+    const auto ended = run_processes(2, [&](int rank) {
+      set_master(name);
+      ls::parallel::init_process_group({.backend = "gloo", .world_size = 2, .rank = rank, .group_name = name});
+    });
+    for (const ExitStatus& each : ended) {
+      CHECK_MESSAGE(contains(each.error, " finds no network interface with the address 127.0.0.1, that of lo: "),
+                    each.error);
+      CHECK_MESSAGE(contains(each.error, "init_process_group: gloo: rank "), each.error);
+    }
+  });
 }
 
 TEST_CASE("gloo: ranks that are stopped cause a timeout on the others, which name all of them") {

@@ -191,16 +191,27 @@ class Alarm {
   std::thread thread_;
 };
 
+std::shared_ptr<gloo::transport::Device> device_at(const std::string& address, int rank) {
+  try {
+    return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format(
+        "init_process_group: gloo: rank {} finds no network interface with the address {}{}: {}\n"
+        "Turn the interface on (ip link set NAME up), or use the backend shm, which needs none, if all ranks are on "
+        "one host",
+        rank, address, address.starts_with("127.") ? ", that of lo" : "", error.what()));
+  }
+}
+
 constexpr const char* kClosed = "its connection is closed";
 
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const InitOptions& options, const Rendezvous& place) : rank_(place.rank) {
     const WithoutBrokenPipe guard;  // gloo's thread inherits the signal mask
-    gloo::transport::tcp::attr address(place.address.empty() ? "127.0.0.1" : place.address.c_str());
-    auto device = gloo::transport::tcp::CreateDevice(address);
-    auto second_device =
-        gloo::transport::tcp::CreateDevice(address);  // a second thread: sends results while parts are received
+    const std::string address = place.address.empty() ? "127.0.0.1" : place.address;
+    const auto device = device_at(address, rank_);
+    const auto second_device = device_at(address, rank_);  // a second thread: sends results while parts are received
     Digest secret = shared_secret(place);
     const TimeLeft left(options.timeout);
     const auto make_mesh = [&](const auto& on) { return std::make_shared<Mesh>(place.rank, place.size, on, left); };
