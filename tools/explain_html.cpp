@@ -133,24 +133,25 @@ std::string arrows_svg(const SeenCollective& seen, int step) {
                    y2 = row_top(hop.to) + kHigh / 2 - 4;
       const double bow = x + kGap * std::min(1.9, 0.7 + 0.3 * static_cast<double>(rows));
       svg += fmt::format(
-          "<path class='{}' d='M{} {} Q{:.1f} {} {} {}' marker-end='url(#head)'><title>rank {} to {}: [{}, {}), {} "
+          "<path class='{}' d='M{} {} Q{:.1f} {} {} {}' marker-end='url(#head{})'><title>rank {} to {}: [{}, {}), {} "
           "B</title></path>\n",
-          hop.adds ? "adds" : "copies", x, y1, bow, (y1 + y2) / 2, x + 1, y2, hop.from, hop.to, hop.begin, hop.end,
-          (hop.end - hop.begin) * 4);
+          hop.adds ? "adds" : "copies", x, y1, bow, (y1 + y2) / 2, x + 1, y2, step, hop.from, hop.to, hop.begin,
+          hop.end, (hop.end - hop.begin) * 4);
     }
   }
   return svg;
 }
 
+// Each figure has an arrow head of its own: a browser does not draw one that a hidden figure defines.
 std::string figure(const SeenCollective& seen, int step, const Holdings& has, const std::vector<std::int64_t>& sent,
                    const std::string& caption) {
   const double width = cell_left(seen.cells.size() - 1) + kTotal;
   const double height = kTop + seen.question.ranks * kRow;
   return fmt::format(
       "<figure><figcaption>{}</figcaption>\n<svg role='img' aria-label='{}' viewBox='0 0 {} {}' width='{}'>\n"
-      "<defs><marker id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' "
+      "<defs><marker id='head{}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' "
       "orient='auto'><path d='M0 0L8 4L0 8z' fill='#d55e00'/></marker></defs>\n{}{}</svg></figure>\n",
-      caption, step < seen.steps ? fmt::format("step {}", step + 1) : "the end", width, height, width,
+      caption, step < seen.steps ? fmt::format("step {}", step + 1) : "the end", width, height, width, step,
       cells_svg(seen, has, sent), arrows_svg(seen, step));
 }
 

@@ -31,17 +31,17 @@ std::string size(std::int64_t bytes) {
 const char* reason(int phase) {
   switch (static_cast<ls::parallel::Phase>(phase)) {
     case ls::parallel::Phase::kInputs:
-      return "its rows of the batch";
+      return "its micro-batch";
     case ls::parallel::Phase::kParameters:
-      return "the parameters, which the last update has changed";
+      return "the updated parameters";
     case ls::parallel::Phase::kBuffers:
       return "the buffers";
     case ls::parallel::Phase::kOutputs:
       return "its outputs, for the loss";
     case ls::parallel::Phase::kLossGradient:
-      return "the loss's gradient, for its rows";
+      return "the gradient of the loss for its samples";
     case ls::parallel::Phase::kGradients:
-      return "its gradients, to be added up";
+      return "its gradients, to be summed";
     default:
       return "data";
   }
@@ -70,7 +70,7 @@ class Story {
     switch (event.kind) {
       case TraceKind::kForward:
         if (depth > 0 && event.name != "model") return "";
-        return (event.name == "loss" ? "takes the loss, " : "forward, ") + lasts;
+        return (event.name == "loss" ? "computes the loss, " : "forward, ") + lasts;
       case TraceKind::kBackward:
         if (event.name != "backward") return "";
         backward_ = event.begin;
@@ -80,7 +80,11 @@ class Story {
       case TraceKind::kUser:
         return depth == 0 ? fmt::format("{}, {}", event.name, lasts) : "";
       case TraceKind::kCopy:
-        return fmt::format("cpu:{} gives cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
+        // A sharded model's gather, in which ranks read each other's memory, has no single receiver.
+        if (event.labels.to < 0)
+          return fmt::format("gathers {} from the other ranks' memory: {} counted as sent, {}", event.name,
+                             size(event.labels.bytes), lasts);
+        return fmt::format("cpu:{} sends cpu:{} {}: {}, {}", event.labels.from, event.labels.to,
                            reason(event.labels.phase), size(event.labels.bytes), lasts);
       case TraceKind::kWait:
         return has_ranks_ ? wait_for_ranks(event) : fmt::format("waits for the replicas, {}", lasts);
@@ -112,9 +116,9 @@ class Story {
     if (event.labels.to >= 0) return fmt::format("{} with rank {}", what, event.labels.to);  // a message
     for (const Arrival& arrival : step_.arrivals) {
       if (arrival.id != event.labels.id || arrival.group != event.labels.group) continue;
-      return arrival.is_certain
-                 ? fmt::format("{}: rank {} came last, {} after the first", what, arrival.last, time_text(arrival.late))
-                 : what + ": the ranks came together, as far as their clocks can tell";
+      return arrival.is_certain ? fmt::format("{}: rank {} launched it last, {} after the first rank", what,
+                                              arrival.last, time_text(arrival.late))
+                                : what + ": all ranks launched it at the same time, within the error of their clocks";
     }
     return what;
   }

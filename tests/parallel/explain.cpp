@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -147,6 +148,16 @@ TEST_CASE("the page has a figure for each step and the text, and loads nothing f
   CHECK(contains(end, "<title>{0,1,2,3}</title>"));
   CHECK_FALSE(contains(end.substr(0, end.find("</figure>")), "class='out'"));
   CHECK(page.size() < 60'000);
+  // Each figure's arrows have the head that it defines itself: a head of a hidden figure is not drawn.
+  std::set<std::string> heads;
+  for (std::size_t at = page.find("<figure>"); at != std::string::npos; at = page.find("<figure>", at + 1)) {
+    const std::string figure = page.substr(at, page.find("</figure>", at) - at);
+    const std::size_t id = figure.find("<marker id='") + 12;
+    const std::string head = figure.substr(id, figure.find("'", id) - id);
+    CHECK(heads.insert(head).second);
+    for (std::size_t arrow = figure.find("url(#"); arrow != std::string::npos; arrow = figure.find("url(#", arrow + 1))
+      CHECK(figure.substr(arrow + 5, head.size() + 1) == head + ")");
+  }
 }
 
 TEST_CASE("invalid arguments are errors that say what is expected") {

@@ -144,25 +144,40 @@ TEST_CASE("DataParallel: events belong to the replica that they work for, which 
   CHECK(lanes[1].shares.waiting == 60);
 }
 
+TEST_CASE("a gather of a sharded model, which has no single receiver, is described without one") {
+  Run timeline = two_ranks();
+  timeline.traces[0].events.push_back({.kind = TraceKind::kCopy,
+                                       .name = "unit blocks.1",
+                                       .begin = 1'000'100,
+                                       .end = 1'000'400,
+                                       .labels = {.bytes = 640, .from = 0}});
+  const std::string text = samples::explain("zero3", report::last_steps(timeline, 1).at(0));
+  CHECK_MESSAGE(
+      text.find("100 ns  gathers unit blocks.1 from the other ranks' memory: 640 B counted as sent, 300 ns\n") !=
+          std::string::npos,
+      text);
+  CHECK(text.find("-1") == std::string::npos);
+}
+
 TEST_CASE("a step is described in sentences") {
   CHECK(samples::explain("ddp", report::last_steps(two_ranks(), 1).at(0)) ==
         R"(Step 7 in mode ddp: 10.0 us
 rank 0: compute 42 %, communication 20 %, waiting 14 %, other 24 %
      1.0 us  forward, 2.0 us
-     3.0 us  takes the loss, 200 ns
+     3.0 us  computes the loss, 200 ns
      4.0 us  backward, 1.5 us
      5.0 us  bucket 0 is full after fc.bias: 2.0 KiB
      5.0 us  bucket 0 is launched 1.0 us into backward, after the last gradient: nothing is left to overlap with
-     5.6 us  waits 3.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
+     5.6 us  waits 3.4 us for all_reduce #12: rank 1 launched it last, 2.0 us after the first rank
      9.0 us  bucket 0 holds the mean over all ranks, 4.0 us after its launch
      9.2 us  updates the parameters (SGD), 500 ns
 rank 1: compute 62 %, communication 14 %, waiting 0 %, other 24 %
      1.0 us  forward, 2.0 us
-     3.0 us  takes the loss, 200 ns
+     3.0 us  computes the loss, 200 ns
      4.0 us  backward, 3.5 us
      7.0 us  bucket 0 is full after fc.bias: 2.0 KiB
      7.0 us  bucket 0 is launched 3.0 us into backward, after the last gradient: nothing is left to overlap with
-     7.6 us  waits 1.4 us for all_reduce #12: rank 1 came last, 2.0 us after the first
+     7.6 us  waits 1.4 us for all_reduce #12: rank 1 launched it last, 2.0 us after the first rank
      9.0 us  bucket 0 holds the mean over all ranks, 2.0 us after its launch
      9.2 us  updates the parameters (SGD), 500 ns
 )");
