@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats the tree with clang-format 14; --check only reports what would change.
+# Formats the tree with clang-format 14: scripts/format.sh [--check] [file ...]. --check only reports what would change.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tool=$(command -v clang-format-14 || command -v clang-format || true)
@@ -8,7 +8,11 @@ if [ -z "$tool" ] || ! "$tool" --version | grep -q ' 14\.'; then
   exit 1
 fi
 mode=(-i)
-[ "${1:-}" != --check ] || mode=(--dry-run --Werror)
+if [ "${1:-}" = --check ]; then
+  mode=(--dry-run --Werror)
+  shift
+fi
+[ $# -gt 0 ] || set -- '*.cpp' '*.h' '*.cu' '*.cuh'
 # lockstep.h exists twice, once as a link, which clang-format would replace by a file.
-git ls-files -z --cached --others --exclude-standard -- '*.cpp' '*.h' '*.cu' '*.cuh' ':!include/lockstep/lockstep.h' |
-  xargs -0r -n 40 "$tool" --style=file "${mode[@]}"
+git ls-files -z --cached --others --exclude-standard -- "$@" ':!include/lockstep/lockstep.h' |
+  xargs -0r -n 40 -P "$(nproc)" "$tool" --style=file "${mode[@]}"

@@ -12,7 +12,7 @@ needed=(g++ cmake ninja-build pkg-config libeigen3-dev libfmt-dev nlohmann-json3
 optional=()  # a part that needs a missing one is skipped with a message
 if [ "${1:-}" = all ]; then
   needed+=(doctest-dev clang dpkg-dev file)
-  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime
+  optional+=(libgloo-dev libopenmpi-dev openmpi-bin libdnnl-dev libbenchmark-dev dataset-fashion-mnist clang-runtime lld chromium
     iproute2 nmap doxygen universal-ctags slurm-wlm munge)
 elif [ "${1:-}" = demo ]; then
   optional=(dataset-fashion-mnist)
