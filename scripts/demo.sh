@@ -4,12 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh demo
-if [ ! -f build/demo/build.ninja ]; then
-  cmake --preset release -B build/demo -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_QUICK_BUILD=ON
+build=${LOCKSTEP_DEMO_BUILD:-build/demo}  # a configured folder, instead of a new one
+if [ ! -f "$build/build.ninja" ]; then
+  cmake --preset release -B "$build" -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_QUICK_BUILD=ON
 fi
-cmake --build build/demo --target logistic_regression fashion_mnist_mlp lockstep-explain
+cmake --build "$build" --target logistic_regression fashion_mnist_mlp lockstep-explain
 compare() {  # program, its other arguments
-  build/demo/samples/"$1" --mode compare --out build/demo/runs/"$1" "${@:2}"
+  "$build/samples/$1" --mode compare --out build/demo/runs/"$1" "${@:2}"
 }
 compare logistic_regression "$@"
 if [ -d /usr/share/datasets/fashion-mnist ]; then

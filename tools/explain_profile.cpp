@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLargestFile = 256 * 1024;  // enough for thousands of buckets
 constexpr double kLargest = 1e15;                 // limit of all numbers, in microseconds or bytes
 constexpr std::int64_t kLargestLayer = 16384;
-constexpr int kSteps = 15, kWarmUp = 3;
+constexpr int kMeasured = 15, kWarmUp = 3;
 
 struct Mlp : ls::nn::Module {
   explicit Mlp(const std::vector<std::int64_t>& sizes) {
@@ -78,7 +78,7 @@ par::StepProfile measure_profile(const std::string& model, std::int64_t batch, d
   const std::size_t buckets = ddp.stats().buckets.size();
   std::vector<double> forward, optimizing;
   std::vector<std::vector<double>> backward(buckets);
-  for (int step = -kWarmUp; step < kSteps; ++step) {
+  for (int step = -kWarmUp; step < kMeasured; ++step) {
     optimizer.zero_grad();
     const double begun = seconds_now();
     const ls::Tensor error = ddp(x) - y, loss = ls::mean(error * error);

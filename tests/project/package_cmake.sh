@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# The contract programs build and run with the installed package through find_package.
+# Two contract programs, and one of the library launch, build and run with the installed package through find_package.
+# package_pkg_config.sh builds all.
 source "$(dirname "$0")/package_env.sh"
+find . -maxdepth 1 -name '*.cpp' ! -name '01_*' ! -name '03_*' -delete
 cat >CMakeLists.txt <<'CODE'
 cmake_minimum_required(VERSION 3.25)
 project(user LANGUAGES CXX)

@@ -7,7 +7,7 @@ library=$1
   -Wl,-rpath,"$(dirname "$library")" -o 06_same_bits
 want=$(./06_same_bits accumulate 4 | cut -d" " -f3)
 # Without these two options torchrun 1.13 fails under Python 3.11.
-run=("$TORCHRUN" --redirects 1 --tee 1 --log_dir logs --no_python)
+run=(timeout -k 10 120 "$TORCHRUN" --redirects 1 --tee 1 --log_dir logs --no_python)
 
 port=$((12000 + $$ % 20000))  # below the ports of outgoing connections, of which other tests open many
 
@@ -30,6 +30,7 @@ LOCKSTEP_JOB_TOKEN=$("$BUILD/tools/lockstep-run" --new-token)
 export LOCKSTEP_JOB_TOKEN
 nodes=("${run[@]}" --nnodes 2 --nproc_per_node 1 --master_addr 127.0.0.1 --master_port "$port")
 "${nodes[@]}" --node_rank 1 ./06_same_bits ddp 4 gloo >node_1 2>&1 &
+trap 'kill $! 2>/dev/null || true' EXIT
 "${nodes[@]}" --node_rank 0 ./06_same_bits ddp 4 gloo >node_0 2>&1 || { cat node_0 node_1; exit 1; }
 wait $!
 check node_0
