@@ -64,7 +64,7 @@ void accumulate(History& leaf, Tensor next) {
     leaf.grad.impl().storage->bump_version();
   } else if (in_view) {
     leaf.grad = leaf.view;
-  } else if (leaf.view.defined() && !leaf.view_taken) {
+  } else if (leaf.view.defined() && !leaf.view_taker) {
     raw::copy(next, leaf.view);
     ++leaf.copies;
     leaf.grad = leaf.view;
@@ -91,6 +91,14 @@ class NodeContext {
 class Backward final : public Run {
  public:
   explicit Backward(const BackwardRequest& request) : request_(request), captured_(request.inputs.size()) {}
+  // Gives back the views that it took, also after an exception; a backward inside another one leaves the outer one's.
+  ~Backward() {
+    for (const Stop& each : stops_) {
+      if (each.leaf && each.leaf_history().view_taker == this) each.leaf_history().view_taker = nullptr;
+    }
+  }
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
 
   std::vector<Tensor> run() {
     const EnableGradGuard mode(request_.create_graph);
@@ -131,8 +139,7 @@ class Backward final : public Run {
     added.leaf = leaf;
     added.grads.resize(node ? node->outputs.size() : 1);
     if (leaf && request_.inputs.empty()) {
-      History& state = added.leaf_history();
-      state.view_taken = false;  // a failed backward left it
+      const History& state = added.leaf_history();
       added.at_once = state.tensor_hooks.empty() && (!state.separate_contributions || !state.grad.defined());
     }
     if (node) unexplored_.push_back(index);
@@ -250,9 +257,9 @@ class Backward final : public Run {
     try {
       const NodeContext context(node);
       const TraceSpan span(TraceKind::kBackward, node.name);
-      const bool views = request_.inputs.empty() && !grad_mode();
+      const void* const view_taker = request_.inputs.empty() && !grad_mode() ? this : nullptr;
       const bool retain = request_.retain_graph || request_.create_graph;
-      Gradients gradients = node.run(at.grads, Needs(node, wanted, views, retain));
+      Gradients gradients = node.run(at.grads, Needs(node, wanted, view_taker, retain));
       if (!retain) node.release();
       LOCKSTEP_CHECK(gradients.size() >= node.edges.size() || gradients.empty(), "returned {} gradients for {} inputs",
                      gradients.size(), node.edges.size());
@@ -320,10 +327,10 @@ class Backward final : public Run {
 
 Tensor Needs::view(std::size_t input) const {
   const Edge& edge = node_.edges[input];
-  if (!views_ || !edge.leaf.defined()) return {};
+  if (!view_taker_ || !edge.leaf.defined()) return {};
   History& leaf = *history(edge.leaf);
-  if (!leaf.view.defined() || leaf.view_taken || leaf.grad.defined() || !leaf.tensor_hooks.empty()) return {};
-  leaf.view_taken = true;
+  if (!leaf.view.defined() || leaf.view_taker || leaf.grad.defined() || !leaf.tensor_hooks.empty()) return {};
+  leaf.view_taker = view_taker_;
   return leaf.view;
 }
 

@@ -47,7 +47,7 @@ void Tensor::set_grad(const Tensor& grad) const {
   if (!grad.defined()) {
     if (History* own = history(*this)) {
       own->grad = Tensor();
-      own->view_taken = false;
+      own->view_taker = nullptr;
     }
     return;
   }
@@ -119,7 +119,7 @@ void set_gradient_view(const Tensor& leaf, Tensor view) {
   if (!view.defined()) {  // the leaf may have been frozen in the meantime
     if (History* own = history(leaf)) {
       own->view = Tensor();
-      own->view_taken = false;
+      own->view_taker = nullptr;
     }
     return;
   }
@@ -131,7 +131,7 @@ void set_gradient_view(const Tensor& leaf, Tensor view) {
                  describe(view));
   History& own = *history(leaf);
   own.view = std::move(view);
-  own.view_taken = false;
+  own.view_taker = nullptr;
 }
 
 void set_separate_contributions(const Tensor& leaf, bool whole) { ensure_history(leaf).separate_contributions = whole; }

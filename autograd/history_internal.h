@@ -32,10 +32,10 @@ struct History final : AutogradSlot {
   std::uint32_t output = 0;
   // For a leaf:
   bool requires_grad = false;
-  bool view_taken = false;              // a kernel is writing this backward's first contribution to `view`
   bool separate_contributions = false;  // sum this backward's contributions first, then add the sum to `grad`
   std::uint32_t copies = 0;             // contributions copied to `view` so far
   Tensor grad;
+  const void* view_taker = nullptr;      // the backward whose first contribution a kernel writes to `view`
   Tensor view;                           // bucket view for the gradient; undefined if there is none
   std::vector<Node::Hook> tensor_hooks;  // run on this backward's gradient, before it is added to `grad`
   std::vector<LeafHook> leaf_hooks;      // run after the gradient was added to `grad`

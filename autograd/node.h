@@ -46,8 +46,8 @@ struct Edge {
 /// Tells a closure which gradients are needed, and where it may write them.
 class Needs {
  public:
-  Needs(const Node& node, std::uint64_t wanted, bool views, bool retains_graph)
-      : node_(node), wanted_(wanted), views_(views), retains_graph_(retains_graph) {}
+  Needs(const Node& node, std::uint64_t wanted, const void* view_taker, bool retains_graph)
+      : node_(node), wanted_(wanted), view_taker_(view_taker), retains_graph_(retains_graph) {}
   /// Whether input `input` needs a gradient.
   bool operator[](std::size_t input) const { return input >= 64 || (wanted_ >> input & 1u); }
   /// The bucket view of the leaf that is this input, if this is the leaf's first contribution and grad mode is off;
@@ -58,8 +58,8 @@ class Needs {
 
  private:
   const Node& node_;
-  std::uint64_t wanted_;  // bit i: input i
-  bool views_;            // gradients may be written to bucket views
+  std::uint64_t wanted_;    // bit i: input i
+  const void* view_taker_;  // the backward, if gradients may be written to bucket views
   bool retains_graph_;
 };
 

@@ -168,9 +168,10 @@ void ShardedDataParallel::State::run_micro_batches(const MicroBatchPlan& plan, c
 
 // The leaf hook of a parameter.
 void ShardedDataParallel::State::complete(std::size_t parameter, autograd::Run& run) {
+  if (!gathers->is_running()) gradients->leaf(parameter).set_grad(Tensor());  // the next step would take it for its own
   LOCKSTEP_CHECK(gathers->is_running(),
                  "ShardedDataParallel: a backward outside a step reached parameter {}, whose gradient would not be "
-                 "reduced; call run.backward(x, y, loss_fn), or run(x) in place of model(x)",
+                 "reduced and is dropped; call run.backward(x, y, loss_fn), or run(x) in place of model(x)",
                  gradients->name(parameter));
   enter_call(run);
   if (!reducing) return;

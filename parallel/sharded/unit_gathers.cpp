@@ -184,6 +184,7 @@ UnitGathers::Buffer& UnitGathers::take_buffer(bool may_evict) {
     found->memory = allocate(largest_);
   }
   if (found->holder >= 0) release(static_cast<std::size_t>(found->holder));
+  fill_for_next_owner(found->memory);
   found->used = ++gathers_;
   return *found;
 }

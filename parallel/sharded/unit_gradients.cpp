@@ -138,6 +138,7 @@ void UnitGradients::take_buffer(std::size_t unit) {
   }
   units_[unit].has_buffer = true;
   set_views(unit);
+  for (const std::size_t p : units_[unit].slots) fill_for_next_owner(slots_[p].view);
   for (const std::size_t p : units_[unit].slots) {
     if (slots_[p].ready) place(slots_[p]);
   }

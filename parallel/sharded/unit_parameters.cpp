@@ -6,6 +6,7 @@
 #include "lockstep/nn/replace_elements_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/environment_internal.h"
 #include "lockstep/tensor/ops_internal.h"
 #include "lockstep/tensor/trace.h"
 
@@ -28,6 +29,11 @@ void take_values(const FlatParameters& flat, std::size_t k, const Tensor& values
 
 Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count) {
   return raw::slice(flat, 0, first, first + count, 1);
+}
+
+void fill_for_next_owner(const Tensor& memory) {
+  if (environment_number("LOCKSTEP_FILL_BUFFERS", 0, 1) != 1) return;
+  raw::fill(typed_view(memory, 0, bytes_of(memory), kUInt8), 0xff);  // a NaN in every floating-point dtype
 }
 
 Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, DType dtype) {

@@ -81,6 +81,9 @@ class UnitParameters {
 
 // Elements [first, first + count) of a contiguous tensor of one dimension.
 Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count);
+// With LOCKSTEP_FILL_BUFFERS=1 writes NaN into memory that changes its owner, so that no result can come from what was
+// there before.
+void fill_for_next_owner(const Tensor& memory);
 // A view of `count` elements of `memory` (u8) from byte `first` on.
 Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, DType dtype);
 

@@ -253,6 +253,27 @@ TEST_CASE("after an error in backward the next one writes into the bucket view a
   check_close(w.grad(), ls::sum(x, {0}).expand({3, 4}).contiguous(), "gradient");
 }
 
+// An operation writes the gradients of weight and bias to their views; the weight's is delivered first.
+TEST_CASE("a backward inside another one leaves what the outer one has written to a view") {
+  for (const bool with_views : {false, true}) {
+    const ls::Tensor x = numbers({5, 3}), w = numbers({4, 3}, {.requires_grad = true});
+    const ls::Tensor b = numbers({4}, {.requires_grad = true});
+    const ls::Tensor w_view = ls::zeros({4, 3}), b_view = ls::zeros({4});
+    if (with_views) set_gradient_view(w, w_view);
+    if (with_views) set_gradient_view(b, b_view);
+    bool has_run = false;
+    const auto inner = [&](ls::autograd::Run&) {
+      const ls::EnableGradGuard with_grad;
+      if (!std::exchange(has_run, true)) ls::sum(b * 10).backward();
+    };
+    ls::HookHandle hook = ls::autograd::register_leaf_hook(w, inner);
+    ls::sum(ls::linear(x, w, b)).backward();
+    CHECK(b.grad().to_vector<double>() == std::vector<double>(4, 15));
+    if (with_views) CHECK(same_bits(b_view, b.grad()));
+    hook.remove();
+  }
+}
+
 TEST_CASE("a backward that failed after it took a bucket view releases the view for the next one") {
   using ls::autograd::Gradients, ls::autograd::Needs;
   const ls::Tensor w = numbers({3, 2}, {.requires_grad = true}), x = numbers({4, 2});

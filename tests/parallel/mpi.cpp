@@ -124,7 +124,8 @@ TEST_CASE("mpi: join and communication hooks" * doctest::skip(!under_mpirun())) 
 }
 
 TEST_CASE("mpi: random models, sharded ones too, have the bits of one process" * doctest::skip(!under_mpirun())) {
-  random_case::check_cases(world({.reduction = ls::parallel::Reduction::kCanonical}), 4000, 60);
+  using namespace random_case;
+  check_cases(world({.reduction = ls::parallel::Reduction::kCanonical}), kMpiFirst, kMpiCases);
 }
 
 TEST_CASE("mpi: gradients of sharded layers with bias have the bits of gradient accumulation" *

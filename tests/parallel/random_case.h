@@ -12,7 +12,9 @@
 namespace random_case {
 
 // Cases on one backend with one number of ranks. gloo needs long for the groups that each case makes.
-constexpr std::uint32_t kCases = 200, kSlowCases = 40;
+constexpr std::uint32_t kCases = 250, kMpiCases = 60, kSlowCases = 40;
+// The numbers of each backend's first cases.
+constexpr std::uint32_t kShmFirst = 0, kLocalFirst = 1000, kLateFirst = 2000, kGlooFirst = 9249, kMpiFirst = 6063;
 
 // Each enumeration is an option; a case has a value of each.
 enum class Mode { kDistributed, kStage1, kStage2, kStage3, kStage3Resident, kCount };
@@ -125,7 +127,11 @@ inline Case draw(std::uint32_t number, int ranks) {
   for (Block& block : of.blocks) any(block);
   of.chosen = static_cast<std::size_t>(below(static_cast<std::uint32_t>(of.blocks.size())));
 
-  // What does not go together.
+  // What does not go together. Ranks have to gather a unit equally often.
+  if (of.sharing == Sharing::kBorrowed || of.sharing == Sharing::kTwice) {
+    of.samples = below(2) == 0 ? Samples::kEven : Samples::kUneven;
+    of.skip = Skip::kNone;
+  }
   if (of.call == Call::kOperator) {
     of.micro_batches = MicroBatches::kOne;
     of.weighting = Weighting::kEqual;
@@ -133,9 +139,6 @@ inline Case draw(std::uint32_t number, int ranks) {
   }
   if (of.joins()) of.between = Between::kNothing;
   if (of.samples == Samples::kMiddleEmpty && ranks == 2) of.samples = Samples::kLastEmpty;
-  // Ranks have to gather a unit equally often.
-  if (!of.all_alike() && (of.sharing == Sharing::kBorrowed || of.sharing == Sharing::kTwice))
-    of.sharing = Sharing::kNone;
   return of;
 }
 

@@ -300,6 +300,7 @@ TEST_CASE("a backward that would not be reduced is refused") {
     const std::pair<ls::Tensor, ls::Tensor> data = rows(group->rank(), 1);
     CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([&] { ls::sum(net(data.first)).backward(); }); }),
                    "call run.backward(x, y, loss_fn)"));
+    for (const ls::nn::Parameter& parameter : net.parameters()) CHECK_FALSE(parameter.master().grad().defined());
     run.backward(data.first, data.second, [&](const ls::Tensor& x, const ls::Tensor& y) {
       CHECK(contains(error_of<ls::InvalidArgument>([&] { run.gathered([] {}); }), "gathered inside a step"));
       return ls::nn::MSELoss()(net(x), y);
