@@ -2,6 +2,8 @@
 // compares gradients, losses, parameters and buffers bit for bit.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -282,7 +284,11 @@ class Alone {
 // The same on the ranks of a group. Returns the first difference from `want`, or an empty text.
 class Together {
  public:
-  Together(const Case& of, const Group& group, const Result& want) : of_(of), group_(group), want_(want), model_(of) {}
+  Together(const Case& of, const Group& group, const Result& want) : of_(of), group_(group), want_(want), model_(of) {
+    const ls::Tensor number = ls::full({1}, static_cast<double>(getpid()), {.dtype = ls::kInt64});
+    group->broadcast(number)->wait();
+    number_of_rank_0_ = number.item<std::int64_t>();
+  }
 
   std::string run() {
     if (!of_.is_sharded()) {
@@ -357,9 +363,10 @@ class Together {
     return difference_;
   }
 
-  // In the folder in which the test runs.
+  // In memory, since a busy disk can take longer than a timeout. The same on all ranks.
   std::string file() const {
-    return "case_" + std::to_string(of_.number) + "_" + std::to_string(of_.ranks) + ".safetensors";
+    return "/dev/shm/lockstep_case_" + std::to_string(of_.number) + "_" + std::to_string(number_of_rank_0_) +
+           ".safetensors";
   }
   const StepResult& want(int step) const { return want_.steps[static_cast<std::size_t>(step)]; }
   std::int64_t own_rows(int step) const {
@@ -411,6 +418,7 @@ class Together {
   Group group_;
   const Result& want_;
   Model model_;
+  std::int64_t number_of_rank_0_ = 0;  // of its process
   std::string difference_;
 };
 
