@@ -69,8 +69,8 @@ void check_plan(const Group& group, const par::ShardedDataParallelOptions& optio
 
 // --- against DistributedDataParallel -------------------------------------------------------------------------------
 
-constexpr int kRanks = 4, kManyLayers = 48;
-constexpr std::int64_t kWide = 672;  // 21.7 million parameters
+constexpr int kRanks = 4, kManyLayers = 60;
+constexpr std::int64_t kWide = 672;  // 27.1 million parameters: what a process has besides them weighs little
 constexpr std::int64_t kUnit = 4 * kWide * kWide;
 
 // Bytes beyond those before the model was made: `allocator` of the rank with the most, `pss` the mean over the ranks.
