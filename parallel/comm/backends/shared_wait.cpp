@@ -1,7 +1,6 @@
 // Waiting, during which a SharedGroup does its work, and the detection of failures.
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
@@ -194,7 +193,9 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   };
   const auto is_busy = [&](int r) { return control_.rank(r).busy.load(std::memory_order_acquire) == sequence + 1; };
   const std::string first = formation_failure();
-  if (!first.empty() && !std::ranges::all_of(std::views::iota(0, size_), has_arrived)) raise_outcome(first);
+  bool have_all_arrived = true;
+  for (int r = 0; r < size_; ++r) have_all_arrived = have_all_arrived && has_arrived(r);
+  if (!first.empty() && !have_all_arrived) raise_outcome(first);
   std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
