@@ -107,7 +107,8 @@ TEST_CASE("every combination that the documentation promises is one of the rando
   CHECK(rows.size() == promises().size());
   const std::pair<std::uint32_t, std::uint32_t> backends[] = {
       {kShmFirst, kCases}, {kLocalFirst, kCases}, {kGlooFirst, kSlowCases}, {kMpiFirst, kMpiCases}};
-  for (const auto& [first, count] : backends) {
+  for (const auto& backend : backends) {
+    const std::uint32_t first = backend.first, count = backend.second;
     const std::vector<Case> cases = cases_from(first, count);
     for (const std::vector<std::string>& cells : rows) {
       INFO("the row \"" << cells[0] << "\", cases from " << first);
