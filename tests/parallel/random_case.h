@@ -127,7 +127,7 @@ inline Case draw(std::uint32_t number, int ranks) {
   for (Block& block : of.blocks) any(block);
   of.chosen = static_cast<std::size_t>(below(static_cast<std::uint32_t>(of.blocks.size())));
 
-  // What does not go together. Ranks have to gather a unit equally often.
+  // Some options exclude others. A borrowed weight and a second call need the same forward on all ranks.
   if (of.sharing == Sharing::kBorrowed || of.sharing == Sharing::kTwice) {
     of.samples = below(2) == 0 ? Samples::kEven : Samples::kUneven;
     of.skip = Skip::kNone;
