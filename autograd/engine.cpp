@@ -103,17 +103,31 @@ class Backward final : public Run {
   std::vector<Tensor> run() {
     const EnableGradGuard mode(request_.create_graph);
     const AutocastGuard no_autocast(std::nullopt);  // dtypes are those that forward recorded
-    run_graph();
-    for (std::size_t i = 0; i < callbacks_.size(); ++i) {  // a callback may add another
-      const Callback<void()> callback = std::move(callbacks_[i]);
-      callback();
+    try {
+      run_graph();
+      for (std::size_t i = 0; i < callbacks_.size(); ++i) {  // a callback may add another
+        const Callback<void()> callback = std::move(callbacks_[i]);
+        callback();
+      }
+    } catch (const std::exception& error) {
+      end_by(error);
+      throw;
+    } catch (...) {
+      end_by(Error("an exception that is not a std::exception"));
+      throw;
     }
     return std::move(captured_);
   }
 
   void at_end(Callback<void()> callback) override { callbacks_.push_back(std::move(callback)); }
+  void at_error(Callback<void(const std::exception&)> callback) override {
+    error_callbacks_.push_back(std::move(callback));
+  }
 
  private:
+  void end_by(const std::exception& error) {
+    for (const Callback<void(const std::exception&)>& callback : error_callbacks_) callback(error);
+  }
   void run_graph() {
     const TraceSpan span(TraceKind::kBackward, "backward");
     for (const Tensor& root : request_.roots) roots_.push_back(discover(root));
@@ -321,6 +335,7 @@ class Backward final : public Run {
   SmallVector<Ready, 8> ready_;  // a heap: the newest operation first
   std::vector<Tensor> captured_;
   std::vector<Callback<void()>> callbacks_;
+  std::vector<Callback<void(const std::exception&)>> error_callbacks_;
 };
 
 }  // namespace

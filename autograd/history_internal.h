@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,8 @@ class Run {
   // Calls `callback` once, after the last leaf hook of this backward and the callbacks added before it. A callback may
   // add another.
   virtual void at_end(Callback<void()> callback) = 0;
+  // Calls `callback` once if an exception ends this backward.
+  virtual void at_error(Callback<void(const std::exception&)> callback) = 0;
 
  protected:
   ~Run() = default;

@@ -75,6 +75,7 @@ struct Call {
   // Position among the group's collectives; of send and recv among the messages from one rank to the other.
   std::uint64_t number = 0;
   int rank = 0;                             // the calling rank
+  std::uint32_t failed_steps = 0;           // of this rank so far; of collectives, must be equal on all ranks
   Reduction order = Reduction::kCanonical;  // of floating-point sums: kArrival, kOwnFirst, or the backend's own
   std::uint64_t detail = 0;                 // hash of shape, scale and purpose, which must be equal on all ranks
   PurposeName purpose = {};                 // for error messages
@@ -127,6 +128,13 @@ class Backend {
   virtual Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) = 0;
   // The address of the same bytes in another rank's communication memory; null if this rank cannot read them.
   virtual void* address_in(int /*rank*/, const void* /*own*/, std::size_t /*bytes*/) const { return nullptr; }
+  // Makes the group fail on all ranks, because this one cannot do its part.
+  virtual void fail_group(const std::string& /*why*/) {}
+  // Whether this rank knows that the group has failed.
+  virtual bool has_failed() { return false; }
+  // See ProcessGroup::step_failed. `next` is the number of the next collective. Returns how many of this rank's steps
+  // have failed; 0 if the backend does not tell the other ranks.
+  virtual std::uint32_t step_failed(std::uint64_t /*next*/, const std::string& /*why*/) { return 0; }
   // Frees memory kept for later operations. All ranks call it at the same point.
   virtual void release_staging() {}
   // Starts an operation. Never called in a group of one rank.

@@ -134,6 +134,16 @@ ProcessGroup::~ProcessGroup() {
   }
 }
 
+void ProcessGroup::fail(const std::string& why) {
+  if (backend_) backend_->fail_group(why);
+}
+
+bool ProcessGroup::has_failed() const { return backend_ && backend_->has_failed(); }
+
+void ProcessGroup::step_failed(const std::string& why) {
+  if (backend_) failed_steps_ = backend_->step_failed(calls_, why);
+}
+
 void ProcessGroup::check_rank(const char* op, const char* role, int rank) const {
   LOCKSTEP_CHECK(rank >= 0 && rank < size(), "{}: {} is {}, the group has ranks 0 to {}", op, role, rank, size() - 1);
 }
@@ -142,7 +152,11 @@ Tensor ProcessGroup::empty(const Shape& shape, DType dtype, Device device) {
   const std::int64_t count = checked_numel("empty", shape);
   if (!backend_) return raw::empty(shape, {.dtype = dtype, .device = device});
   const std::size_t bytes = static_cast<std::size_t>(count) * item_size(dtype);
-  const Call call{.kind = Kind::kEmpty, .count = static_cast<std::int64_t>(bytes), .number = calls_++, .rank = rank()};
+  const Call call{.kind = Kind::kEmpty,
+                  .count = static_cast<std::int64_t>(bytes),
+                  .number = calls_++,
+                  .rank = rank(),
+                  .failed_steps = failed_steps_};
   const Device on = backend_->device_for(device);
   Ref<Storage> storage = backend_->allocate(call, bytes, on);
   if (on != device) storage = staging_->mirror(std::move(storage), device);

@@ -146,6 +146,16 @@ class ProcessGroup {
   std::shared_ptr<Work> recv(const Tensor& tensor, int from, int tag = 0);  ///< see send
   /// Returns when all ranks have called it. A timeout names the missing ranks.
   void barrier();
+  /// Says that an exception has ended this rank's step, so that no other rank waits for the rest of it. If every rank's
+  /// step ends after the same collectives, the next step works. Otherwise the group fails on all ranks with a CommError
+  /// that names this rank and `why`. Returns at once. The training modes call it. With the backend nccl it does nothing:
+  /// the other ranks wait until their timeout.
+  void step_failed(const std::string& why);
+  /// Makes the group fail on all ranks with a CommError that names this rank and `why`. With the backend nccl it does
+  /// nothing.
+  void fail(const std::string& why);
+  /// Whether an operation of this rank has failed, as all later ones then will. With the backend nccl always false.
+  bool has_failed() const;
   /// The mean of all ranks' numbers, for metrics: `group->mean(loss)`. All ranks must call it; it waits for them.
   double mean(double value);
 
@@ -195,6 +205,7 @@ class ProcessGroup {
   std::shared_ptr<std::shared_ptr<GroupAttachment>> attachment_ = std::make_shared<std::shared_ptr<GroupAttachment>>();
   Phase phase_ = Phase::kOther;
   std::uint64_t calls_ = 0;              // collectives so far: the next one's number
+  std::uint32_t failed_steps_ = 0;       // see step_failed
   std::vector<std::uint64_t> messages_;  // messages so far by rank: sent, then received
   std::uint64_t splits_ = 0;
   int trace_group_ = 0;  // identifies this group's collectives in a trace; the same on all its ranks

@@ -171,6 +171,7 @@ std::shared_ptr<Work> ProcessGroup::start(Call call, const Tensor& in, const Ten
   if (out.defined()) raw::require_writable(kind, out);
   call.number = next_number(call);
   call.rank = rank();
+  call.failed_steps = failed_steps_;
   if (call.op == ReduceOp::kAvg) call.scale = 1.0 / size();
   pack_tensors(call, in, out, purpose.same_values);
   if (*order_text(options_.reduction) && is_floating_sum(call)) call.order = options_.reduction;

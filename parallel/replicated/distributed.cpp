@@ -7,6 +7,7 @@
 #include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
 #include "lockstep/parallel/replicated/model_check_internal.h"
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/kernels_internal.h"
 #include "lockstep/tensor/ops_internal.h"
@@ -172,12 +173,19 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
   of_run.weighted = false;
   of_run.run = &run;
   auto owned = std::make_shared<DistributedStep>(*buckets, of_run, step);
+  run.at_error([this](const std::exception& error) { end_failed_step(error); });
   LaunchQueue& queue = LaunchQueue::of(*group);
   // Only launches: the callbacks of the other models in this backward launch theirs before any rank waits.
   run.at_end([&queue, &run, owned] {
     queue.launch_rest(run);
     run.at_end([&queue, &run, owned] { queue.finish_steps(run); });
   });
+}
+
+// Afterwards nothing is in flight, so the next step may write gradients to the buckets.
+void DistributedDataParallel::State::end_failed_step(const std::exception& error) {
+  tell_step_failed({group.get()}, "DistributedDataParallel", error);
+  buckets->drain();
 }
 
 void DistributedDataParallel::State::finish_step() {
@@ -229,7 +237,8 @@ Tensor DistributedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) 
     return loss;
   }
   const bool were_means = state.gradients_are_means;
-  const Tensor loss = state.run_step(plan, batch, loss_fn, were_means ? nullptr : &accumulated);
+  const Tensor loss =
+      run_or_end(state, [&] { return state.run_step(plan, batch, loss_fn, were_means ? nullptr : &accumulated); });
   were_means ? accumulated.add_back() : accumulated.forget();
   return loss;
 }

@@ -1,6 +1,7 @@
 // The state of a DistributedDataParallel.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -26,6 +27,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   // The leaf hook of a parameter, called when its gradient is complete.
   void complete(std::size_t parameter, autograd::Run& run);
   void begin_backward_step(autograd::Run& run);
+  void end_failed_step(const std::exception& error);
   void begin_traffic(const autograd::Run* run);
   StepInputs inputs(StepSummary own);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
@@ -23,8 +24,10 @@ void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& 
     ~Leave() { state.joining.reset(); }
   };
   const Leave leave{state};
-  body();
-  state.shadow();
+  run_or_end(state, [&] {
+    body();
+    state.shadow();  // which calls .shadow_step
+  });
   state.end_join();
 }
 

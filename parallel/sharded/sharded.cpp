@@ -1,6 +1,7 @@
 #include "lockstep/parallel/sharded/sharded.h"
 
 #include "lockstep/nn/deferred.h"
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 #include "lockstep/tensor/random.h"
@@ -72,7 +73,9 @@ Tensor ShardedDataParallel::run(const Batch& batch, MicroBatchLoss loss_fn) {
                             .samples = rows_of("ShardedDataParallel", batch),
                             .micro_batches = state.options.micro_batches_per_rank,
                             .weighting = state.options.weighting};
-  return state.local_depth > 0 ? state.run_local(plan, batch, loss_fn) : state.run_step(plan, batch, loss_fn);
+  return run_or_end(state, [&] {
+    return state.local_depth > 0 ? state.run_local(plan, batch, loss_fn) : state.run_step(plan, batch, loss_fn);
+  });
 }
 
 double ShardedDataParallel::clip_grad_norm_(double max_norm) {

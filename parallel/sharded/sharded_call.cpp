@@ -1,5 +1,6 @@
 // A step of operator() and a backward that the user calls. It begins with the forward, because units are gathered then.
 // It ends with the first backward from the result, or without one when the graph of the result is destroyed.
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
@@ -57,6 +58,9 @@ class ShardedDataParallel::State::Call {
     if (std::exchange(call->has_run_, true)) return;
     const std::shared_ptr<Call> ending(call.get(), [call](Call* ended) { ended->end(); });
     run.at_end([ending] { ending->finish(); });
+    run.at_error([access = call->access_](const std::exception& error) {
+      if (State* const state = access->state) state->end_failed_step(error);
+    });
   }
   void end() {
     if (!std::exchange(is_open_, false)) return;
@@ -98,6 +102,10 @@ class ShardedDataParallel::State::Call {
 };
 
 Tensor ShardedDataParallel::State::forward(FunctionRef<Tensor()> run_module) {
+  return run_or_end(*this, [&] { return begin_call(run_module); });
+}
+
+Tensor ShardedDataParallel::State::begin_call(FunctionRef<Tensor()> run_module) {
   end_failed_call();
   std::shared_ptr<Call> open = call.lock();
   if (!open) {
@@ -132,6 +140,10 @@ void ShardedDataParallel::State::enter_call(autograd::Run& run) {
   if (!open) return;
   open->begin_backward();
   Call::end_with(open, run);
+}
+
+void ShardedDataParallel::State::end_failed_step(const std::exception& error) {
+  tell_step_failed({group.get(), reductions.get()}, "ShardedDataParallel", error);
 }
 
 void ShardedDataParallel::State::end_call() {

@@ -1,5 +1,6 @@
 // Ranks with different numbers of batches: joined ranks, which have no more data, take part in the others' steps with
 // gradients that count as zero, and step their own part of the model.
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
 #include "lockstep/tensor/check_internal.h"
 
@@ -20,8 +21,10 @@ void ShardedDataParallel::join(FunctionRef<void()> body, const JoinOptions& opti
     ~Leave() { state.joining.reset(); }
   };
   const Leave leave{state};
-  body();
-  state.shadow();
+  run_or_end(state, [&] {
+    body();
+    state.shadow();  // which calls .shadow_step
+  });
 }
 
 // Every rank runs the last step of this loop, because it learns by that step that all ranks have joined.

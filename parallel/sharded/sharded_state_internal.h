@@ -42,6 +42,7 @@ struct ShardedDataParallel::State {
   void gather_all();
   std::vector<Tensor> copy_values() const;
   const UnitParameters* undo_changes(const std::vector<Tensor>& kept);
+  void end_failed_step(const std::exception& error);
   Tensor run_step(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   Tensor run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn);
   void run_micro_batches(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn,
@@ -66,6 +67,7 @@ struct ShardedDataParallel::State {
   // --- sharded_call.cpp ---
   class Call;
   Tensor forward(FunctionRef<Tensor()> run_module);
+  Tensor begin_call(FunctionRef<Tensor()> run_module);
   void begin_backward_of_call();
   void enter_call(autograd::Run& run);
   void end_failed_call();

@@ -172,7 +172,8 @@ void HopGroup::send_head(HopWork& work) {
                                            .out = work.heads,
                                            .count = bytes,
                                            .number = call.number,
-                                           .rank = rank()});
+                                           .rank = rank(),
+                                           .failed_steps = call.failed_steps});
 }
 
 // All ranks agree on the call before they get memory together.
@@ -185,6 +186,16 @@ void HopGroup::release_staging() {
   while (!queue_.empty()) run_front(/*waits=*/true);
   messages_->release_staging();
   plain_->release_staging();
+}
+
+void HopGroup::fail_group(const std::string& why) {
+  plain_->fail_group(why);
+  messages_->fail_group(why);
+}
+
+std::uint32_t HopGroup::step_failed(std::uint64_t next, const std::string& why) {
+  plain_->step_failed(next, why);
+  return messages_->step_failed(next, why);
 }
 
 // --- driving --------------------------------------------------------------------------------------------------------------

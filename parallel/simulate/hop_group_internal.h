@@ -57,6 +57,9 @@ class HopGroup final : public Backend {
   ~HopGroup() override;
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   void release_staging() override;
+  void fail_group(const std::string& why) override;
+  bool has_failed() override { return failure_ || plain_->has_failed() || messages_->has_failed(); }
+  std::uint32_t step_failed(std::uint64_t next, const std::string& why) override;
   std::shared_ptr<Work> start(Call call) override;
   void record_traffic(const Call& call, Phase phase, TrafficStats& traffic) const override;
 

@@ -95,9 +95,9 @@ template <class T, class Loss>
 bool run_loss(const Operands<T>& in, T* out, bool reduce, double scale, Loss) {
   double total = 0;
   bool valid = true;
-  for (std::int64_t block = 0; block < in.count; block += kShortBlock) {
+  for (std::int64_t block = 0; block < in.count; block += kShortBlock<T>) {
     Packet<T> sums = Packet<T>::Zero();
-    const std::int64_t end = in.count - block < kShortBlock ? in.count : block + kShortBlock;
+    const std::int64_t end = in.count - block < kShortBlock<T> ? in.count : block + kShortBlock<T>;
     in.for_packets(
         block, end,
         [&](std::int64_t at, std::int64_t length, const Packet<T>& x, const Packet<T>& y, const Packet<T>& w) {

@@ -158,8 +158,8 @@ template <class T>
 void softmax_backward_row(const T* g, const T* y, T* out, std::int64_t n, bool log) {
   constexpr int kSize = kPacketSize<T>;
   double sum = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kShortBlock) {
-    const std::int64_t end = std::min(n, begin + kShortBlock);
+  for (std::int64_t begin = 0; begin < n; begin += kShortBlock<T>) {
+    const std::int64_t end = std::min(n, begin + kShortBlock<T>);
     Packet<T> sums = Packet<T>::Zero();
     for (std::int64_t i = begin; i < end; i += kSize) {
       const Packet<T> gs = load_part(g + i, end - i, T(0)), ys = load_part(y + i, end - i, T(0));

@@ -93,8 +93,9 @@ T max_of(const T* x, std::int64_t count) {
 // The sum of f(x[i]), in an order that depends on `count` alone: four packets of partial sums in blocks of kSumBlock
 // elements; block sums are added in f64.
 inline constexpr std::int64_t kSumBlock = 4096;
-inline constexpr std::int64_t kShortBlock = 1024;  // the same for one packet of partial sums
-inline constexpr std::int64_t kRowsBetween = 64;   // and for partial sums of one element
+template <class T>
+inline constexpr std::int64_t kShortBlock = 128 * kPacketSize<T>;  // the same for one packet of partial sums
+inline constexpr std::int64_t kRowsBetween = 64;                   // and for partial sums of one element
 
 template <class T, class F>
 double sum_packets(const T* x, std::int64_t count, F f) {

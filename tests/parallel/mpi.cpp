@@ -6,6 +6,7 @@
 
 #include "tests/parallel/collectives.h"
 #include "tests/parallel/comm_hooks.h"
+#include "tests/parallel/failing_rank.h"
 #include "tests/parallel/join.h"
 #include "tests/parallel/parts.h"
 #include "tests/parallel/point_to_point.h"
@@ -38,6 +39,13 @@ Group world(ls::parallel::InitOptions options = {}) {
   options.timeout = std::chrono::seconds(30);
   return ls::parallel::init_process_group(options);
 }
+
+// mpirun kills the other ranks when the first one exits. With this all ranks end their checks first.
+struct UntilAllKnow {
+  const Group group = ls::parallel::init_process_group({.backend = "shm"});
+  UntilAllKnow() { ::signal(SIGTERM, SIG_IGN); }
+  ~UntilAllKnow() { group->barrier(); }
+};
 
 void check_everything(const Group& group) {
   for (const ls::DType dtype : kAllDTypes) {
@@ -152,11 +160,10 @@ TEST_CASE("mpi: other backends can use MPI for their rendezvous" * doctest::skip
   }
 }
 
-TEST_CASE("mpi: ranks that disagree get an error that names both calls" * doctest::skip(!under_mpirun())) {
+TEST_CASE("mpi: a group fails where ranks disagree, with an error that names both calls" *
+          doctest::skip(!under_mpirun())) {
+  const UntilAllKnow until_all_know;
   const Group group = world();
-  // mpirun kills the other ranks when the first one exits; the barrier makes all ranks finish their checks first.
-  const Group until_all_know = ls::parallel::init_process_group({.backend = "shm"});
-  ::signal(SIGTERM, SIG_IGN);
   const bool is_first = group->rank() == 0;
   const std::string error = error_of<ls::CommError>([&] {
     group->all_reduce(ls::zeros(is_first ? ls::Shape{2, 3} : ls::Shape{6}))->wait();
@@ -165,7 +172,12 @@ TEST_CASE("mpi: ranks that disagree get an error that names both calls" * doctes
   const bool is_told = contains(error, "all_reduce of 6 f32") && contains(error, "another shape");
   CHECK_MESSAGE((is_told || contains(error, "another rank reports")), error);
   CHECK(contains(error_of<ls::CommError>([&] { group->barrier(); }), "failed before"));
-  until_all_know->barrier();
+}
+
+TEST_CASE("mpi: a group fails where an exception ends one rank's step, and works where it ends that of all ranks" *
+          doctest::skip(!under_mpirun())) {
+  const UntilAllKnow until_all_know;
+  failing_rank::check_all([] { return world(); }, until_all_know.group);
 }
 
 TEST_CASE("mpi: in a program that mpirun did not start, the error says so" * doctest::skip(under_mpirun())) {

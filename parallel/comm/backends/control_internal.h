@@ -54,7 +54,7 @@ class SharedText {
   }
 
  private:
-  static constexpr std::size_t kBytes = 192;
+  static constexpr std::size_t kBytes = 384;
   using Words = std::array<std::uint64_t, kBytes / 8>;
   std::array<std::atomic<std::uint64_t>, kBytes / 8> words_;
 };
@@ -65,7 +65,8 @@ struct alignas(64) RankState {
   std::atomic<std::uint32_t> left;         // whether the rank has destroyed its group: Departure
   // While the rank waits for others: 1 + one of them, and a count of its liveness checks.
   std::atomic<std::uint32_t> waits_for, looks;
-  alignas(64) SharedText failure;  // of this rank alone, for Poison::kFailed
+  std::atomic<std::uint32_t> failed_steps;  // steps of the rank that an exception has ended
+  alignas(64) SharedText failure;           // of this rank alone: for Poison::kFailed, and of its last failed step
 };
 
 // How a rank has left its group.
@@ -77,14 +78,15 @@ inline constexpr std::uint64_t kNotDirect = ~std::uint64_t{0};
 struct Fingerprint {
   // signature_of the call, its count, Location::place() of `in` and `out` or kNotDirect, and Call::detail
   std::uint64_t what = 0, count = 0, in_at = 0, out_at = 0, detail = 0;
+  std::uint32_t failed_steps = 0;
   bool operator==(const Fingerprint&) const = default;
 };
 
 // One rank's arrival at the operation of one slot.
 struct alignas(64) Arrival {
   Fingerprint fingerprint() const {
-    const auto get = [](const std::atomic<std::uint64_t>& x) { return x.load(std::memory_order_acquire); };
-    return {get(what), get(count), get(in_at), get(out_at), get(detail)};
+    const auto get = [](const auto& x) { return x.load(std::memory_order_acquire); };
+    return {get(what), get(count), get(in_at), get(out_at), get(detail), get(failed_steps)};
   }
   void set_purpose(const PurposeName& name, std::uint64_t of) {
     const auto words = std::bit_cast<PurposeWords>(name);
@@ -100,7 +102,8 @@ struct alignas(64) Arrival {
   }
 
   std::atomic<std::uint64_t> sequence;                            // 1 + the operation's number, written last
-  std::atomic<std::uint64_t> what, count, in_at, out_at, detail;  // the fingerprint
+  std::atomic<std::uint64_t> what, count, in_at, out_at, detail;  // the fingerprint, with
+  std::atomic<std::uint32_t> failed_steps;
   std::atomic<std::uint64_t> ticket;                              // for Reduction::kArrival: order of arrival
   // In a line of its own, which is touched only by operations with a purpose, and to explain a disagreement:
   alignas(64) std::atomic<std::uint64_t> purpose_of;  // the value of `sequence` that `purpose` belongs to

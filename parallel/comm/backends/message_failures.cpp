@@ -11,7 +11,20 @@ constexpr std::chrono::seconds kNewsPatience{1};        // a failing rank report
 constexpr std::chrono::milliseconds kUntilSilent{500};  // a waiting rank answers questions much more often
 constexpr std::chrono::milliseconds kUntilSent{200};    // for sending a failure report
 constexpr std::chrono::milliseconds kBetweenAnswers{1};
-constexpr std::int32_t kQuestion = 1, kAnswer = 2;
+constexpr std::int32_t kQuestion = 1, kAnswer = 2, kStepFailed = 3;
+
+// The first line of a text, as far as a note has room.
+void set_text(FailedSteps& steps, std::string_view text) {
+  steps.text = {};
+  text.substr(0, text.find('\n')).copy(steps.text.data(), steps.text.size());
+}
+// Another rank may have sent any bytes.
+std::string text_of(const FailedSteps& steps) {
+  std::string text(steps.text.begin(), std::ranges::find(steps.text, '\0'));
+  std::ranges::replace_if(
+      text, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
 
 bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }
 
@@ -38,6 +51,8 @@ bool MessageGroup::is_needed(const MessageWork& work, int peer) {
 void MessageGroup::check_hope(const MessageWork& work, int waited_for, Deadline& deadline) {
   lane_of(work.call).waits_for.store(waited_for, std::memory_order_relaxed);
   answer_questions();
+  const int failed = find_failed_step(work, false);
+  if (failed != kNobody) throw PeerLost{failed, "", false};
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || peer == waited_for || !transport_->is_closed(peer)) continue;
     Deadline patience(kNewsPatience);
@@ -66,6 +81,8 @@ void MessageGroup::look_around(Lane& lane, std::unique_lock<std::mutex>& lock, D
     }
     lane.waits_for.store(needed, std::memory_order_relaxed);
     answer_questions();
+    const int failed = find_failed_step(*front, true);
+    if (failed != kNobody) fail(explain_failed_step(*front, failed));
     if (deadline.passed()) fail(explain_delay(*front, needed == kNobody ? front->call.root : needed));
   } catch (const PeerLost& lost) {
     fail(explain(*front, lost));
@@ -83,16 +100,28 @@ void MessageGroup::fail(const Failure& failure) {
     if (failure_) return;
     failure_ = GroupFailure(failure.message, failure.reason == Poison::kLate);
   }
-  tell_others(failure.reason, failure.culprit);
+  tell_others(failure.reason, failure.culprit, failure.what);
   transport_->hang_up(true);
 }
 
+void MessageGroup::fail_group(const std::string& why) {
+  fail({Poison::kFailed, rank_, poison_text(Poison::kFailed, rank_, why), why});
+  const std::lock_guard lock(mutex_);
+  end_lanes();
+}
+
+bool MessageGroup::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<bool>(failure_);
+}
+
 MessageGroup::Failure MessageGroup::failure_of(const MessageWork& work, Poison reason, int culprit,
-                                               const std::string& lost) {
-  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, culprit, lost))};
+                                               const std::string& what) {
+  return {reason, culprit, fmt::format("{}: {}", work.call.describe(), poison_text(reason, culprit, what)), what};
 }
 
 MessageGroup::Failure MessageGroup::explain(const MessageWork& work, const PeerLost& lost) {
+  if (const int failed = find_failed_step(work, false); failed != kNobody) return explain_failed_step(work, failed);
   if (lost.late) return explain_delay(work, std::max(lost.peer, 0));
   Deadline patience(kNewsPatience);
   const std::optional<Failure> report = lost.peer >= 0 ? report_of(work, lost.peer, &patience) : std::nullopt;
@@ -151,7 +180,7 @@ MessageGroup::Failure MessageGroup::explain_delay(const MessageWork& work, int w
 
 // --- questions between waiting ranks --------------------------------------------------------------------------------
 
-void MessageGroup::send_sign(std::int32_t kind, int to, int waits_for) {
+void MessageGroup::send_sign(int to, const Note& note) {
   while (!own_signs_.empty()) {
     try {
       if (!transport_->finish(*own_signs_.front().parcel, nullptr)) break;
@@ -160,7 +189,7 @@ void MessageGroup::send_sign(std::int32_t kind, int to, int waits_for) {
     }
     own_signs_.pop_front();
   }
-  Sign& sign = own_signs_.emplace_back(Sign{{kind, rank_, waits_for}, nullptr});
+  Sign& sign = own_signs_.emplace_back(Sign{note, nullptr});
   try {
     sign.parcel = transport_->send(to, Channel::kQuestions, &sign.note, sizeof(Note));
   } catch (const PeerLost&) {
@@ -180,12 +209,16 @@ void MessageGroup::answer_questions() {
         answers_[static_cast<std::size_t>(got.rank)] = std::clamp(got.waits_for, kNobody, size_ - 1);
         continue;
       }
+      if (got.kind == kStepFailed) {
+        failed_steps_[static_cast<std::size_t>(got.rank)] = got.steps;
+        continue;
+      }
       int waits_for = kNobody;
       for (const Lane& lane : lanes_) {
         const int other = lane.waits_for.load(std::memory_order_relaxed);
         if (other != kNobody && (waits_for == kNobody || waits_for == got.rank)) waits_for = other;
       }
-      send_sign(kAnswer, got.rank, waits_for);
+      send_sign(got.rank, {kAnswer, rank_, waits_for});
     }
   } catch (const PeerLost&) {
     // The transport has ended.
@@ -198,7 +231,7 @@ std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
     const std::lock_guard lock(news_mutex_);
     for (const int peer : asked) {
       answers_[static_cast<std::size_t>(peer)] = kNoAnswer;
-      send_sign(kQuestion, peer, kNobody);
+      send_sign(peer, {kQuestion, rank_, kNobody});
     }
   }
   std::vector<int> silent = asked;
@@ -226,6 +259,55 @@ std::vector<int> MessageGroup::find_silent(const std::vector<int>& late) {
   return silent.empty() ? late : silent;
 }
 
+// --- failed steps ---------------------------------------------------------------------------------------------------
+
+// A rank whose step an exception has ended tells the others, and goes on. If the same collectives came before the
+// exceptions of all ranks, nobody waits for a rank that does not come.
+std::uint32_t MessageGroup::step_failed(std::uint64_t next, const std::string& why) {
+  std::uint64_t unfinished = next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return failed_steps_[static_cast<std::size_t>(rank_)].count;  // only this thread changes it
+    if (!lanes_.front().queue.empty()) unfinished = lanes_.front().queue.front()->call.number;
+  }
+  const std::lock_guard lock(news_mutex_);
+  FailedSteps& own = failed_steps_[static_cast<std::size_t>(rank_)];
+  own = {own.count + 1, next, unfinished};
+  set_text(own, why);
+  for (int k = 1; k < size_; ++k) send_sign((rank_ + k) % size_, {kStepFailed, rank_, kNobody, own});
+  return own.count;
+}
+
+// Returns a rank that will not do its part of a collective because its step has failed, or kNobody.
+int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) {
+  if (work.call.is_message()) return kNobody;
+  const std::lock_guard lock(news_mutex_);
+  const std::uint32_t own = failed_steps_[static_cast<std::size_t>(rank_)].count;
+  for (int peer = 0; peer < size_; ++peer) {
+    const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(peer)];
+    const bool never_starts = steps.count > work.call.failed_steps && work.call.number >= steps.next;
+    // A rank may have to wait for an operation to do its part. Its step has failed before it came so far, unlike this
+    // rank's, so it does not wait.
+    const bool never_waits = is_waited_for && steps.count > own && work.call.number >= steps.unfinished;
+    if (never_starts || never_waits) return peer;
+  }
+  return kNobody;
+}
+
+MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work, int rank) {
+  const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(rank)];
+  std::string what;
+  for (Deadline patience(kNewsPatience); what.empty() && !patience.passed();) {
+    answer_questions();  // the rank's operation may have come before its news
+    {
+      const std::lock_guard lock(news_mutex_);
+      if (steps.count > work.call.failed_steps || rank == rank_) what = text_of(steps);
+    }
+    if (what.empty()) std::this_thread::sleep_for(kBetweenAnswers);
+  }
+  return failure_of(work, Poison::kFailed, rank, what);
+}
+
 // --- failure reports ------------------------------------------------------------------------------------------------
 
 // Returns the failure that a rank has reported; nothing if it has not, or has not by the deadline.
@@ -239,12 +321,14 @@ std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& 
   } catch (const PeerLost&) {
     return std::nullopt;
   }
-  return failure_of(work, static_cast<Poison>(news_[r].kind), std::clamp(news_[r].rank, 0, size_ - 1));
+  const Note& news = news_[r];
+  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, size_ - 1), text_of(news.steps));
 }
 
-void MessageGroup::tell_others(Poison reason, int culprit) {
+void MessageGroup::tell_others(Poison reason, int culprit, const std::string& what) {
   Note& own = news_.back();
   own = {static_cast<std::int32_t>(reason), culprit};
+  set_text(own.steps, what);
   for (int k = 1; k < size_; ++k) {
     try {
       own_news_.push_back(transport_->send((rank_ + k) % size_, Channel::kFailures, &own, sizeof(own)));

@@ -30,7 +30,7 @@ MessageGroup::MessageGroup(const InitOptions& options, const Rendezvous& place, 
       transport_(std::move(transport)), lanes_(1 + 2 * static_cast<std::size_t>(size_)),
       heads_(static_cast<std::size_t>(size_)), transfer_heads_(static_cast<std::size_t>(size_)),
       news_(static_cast<std::size_t>(size_) + 1), news_parcels_(static_cast<std::size_t>(size_)),
-      answers_(static_cast<std::size_t>(size_), kNoAnswer) {
+      answers_(static_cast<std::size_t>(size_), kNoAnswer), failed_steps_(static_cast<std::size_t>(size_)) {
   try {
     question_parcel_ = transport_->receive(kAnyRank, Channel::kQuestions, &question_, sizeof(Note));
     for (int peer = 0; peer < size_; ++peer) {
@@ -211,10 +211,12 @@ bool MessageGroup::run_front(Lane& lane, std::unique_lock<std::mutex>& lock, Dea
     complete = advance(*work, deadline);
   } catch (const PeerLost& lost) {
     fail(explain(*work, lost));
+  } catch (const StepFailed& failed) {
+    fail(explain_failed_step(*work, failed.rank));
   } catch (const CommError& error) {
     fail({Poison::kDisagreed, work->heard < size_ ? work->heard : rank_, error.what()});
   } catch (const std::exception& error) {
-    fail({Poison::kLost, rank_, fmt::format("{}: {}", work->call.describe(), error.what())});
+    fail({Poison::kFailed, rank_, fmt::format("{}: {}", work->call.describe(), error.what()), error.what()});
   }
   lane.waits_for.store(kNobody, std::memory_order_relaxed);
   lock.lock();

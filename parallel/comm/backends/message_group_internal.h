@@ -34,7 +34,7 @@ using Parcels = std::vector<std::unique_ptr<Parcel>>;
 struct Head {
   static constexpr std::uint32_t kMagic = 0x6c6b7374;
   std::uint32_t magic = kMagic;
-  std::int32_t tag = 0;
+  std::int32_t tag = 0;  // of a message; of a collective Call::failed_steps
   std::uint64_t signature = 0;
   std::int64_t count = 0;
   std::uint64_t number = 0, detail = 0;
@@ -42,11 +42,25 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);  // aligns the data that follows
 
-// A report of a failure, or a question or answer between waiting ranks.
+// What an exception has ended on one rank.
+struct FailedSteps {
+  std::uint32_t count = 0;  // steps so far
+  // Numbers of collectives when the last of them failed: the rank's next one, and the first one it had not completed.
+  std::uint64_t next = 0, unfinished = 0;
+  std::array<char, 384> text = {};
+};
+
+// A report of a failure, a question or answer between waiting ranks, or news of a failed step.
 struct Note {
-  std::int32_t kind = 0;  // a Poison, or kQuestion, kAnswer
+  std::int32_t kind = 0;  // a Poison, or kQuestion, kAnswer, kStepFailed
   std::int32_t rank = 0;  // the culprit; or the sender
   std::int32_t waits_for = 0;
+  FailedSteps steps = {};  // for Poison::kFailed the text alone
+};
+
+// Thrown where ranks that arrive at one operation have not failed in the same steps. `rank` has failed in more.
+struct StepFailed {
+  int rank;
 };
 
 class MessageWork final : public Work {
@@ -80,6 +94,9 @@ class MessageGroup final : public Backend {
 
   Ref<Storage> allocate(const Call& call, std::size_t bytes, Device device) override;
   std::shared_ptr<Work> start(Call call) override;
+  void fail_group(const std::string& why) override;
+  bool has_failed() override;
+  std::uint32_t step_failed(std::uint64_t next, const std::string& why) override;
 
  private:
   friend class MessageWork;
@@ -148,22 +165,25 @@ class MessageGroup final : public Backend {
   struct Failure {
     Poison reason;
     int culprit;
-    std::string message;
+    std::string message;    // for this rank
+    std::string what = {};  // has happened to the culprit, for the others; or empty
   };
   bool is_needed(const MessageWork& work, int peer);
   void look_around(Lane& lane, std::unique_lock<std::mutex>& lock, Deadline& deadline);
   void check_hope(const MessageWork& work, int waited_for, Deadline& deadline);
   void fail(const Failure& failure);
-  static Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& lost = "");
+  static Failure failure_of(const MessageWork& work, Poison reason, int culprit, const std::string& what = "");
   Failure explain(const MessageWork& work, const PeerLost& lost);
   Failure explain_departure(const MessageWork& work, const Failure& departure);
   Failure explain_delay(const MessageWork& work, int waited_for);
   void answer_questions();
   std::vector<int> unanswered(const std::vector<int>& asked);
   std::vector<int> find_silent(const std::vector<int>& late);
-  void send_sign(std::int32_t kind, int to, int waits_for);
+  void send_sign(int to, const Note& note);
+  int find_failed_step(const MessageWork& work, bool is_waited_for);
+  Failure explain_failed_step(const MessageWork& work, int rank);
   std::optional<Failure> report_of(const MessageWork& work, int peer, Deadline* deadline);
-  void tell_others(Poison reason, int culprit);
+  void tell_others(Poison reason, int culprit, const std::string& what = {});
   void end_lanes();
 
   std::chrono::milliseconds timeout_;
@@ -190,7 +210,8 @@ class MessageGroup final : public Backend {
   Note question_;  // the next question or answer from any rank
   std::unique_ptr<Parcel> question_parcel_;
   std::deque<Sign> own_signs_;
-  std::vector<int> answers_;  // by peer: the rank it waits for, or kNoAnswer
+  std::vector<int> answers_;               // by peer: the rank it waits for, or kNoAnswer
+  std::vector<FailedSteps> failed_steps_;  // by rank
 };
 
 }  // namespace lockstep::parallel

@@ -21,6 +21,7 @@ std::byte* bytes_at(const Tensor& tensor, std::size_t offset = 0) {
 Head head_of(const Call& call) {
   Head head{.tag = call.tag, .signature = signature_of(call), .count = call.count};
   if (call.is_message()) return head;  // the tensors' shapes may differ
+  head.tag = static_cast<std::int32_t>(call.failed_steps);
   head.number = call.number;
   head.detail = call.detail;
   head.purpose = call.purpose;
@@ -86,6 +87,8 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
   const Head own = head_of(call);
   if (std::memcmp(&own, &got, sizeof(Head)) == 0) return;
   const bool transfer = call.kind == Kind::kRecv;
+  if (!transfer && got.magic == Head::kMagic && got.tag != own.tag)
+    throw StepFailed{got.tag > own.tag ? peer : rank_};
   const auto text = [&](const Head& head) {
     if (head.magic != Head::kMagic) return std::string("something else");
     const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count), head.purpose);

@@ -267,6 +267,7 @@ void SharedGroup::arrive(const std::shared_ptr<Operation>& op) {
   own.in_at.store(is_direct ? op->in.place() : kNotDirect, std::memory_order_relaxed);
   own.out_at.store(is_direct ? op->out.place() : kNotDirect, std::memory_order_relaxed);
   own.detail.store(call.detail, std::memory_order_relaxed);
+  own.failed_steps.store(call.failed_steps, std::memory_order_relaxed);
   if (call.purpose[0] != 0) own.set_purpose(call.purpose, op->sequence + 1);
   if (call.order == Reduction::kArrival) {
     op->tickets_from = tickets_so_far_[slot];

@@ -69,6 +69,9 @@ class SharedGroup final : public Backend {
   std::shared_ptr<Work> start(Call call) override;
   void* address_in(int rank, const void* own, std::size_t bytes) const override;
   void release_staging() override;
+  void fail_group(const std::string& why) override;
+  bool has_failed() override { return static_cast<bool>(failure_); }
+  std::uint32_t step_failed(std::uint64_t next, const std::string& why) override;
 
   // --- called by the operations ---
   void wait(Operation& op);
@@ -112,6 +115,7 @@ class SharedGroup final : public Backend {
   bool gone(int rank);
   void fail_if_gone(const Call& call, int rank);
   void fail_if_poisoned(const Call& call);
+  [[noreturn]] void fail_step(const Call& call, int rank);
   [[noreturn]] void fail_alone(const Call& call, const LocalFailure& error);
   void report(Poison reason, int culprit);
   std::string formation_failure();

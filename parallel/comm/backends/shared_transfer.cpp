@@ -129,11 +129,13 @@ void SharedGroup::finish_transfers() {
 // Liveness check of the peer of a send or recv, as look_around for collectives.
 void SharedGroup::look_for(const Call& call, Deadline& deadline) {
   const int peer = call.root;
-  if (gone(peer)) {
+  const auto failed_steps = [&](int r) { return control_.rank(r).failed_steps.load(std::memory_order_acquire); };
+  if (gone(peer) || failed_steps(peer) > failed_steps(rank_)) {
     while (progress_transfers()) {
-    }  // bytes that the peer wrote before it left
+    }  // bytes that the peer wrote before it left, or before its step failed
     if (std::ranges::none_of(transfers_, [&](const auto& t) { return &t->call() == &call; })) return;
     fail_if_gone(call, peer);
+    if (failed_steps(peer) > failed_steps(rank_)) fail_step(call, peer);
   }
   fail_if_poisoned(call);
   say_waits_for(peer);

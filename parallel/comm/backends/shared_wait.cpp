@@ -122,6 +122,8 @@ void SharedGroup::compare_fingerprints(Operation& op) {
     if (found == expected) continue;
     const PurposeName purpose = peer.purpose_at(op.sequence + 1);
     if (peer.sequence.load(std::memory_order_acquire) != op.sequence + 1) continue;  // the data of a later operation
+    if (found.failed_steps != expected.failed_steps)
+      fail_step(*op.call, found.failed_steps > expected.failed_steps ? r : rank_);
     fail(Poison::kDisagreed, r,
          fmt::format("{}: ranks disagree: rank {} called {}", op.call->describe(), rank_,
                      disagreement(expected, op.call->purpose, r, found, purpose)));
@@ -199,6 +201,8 @@ void SharedGroup::look_around(const Call& call, std::uint64_t sequence, Deadline
   std::vector<int> late;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || (has_arrived(r) && !is_busy(r))) continue;
+    if (control_.rank(r).failed_steps.load(std::memory_order_acquire) > call.failed_steps && !has_arrived(r))
+      fail_step(call, r);
     if (gone(r)) {  // check again: the rank may have done its part before it left
       if (has_arrived(r) && !is_busy(r)) continue;
       fail_if_gone(call, r);
@@ -303,6 +307,30 @@ void SharedGroup::fail_if_gone(const Call& call, int rank) {
 void SharedGroup::fail_if_poisoned(const Call& call) {
   if (const std::uint64_t poison = control_.header().poison.load(std::memory_order_acquire))
     give_up(GroupFailure(fmt::format("{}: {}", call.describe(), poison_text(poison)), is_timeout(poison)));
+}
+
+// Fails because an exception has ended a step of `rank`, but not that of all ranks.
+void SharedGroup::fail_step(const Call& call, int rank) {
+  fail_if_poisoned(call);
+  const std::string text = control_.rank(rank).failure.get();
+  fail(Poison::kFailed, rank,
+       fmt::format("{}: {}", call.describe(), lockstep::parallel::poison_text(Poison::kFailed, rank, text)));
+}
+
+void SharedGroup::fail_group(const std::string& why) {
+  if (failure_) return;
+  control_.rank(rank_).failure.set(why);
+  report(Poison::kFailed, rank_);
+  abandon(GroupFailure(lockstep::parallel::poison_text(Poison::kFailed, rank_, why)));
+}
+
+std::uint32_t SharedGroup::step_failed(std::uint64_t /*next*/, const std::string& why) {
+  RankState& own = control_.rank(rank_);
+  if (failure_) return own.failed_steps.load(std::memory_order_relaxed);
+  own.failure.set(why);
+  const std::uint32_t failed = own.failed_steps.fetch_add(1, std::memory_order_seq_cst) + 1;
+  wake_sleepers(control_.header());
+  return failed;
 }
 
 // Explains a broken connection to another rank: a rank has ended, or is ending (its sockets close first).

@@ -99,7 +99,6 @@ void GradientBuckets::begin_step() {
   launched_ = done_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.layout.parameters.size();
-    bucket.metadata_work = bucket.gradient_work = nullptr;  // a failed step may have left them
   }
   for (Slot& slot : slots_) slot.ready = slot.used = false;
 }
@@ -142,39 +141,30 @@ void GradientBuckets::launch_metadata(const StepSummary& summary, double scale) 
   bucket.launched = seconds();
   raw::copy(bucket.metadata, bucket.metadata_place);
   trace(TraceKind::kBucketLaunched, bucket, bucket.gradients.names.front());
-  try {
-    const PhaseGuard phase(*group_, Phase::kGradients);
-    bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale);
-  } catch (Error& error) {
-    explain(error, bucket, "launching ");
-    throw;
-  }
+  explaining(bucket, "launching ",
+             [&] { bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale); });
 }
 
 void GradientBuckets::launch_gradients() {
   Bucket& bucket = buckets_[launched_];
-  draining(bucket, "launching ", [&] { bucket.gradient_work = reduction_->start_gradients(bucket, *group_); });
+  explaining(bucket, "launching ", [&] { bucket.gradient_work = reduction_->start_gradients(bucket, *group_); });
   ++launched_;
 }
 
-// Runs `body` for a bucket. After an error it waits for the operations in flight and names the bucket.
-void GradientBuckets::draining(const Bucket& bucket, const char* doing, FunctionRef<void()> body) {
+// Runs `body` for a bucket, which an error names.
+void GradientBuckets::explaining(const Bucket& bucket, const char* doing, FunctionRef<void()> body) {
   try {
     const PhaseGuard phase(*group_, Phase::kGradients);
     body();
   } catch (Error& error) {
-    drain();
     explain(error, bucket, doing);
-    throw;
-  } catch (...) {
-    drain();
     throw;
   }
 }
 
 void GradientBuckets::wait_for(std::size_t b) {
   Bucket& bucket = buckets_[b];
-  draining(bucket, "", [&] {
+  explaining(bucket, "", [&] {
     if (bucket.metadata_work) bucket.metadata_work->wait();
     if (bucket.gradient_work) bucket.gradient_work->wait();
   });
@@ -187,17 +177,14 @@ void GradientBuckets::wait() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) wait_for(b);
 }
 
-// Waits for the operations in flight after an error of a hook: a hook may fail on all ranks, which may then start
-// another step. After an error of an all-reduce the group has failed, and there is no other step.
 void GradientBuckets::drain() {
-  if (reduction_->is_one_operation()) return;
   for (Bucket& bucket : buckets_) {
     for (std::shared_ptr<Work>* const work : {&bucket.metadata_work, &bucket.gradient_work}) {
       const std::shared_ptr<Work> left = std::exchange(*work, nullptr);
       try {
         if (left) left->wait();
       } catch (const std::exception&) {
-        // The caller throws the first error.
+        // The step has an error already.
       }
     }
   }
@@ -212,7 +199,7 @@ void GradientBuckets::advance() {
   while (done_ < launched_ && group_->size() > 1) {
     const Bucket& bucket = buckets_[done_];
     bool done = false;
-    draining(bucket, "", [&] { done = is_done(bucket.metadata_work) && is_done(bucket.gradient_work); });
+    explaining(bucket, "", [&] { done = is_done(bucket.metadata_work) && is_done(bucket.gradient_work); });
     if (!done) return;
     mark_done();
   }

@@ -77,6 +77,9 @@ class GradientBuckets {
   // Advances the reductions in flight, which backends without a thread of their own do only when called, and records
   // which buckets are complete by now.
   void advance();
+  // After a failed step, instead of the rest: waits for the operations in flight, whose memory is that of the next
+  // step's gradients. Ignores errors.
+  void drain();
   // -----------------------------------------------------------------------------------------------------------------
 
   const BucketTotals& totals() const { return totals_; }
@@ -97,8 +100,7 @@ class GradientBuckets {
 
   void make_bucket(BucketLayout layout);
   void wait_for(std::size_t bucket);
-  void draining(const Bucket& bucket, const char* doing, FunctionRef<void()> body);
-  void drain();
+  void explaining(const Bucket& bucket, const char* doing, FunctionRef<void()> body);
   void mark_done();
   bool is_done(const std::shared_ptr<Work>& work) const;
   void trace(TraceKind kind, const Bucket& bucket, std::string_view what) const;

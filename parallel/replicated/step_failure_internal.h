@@ -1,0 +1,36 @@
+// Steps that an exception ends.
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <initializer_list>
+#include <string>
+
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/tensor/check_internal.h"
+
+namespace lockstep::parallel {
+
+// Tells the other ranks of a model's groups, which would wait for the rest of the step. If one of them has failed there
+// is no next step, so all fail.
+inline void tell_step_failed(std::initializer_list<ProcessGroup*> groups, const char* op, const std::exception& error) {
+  const bool is_last = std::ranges::any_of(groups, &ProcessGroup::has_failed);
+  const std::string why = fmt::format("{}: {}", op, error.what());
+  for (ProcessGroup* group : groups) is_last ? group->fail(why) : group->step_failed(why);
+}
+
+// Returns step(). If it throws, calls state.end_failed_step(error) and rethrows.
+template <class State, class Step>
+auto run_or_end(State& state, const Step& step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    state.end_failed_step(error);
+    throw;
+  } catch (...) {
+    state.end_failed_step(Error("an exception that is not a std::exception"));
+    throw;
+  }
+}
+
+}  // namespace lockstep::parallel
