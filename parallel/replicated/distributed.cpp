@@ -184,7 +184,7 @@ void DistributedDataParallel::State::begin_backward_step(autograd::Run& run) {
 
 // Afterwards nothing is in flight, so the next step may write gradients to the buckets.
 void DistributedDataParallel::State::end_failed_step(const std::exception& error) {
-  tell_step_failed({group.get()}, "DistributedDataParallel", error);
+  failures.tell({group.get()}, "DistributedDataParallel", error);
   buckets->drain();
 }
 

@@ -131,8 +131,8 @@ class DistributedDataParallel : public TrainingStep<DistributedDataParallel> {
   /// that count as zero, until all ranks have joined. Then all ranks get the parameters and buffers of a rank that
   /// took most steps, and gradients are undefined. Joined ranks do not take part in other collectives of the body
   /// (metrics). All ranks must call join. An exception of `body` is passed on, and the other ranks fail with an error
-  /// that names this rank and the exception. Throws InvalidArgument inside no_sync or another join, or if another model shares the
-  /// group; CommError if options differ, if a rank is lost, or with throw_on_early_termination.
+  /// that names this rank and the exception. Throws InvalidArgument inside no_sync or another join, or if another model
+  /// shares the group; CommError if options differ, if a rank is lost, or with throw_on_early_termination.
   void join(FunctionRef<void()> body, const JoinOptions& options = {});
 
   /// Averages buckets by `hook` (comm_hooks.h) from now on. All ranks must call this. Throws InvalidArgument in a

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/replicated/joining_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 
 namespace lockstep::parallel {
 
@@ -54,6 +55,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   bool knows_order = false;                       // whether buckets are planned by it, after that step
   std::unique_ptr<GradientBuckets> next_buckets;  // planned by the first step, in use from the second; or null
   DistributedStep* step = nullptr;                // in progress, null: none; owned by what ends it
+  StepFailures failures;
   std::optional<Joining> joining;
   int local_depth = 0;               // > 0: gradients stay on this rank, in no_sync and before the last micro-batch
   bool gradients_are_means = false;  // grad() holds means over all ranks, not this rank's gradients

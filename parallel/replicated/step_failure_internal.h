@@ -5,19 +5,30 @@
 #include <exception>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 
-// Tells the other ranks of a model's groups, which would wait for the rest of the step. If one of them has failed there
-// is no next step, so all fail.
-inline void tell_step_failed(std::initializer_list<ProcessGroup*> groups, const char* op, const std::exception& error) {
-  const bool is_last = std::ranges::any_of(groups, &ProcessGroup::has_failed);
-  const std::string why = fmt::format("{}: {}", op, error.what());
-  for (ProcessGroup* group : groups) is_last ? group->fail(why) : group->step_failed(why);
-}
+// The failed steps of a model on this rank.
+class StepFailures {
+ public:
+  // Tells the other ranks of the model's groups, which would wait for the rest of the step. If one of the groups has
+  // failed there is no next step, so all fail. Called while `error` is handled; does nothing for an exception that it
+  // has been called for already.
+  void tell(std::initializer_list<ProcessGroup*> groups, const char* op, const std::exception& error) {
+    const std::exception_ptr current = std::current_exception();
+    if (std::exchange(last_, current) == current) return;
+    const bool is_last = std::ranges::any_of(groups, &ProcessGroup::has_failed);
+    const std::string why = fmt::format("{}: {}", op, error.what());
+    for (ProcessGroup* group : groups) is_last ? group->fail(why) : group->step_failed(why);
+  }
+
+ private:
+  std::exception_ptr last_;
+};
 
 // Returns step(). If it throws, calls state.end_failed_step(error) and rethrows.
 template <class State, class Step>

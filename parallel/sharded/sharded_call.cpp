@@ -143,7 +143,7 @@ void ShardedDataParallel::State::enter_call(autograd::Run& run) {
 }
 
 void ShardedDataParallel::State::end_failed_step(const std::exception& error) {
-  tell_step_failed({group.get(), reductions.get()}, "ShardedDataParallel", error);
+  failures.tell({group.get(), reductions.get()}, "ShardedDataParallel", error);
 }
 
 void ShardedDataParallel::State::end_call() {

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
 #include "lockstep/parallel/replicated/joining_internal.h"
 #include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
+#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/parallel/sharded/model_state_internal.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/sharded/sharded_norm_internal.h"
@@ -111,6 +112,7 @@ struct ShardedDataParallel::State {
   int local_depth = 0;                          // > 0: inside no_sync
   int gathered_depth = 0;
   bool wants_stop = false;
+  StepFailures failures;
   std::optional<Joining> joining;
   StepSummary last = {};   // sum over all ranks, in the last step
   std::vector<bool> used;  // by trained parameter: this rank used it in the last step that was reduced

@@ -253,11 +253,14 @@ Tensor ShardedDataParallel::State::wait_for_sums(const MicroBatchPlan& plan, con
   own.write(summary);
   for (std::size_t p = 0; p < gradients->size(); ++p)
     set_element(summary, StepSummary::kElements + static_cast<std::int64_t>(p), gradients->is_used(p) ? 1 : 0);
-  {
+  try {
     const PhaseGuard phase(*reductions, Phase::kGradients);
     reductions->all_reduce_scaled(summary, scale)->wait();
+    gradients->wait();
+  } catch (Error& error) {
+    error.add_context(fmt::format("ShardedDataParallel: gradients of step {}", steps + 1));
+    throw;
   }
-  gradients->wait();
   last = StepSummary::read(summary, scale);
   const Tensor loss = raw::full(Shape(), last.loss, {.dtype = summary.dtype()});
   if (last.joined == group->size()) return loss;
@@ -309,7 +312,8 @@ void ShardedDataParallel::State::finish_local(const MicroBatchPlan& plan, Accumu
 }
 
 // A step inside no_sync: the gradients stay in the module's parameters. Those of the pieces are set aside: their memory
-// may be that of the buffers, into which a failed step's reductions may still write. At the end no rank may step its shards before all ranks have read them.
+// may be that of the buffers, into which a failed step's reductions may still write. At the end no rank may step its
+// shards before all ranks have read them.
 Tensor ShardedDataParallel::State::run_local(const MicroBatchPlan& plan, const Batch& batch, MicroBatchLoss loss_fn) {
   std::vector<Tensor> losses;
   const std::vector<nn::Parameter> of_pieces = parameters_of_pieces();

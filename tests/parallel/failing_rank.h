@@ -110,6 +110,10 @@ void check(const MakeGroup& make, const Group& others, const Options& options, W
       const std::string error = comm_error_of([&] { train(run, net, width, where, false); });
       CHECK_MESSAGE(contains(error, "rank " + std::to_string(last) + " has failed"), error);
       CHECK_MESSAGE(contains(error, "the disk is full"), error);
+      if constexpr (std::is_same_v<Run, par::ShardedDataParallel>) {
+        if (options.stage == 1 && where == Where::kBackward)  // the others wait for the sums alone
+          CHECK_MESSAGE(contains(error, "gradients of step 2"), error);
+      }
       others->barrier();
     }
   }

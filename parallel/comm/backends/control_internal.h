@@ -104,7 +104,7 @@ struct alignas(64) Arrival {
   std::atomic<std::uint64_t> sequence;                            // 1 + the operation's number, written last
   std::atomic<std::uint64_t> what, count, in_at, out_at, detail;  // the fingerprint, with
   std::atomic<std::uint32_t> failed_steps;
-  std::atomic<std::uint64_t> ticket;                              // for Reduction::kArrival: order of arrival
+  std::atomic<std::uint64_t> ticket;  // for Reduction::kArrival: order of arrival
   // In a line of its own, which is touched only by operations with a purpose, and to explain a disagreement:
   alignas(64) std::atomic<std::uint64_t> purpose_of;  // the value of `sequence` that `purpose` belongs to
   std::array<std::atomic<std::uint64_t>, 3> purpose;

@@ -87,8 +87,7 @@ void MessageGroup::check_head(const Call& call, int peer, const Head& got) {
   const Head own = head_of(call);
   if (std::memcmp(&own, &got, sizeof(Head)) == 0) return;
   const bool transfer = call.kind == Kind::kRecv;
-  if (!transfer && got.magic == Head::kMagic && got.tag != own.tag)
-    throw StepFailed{got.tag > own.tag ? peer : rank_};
+  if (!transfer && got.magic == Head::kMagic && got.tag != own.tag) throw StepFailed{got.tag > own.tag ? peer : rank_};
   const auto text = [&](const Head& head) {
     if (head.magic != Head::kMagic) return std::string("something else");
     const std::string called = call_text(head.signature, static_cast<std::uint64_t>(head.count), head.purpose);

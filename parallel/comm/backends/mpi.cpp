@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
@@ -37,10 +38,18 @@ struct Retired {
   std::vector<MPI_Request> goodbyes;  // sends and receives
 };
 
+// A collective of MPI that its group has dropped after a failure. Such requests can neither be cancelled nor freed, so
+// MPI may use the memory until the collective is complete, which may be never.
+struct Dropped {
+  MPI_Request request;
+  Tensor in, out;
+};
+
 // The use of MPI by this process, for its end.
 struct Use {
   std::mutex mutex;
   std::vector<Retired> retired;
+  std::vector<Dropped> dropped;
   bool initialised_here = false;
   bool poisoned = false;  // a group has failed: peers may be gone, and finalizing would wait for them
 };
@@ -72,7 +81,7 @@ void initialise() {
   std::atexit(finalize_at_exit);
 }
 
-class MpiParcel final : public Parcel {
+class MpiParcel : public Parcel {
  public:
   MpiParcel(int peer, bool receiving) : Parcel(peer), receiving_(receiving) {}
   ~MpiParcel() override {
@@ -88,8 +97,26 @@ class MpiParcel final : public Parcel {
   bool receiving_;
 };
 
+class CollectiveParcel final : public MpiParcel {
+ public:
+  explicit CollectiveParcel(const Call& call) : MpiParcel(-1, false), in_(call.in), out_(call.out) {}
+  ~CollectiveParcel() override {
+    const MPI_Request left = std::exchange(request, MPI_REQUEST_NULL);
+    if (left == MPI_REQUEST_NULL) return;
+    const std::lock_guard lock(use().mutex);
+    use().dropped.push_back({left, std::move(in_), std::move(out_)});
+  }
+
+ private:
+  Tensor in_, out_;
+};
+
 void free_retired() {
   const std::lock_guard lock(use().mutex);
+  std::erase_if(use().dropped, [](Dropped& each) {
+    int done = 0;
+    return MPI_Test(&each.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+  });
   std::erase_if(use().retired, [](Retired& each) {
     int done = 0;
     const int code =
@@ -171,7 +198,7 @@ class MpiTransport final : public Transport {
   std::unique_ptr<Parcel> start_native(const Call& call) override {
     const std::size_t bytes = call.bytes();
     if (bytes > 1 << 30) return nullptr;  // near the int limit of MPI's counts
-    auto parcel = std::make_unique<MpiParcel>(-1, false);
+    auto parcel = std::make_unique<CollectiveParcel>(call);
     const auto count = static_cast<int>(bytes);
     void* const in = call.in.defined() ? call.in.raw_data() : nullptr;
     void* const out = call.out.defined() ? call.out.raw_data() : nullptr;

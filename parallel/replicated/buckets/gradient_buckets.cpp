@@ -141,8 +141,7 @@ void GradientBuckets::launch_metadata(const StepSummary& summary, double scale) 
   bucket.launched = seconds();
   raw::copy(bucket.metadata, bucket.metadata_place);
   trace(TraceKind::kBucketLaunched, bucket, bucket.gradients.names.front());
-  explaining(bucket, "launching ",
-             [&] { bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale); });
+  explaining(bucket, "launching ", [&] { bucket.metadata_work = reduction_->start_metadata(bucket, *group_, scale); });
 }
 
 void GradientBuckets::launch_gradients() {
