@@ -1,14 +1,6 @@
 // Steps that an exception ends, on threads.
-#include <cstdlib>
-
 #include "tests/parallel/failing_rank.h"
-
-namespace {
-
-// The backend whose module sends messages late: see delayed/late_messages.h. Null without such modules.
-const char* late_backend() { return std::getenv("LOCKSTEP_TEST_LATE"); }
-
-}  // namespace
+#include "tests/parallel/late_backend.h"
 
 TEST_CASE("threads: an exception in one rank's step is an error on all ranks, which names rank and exception") {
   for (const std::string backend : {"local", "sim"}) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <sstream>
 
+#include "tests/parallel/late_backend.h"
 #include "tests/parallel/random_training.h"
 
 using namespace random_case;
@@ -72,9 +73,6 @@ std::vector<Case> cases_from(std::uint32_t first, std::uint32_t count) {
   }
   return cases;
 }
-
-// The backend whose module sends messages late: see delayed/late_messages.h. Null without such modules.
-const char* late_backend() { return std::getenv("LOCKSTEP_TEST_LATE"); }
 
 }  // namespace
 
