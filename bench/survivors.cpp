@@ -1,11 +1,16 @@
 // How soon the other ranks get an error after one of them was killed: from just before its SIGKILL to the moment at
 // which the last survivor has its CommError; one job per kill. Three ranks run sums, small and large ones alternately;
-// in the rows "busy" two ranks run sums of 12 MiB while two other processes use the cores.
+// in the rows "busy" two ranks run sums of 12 MiB while two other processes use the cores. The rows "ended" are the part
+// of it until the killed process has ended, which is when the kernel tells the others: the scheduler's part.
 //   bench_survivors [--kills 100] [--rows shm|gloo|busy]      default: all
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <cstring>
+#include <functional>
 
 #include "support/arguments.h"
 #include "support/ranks.h"
@@ -57,8 +62,23 @@ pid_t start_process(const std::function<void()>& body) {
   _exit(0);
 }
 
-// Seconds until the last survivor has its error. Exits if a survivor does not name the victim.
-double seconds_after_kill(const Rows& rows, int number) {
+// The time at which a process has ended. Waits for it, at most 30 s.
+double end_of(pid_t process) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+  pollfd ended{fd, POLLIN, 0};
+  if (fd < 0 || poll(&ended, 1, 30'000) != 1) std::abort();
+  close(fd);
+  return bench::seconds_now();
+}
+
+// Seconds since the kill.
+struct Delays {
+  double heard;  // the last survivor has its error
+  double ended;  // the killed process has ended
+};
+
+// Exits if a survivor does not name the victim.
+Delays delays_after_kill(const Rows& rows, int number) {
   void* const memory = mmap(nullptr, sizeof(Moments), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();
   auto* const moments = new (memory) Moments;
@@ -73,21 +93,22 @@ double seconds_after_kill(const Rows& rows, int number) {
       be_rank(rows, rank, victim, 3 + number % 7, count, *moments);
     }));
   }
+  const double ended = end_of(children[static_cast<std::size_t>(victim)]);
   for (const pid_t child : children) waitpid(child, nullptr, 0);
-  double last = 0;
+  Delays delays{0, ended - moments->killed};
   for (int rank = 0; rank < rows.ranks; ++rank) {
     if (rank == victim) continue;
     if (!moments->was_named[rank]) {
       std::fprintf(stderr, "%s, kill %d: rank %d does not name rank %d\n", rows.name.c_str(), number, rank, victim);
       std::exit(1);
     }
-    last = std::max(last, moments->heard[rank] - moments->killed);
+    delays.heard = std::max(delays.heard, moments->heard[rank] - moments->killed);
   }
   munmap(memory, sizeof(Moments));
-  return last;
+  return delays;
 }
 
-std::vector<double> kill_ranks(const Rows& rows, int kills) {
+std::vector<Delays> kill_ranks(const Rows& rows, int kills) {
   std::vector<pid_t> busy;
   for (int i = 0; i < rows.busy_processes; ++i) {
     busy.push_back(start_process([] {
@@ -95,14 +116,25 @@ std::vector<double> kill_ranks(const Rows& rows, int kills) {
       for (volatile unsigned turns = 0;;) turns = turns + 1;
     }));
   }
-  std::vector<double> seconds;
-  for (int number = 0; number < kills; ++number) seconds.push_back(seconds_after_kill(rows, number));
+  // This process only watches: first in line for a core, if it may be, it sees the end at once.
+  const sched_param first{.sched_priority = 1};
+  if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) != 0)
+    std::fprintf(stderr, "no real-time priority: the rows \"ended\" include this process's own waits for a core\n");
+  std::vector<Delays> delays;
+  for (int number = 0; number < kills; ++number) delays.push_back(delays_after_kill(rows, number));
   for (const pid_t process : busy) {
     kill(process, SIGKILL);
     waitpid(process, nullptr, 0);
   }
+  return delays;
+}
+
+void print_rows(const std::string& name, std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
-  return seconds;
+  const auto percentile = [&](std::size_t percent) { return seconds[(seconds.size() * percent + 99) / 100 - 1]; };
+  bench::print_row(name + "_p50", percentile(50));
+  bench::print_row(name + "_p99", percentile(99));
+  bench::print_row(name + "_max", seconds.back());
 }
 
 }  // namespace
@@ -117,12 +149,12 @@ int main(int argc, char** argv) {
     const std::string name = "survivor_" + rows.name;
     const bool is_wanted = bench::wanted(name + "_p50") || bench::wanted(name + "_p99") || bench::wanted(name + "_max");
     if (arguments.get("rows", rows.name) != rows.name || !is_wanted) continue;
-    const std::vector<double> seconds = kill_ranks(rows, kills);
-    const auto percentile = [&](int percent) {
-      return seconds[static_cast<std::size_t>((kills * percent + 99) / 100 - 1)];
-    };
-    bench::print_row(name + "_p50", percentile(50));
-    bench::print_row(name + "_p99", percentile(99));
-    bench::print_row(name + "_max", seconds.back());
+    std::vector<double> heard, ended;
+    for (const Delays& delays : kill_ranks(rows, kills)) {
+      heard.push_back(delays.heard);
+      ended.push_back(delays.ended);
+    }
+    print_rows(name, heard);
+    print_rows(name + "_ended", ended);
   }
 }

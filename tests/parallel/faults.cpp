@@ -7,13 +7,13 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <fstream>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/backends/segment_internal.h"
 #include "tests/parallel/collectives.h"
 #include "tests/support/chaos.h"
 
@@ -111,6 +111,12 @@ void limit_address_space(std::size_t more) {
   set_limit(RLIMIT_AS, pages * static_cast<std::size_t>(getpagesize()) + more);
 }
 
+// Throws and catches an exception.
+template <class Exception>
+void meet() {
+  CHECK(error_of<ls::Error>([] { throw Exception("met"); }) == "met");
+}
+
 // A barrier for ranks that are processes. It keeps a rank from ending, and so becoming a lost rank, while another
 // still waits.
 class EndTogether {
@@ -188,6 +194,9 @@ TEST_CASE("a rank that cannot use communication memory is named by the others, w
   for (const int poor : {0, 1, 2})
     check(
         poor, [] { limit_address_space(8 << 20); }, "shm: cannot map 193 MiB of shared memory: the process's address");
+  // UndefinedBehaviorSanitizer needs descriptors when it meets a type for the first time.
+  meet<ls::parallel::LocalFailure>();
+  meet<ls::DeviceError>();
   for (const int poor : {1, 2})
     check(
         poor, [] { set_limit(RLIMIT_NOFILE, 3); },

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "lockstep/parallel/launch/launch.h"
 #include "tests/support/testing.h"
 #include "tests/support/watched_process.h"
 
@@ -47,11 +48,10 @@ class Launcher {
     return line;
   }
   void signal(int number) const { kill(pid_, number); }
-  // The same signal is another request only some time after the first one, so it is sent until the launcher ends.
-  void signal_until_end(int number) const {
-    const WatchedProcess process(pid_);
-    do kill(pid_, number);
-    while (!process.ends(std::chrono::milliseconds(20)));
+  // The same signal is another request only some time after the first one, which the ranks have answered.
+  void signal_again(int number) const {
+    CHECK_FALSE(WatchedProcess(pid_).ends(ls::parallel::LaunchOptions::kSameRequest));
+    signal(number);
   }
   // The exit code, with the rest of the output in `output`.
   int wait(std::string& output) {
@@ -85,7 +85,7 @@ Ended end_by(const std::vector<int>& signals, const std::string& script, const s
   for (std::size_t i = 0; i < signals.size(); ++i) {
     if (i > 0) launcher.await("got");
     if (i > 0 && signals[i] == signals[i - 1])
-      launcher.signal_until_end(signals[i]);
+      launcher.signal_again(signals[i]);
     else
       launcher.signal(signals[i]);
   }
