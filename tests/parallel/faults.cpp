@@ -111,11 +111,17 @@ void limit_address_space(std::size_t more) {
   set_limit(RLIMIT_AS, pages * static_cast<std::size_t>(getpagesize()) + more);
 }
 
-// Throws and catches an exception.
-template <class Exception>
-void meet() {
-  CHECK(error_of<ls::Error>([] { throw Exception("met"); }) == "met");
-}
+// Restores the limit of descriptors.
+class DescriptorLimit {
+ public:
+  DescriptorLimit() { REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0); }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 // A barrier for ranks that are processes. It keeps a rank from ending, and so becoming a lost rank, while another
 // still waits.
@@ -181,8 +187,9 @@ TEST_CASE("a rank that cannot use communication memory is named by the others, w
   const auto check = [](int poor, void (*limit)(), const std::string& reason) {
     CAPTURE(poor);
     const auto ended = ranks_of(3, [&](const Group& group) {
-      if (group->rank() == poor) limit();
       const std::string error = error_of<ls::Error>([&] {
+        const DescriptorLimit until_the_error;
+        if (group->rank() == poor) limit();
         const ls::Tensor memory = group->empty({16 << 20});
         group->all_reduce(memory)->wait();
       });
@@ -195,8 +202,7 @@ TEST_CASE("a rank that cannot use communication memory is named by the others, w
     check(
         poor, [] { limit_address_space(8 << 20); }, "shm: cannot map 193 MiB of shared memory: the process's address");
   // UndefinedBehaviorSanitizer needs descriptors when it meets a type for the first time.
-  meet<ls::parallel::LocalFailure>();
-  meet<ls::DeviceError>();
+  CHECK(error_of<ls::Error>([] { throw ls::parallel::LocalFailure("met"); }) == "met");
   for (const int poor : {1, 2})
     check(
         poor, [] { set_limit(RLIMIT_NOFILE, 3); },
