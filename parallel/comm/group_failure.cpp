@@ -1,5 +1,7 @@
 #include "lockstep/parallel/comm/group_failure_internal.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace lockstep::parallel {
@@ -11,6 +13,13 @@ void GroupFailure::raise() const {
 
 void GroupFailure::check_usable(const Call& call) const {
   if (*this) GroupFailure(fmt::format("{}: the group has failed before: {}", call.describe(), text_), late_).raise();
+}
+
+std::string printable(std::span<const char> text) {
+  std::string shown(text.begin(), std::ranges::find(text, '\0'));
+  std::ranges::replace_if(
+      shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return shown;
 }
 
 std::string poison_text(Poison reason, int culprit, const std::string& what) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,8 @@ class GroupFailure {
 
 // The reason of a failure, as one rank reports it to the others.
 enum class Poison : std::uint32_t { kNone, kLost, kLeft, kLate, kDisagreed, kLeftByError, kFailed };
+// The text before the first zero, which another rank may have written: characters that are not printable become '?'.
+std::string printable(std::span<const char> text);
 // For example "rank 2 has left the group". `what` says what happened to a lost or failed rank, or is empty. `reason`
 // may be any number.
 std::string poison_text(Poison reason, int culprit, const std::string& what);

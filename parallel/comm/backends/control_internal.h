@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "lockstep/parallel/comm/backend_internal.h"
+#include "lockstep/parallel/comm/group_failure_internal.h"
 
 namespace lockstep::parallel {
 
@@ -42,15 +43,10 @@ class SharedText {
     const auto words = std::bit_cast<Words>(bytes);
     for (std::size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_relaxed);
   }
-  // Characters that are not printable are shown as '?'.
   std::string get() const {
     Words words = {};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = words_[i].load(std::memory_order_relaxed);
-    const auto bytes = std::bit_cast<std::array<char, kBytes>>(words);
-    std::string text(bytes.begin(), std::ranges::find(bytes, '\0'));
-    std::ranges::replace_if(
-        text, [](char c) { return c < ' ' || c > '~'; }, '?');
-    return text;
+    return printable(std::bit_cast<std::array<char, kBytes>>(words));
   }
 
  private:

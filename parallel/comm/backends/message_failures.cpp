@@ -18,13 +18,6 @@ void set_text(FailedSteps& steps, std::string_view text) {
   steps.text = {};
   text.substr(0, text.find('\n')).copy(steps.text.data(), steps.text.size());
 }
-// Another rank may have sent any bytes.
-std::string text_of(const FailedSteps& steps) {
-  std::string text(steps.text.begin(), std::ranges::find(steps.text, '\0'));
-  std::ranges::replace_if(
-      text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
 
 bool has_left(Poison reason) { return reason == Poison::kLeft || reason == Poison::kLeftByError; }
 
@@ -225,6 +218,18 @@ void MessageGroup::answer_questions() {
   }
 }
 
+// Answers questions until `is_over`, which is called with the lock held, or for `at_most`.
+void MessageGroup::answer_until(std::chrono::milliseconds at_most, FunctionRef<bool()> is_over) {
+  for (Deadline patience(at_most); !patience.passed();) {
+    answer_questions();
+    {
+      const std::lock_guard lock(news_mutex_);
+      if (is_over()) return;
+    }
+    std::this_thread::sleep_for(kBetweenAnswers);
+  }
+}
+
 // Asks ranks which rank they wait for. Returns those that do not answer in time: they are suspended, or do not wait.
 std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
   {
@@ -235,12 +240,10 @@ std::vector<int> MessageGroup::unanswered(const std::vector<int>& asked) {
     }
   }
   std::vector<int> silent = asked;
-  for (Deadline patience(kUntilSilent); !silent.empty() && !patience.passed();) {
-    std::this_thread::sleep_for(kBetweenAnswers);
-    answer_questions();
-    const std::lock_guard lock(news_mutex_);
+  answer_until(kUntilSilent, [&] {
     std::erase_if(silent, [&](int peer) { return answers_[static_cast<std::size_t>(peer)] != kNoAnswer; });
-  }
+    return silent.empty();
+  });
   return silent;
 }
 
@@ -297,14 +300,10 @@ int MessageGroup::find_failed_step(const MessageWork& work, bool is_waited_for) 
 MessageGroup::Failure MessageGroup::explain_failed_step(const MessageWork& work, int rank) {
   const FailedSteps& steps = failed_steps_[static_cast<std::size_t>(rank)];
   std::string what;
-  for (Deadline patience(kNewsPatience); what.empty() && !patience.passed();) {
-    answer_questions();  // the rank's operation may have come before its news
-    {
-      const std::lock_guard lock(news_mutex_);
-      if (steps.count > work.call.failed_steps || rank == rank_) what = text_of(steps);
-    }
-    if (what.empty()) std::this_thread::sleep_for(kBetweenAnswers);
-  }
+  answer_until(kNewsPatience, [&] {  // the rank's operation may have come before its news
+    if (steps.count > work.call.failed_steps || rank == rank_) what = printable(steps.text);
+    return !what.empty();
+  });
   return failure_of(work, Poison::kFailed, rank, what);
 }
 
@@ -322,7 +321,8 @@ std::optional<MessageGroup::Failure> MessageGroup::report_of(const MessageWork& 
     return std::nullopt;
   }
   const Note& news = news_[r];
-  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, size_ - 1), text_of(news.steps));
+  return failure_of(work, static_cast<Poison>(news.kind), std::clamp(news.rank, 0, size_ - 1),
+                    printable(news.steps.text));
 }
 
 void MessageGroup::tell_others(Poison reason, int culprit, const std::string& what) {

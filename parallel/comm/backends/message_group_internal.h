@@ -42,7 +42,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);  // aligns the data that follows
 
-// What an exception has ended on one rank.
+// The steps of one rank that exceptions have ended.
 struct FailedSteps {
   std::uint32_t count = 0;  // steps so far
   // Numbers of collectives when the last of them failed: the rank's next one, and the first one it had not completed.
@@ -177,6 +177,7 @@ class MessageGroup final : public Backend {
   Failure explain_departure(const MessageWork& work, const Failure& departure);
   Failure explain_delay(const MessageWork& work, int waited_for);
   void answer_questions();
+  void answer_until(std::chrono::milliseconds at_most, FunctionRef<bool()> is_over);
   std::vector<int> unanswered(const std::vector<int>& asked);
   std::vector<int> find_silent(const std::vector<int>& late);
   void send_sign(int to, const Note& note);

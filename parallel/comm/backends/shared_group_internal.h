@@ -115,7 +115,7 @@ class SharedGroup final : public Backend {
   bool gone(int rank);
   void fail_if_gone(const Call& call, int rank);
   void fail_if_poisoned(const Call& call);
-  [[noreturn]] void fail_step(const Call& call, int rank);
+  void fail_step(const Call& call, int rank);
   [[noreturn]] void fail_alone(const Call& call, const LocalFailure& error);
   void report(Poison reason, int culprit);
   std::string formation_failure();

@@ -311,10 +311,8 @@ void SharedGroup::fail_if_poisoned(const Call& call) {
 
 // Fails because an exception has ended a step of `rank`, but not that of all ranks.
 void SharedGroup::fail_step(const Call& call, int rank) {
+  report(Poison::kFailed, rank);
   fail_if_poisoned(call);
-  const std::string text = control_.rank(rank).failure.get();
-  fail(Poison::kFailed, rank,
-       fmt::format("{}: {}", call.describe(), lockstep::parallel::poison_text(Poison::kFailed, rank, text)));
 }
 
 void SharedGroup::fail_group(const std::string& why) {
