@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/staging_internal.h"
@@ -81,6 +82,7 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     : staging_(std::make_unique<Staging>()), place_(std::move(place)), options_(std::move(options)),
       messages_(2 * static_cast<std::size_t>(size()), 0) {
   const std::shared_ptr<FormationWatch> watch = std::exchange(place_.watch, nullptr);
+  const std::jthread answers = formation_answers(size() > 1 ? watch.get() : nullptr);
   std::shared_ptr<ScratchStore> scratch;
   try {
     scratch = make_backend(watch);

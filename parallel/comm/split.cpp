@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <exception>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
     without_store = std::current_exception();
   }
   try {
+    const std::jthread answers = formation_answers(watch.get());
     all_gather(all, raw::from_bytes(own, {2}, kInt64))->wait();
   } catch (const Error& error) {
     if (watch) watch->pass_on(error);

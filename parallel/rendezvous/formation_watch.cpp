@@ -213,12 +213,21 @@ std::string FormationWatch::find_first(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) return failure_;
   }
+  store_->set(here_key(rank_), "1");  // a reply, should another rank time out
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
   if (dynamic_cast<const CommError*>(&error)) {
     try {
       return get(kFailureKey, late ? kBetweenQuestions : kUntilNoticed);
     } catch (const CommTimeout&) {
-      // No other rank has recorded a failure: this rank is the first.
+      // No other rank has recorded a failure.
+    }
+    // A rank that has timed out closes its connections, and records the failure when the others have had time to reply.
+    if (!late && store_->check({kQuestionKey})) {
+      try {
+        return get(kFailureKey, 2 * kUntilNoticed);
+      } catch (const CommTimeout&) {
+        // That rank is stopped.
+      }
     }
   }
   const std::vector<int> silent = late ? silent_ranks() : std::vector<int>();
@@ -232,7 +241,6 @@ std::string FormationWatch::find_first(const Error& error) {
 // Called when this rank times out: asks all ranks for a reply and returns those that do not reply. Ranks that wait or
 // have timed out themselves do reply.
 std::vector<int> FormationWatch::silent_ranks() {
-  store_->set(here_key(rank_), "1");
   store_->set(kQuestionKey, "1");
   try {
     store_->wait(keys_of_others(here_key, all_ranks()), kUntilNoticed);
@@ -329,6 +337,10 @@ std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure)
       return on_failure();
     }
   });
+}
+
+std::jthread formation_answers(FormationWatch* watch) {
+  return formation_alarm(watch, [] {});
 }
 
 }  // namespace lockstep::parallel

@@ -105,6 +105,9 @@ class FormationWatch {
 // A thread that checks whether the group has failed and then calls `on_failure` once: for a library whose waits cannot
 // be ended otherwise. No thread if `watch` is null.
 std::jthread formation_alarm(FormationWatch* watch, Callback<void()> on_failure);
+// A thread that replies to ranks that time out, while this rank waits for something else than the store. No thread if
+// `watch` is null.
+std::jthread formation_answers(FormationWatch* watch);
 
 // A store for keys that ranks need only while they create a group. Forwards to another store and remembers the keys it
 // changed, so that clear() can delete them.

@@ -1,8 +1,9 @@
 // Numbered points at which a process is killed or stopped: its calls of the C library that other processes can notice,
-// in program order. tests/parallel/kills.cpp interposes these functions.
+// in program order. A slow process sleeps before each of them. tests/parallel/kills.cpp interposes these functions.
 #pragma once
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,8 +20,8 @@ struct KillPoints {
   std::atomic<int> passed{0};
   int last = 0;  // the process ends before this call; 0: none
   std::atomic<std::int64_t>* killed_at = nullptr;
-
   int signal = SIGKILL;
+  std::atomic<std::int64_t> delay_us{0};  // of a slow process, at every point
 
   void arm(int at, int with, std::atomic<std::int64_t>* moment) {
     last = at;
@@ -30,6 +31,10 @@ struct KillPoints {
     armed = true;
   }
   void pass() {
+    if (const std::int64_t us = delay_us; us > 0) {
+      const timespec pause{0, 1000 * us};
+      nanosleep(&pause, nullptr);
+    }
     if (!armed || ++passed != last) return;
     *killed_at = monotonic_us();
     kill(getpid(), signal);

@@ -21,14 +21,17 @@ inline void check_tally(const KillTally& tally, const std::string& what) {
 
 // Takes every rank as the victim, at every `stride`-th point.
 inline void sweep_points(KillTrial trial, int stride) {
+  constexpr int kSlowUs = 3000;
   KillTally tally;
   for (trial.victim = 0; trial.victim < trial.size; ++trial.victim) {
     KillTally whole;
     trial.point = 0;
+    trial.slow_us = 0;
     run_kill_trial(trial, whole);  // without a victim
     REQUIRE(whole.job_points > 0);
     for (trial.point = 1 + trial.victim % stride; trial.point <= whole.job_points; trial.point += stride) {
       trial.unwinds = trial.point % 2 == 0;
+      trial.slow_us = trial.point % 4 < 2 ? kSlowUs : 0;
       run_kill_trial(trial, tally);
     }
   }

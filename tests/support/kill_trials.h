@@ -13,6 +13,7 @@
 // says "did not arrive", or of rank 0 on another host "no rank 0 of this job", and is not late.
 // - A trial may stop its victim instead (SIGSTOP): then only the timeout reveals it, and a survivor is late after
 // three timeouts.
+// - The rank after the victim may be slow, so that the survivors are in different parts of the job.
 // - After its error a survivor either destroys its objects or exits at once, like a program that does not catch the
 // error.
 #pragma once
@@ -50,6 +51,7 @@ struct KillTrial {
   JobPhase phase = JobPhase::kStart;  // the random moment: the phase of the victim, ...
   std::int64_t delay_us = -1;         // ... and the delay after its start; negative: no kill
   bool stops = false;                 // SIGSTOP instead of SIGKILL
+  std::int64_t slow_us = 0;           // sleep of the slow rank before every point; 0: no rank is slow
   bool unwinds = true;                // a survivor destroys its objects
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
 };
@@ -168,6 +170,7 @@ inline void run_trial_rank(const KillTrial& trial, int rank, const std::string& 
   const ls::parallel::InitOptions options = options_of(trial, rank, group, port);
   TrialBoard::Rank& own = board.ranks[rank];
   if (rank == trial.victim) kill_points.arm(trial.point, trial.stops ? SIGSTOP : SIGKILL, &board.killed_at);
+  if (rank == (trial.victim + 1) % trial.size) kill_points.delay_us = trial.slow_us;
   ++board.ready;
   while (board.go == 0) sched_yield();
   try {
@@ -209,7 +212,7 @@ inline void judge(const KillTrial& trial, const TrialBoard& board, int rank, boo
       .push_back(trial.backend + " " + trial.method + " size " + std::to_string(trial.size) + " victim " +
                  std::to_string(trial.victim) + " point " + std::to_string(trial.point) + " delay " +
                  std::to_string(trial.delay_us) + " in " + name(trial.phase) + (trial.unwinds ? " unwinds" : " exits") +
-                 (trial.stops ? ", stopped in " : ", killed in ") +
+                 (trial.slow_us > 0 ? ", next rank slow" : "") + (trial.stops ? ", stopped in " : ", killed in ") +
                  name(static_cast<JobPhase>(board.ranks[trial.victim].phase.load())) + ": rank " +
                  std::to_string(rank) + " in " + name(static_cast<JobPhase>(own.phase.load())) +
                  (hung ? " hung" : " after " + std::to_string(took / 1000) + " ms: ") + text);

@@ -62,6 +62,7 @@ class TimeLeft {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Deadline::Clock::now());
     return std::max(left, std::chrono::milliseconds(1));
   }
+  bool passed() const { return Deadline::Clock::now() >= end_; }
 
  private:
   Deadline::Clock::time_point end_;
@@ -74,8 +75,8 @@ class Mesh final : public gloo::Context {
       : gloo::Context(rank, size) {
     device_ = device;
     transportContext_ = device_->createContext(rank, size);
-    // gloo waits five times this long for a connection.
-    transportContext_->setTimeout(std::max(left() / 5, std::chrono::milliseconds(1)));
+    // gloo waits five times this long for a connection: until `left` has passed, or a little longer.
+    transportContext_->setTimeout(left() / 5 + std::chrono::milliseconds(1));
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       const std::vector<char> address = transportContext_->createPair(peer)->address().bytes();
@@ -94,10 +95,12 @@ class Mesh final : public gloo::Context {
       try {
         getPair(peer)->connect({at, at + static_cast<std::ptrdiff_t>(length)});
       } catch (const gloo::Exception& error) {
-        throw CommError(fmt::format(
+        const std::string text = fmt::format(
             "init_process_group: gloo: rank {} has no connection with rank {}: {}\n"
             "Both reach the store; gloo's own ports, any that are free, must be open between hosts, and to them alone",
-            rank, peer, error.what()));
+            rank, peer, error.what());
+        if (left.passed()) throw CommTimeout(text);
+        throw CommError(text);
       }
     }
   }
