@@ -76,6 +76,14 @@ void check_backend(const InitOptions& options) {
                  order_text(options.reduction), name);
 }
 
+void clear(ScratchStore& scratch) {
+  try {
+    scratch.clear();
+  } catch (const CommError&) {
+    // The rank that serves the store has ended: the next barrier names the culprit.
+  }
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
@@ -86,14 +94,17 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
   std::shared_ptr<ScratchStore> scratch;
   try {
     scratch = make_backend(watch);
+    if (scratch) barrier();  // after this no rank reads the keys of the formation
   } catch (const Error& error) {
     if (watch) watch->explain(error);
     throw;
   }
   try {
-    if (backend_) meet(scratch.get());
+    if (scratch) clear(*scratch);
+    if (backend_) barrier();  // no rank leaves, and its store with it, before all ranks have a backend
   } catch (const Error& error) {
-    if (watch) watch->explain(error);
+    // After the first barrier the backend knows which rank hangs, and other ranks may have the group.
+    if (watch) scratch ? watch->pass_on(error) : watch->explain(error);
     throw;
   }
   if (watch) watch->finish();
@@ -113,18 +124,6 @@ std::shared_ptr<ScratchStore> ProcessGroup::make_backend(const std::shared_ptr<F
   place.watch = watch;
   backend_ = (module ? module->make : built_in->make)(options_, place);
   return scratch;
-}
-
-void ProcessGroup::meet(ScratchStore* scratch) {
-  if (scratch) {
-    barrier();  // after this no rank reads the keys of the formation
-    try {
-      scratch->clear();
-    } catch (const CommError&) {
-      // The rank that serves the store has ended: the next barrier names the culprit.
-    }
-  }
-  barrier();  // no rank leaves, and its store with it, before all ranks have a backend
 }
 
 ProcessGroup::~ProcessGroup() {

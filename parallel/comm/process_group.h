@@ -182,7 +182,6 @@ class ProcessGroup {
  private:
   friend class PhaseGuard;
   std::shared_ptr<ScratchStore> make_backend(const std::shared_ptr<FormationWatch>& watch);
-  void meet(ScratchStore* scratch);
   std::shared_ptr<FormationWatch> watch_split(std::uint64_t number) const;
   std::uint64_t next_number(const Call& call);
   struct Launch;

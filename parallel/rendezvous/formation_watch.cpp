@@ -213,7 +213,6 @@ std::string FormationWatch::find_first(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!failure_.empty()) return failure_;
   }
-  store_->set(here_key(rank_), "1");  // a reply, should another rank time out
   const bool late = dynamic_cast<const CommTimeout*>(&error) != nullptr;
   if (dynamic_cast<const CommError*>(&error)) {
     try {
@@ -222,7 +221,7 @@ std::string FormationWatch::find_first(const Error& error) {
       // No other rank has recorded a failure.
     }
     // A rank that has timed out closes its connections, and records the failure when the others have had time to reply.
-    if (!late && store_->check({kQuestionKey})) {
+    if (!late && is_asked_) {
       try {
         return get(kFailureKey, 2 * kUntilNoticed);
       } catch (const CommTimeout&) {
@@ -241,6 +240,7 @@ std::string FormationWatch::find_first(const Error& error) {
 // Called when this rank times out: asks all ranks for a reply and returns those that do not reply. Ranks that wait or
 // have timed out themselves do reply.
 std::vector<int> FormationWatch::silent_ranks() {
+  store_->set(here_key(rank_), "1");
   store_->set(kQuestionKey, "1");
   try {
     store_->wait(keys_of_others(here_key, all_ranks()), kUntilNoticed);
@@ -302,6 +302,12 @@ void FormationWatch::explain(const Error& error) {
 }
 
 void FormationWatch::pass_on(const Error& error) {
+  std::string first;
+  {
+    const std::lock_guard lock(mutex_);
+    first = failure_;
+  }
+  if (!first.empty() && dynamic_cast<const CommError*>(&error)) raise_outcome(first);
   try {
     record(error);
     confirm_failure(all_ranks());

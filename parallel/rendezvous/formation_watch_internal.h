@@ -68,7 +68,8 @@ class FormationWatch {
   // have caused `error`. Otherwise `error` is the first cause: records it as the reason for the other ranks, and
   // returns.
   void explain(const Error& error);
-  // For a rank whose `error` is the first cause: records it as the reason for the ranks that wait at the store.
+  // For a rank whose `error` says what failed: records it as the reason for the ranks that wait at the store. Throws the
+  // reason of the other ranks if this rank has read one before.
   void pass_on(const Error& error);
   // Confirms that this rank has received the reason. If this rank waits for others, returns after a limited time, or
   // when all of `ranks` have confirmed it.
@@ -94,11 +95,11 @@ class FormationWatch {
   std::unique_ptr<LastWill> will_;
   bool records_processes_ = false;  // the store has no last-will entries
   std::atomic<bool> finished_{false};
-  std::mutex mutex_;                    // guards the members below
+  std::atomic<bool> is_asked_{false};  // whether a rank that timed out has asked for replies, and this rank has replied
+  std::mutex mutex_;                   // guards the members below
   std::vector<std::string> processes_;  // the identities of the ranks' processes; empty: unknown yet
   std::chrono::steady_clock::time_point next_check_;
   std::string failure_;
-  bool is_asked_ = false;  // whether a rank that timed out asked this rank for a reply, and this rank has answered
   std::chrono::steady_clock::time_point looked_;
 };
 

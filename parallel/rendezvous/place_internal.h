@@ -65,6 +65,7 @@ class Registration {
   void wait_for_all(std::chrono::milliseconds timeout, std::chrono::milliseconds shown);
 
   static std::string key_of(int rank) { return "rank/" + std::to_string(rank); }
+  static std::string waits_key_of(int rank) { return "waits/" + std::to_string(rank); }
 
   // After is_over() has returned true:
   const std::string& error() const { return error_; }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
@@ -57,6 +58,7 @@ void Registration::enter() {
   const bool agrees = error_.empty();
   if (agrees && holder_ == mark_) {
     if (store_.add("arrived", 1) == size_) store_.compare_set(FormationWatch::kOutcome, "", kAllHere);
+    store_.set(waits_key_of(rank_), "");
     return;
   }
   if (agrees) error_ = describe_twice();
@@ -140,7 +142,13 @@ std::string Registration::describe_missing(std::chrono::milliseconds shown) {
   for (int rank = 0; rank < size_; ++rank) {
     if (std::find(here.begin(), here.end(), rank) == here.end()) missing.push_back(rank);
   }
-  if (missing.empty()) return fmt::format("{}: all ranks have entered, but one hangs before its arrival", where_);
+  if (missing.empty()) {
+    for (const int rank : here) {
+      if (!store_.check({waits_key_of(rank)})) missing.push_back(rank);
+    }
+    return fmt::format("{}: all ranks have entered, but {} {} in it", where_, list_ranks(missing),
+                       missing.size() == 1 ? "hangs" : "hang");
+  }
   return fmt::format("{}: {} of {} did not arrive within {} ms; {} {} here", where_, list_ranks(missing), size_,
                      shown.count(), list_ranks(here), here.size() == 1 ? "is" : "are");
 }
@@ -184,6 +192,7 @@ std::string host_id() {
 int first_elsewhere(const Rendezvous& here) {
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
   const std::shared_ptr<Store> store = FormationWatch::watched(here.watch, here.store);
+  const std::jthread answers = formation_answers(here.watch.get());
   try {
     store->set(key(here.rank), host_id());
     const std::string first = store->get(key(0));

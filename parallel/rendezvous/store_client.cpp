@@ -108,7 +108,7 @@ std::unique_ptr<Stream> StoreClient::reconnect(const std::string& what, millisec
   const bool is_nobody = result.outcome == ConnectOutcome::kNobody,
              is_closed = result.outcome == ConnectOutcome::kClosed;
   if ((is_nobody || result.outcome == ConnectOutcome::kSilent) && timeout < kHandshakeDeadline && deadline.passed())
-    raise_late(what, timeout);
+    raise_silent(what, timeout);
   const bool has_reason = (is_nobody || is_closed) && !result.detail.empty();
   raise_lost(what, has_reason ? fmt::format(", or is cut off ({})", result.detail) : "");
 }
@@ -118,9 +118,10 @@ void StoreClient::raise_lost(const std::string& what, const std::string& detail)
       fmt::format("store: {}: {}, which holds the store at {}, has left or died{}", what, holder_, address_, detail));
 }
 
-void StoreClient::raise_late(const std::string& what, milliseconds timeout) const {
+void StoreClient::raise_silent(const std::string& what, milliseconds timeout) const {
   throw CommTimeout(
-      fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
+      fmt::format("store: {}: {}, which holds the store at {}, does not reply within {} ms: is it stopped?", what,
+                  holder_, address_, timeout.count()));
 }
 
 StoreMessage StoreClient::exchange(Stream& stream, const StoreRequest& request, const std::string& what,
@@ -137,10 +138,9 @@ StoreMessage StoreClient::exchange(Stream& stream, const StoreRequest& request, 
   }
   if (transfer == Transmission::kDone) return reply;
   if (transfer == Transmission::kClosed) raise_lost(what);
-  if (waits_for_keys(request.op)) raise_late(what, timeout);
+  if (!waits_for_keys(request.op)) raise_silent(what, timeout);
   throw CommTimeout(
-      fmt::format("store: {}: {}, which holds the store at {}, does not reply within {} ms: is it stopped?", what,
-                  holder_, address_, timeout.count()));
+      fmt::format("store: {}: no answer within {} ms from the store at {}", what, timeout.count(), address_));
 }
 
 // A connection becomes idle only after a whole exchange; closing it ends the wait on the server.

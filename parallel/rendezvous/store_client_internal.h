@@ -68,7 +68,7 @@ class StoreClient final : public Store {
   std::unique_ptr<Stream> take_stream(const std::string& what, milliseconds timeout);
   std::unique_ptr<Stream> reconnect(const std::string& what, milliseconds timeout) const;
   [[noreturn]] void raise_lost(const std::string& what, const std::string& detail = "") const;
-  [[noreturn]] void raise_late(const std::string& what, milliseconds timeout) const;
+  [[noreturn]] void raise_silent(const std::string& what, milliseconds timeout) const;
 
   const std::string address_, holder_, server_id_;
   const Connect connect_;

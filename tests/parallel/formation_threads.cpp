@@ -1,4 +1,5 @@
 // Which rank is named when ranks fail while they create a group: FormationWatch, over a store of threads.
+#include <atomic>
 #include <thread>
 
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
@@ -33,12 +34,25 @@ TEST_CASE("a rank that waits elsewhere replies to one that times out") {
 }
 
 TEST_CASE("a rank that loses a connection with one that times out names the rank that both wait for") {
-  const auto store = std::make_shared<par::InProcessStore>();
+  // Says when a rank begins to wait for the reason.
+  class Noticed final : public par::Store {
+   public:
+    std::string request(const par::StoreRequest& request, std::chrono::milliseconds timeout) override {
+      if (request.op == par::StoreOp::kGet && !has_begun.test_and_set()) has_begun.notify_all();
+      return store_.request(request, timeout);
+    }
+    std::atomic_flag has_begun;
+
+   private:
+    par::InProcessStore store_;
+  };
+  const auto store = std::make_shared<Noticed>();
   par::FormationWatch first(store, "here", 0, 3, false), second(store, "here", 1, 3, false);
   std::string of_second;
   {
+    const std::jthread answers = par::formation_answers(&second);
     const std::jthread other([&] { of_second = explain<ls::CommError>(second, "rank 0 has closed"); });
-    store->wait({"here/1"}, std::chrono::seconds(30));  // it has begun before the first rank asks for replies
+    store->has_begun.wait(false);
     CHECK(contains(explain<ls::CommTimeout>(first, "late"), "rank 2 does not reply"));
   }
   CHECK(contains(of_second, "rank 2 does not reply"));
