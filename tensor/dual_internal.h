@@ -59,23 +59,29 @@ HOST_DEVICE inline double multiply_add(double a, double b, double c) {
 #endif
 }
 
-// e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; e^r by
-// the polynomial of Cephes' expf; 2^n is added to the exponent bits. Largest relative error 9e-8; results below
-// 2^-126 are 0. GPUs have an instruction for 2^x: their own function is a third as long (and keeps such results).
-HOST_DEVICE inline float exp(float x) {
-#ifdef __CUDA_ARCH__
-  return ::expf(x);
-#else
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x log2 e) in the low bits
-  const float shifted = multiply_add(x, 1.44269504088896341f, kShift), n = shifted - kShift;
-  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
+// (e^r - 1 - r) / r^2 for |r| <= log(2) / 2: the polynomial of Cephes' expf.
+HOST_DEVICE inline float exp_polynomial(float r) {
   float p = 1.9875691500e-4f;
   p = multiply_add(p, r, 1.3981999507e-3f);
   p = multiply_add(p, r, 8.3334519073e-3f);
   p = multiply_add(p, r, 4.1665795894e-2f);
   p = multiply_add(p, r, 1.6666665459e-1f);
-  p = multiply_add(p, r, 5.0000001201e-1f);
-  const float power = multiply_add(p, r * r, r) + 1.0f;
+  return multiply_add(p, r, 5.0000001201e-1f);
+}
+
+// Adding this leaves the rounded number in the low bits: 1.5 * 2^23.
+inline constexpr float kRoundingShift = 12582912.0f;
+
+// e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; 2^n is
+// added to the exponent bits. Largest relative error 9e-8; results below 2^-126 are 0. GPUs have an instruction for 2^x:
+// their own function is a third as long (and keeps such results).
+HOST_DEVICE inline float exp(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expf(x);
+#else
+  const float shifted = multiply_add(x, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
+  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
+  const float power = multiply_add(exp_polynomial(r), r * r, r) + 1.0f;
   const float scaled =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
   const float above_zero = x < -87.33654f ? 0.0f : scaled;
@@ -88,6 +94,80 @@ template <class T>
 HOST_DEVICE Dual<T> exp(Dual<T> d) {
   const T y = exp(d.value);
   return {y, d.tangent * y};
+}
+
+// e^x - 1 for x <= 88, without branches: s (e^r - 1) + (s - 1) with s = 2^n, where r and the sum have a second part, as
+// the terms may cancel. Largest error 1.1 units in the last place.
+HOST_DEVICE inline float expm1_up_to_88(float x) {
+  const float c = x < -18.0f ? -18.0f : x;
+  const float shifted = multiply_add(c, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
+  const float most = multiply_add(n, -0.693359375f, c), least = n * 2.12194440e-4f;
+  const float r = most + least, rest = (most - r) + least;
+  const float s =
+      std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + std::bit_cast<std::uint32_t>(1.0f));
+  const float whole = s - 1.0f, sum = multiply_add(s, r, whole), lost = multiply_add(s, r, whole - sum);
+  const float y = sum + multiply_add(s, multiply_add(exp_polynomial(r), r * r, rest), lost);
+  return std::copysign(y, x);  // that of -0 is -0
+}
+HOST_DEVICE inline float expm1(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expm1f(x);
+#else
+  const float y = expm1_up_to_88(x);
+  return x > 88.0f ? exp(x) : y;
+#endif
+}
+HOST_DEVICE inline double expm1(double x) { return std::expm1(x); }
+template <class T>
+HOST_DEVICE Dual<T> expm1(Dual<T> d) {
+  const T y = expm1(d.value);
+  return {y, d.tangent * (y + T(1))};
+}
+
+// The number in the type for a function's last operations: on CPUs f64, whose rounding does not add to that of exp. GPUs
+// may have few units for f64.
+#ifdef __CUDA_ARCH__
+HOST_DEVICE inline float extended(float x) { return x; }
+#else
+HOST_DEVICE inline double extended(float x) { return x; }
+#endif
+HOST_DEVICE inline double extended(double x) { return x; }
+template <class T>
+HOST_DEVICE Dual<T> extended(Dual<T> x) {
+  return x;
+}
+
+// tanh x = (e^2x - 1) / (e^2x + 1); from 9.1 it is 1 in f32. Largest error 1.5 units in the last place.
+HOST_DEVICE inline float tanh(float x) {
+#ifdef __CUDA_ARCH__
+  return ::tanhf(x);
+#else
+  const float size = std::fabs(x);
+  const auto e = extended(expm1_up_to_88(size > 9.1f ? 18.2f : size + size));
+  return std::copysign(static_cast<float>(e / (e + 2)), x);
+#endif
+}
+HOST_DEVICE inline double tanh(double x) { return std::tanh(x); }
+template <class T>
+HOST_DEVICE Dual<T> tanh(Dual<T> d) {
+  const T y = tanh(d.value);
+  return {y, d.tangent * (T(1) - y * y)};
+}
+
+// sin (quarters = 0) and cos (1) for |x| <= kMostForSin, without branches, in f64: x = k pi / 2 + r, |r| <= pi / 4, and
+// FreeBSD's polynomials for r (k_sinf.c, k_cosf.c). Largest error 0.6 units in the last place.
+inline constexpr float kMostForSin = 1e6f;  // beyond it k times the first part of pi / 2, of 33 bits, would be rounded
+inline float sin_of_small(float x, std::uint64_t quarters) {
+  constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves the rounded number in the low bits
+  const double shifted = x * 0.63661977236758134308 + kShift, k = shifted - kShift;
+  const double r = (x - k * 1.57079632673412561417) - k * 6.07710050650619224932e-11, z = r * r, w = z * z;
+  const std::uint64_t quarter = std::bit_cast<std::uint64_t>(shifted) + quarters;
+  const double sine = r * (1.0 + z * ((-0.166666666416265235595 + z * 0.0083333293858894631756) +
+                                      w * (-0.000198393348360966317347 + z * 0.0000027183114939898219064)));
+  const double cosine = ((1.0 + z * -0.499999997251031003120) + w * 0.0416666233237390631894) +
+                        w * z * (-0.00138867637746099294692 + z * 0.0000243904487962774090654);
+  const double y = (quarter & 1) != 0 ? cosine : sine;
+  return static_cast<float>((quarter & 2) != 0 ? -y : y);
 }
 
 // erf without branches: an odd polynomial up to 0.93, 1 - e^polynomial beyond (coefficients by N. Juffa, largest error
@@ -134,7 +214,6 @@ LOCKSTEP_ELEMENTARY(log1p, 1 / (1 + x))
 LOCKSTEP_ELEMENTARY(sqrt, T(0.5) / y)
 LOCKSTEP_ELEMENTARY(sin, std::cos(x))
 LOCKSTEP_ELEMENTARY(cos, -std::sin(x))
-LOCKSTEP_ELEMENTARY(tanh, 1 - y * y)
 #undef LOCKSTEP_ELEMENTARY
 
 HOST_DEVICE inline float pow(float x, float p) { return std::pow(x, p); }

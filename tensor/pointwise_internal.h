@@ -1,5 +1,5 @@
 // The functors of pointwise.def: a value, a derivative (`derivative`) in terms of input x and output y, and, if Eigen has a
-// vectorised form, that form. Used on the host and on devices.
+// vectorised form, that form (`packet`), or all values of a CPU's loop (`values`). Used on the host and on devices.
 //
 // To add a function: a functor here, a line in pointwise.def, a documented declaration in autograd/functions.h.
 #pragma once
@@ -89,26 +89,47 @@ struct Rsqrt {
   }
 };
 
+// sin (quarters = 0) or cos (1). Blocks whose numbers are all small are vector code.
+inline void sin_values(std::int64_t count, float* out, const float* in, std::uint64_t quarters) {
+  constexpr std::int64_t kBlock = 256;
+  const auto is_small = [](float x) { return std::fabs(x) <= math::kMostForSin; };
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = count - begin < kBlock ? count : begin + kBlock;
+    bool all_small = true;
+    for (std::int64_t i = begin; i < end; ++i) all_small &= is_small(in[i]);
+    for (std::int64_t i = begin; i < end && !all_small; ++i) {  // also infinities and NaN
+      out[i] = is_small(in[i]) ? math::sin_of_small(in[i], quarters)
+               : quarters == 0 ? math::sin(in[i])
+                               : math::cos(in[i]);
+    }
+    for (std::int64_t i = begin; i < end && all_small; ++i) out[i] = math::sin_of_small(in[i], quarters);
+  }
+}
+
 struct Sin {
   HOST_DEVICE static auto value(auto x) { return math::sin(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return math::cos(x); }
-  static auto packet(const auto& x) { return x.sin(); }
+  static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return x.sin(); }
+  static void values(std::int64_t count, float* out, const float* in) { sin_values(count, out, in, 0); }
 };
 
 struct Cos {
   HOST_DEVICE static auto value(auto x) { return math::cos(x); }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) { return -math::sin(x); }
-  static auto packet(const auto& x) { return x.cos(); }
+  static auto packet(const auto& x) requires(sizeof(x[0]) == 8) { return x.cos(); }
+  static void values(std::int64_t count, float* out, const float* in) { sin_values(count, out, in, 1); }
 };
 
 struct Tanh {
   HOST_DEVICE static auto value(auto x) { return math::tanh(x); }
   HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return 1 - y * y; }
-  static auto packet(const auto& x) { return x.tanh(); }
 };
 
 struct Sigmoid {  // 1 / (1 + e^-x): if e^-x overflows, 1 / infinity is 0, the right value
-  HOST_DEVICE static auto value(auto x) { return 1 / (1 + math::exp(-x)); }
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return static_cast<T>(1 / (1 + math::extended(math::exp(-x))));
+  }
   template <class T>
   HOST_DEVICE static Dual<T> value(Dual<T> x) {  // the derivative e^-x / (1 + e^-x)^2 is even, and finite for e^-|x|
     const T e = math::exp(x.value < T(0) ? x.value : -x.value);
@@ -173,14 +194,21 @@ struct GeluTanh {  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
 struct Silu {  // x sigmoid(x)
-  HOST_DEVICE static auto value(auto x) { return x * Sigmoid::value(x); }
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return static_cast<T>(x / (1 + math::extended(math::exp(-x))));
+  }
+  template <class T>
+  HOST_DEVICE static Dual<T> value(Dual<T> x) {
+    return x * Sigmoid::value(x);
+  }
   HOST_DEVICE static auto derivative(auto x, auto /*y*/) {
     const auto s = Sigmoid::value(x);
     return s * (1 + x * (1 - s));
   }
   template <class P>
   static P packet(const P& x) requires(sizeof(x[0]) == 8) {
-    return x * Sigmoid::packet(x);
+    return x / (1.0 + exp_packet(P(-x)));
   }
 };
 
@@ -216,7 +244,7 @@ struct Log1p {
 };
 
 struct Expm1 {
-  HOST_DEVICE static auto value(auto x) { return std::expm1(x); }
+  HOST_DEVICE static auto value(auto x) { return math::expm1(x); }
   HOST_DEVICE static auto derivative(auto /*x*/, auto y) { return y + 1; }
 };
 
@@ -257,15 +285,19 @@ struct Atan {
 };
 
 struct Mish {  // x tanh(softplus(x))
-  HOST_DEVICE static auto value(auto x) { return x * tanh_softplus(x); }
-  HOST_DEVICE static auto derivative(auto x, auto /*y*/) {
-    const auto t = tanh_softplus(x);
-    return t + x * (1 - t * t) * Sigmoid::value(x);
+  template <class T>
+  HOST_DEVICE static T value(T x) {
+    return static_cast<T>(x * tanh_softplus(x));
   }
   template <class T>
-  HOST_DEVICE static T tanh_softplus(T x) {  // e^s = 1 + e^x
-    const T e = math::exp(x > T(0) ? -x : x), n = x > T(0) ? T(1) + e + e : e * (e + T(2));
-    return n / (x > T(0) ? n + T(2) * e * e : n + T(2));
+  HOST_DEVICE static T derivative(T x, T /*y*/) {
+    const auto t = tanh_softplus(x);
+    return static_cast<T>(t + x * (1 - t * t) * Sigmoid::value(x));
+  }
+  template <class T>
+  HOST_DEVICE static auto tanh_softplus(T x) {  // e^s = 1 + e^x
+    const auto e = math::extended(math::exp(x > T(0) ? -x : x)), n = x > T(0) ? 1 + e + e : e * (e + 2);
+    return n / (x > T(0) ? n + 2 * e * e : n + 2);
   }
 };
 
@@ -281,11 +313,12 @@ struct Hardswish {  // x clamp(x + 3, 0, 6) / 6
   }
 };
 
-struct Elu {  // x above 0, alpha (e^x - 1) below, where e^x - 1 = tanh(x / 2) (e^x + 1) is exact near 0
+struct Elu {  // x above 0, alpha (e^x - 1) below
   double alpha;
   template <class T>
   HOST_DEVICE T value(T x) const {
-    return x > T(0) ? x : T(alpha) * math::tanh(T(0.5) * x) * (math::exp(x) + T(1));
+    const T below = T(alpha) * math::expm1(x);  // without a branch: vector code
+    return x > T(0) ? x : below;
   }
   template <class T>
   HOST_DEVICE T derivative(T x, T /*y*/) const {

@@ -17,7 +17,9 @@ constexpr bool kHasPacket = requires(const Packet<T>& x) {
 template <class F, class T>
 void value_loop(const Loop<2>& loop, const PointwiseParams& params) {
   run_loop<T, T>(loop, [f = make_pointwise<F>(params)](std::int64_t count, T* out, const T* in) {
-    if constexpr (kHasPacket<F, T>) {
+    if constexpr (requires { F::values(count, out, in); }) {
+      F::values(count, out, in);
+    } else if constexpr (kHasPacket<F, T>) {
       map_packets(count, out, in, [](const Packet<T>& x) { return Packet<T>(F::packet(x)); });
     } else {
       for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(f.value(in[i]));
