@@ -121,7 +121,9 @@ TEST_CASE("softplus takes beta and threshold, and has PyTorch's value and deriva
 }
 
 TEST_CASE("f32 functions are within two units in the last place") {
-  for (const auto& [name, function] : functions()) {
+  for (const auto& entry : functions()) {
+    const auto& name = entry.first;
+    const auto& function = entry.second;
     const bool is_positive = name.starts_with("log") || name.starts_with("pow") || name.ends_with("sqrt"),
                is_arc = name == "asin" || name == "acos", cancels = name.starts_with("gelu");
     INFO(name);
