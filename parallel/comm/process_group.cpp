@@ -103,8 +103,9 @@ ProcessGroup::ProcessGroup(Rendezvous place, InitOptions options)
     if (scratch) clear(*scratch);
     if (backend_) barrier();  // no rank leaves, and its store with it, before all ranks have a backend
   } catch (const Error& error) {
-    // After the first barrier the backend knows which rank hangs, and other ranks may have the group.
-    if (watch) scratch ? watch->pass_on(error) : watch->explain(error);
+    // After the first barrier the backend knows which rank hangs, and ranks that have the group do not reply.
+    const bool hangs = scratch && dynamic_cast<const CommTimeout*>(&error);
+    if (watch) hangs ? watch->pass_on(error) : watch->explain(error);
     throw;
   }
   if (watch) watch->finish();
