@@ -225,7 +225,7 @@ std::string FormationWatch::find_first(const Error& error) {
       try {
         return get(kFailureKey, 2 * kUntilNoticed);
       } catch (const CommTimeout&) {
-        // That rank is stopped.
+        // The rank that asked has been stopped, so its reason will not come.
       }
     }
   }

@@ -1,4 +1,4 @@
-// Which rank is named when ranks fail while they create a group: FormationWatch, over a store of threads.
+// The rank that errors name when ranks fail while they create a group: FormationWatch, over a store of threads.
 #include <atomic>
 #include <thread>
 

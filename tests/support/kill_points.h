@@ -21,7 +21,7 @@ struct KillPoints {
   int last = 0;  // the process ends before this call; 0: none
   std::atomic<std::int64_t>* killed_at = nullptr;
   int signal = SIGKILL;
-  std::atomic<std::int64_t> delay_us{0};  // of a slow process, at every point
+  std::atomic<std::int64_t> delay_us{0};  // injected at every point of a slow process; nothing waits for it
 
   void arm(int at, int with, std::atomic<std::int64_t>* moment) {
     last = at;
