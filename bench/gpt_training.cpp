@@ -1,8 +1,9 @@
 // Trains the GPT of samples/char_gpt.cpp in nanoGPT's configuration for a CPU and writes what PyTorch needs to do the same
 // (peers/torch_gpt_training.py): initial weights, and the first character of every window of every batch.
 //   bench_gpt_training --out FOLDER [--steps 2000] [--threads 1] [--file samples/data/shakespeare.txt]
-// Writes FOLDER/start.safetensors before training, and FOLDER/ours.json: the loss of every step, and the mean loss of all
-// windows of the validation part, the last tenth of the text.
+//                      [--device cpu] [--bf16 0]
+// Writes FOLDER/start.safetensors before training, and FOLDER/ours.json: the loss of every step, the mean loss of all
+// windows of the validation part, the last tenth of the text, and the device and the type of products.
 #include <lockstep/lockstep.h>
 
 #include <algorithm>
@@ -25,21 +26,25 @@ constexpr std::int64_t kBatch = 12;
 constexpr samples::GptOptions kOptions{};  // 4 layers, 4 heads, width 128, context 64, no dropout
 constexpr double kRate = 1e-3;
 
-// The windows that start at `starts`: (windows, context + 1), i64.
-ls::Tensor windows(const ls::Tensor& ids, const std::vector<std::int64_t>& starts) {
-  std::vector<ls::Tensor> rows;
-  for (const std::int64_t start : starts) rows.push_back(ids.narrow(0, start, kOptions.context + 1));
-  return ls::stack(rows).to(ls::kInt64);
-}
+struct Trainee {
+  samples::Gpt model;
+  ls::Device device;
+  bool bf16;  // products in bf16
 
-ls::Tensor loss_of(const samples::Gpt& model, const ls::Tensor& rows) {
-  return samples::next_character_loss(model(rows.slice(1, 0, kOptions.context)),
-                                      rows.slice(1, 1, kOptions.context + 1));
-}
+  // The loss on the windows of `ids` that start at `starts`.
+  ls::Tensor loss(const ls::Tensor& ids, const std::vector<std::int64_t>& starts) const {
+    std::vector<ls::Tensor> rows;
+    for (const std::int64_t start : starts) rows.push_back(ids.narrow(0, start, kOptions.context + 1));
+    const ls::Tensor windows = ls::stack(rows).to(ls::kInt64).to(device);  // (windows, context + 1)
+    const ls::AutocastGuard autocast(ls::kBFloat16, bf16);
+    return samples::next_character_loss(model(windows.slice(1, 0, kOptions.context)),
+                                        windows.slice(1, 1, kOptions.context + 1));
+  }
+};
 
-std::vector<double> train(samples::Gpt& model, const ls::Tensor& ids, const ls::Tensor& batches) {
+std::vector<double> train(Trainee& trainee, const ls::Tensor& ids, const ls::Tensor& batches) {
   const std::int64_t steps = batches.size(0), warm = std::clamp<std::int64_t>(steps / 10, 1, 100);
-  ls::optim::AdamW optimizer(samples::groups_of(model), {.lr = kRate, .beta2 = 0.99, .weight_decay = 0.1});
+  ls::optim::AdamW optimizer(samples::groups_of(trainee.model), {.lr = kRate, .beta2 = 0.99, .weight_decay = 0.1});
   const ls::optim::LinearWarmup warmup(optimizer, {.steps = warm});
   const ls::optim::CosineAnnealingLR cosine(optimizer,
                                             {.t_max = std::max<std::int64_t>(steps - warm, 1), .eta_min = kRate / 10});
@@ -47,9 +52,9 @@ std::vector<double> train(samples::Gpt& model, const ls::Tensor& ids, const ls::
   std::vector<double> losses;
   for (std::int64_t step = 0; step < steps; ++step) {
     optimizer.zero_grad();
-    const ls::Tensor loss = loss_of(model, windows(ids, batches[step].to_vector<std::int64_t>()));
+    const ls::Tensor loss = trainee.loss(ids, batches[step].to_vector<std::int64_t>());
     loss.backward();
-    ls::nn::clip_grad_norm_(model.parameters(), 1.0);
+    ls::nn::clip_grad_norm_(trainee.model.parameters(), 1.0);
     optimizer.step();
     schedule.step();
     losses.push_back(loss.item<double>());
@@ -59,15 +64,15 @@ std::vector<double> train(samples::Gpt& model, const ls::Tensor& ids, const ls::
 }
 
 // The mean loss of consecutive windows without overlap.
-double validate(samples::Gpt& model, const ls::Tensor& ids) {
+double validate(Trainee& trainee, const ls::Tensor& ids) {
   const ls::NoGradGuard no_grad;
-  model.eval();
+  trainee.model.eval();
   const std::int64_t count = (ids.numel() - 1) / kOptions.context;
   double sum = 0;
   for (std::int64_t first = 0; first < count; first += 64) {
     std::vector<std::int64_t> starts;
     for (std::int64_t i = first; i < std::min(first + 64, count); ++i) starts.push_back(i * kOptions.context);
-    sum += loss_of(model, windows(ids, starts)).item<double>() * static_cast<double>(starts.size());
+    sum += trainee.loss(ids, starts).item<double>() * static_cast<double>(starts.size());
   }
   return sum / static_cast<double>(count);
 }
@@ -81,18 +86,26 @@ void run(const bench::Arguments& arguments) {
   const std::int64_t held_out = text.ids().numel() / 10, rest = text.ids().numel() - held_out;
   const ls::Tensor train_ids = text.ids().narrow(0, 0, rest), validation_ids = text.ids().narrow(0, rest, held_out);
 
-  samples::Gpt model(text.vocabulary(), kOptions);
+  Trainee trainee{.model{text.vocabulary(), kOptions},
+                  .device = arguments.get("device", "cpu"),
+                  .bf16 = arguments.get("bf16", "0") != "0"};
   const ls::Tensor batches = ls::randint(rest - kOptions.context, {std::stoll(arguments.get("steps", "2000")), kBatch});
   ls::StateDict start;
-  for (const auto& [name, parameter] : model.named_parameters()) start.insert(name, parameter->detach());
+  for (const auto& [name, parameter] : trainee.model.named_parameters()) start.insert(name, parameter->detach());
   start.insert("batches", batches);
   ls::save(start, out + "/start.safetensors");
 
-  const std::vector<double> losses = train(model, train_ids, batches);
-  const double validation = validate(model, validation_ids);
+  trainee.model.to(trainee.device);
+  const std::vector<double> losses = train(trainee, train_ids, batches);
+  const double validation = validate(trainee, validation_ids);
   std::printf("Lockstep: validation loss %.5f\n", validation);
   std::ofstream file(out + "/ours.json");
-  file << nlohmann::json{{"losses", losses}, {"validation", validation}}.dump() << '\n';
+  file << nlohmann::json{{"losses", losses},
+                         {"validation", validation},
+                         {"device", trainee.device.is_cuda() ? "cuda" : "cpu"},
+                         {"bf16", trainee.bf16}}
+              .dump()
+       << '\n';
   file.close();
   if (!file) throw std::runtime_error("cannot write " + out + "/ours.json");
 }

@@ -1,4 +1,4 @@
-// GPU benchmarks: small training steps, one by one and as a CUDA graph, products, passes over memory. Times are
+// GPU benchmarks: training steps, one by one and as a CUDA graph, products, attention, passes over memory. Times are
 // medians over CUDA events. Errors compare a part of the result with f64 on the CPU, relative to its largest number.
 // peers/torch_gpu.py prints PyTorch's figures for the same rows.
 //   bench_gpu              all rows; BENCH_FILTER=mlp those with mlp in their name
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/tensor/accelerator_internal.h"
+#include "support/gpt.h"  // of the samples
 #include "support/timing.h"
 
 namespace ls = lockstep;
@@ -31,6 +32,8 @@ struct Scale {
   bool once = false;  // one call per sample
   std::vector<std::int64_t> products = {4096, 8192};
   std::int64_t count = std::int64_t{1} << 28, rows = 16384, columns = 4096, pictures = 256;
+  // nanoGPT's larger configuration for characters, and attention of 4 x 8 heads of 64 numbers.
+  std::int64_t texts = 64, layers = 6, heads = 6, width = 384, context = 256, attended = 2048;
 };
 const Scale kQuick{.samples = 3,
                    .warm_up = 1,
@@ -39,7 +42,13 @@ const Scale kQuick{.samples = 3,
                    .count = 1 << 14,
                    .rows = 64,
                    .columns = 96,
-                   .pictures = 4};
+                   .pictures = 4,
+                   .texts = 2,
+                   .layers = 1,
+                   .heads = 2,
+                   .width = 16,
+                   .context = 8,
+                   .attended = 70};
 
 // Bytes and operations of one call, for the rates.
 struct Amount {
@@ -62,6 +71,8 @@ class Bench {
   explicit Bench(const Scale& scale) : scale_(scale) {}
   void run() const {
     measure_steps();
+    measure_gpt();
+    measure_attention();
     measure_products();
     measure_memory();
     measure_rows();
@@ -96,6 +107,8 @@ class Bench {
   void measure_step(const std::string& name, nn::Module& model, const Criterion& criterion, const ls::Tensor& x,
                     const ls::Tensor& y) const;
   void measure_steps() const;
+  void measure_gpt() const;
+  void measure_attention() const;
   void measure_products() const;
   void measure_memory() const;
   void measure_rows() const;
@@ -145,6 +158,51 @@ void Bench::measure_steps() const {
   Cnn cnn;
   measure_step("cnn_step_256", cnn, nn::CrossEntropyLoss(), ls::randn({scale_.pictures, 1, 28, 28}, kOnGpu),
                ls::randint(0, 10, {scale_.pictures}, kOnGpu));
+}
+
+// A training step of samples/char_gpt.cpp, with products in f32 and in bf16.
+void Bench::measure_gpt() const {
+  constexpr std::int64_t kVocabulary = 65;
+  samples::Gpt model(
+      kVocabulary, {.layers = scale_.layers, .heads = scale_.heads, .width = scale_.width, .context = scale_.context});
+  model.to(kGpu);
+  ls::optim::AdamW optimizer(samples::groups_of(model), {.lr = 1e-3, .beta2 = 0.99, .weight_decay = 0.1});
+  const ls::Shape shape = {scale_.texts, scale_.context};
+  const ls::Tensor x = ls::randint(kVocabulary, shape, kOnGpu), y = ls::randint(kVocabulary, shape, kOnGpu);
+  for (const bool narrow : {false, true}) {
+    measure(narrow ? "gpt_step_bf16" : "gpt_step_f32", 5, {}, [&] {
+      optimizer.zero_grad();
+      const ls::AutocastGuard autocast(ls::kBFloat16, narrow);
+      samples::next_character_loss(model(x), y).backward();
+      nn::clip_grad_norm_(model.parameters(), 1.0);
+      optimizer.step();
+    });
+  }
+}
+
+// Causal attention and its gradients.
+void Bench::measure_attention() const {
+  const double n = static_cast<double>(scale_.attended), pairs = 4 * 8 * n * n / 2;
+  for (const ls::DType dtype : {ls::kFloat32, ls::kBFloat16}) {
+    const auto heads = [&] { return ls::randn({4, 8, scale_.attended, 64}, kOnGpu).to(dtype).requires_grad_(); };
+    const ls::Tensor q = heads(), k = heads(), v = heads(), grad = heads().detach();
+    const auto attend = [&] { return ls::scaled_dot_product_attention(q, k, v, {.is_causal = true}); };
+    const std::string name = dtype == ls::kFloat32 ? "attention_f32" : "attention_bf16";
+    const auto wide = [](const ls::Tensor& t) { return t.detach().narrow(0, 0, 1).to("cpu").to(ls::kFloat64); };
+    measure(
+        name, 5, {.operations = 4 * 64 * pairs},
+        [&] {
+          const ls::NoGradGuard no_grad;
+          attend();
+        },
+        [&]() -> Compared {
+          return {attend().detach().narrow(0, 0, 1),
+                  ls::scaled_dot_product_attention(wide(q), wide(k), wide(v), {.is_causal = true})};
+        });
+    measure(name + "_with_gradients", 5, {.operations = 14 * 64 * pairs}, [&] {
+      ls::autograd::grad({attend()}, {q, k, v}, {.grad_outputs = {grad}});
+    });
+  }
 }
 
 void Bench::measure_products() const {

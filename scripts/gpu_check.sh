@@ -78,9 +78,12 @@ phase_build() {
 
 phase_test() {
   local tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error)
-  step test gpu_tests 330 "${tests[@]}" -L '^cuda$' -E nccl_ranks --timeout 150
-  step test nccl_ranks 200 "$build/tools/lockstep-run" --nproc-per-node 2 \
-    "$build/tests/test_cuda" --no-skip '--source-file=*/tests/cuda/nccl_ranks.cpp'
+  step test gpu_tests 330 "${tests[@]}" -L '^cuda$' -E nccl_rank --timeout 150
+  local file
+  for file in nccl_ranks nccl_rank_ends; do
+    step test $file 150 "$build/tools/lockstep-run" --nproc-per-node 2 \
+      "$build/tests/test_cuda" --no-skip "--source-file=*/tests/cuda/$file.cpp"
+  done
 }
 
 # --- the contract's programs: unchanged if there are enough GPUs; and changed so that one GPU is enough --------------

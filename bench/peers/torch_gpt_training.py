@@ -2,7 +2,7 @@
 
     torch_gpt_training.py FOLDER TEXT [TOLERANCE]
 
-FOLDER has start.safetensors and ours.json. Exits with 1 if the validation losses differ by more than TOLERANCE (0.01)."""
+FOLDER has start.safetensors and ours.json, which also names the device and the type of products. Exits with 1 if the validation losses differ by more than TOLERANCE (0.01)."""
 import json
 import pathlib
 import struct
@@ -40,17 +40,17 @@ def schedule_of(optimizer, steps):
     return lr_scheduler.SequentialLR(optimizer, [warmup, cosine], [warm])
 
 
-def windows(ids, starts):
-    rows = torch.stack([ids[start:start + CONTEXT + 1] for start in starts])
+def windows(ids, starts, device):
+    rows = torch.stack([ids[start:start + CONTEXT + 1] for start in starts]).to(device)
     return rows[:, :-1], rows[:, 1:]
 
 
-def validate(model, ids):
+def validate(model, ids, device):
     total, count = 0.0, (len(ids) - 1) // CONTEXT
     with torch.no_grad():
         for first in range(0, count, 64):
             starts = [i * CONTEXT for i in range(first, min(first + 64, count))]
-            x, y = windows(ids, starts)
+            x, y = windows(ids, starts, device)
             total += next_character_loss(model(x), y).item() * len(starts)
     return total / count
 
@@ -66,23 +66,28 @@ def main():
     batches = start.pop("batches").tolist()
     ours = json.loads((folder / "ours.json").read_text())
 
+    device = ours["device"]
     model = Gpt(len(vocabulary), LAYERS, HEADS, WIDTH, CONTEXT)
+    if ours["bf16"]:  # in forward and loss, not in backward and the optimizer
+        forward = model.forward
+        model.forward = lambda ids: torch.autocast(device, torch.bfloat16)(forward)(ids).float()
     parameters = dict(model.named_parameters())
     assert parameters.keys() == start.keys(), "the models have other parameters"
     with torch.no_grad():
         for name, value in start.items():
             parameters[name].copy_(value)
+    model.to(device)
     optimizer = optimizer_of(model, RATE)
     schedule = schedule_of(optimizer, len(batches))
     losses = []
     for starts in batches:
-        losses.append(step(model, optimizer, *windows(ids[:rest], starts)).item())
+        losses.append(step(model, optimizer, *windows(ids[:rest], starts, device)).item())
         schedule.step()
 
     worst = max(abs(a - b) / b for a, b in zip(ours["losses"][:20], losses))
-    validation = validate(model, ids[rest:])
+    validation = validate(model, ids[rest:], device)
     difference = abs(validation - ours["validation"])
-    print(f"PyTorch {torch.__version__}: validation loss {validation:.5f}")
+    print(f"PyTorch {torch.__version__}, {device}{', bf16' if ours['bf16'] else ''}: validation loss {validation:.5f}")
     print(f"first 20 losses: within {worst:.1e}; validation losses: {difference:.5f} apart, "
           f"{'within' if difference <= tolerance else 'NOT within'} {tolerance}")
     sys.exit(difference > tolerance)

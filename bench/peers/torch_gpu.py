@@ -2,11 +2,15 @@
 exits after the first result of the GPU. Without a GPU it exits with 77."""
 import json
 import os
+import pathlib
 import statistics
 import sys
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/golden"))
+from gpt_model import Gpt, next_character_loss, optimizer_of  # noqa: E402
 
 ROWS, COLUMNS, COUNT = 16384, 4096, 1 << 28
 
@@ -68,6 +72,42 @@ def measure_steps():
                  torch.randint(0, 10, (256,), device="cuda"))
 
 
+def measure_gpt():
+    model = Gpt(65, 6, 6, 384, 256).cuda()
+    optimizer = optimizer_of(model, 1e-3)
+    x, y = torch.randint(0, 65, (64, 256), device="cuda"), torch.randint(0, 65, (64, 256), device="cuda")
+    for name, narrow in (("gpt_step_f32", False), ("gpt_step_bf16", True)):
+
+        def step():
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=narrow):
+                loss = next_character_loss(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+        measure(name, 5, step)
+
+
+def measure_attention():
+    n = 2048
+    pairs = 4 * 8 * n * n / 2
+    for name, dtype in (("attention_f32", torch.float32), ("attention_bf16", torch.bfloat16)):
+        q, k, v = (torch.randn(4, 8, n, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+        grad = torch.randn(4, 8, n, 64, device="cuda", dtype=dtype)
+
+        def attend():
+            return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        def forward():
+            with torch.no_grad():
+                attend()
+
+        measure(name, 5, forward, operations=4 * 64 * pairs)
+        measure(f"{name}_with_gradients", 5, lambda: torch.autograd.grad(attend(), (q, k, v), grad),
+                operations=14 * 64 * pairs)
+
+
 def measure_products():
     for n in (4096, 8192):
         a, b = torch.randn(n, n, device="cuda"), torch.randn(n, n, device="cuda")
@@ -111,6 +151,8 @@ if __name__ == "__main__":
         sys.exit(0 if torch.ones(1, device="cuda").item() == 1 else 1)
     torch.manual_seed(0)
     measure_steps()
+    measure_gpt()
+    measure_attention()
     measure_products()
     measure_memory()
     measure_rows()

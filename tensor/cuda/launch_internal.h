@@ -98,7 +98,8 @@ class Block {
 template <class T, class Join>
 __device__ T Block::reduce(PerThread<T>& values, Join join) const {
   constexpr int kWarps = kThreads / kWarp;
-  alignas(16) __shared__ unsigned char memory[kWarps * sizeof(T)];
+  // The total has its own place: where one lane wrote it, the others of its warp may still read.
+  alignas(16) __shared__ unsigned char memory[(kWarps + 1) * sizeof(T)];
   T* const of_warps = reinterpret_cast<T*>(memory);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   T value = values.value;
@@ -110,12 +111,10 @@ __device__ T Block::reduce(PerThread<T>& values, Join join) const {
     value = of_warps[lane < kWarps ? lane : 0];
     for (int distance = kWarps / 2; distance > 0; distance /= 2)
       value = join(value, detail::from_further(value, distance));
-    if (lane == 0) of_warps[0] = value;
+    if (lane == 0) of_warps[kWarps] = value;
   }
   __syncthreads();
-  const T total = of_warps[0];
-  __syncthreads();  // the next reduction reuses the memory
-  return total;
+  return of_warps[kWarps];  // the next reduction writes it after a barrier, when all threads have read it
 }
 
 template <class T, class Join>

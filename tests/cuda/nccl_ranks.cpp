@@ -1,20 +1,9 @@
 // nccl with two ranks, each a process that lockstep-run starts (ctest's cuda.nccl_ranks): on two GPUs, or both on one.
-#include "tests/cuda/host_accelerator.h"
-#include "tests/parallel/parts.h"
+#include "tests/cuda/nccl_ranks.h"
 
 namespace {
 
 namespace nn = ls::nn;
-namespace par = ls::parallel;
-
-par::InitOptions options_of_rank() {
-  const int gpus = ls::device_count(ls::DeviceType::kCuda);
-  REQUIRE(gpus > 0);
-  REQUIRE(std::getenv("LOCAL_RANK") != nullptr);  // set by lockstep-run
-  return {.backend = "nccl",
-          .device = ls::Device(ls::DeviceType::kCuda, std::atoi(std::getenv("LOCAL_RANK")) % gpus),
-          .backend_options = par::NcclOptions{.allow_shared_gpu = gpus < 2}};
-}
 
 struct Net : nn::Module {
   nn::Linear& hidden = add<nn::Linear>("hidden", 6, 48);
@@ -86,7 +75,7 @@ TEST_CASE("nccl ranks: DistributedDataParallel" * doctest::skip()) {
 TEST_CASE("nccl ranks: a rank that does not arrive" * doctest::skip()) {
   par::InitOptions options = options_of_rank();
   const Group other = par::init_process_group(options);
-  options.timeout = std::chrono::seconds(4);
+  options.timeout = std::chrono::seconds(2);
   options.group_name = "late";
   const Group group = par::init_process_group(options);
   const ls::Tensor t = ls::ones({5}, {.device = *options.device});
@@ -103,6 +92,19 @@ TEST_CASE("nccl ranks: a rank that does not arrive" * doctest::skip()) {
     });
     CHECK_MESSAGE(contains(error, "rank 0"), error);
   }
+}
+
+TEST_CASE("nccl ranks: ranks that disagree about an operation wait until the time-out" * doctest::skip()) {
+  par::InitOptions options = options_of_rank();
+  const Group other = par::init_process_group(options);
+  options.timeout = std::chrono::seconds(2);
+  options.group_name = "disagree";
+  const Group group = par::init_process_group(options);
+  const ls::Tensor in = ls::ones({5}, {.device = *options.device});
+  const std::string error =
+      error_of<ls::CommError>([&] { group->recv(in, 1 - group->rank())->wait(); });  // nobody sends
+  CHECK_MESSAGE(contains(error, "recv"), error);
+  other->barrier();
 }
 
 TEST_CASE("nccl ranks: two ranks on one GPU are refused" * doctest::skip()) {

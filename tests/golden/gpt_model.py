@@ -42,7 +42,7 @@ class Gpt(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
