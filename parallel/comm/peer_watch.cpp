@@ -47,7 +47,7 @@ PeerWatch::~PeerWatch() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  stop_.notify_all();
+  changed_.notify_all();
   thread_.join();
   try {
     if (has_failed() && options_.rank == 0) wait_for_hearers();
@@ -83,6 +83,7 @@ void PeerWatch::take(const std::string& why) {
     failure_ = why.empty() ? "the group has failed" : why;
     failed_.store(true, std::memory_order_release);
   }
+  changed_.notify_all();
   on_failure_();
   try {
     options_.store->set(key_of("heard", options_.rank), "1");
@@ -97,6 +98,15 @@ void PeerWatch::fail(const std::string& why) {
   } catch (const Error&) {  // without the store each rank has its own text
   }
   take(first);
+}
+
+std::string PeerWatch::fail_of_transport(const std::string& why) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, 3 * options_.beat, [this] { return stopping_ || !failure_.empty(); });
+  }
+  fail(why);
+  return failure();
 }
 
 // Returns the value of the key, or "" if it does not exist.
@@ -142,7 +152,7 @@ void PeerWatch::run() {
       miss_store(error.what());
     }
     lock.lock();
-    if (!stopping_ && failure_.empty()) stop_.wait_for(lock, options_.beat);
+    if (!stopping_ && failure_.empty()) changed_.wait_for(lock, options_.beat);
   }
 }
 

@@ -44,6 +44,9 @@ class PeerWatch {
   bool is_orphaned() const { return orphaned_.load(std::memory_order_acquire); }
   // Makes `why` the failure of all ranks unless the group has failed before.
   void fail(const std::string& why);
+  // The same for an error of the transport, which is often only the consequence of a rank that has gone: first waits up
+  // to three beats for the watch to find that rank. Returns the failure.
+  std::string fail_of_transport(const std::string& why);
   // Sets this rank's number of started collectives, which the other ranks report in timeouts.
   void set_collectives(std::uint64_t count) { collectives_.store(count, std::memory_order_relaxed); }
   // Describes all ranks as the store knows them: "rank 1 has started 4 collectives, rank 2 7 and left".
@@ -69,8 +72,8 @@ class PeerWatch {
   std::string heard_;     // last heartbeat of `next_`, and when it was read
   std::chrono::steady_clock::time_point heard_at_;
 
-  mutable std::mutex mutex_;  // guards stopping_, failure_ and holder_
-  std::condition_variable stop_;
+  mutable std::mutex mutex_;         // guards stopping_, failure_ and holder_
+  std::condition_variable changed_;  // stopping_ or failure_ has
   bool stopping_ = false;
   std::string failure_;
   std::string holder_;  // identifies the process of rank 0

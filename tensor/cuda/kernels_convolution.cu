@@ -1,6 +1,5 @@
 // Convolution: cuDNN, then the bias. The host build for tests uses plain sums instead.
-#include "lockstep/tensor/cuda/divisor_internal.h"
-#include "lockstep/tensor/cuda/launch_internal.h"
+#include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 
 #ifdef __CUDACC__
@@ -20,6 +19,42 @@ struct AddChannelBias {  // out (images, channels, size) += bias (channels)
   const T* bias;
   Divisor channels, size;
   DEVICE_ONLY void operator()(std::int64_t i) const { out[i] += bias[channels.divide(size.divide(i).whole).rest]; }
+};
+
+// The weight's gradient if each group has one input channel, as in the first layer for grey images: every number of it
+// is a sum over all windows. cuDNN's deterministic algorithms are ten times slower there.
+template <class T>
+struct WeightGradient {
+  using Sum = T;
+  const T *grad, *x;
+  T* out;
+  raw::Windows windows;
+  std::int64_t channels, groups;  // output channels
+  Divisor by_taps, by_tap_columns, by_outs, by_windows, by_columns;
+
+  WeightGradient(const Convolution& c, const T* grad, const T* x, T* out)
+      : grad(grad), x(x), out(out), windows(c.windows), channels(c.groups * c.out), groups(c.groups),
+        by_taps(windows.kernel.height * windows.kernel.width), by_tap_columns(windows.kernel.width), by_outs(c.out),
+        by_windows(windows.output.height * windows.output.width), by_columns(windows.output.width) {}
+  // The shape for launch_reduce: one output per number of the weight.
+  Rows reduced(std::int64_t images) const {
+    return {.outer = channels * by_taps.size(), .n = images * by_windows.size(), .inner = 1};
+  }
+
+  DEVICE_ONLY Sum start() const { return 0; }
+  DEVICE_ONLY void add(Sum& sum, std::int64_t, std::int64_t output, std::int64_t r) const {
+    const Quotient weight = by_taps.divide(output), tap = by_tap_columns.divide(weight.rest);
+    const Quotient at = by_windows.divide(r), window = by_columns.divide(at.rest);
+    const raw::Windows& w = windows;
+    const std::int64_t row = window.whole * w.stride.height - w.padding.height + tap.whole * w.dilation.height;
+    const std::int64_t column = window.rest * w.stride.width - w.padding.width + tap.rest * w.dilation.width;
+    if (row < 0 || row >= w.input.height || column < 0 || column >= w.input.width) return;
+    const std::int64_t plane = at.whole * groups + by_outs.divide(weight.whole).whole;
+    sum += grad[(at.whole * channels + weight.whole) * by_windows.size() + at.rest] *
+           x[(plane * w.input.height + row) * w.input.width + column];
+  }
+  DEVICE_ONLY Sum join(Sum a, Sum b) const { return a + b; }
+  DEVICE_ONLY void finish(std::int64_t output, Sum sum) const { out[output] = sum; }
 };
 
 #ifndef __CUDACC__
@@ -97,6 +132,12 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
 }
 
 void conv2d_backward_weight(const Convolution& c, const void* grad, const void* x, void* out, void*, DType dtype) {
+  if (c.in == 1) {
+    return for_float(dtype, [&]<class T>(T) {
+      const WeightGradient<T> sums(c, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<T*>(out));
+      launch_reduce("conv2d backward", sums.reduced(c.images), sums);
+    });
+  }
   run(c, ConvolutionPass::kBackwardWeight, grad, x, out, dtype);
 }
 

@@ -50,24 +50,24 @@ DEVICE_ONLY T shift_of(T highest) {
   return highest == -std::numeric_limits<T>::infinity() ? T(0) : highest;
 }
 
-template <class T>
-struct SoftmaxRegisterRow {
+template <class T, int kWidth>
+struct SoftmaxRegisterRows {
   const T* in;
   T* out;
-  std::int64_t n;
+  Rows rows;
   bool log;
   DEVICE_ONLY void operator()(const Block& block) const {
-    RegisterRow<T> row(block, in + block.index() * n, n);
-    T* const y = out + block.index() * n;
-    const T shift = shift_of(row.reduce(-std::numeric_limits<T>::infinity(), Largest{}, [](T value) { return value; }));
+    RegisterRows<T, kWidth> x(block, in, rows.outer, rows.n);
+    const PerThread<T> highest =
+        x.reduce(-std::numeric_limits<T>::infinity(), Largest{}, [](T value) { return value; });
+    x.update([&](int thread, T value) { return value - shift_of(highest[thread]); });
     if (log) {
-      const T total = row.reduce(T(0), Add{}, [&](T value) { return math::exp(value - shift); });
-      const T log_total = math::log(total);
-      return row.store(y, [&](T value) { return (value - shift) - log_total; });
+      const PerThread<T> total = x.reduce(T(0), Add{}, [](T value) { return math::exp(value); });
+      return x.store(out, [&](int thread, T value) { return value - math::log(total[thread]); });
     }
-    row.update([&](T value) { return math::exp(value - shift); });
-    const T factor = T(1) / row.reduce(T(0), Add{}, [](T value) { return value; });
-    row.store(y, [&](T value) { return value * factor; });
+    x.update([](int, T value) { return math::exp(value); });
+    const PerThread<T> total = x.reduce(T(0), Add{}, [](T value) { return value; });
+    x.store(out, [&](int thread, T value) { return value * (T(1) / total[thread]); });
   }
 };
 
@@ -145,6 +145,21 @@ DEVICE_ONLY T softmax_gradient(T g, T y, T total, bool log) {
   return log ? g - math::exp(y) * total : y * (g - total);
 }
 
+template <class T, int kWidth>
+struct SoftmaxBackwardRegisterRows {
+  const T *grad, *values;
+  T* out;
+  Rows rows;
+  bool log;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    RegisterRows<T, kWidth> g(block, grad, rows.outer, rows.n), y(block, values, rows.outer, rows.n);
+    const PerThread<T> total =
+        g.reduce_with(y, T(0), Add{}, [&](T grad, T value) { return softmax_term(grad, value, log); });
+    g.store_with(y, out,
+                 [&](int thread, T grad, T value) { return softmax_gradient(grad, value, total[thread], log); });
+  }
+};
+
 template <class T>
 struct SoftmaxBackwardRow {
   const T *grad, *values;
@@ -202,28 +217,30 @@ struct LayerNormRow {
   }
 };
 
-template <class T>
-struct LayerNormRegisterRow {
+template <class T, int kWidth>
+struct LayerNormRegisterRows {
   const T *in, *weight, *bias;
   T *out, *means, *factors;
-  std::int64_t n;
+  Rows rows;
   double eps;
   bool centered;
   DEVICE_ONLY void operator()(const Block& block) const {
-    RegisterRow<T> row(block, in + block.index() * n, n);
-    const auto count = static_cast<T>(n);
-    const T mean = centered ? row.reduce(T(0), Add{}, [](T value) { return value; }) / count : T(0);
-    row.update([&](T value) { return value - mean; });
-    const T variance = row.reduce(T(0), Add{}, [](T value) { return value * value; }) / count;
-    const T factor = T(1) / math::sqrt(variance + static_cast<T>(eps));
-    row.update([&](T value) { return value * factor; });
-    if (weight) row.update(weight, [](T value, T scale) { return value * scale; });
-    if (bias) row.update(bias, [](T value, T shift) { return value + shift; });
-    row.store(out + block.index() * n, [](T value) { return value; });
-    block.each([&](int thread) {
-      if (thread != 0) return;
-      means[block.index()] = mean;
-      factors[block.index()] = factor;
+    RegisterRows<T, kWidth> x(block, in, rows.outer, rows.n);
+    const auto count = static_cast<T>(rows.n);
+    PerThread<T> mean, factor;
+    block.each([&](int thread) { mean[thread] = T(0); });
+    if (centered) mean = x.reduce(T(0), Add{}, [](T value) { return value; });
+    block.each([&](int thread) { mean[thread] /= count; });
+    x.update([&](int thread, T value) { return value - mean[thread]; });
+    factor = x.reduce(T(0), Add{}, [](T value) { return value * value; });
+    block.each([&](int thread) { factor[thread] = T(1) / math::sqrt(factor[thread] / count + static_cast<T>(eps)); });
+    x.update([&](int thread, T value) { return value * factor[thread]; });
+    if (weight) x.update_from(weight, [](T value, T scale) { return value * scale; });
+    if (bias) x.update_from(bias, [](T value, T shift) { return value + shift; });
+    x.store(out, [](int, T value) { return value; });
+    x.once_per_row([&](int thread, std::int64_t row) {
+      means[row] = mean[thread];
+      factors[row] = factor[thread];
     });
   }
 };
@@ -244,6 +261,32 @@ struct LayerNormBackwardRow {
     const T slope = over_row(block, n, T(0), Add{}, [&](std::int64_t i) { return weighted(i) * normal(i); }) / count;
     each_of_row(block, n, [&](std::int64_t i) {
       out[block.index() * n + i] = ((weighted(i) - shift) - normal(i) * slope) * factor;
+    });
+  }
+};
+
+template <class T, int kWidth>
+struct LayerNormBackwardRegisterRows {
+  const T *grad, *in, *weight, *means, *factors;
+  T* out;
+  Rows rows;
+  bool centered;
+  DEVICE_ONLY void operator()(const Block& block) const {
+    RegisterRows<T, kWidth> g(block, grad, rows.outer, rows.n), x(block, in, rows.outer, rows.n);
+    const auto count = static_cast<T>(rows.n);
+    PerThread<T> mean, factor, shift;
+    block.each([&](int thread) {
+      const bool exists = x.row(thread) < rows.outer;
+      mean[thread] = exists ? means[x.row(thread)] : T(0);
+      factor[thread] = exists ? factors[x.row(thread)] : T(0);
+      shift[thread] = T(0);
+    });
+    x.update([&](int thread, T value) { return (value - mean[thread]) * factor[thread]; });
+    if (weight) g.update_from(weight, [](T value, T scale) { return value * scale; });
+    if (centered) shift = g.reduce(T(0), Add{}, [](T value) { return value; });
+    const PerThread<T> slope = g.reduce_with(x, T(0), Add{}, [](T grad, T normal) { return grad * normal; });
+    g.store_with(x, out, [&](int thread, T grad, T normal) {
+      return ((grad - shift[thread] / count) - normal * (slope[thread] / count)) * factor[thread];
     });
   }
 };
@@ -304,8 +347,7 @@ void softmax(const void* in, void* out, const Rows& rows, DType dtype, bool log)
   for_float(dtype, [&]<class T>(T) {
     const T* x = static_cast<const T*>(in);
     T* y = static_cast<T*>(out);
-    if (rows.inner == 1 && RegisterRow<T>::takes(rows.n))
-      return launch_blocks("softmax", rows.outer, SoftmaxRegisterRow<T>{x, y, rows.n, log});
+    if (launch_register_rows<T, SoftmaxRegisterRows>("softmax", rows, x, y, rows, log)) return;
     if (rows.inner == 1) return launch_blocks("softmax", rows.outer, SoftmaxRow<T>{x, y, rows.n, log});
     launch_elements("softmax", rows.outer * rows.inner, SoftmaxColumn<T>{x, y, Columns(rows), log});
   });
@@ -315,6 +357,8 @@ void softmax_backward(const void* grad, const void* y, void* out, const Rows& ro
   for_float(dtype, [&]<class T>(T) {
     const T *g = static_cast<const T*>(grad), *values = static_cast<const T*>(y);
     T* to = static_cast<T*>(out);
+    if (launch_register_rows<T, SoftmaxBackwardRegisterRows>("softmax backward", rows, g, values, to, rows, log))
+      return;
     if (rows.inner == 1)
       return launch_blocks("softmax backward", rows.outer, SoftmaxBackwardRow<T>{g, values, to, rows.n, log});
     launch_elements("softmax backward", rows.outer * rows.inner,
@@ -325,31 +369,28 @@ void softmax_backward(const void* grad, const void* y, void* out, const Rows& ro
 void layer_norm(const void* x, const void* weight, const void* bias, void* out, void* statistics, const Rows& rows,
                 DType dtype, double eps, bool centered) {
   for_float(dtype, [&]<class T>(T) {
-    T* means = static_cast<T*>(statistics);
-    const auto run = [&]<class Row>(Row row) {
-      row = {static_cast<const T*>(x),
-             static_cast<const T*>(weight),
-             static_cast<const T*>(bias),
-             static_cast<T*>(out),
-             means,
-             means + rows.outer,
-             rows.n,
-             eps,
-             centered};
-      launch_blocks("layer_norm", rows.outer, row);
-    };
-    RegisterRow<T>::takes(rows.n) ? run(LayerNormRegisterRow<T>{}) : run(LayerNormRow<T>{});
+    const T *in = static_cast<const T*>(x), *scale = static_cast<const T*>(weight),
+            *shift = static_cast<const T*>(bias);
+    T *y = static_cast<T*>(out), *means = static_cast<T*>(statistics), *factors = means + rows.outer;
+    const char* op = "layer_norm";
+    if (launch_register_rows<T, LayerNormRegisterRows>(op, rows, in, scale, shift, y, means, factors, rows, eps,
+                                                       centered))
+      return;
+    launch_blocks(op, rows.outer, LayerNormRow<T>{in, scale, shift, y, means, factors, rows.n, eps, centered});
   });
 }
 
 void layer_norm_backward(const void* grad, const void* x, const void* weight, const void* statistics, void* out,
                          const Rows& rows, DType dtype, bool centered) {
   for_float(dtype, [&]<class T>(T) {
-    const T* means = static_cast<const T*>(statistics);
-    launch_blocks(
-        "layer_norm backward", rows.outer,
-        LayerNormBackwardRow<T>{static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
-                                means, means + rows.outer, static_cast<T*>(out), rows.n, centered});
+    const T *g = static_cast<const T*>(grad), *in = static_cast<const T*>(x), *scale = static_cast<const T*>(weight);
+    const T *means = static_cast<const T*>(statistics), *factors = means + rows.outer;
+    T* to = static_cast<T*>(out);
+    const char* op = "layer_norm backward";
+    if (launch_register_rows<T, LayerNormBackwardRegisterRows>(op, rows, g, in, scale, means, factors, to, rows,
+                                                               centered))
+      return;
+    launch_blocks(op, rows.outer, LayerNormBackwardRow<T>{g, in, scale, means, factors, to, rows.n, centered});
   });
 }
 

@@ -32,28 +32,40 @@ template <class T>
 struct PerThread {
   T value;
   __device__ T& operator[](int) { return value; }
+  __device__ const T& operator[](int) const { return value; }
 };
 #else
 template <class T>
 struct PerThread {
   T values[kThreads];
   T& operator[](int thread) { return values[thread]; }
+  const T& operator[](int thread) const { return values[thread]; }
 };
 #endif
 
 #ifdef __CUDACC__
 namespace detail {
 
-// The value of the thread `distance` lanes further in the warp, word by word.
-template <class T>
-__device__ T from_further(const T& value, int distance) {
+// Moves a value between the threads of a warp, word by word.
+template <class T, class Move>
+__device__ T move_words(const T& value, Move move) {
   static_assert(sizeof(T) % sizeof(int) == 0);
   int words[sizeof(T) / sizeof(int)];
   memcpy(words, &value, sizeof(T));
-  for (int& word : words) word = __shfl_down_sync(0xffffffffu, word, distance);
+  for (int& word : words) word = move(word);
   T out;
   memcpy(&out, words, sizeof(T));
   return out;
+}
+// The value of the thread `distance` lanes further in the warp.
+template <class T>
+__device__ T from_further(const T& value, int distance) {
+  return move_words(value, [distance](int word) { return __shfl_down_sync(0xffffffffu, word, distance); });
+}
+// The value of the warp's first thread.
+template <class T>
+__device__ T from_first(const T& value) {
+  return move_words(value, [](int word) { return __shfl_sync(0xffffffffu, word, 0); });
 }
 
 }  // namespace detail
@@ -82,6 +94,9 @@ class Block {
   // Every thread gets the result. The size of `T` is a multiple of a word.
   template <class T, class Join>
   DEVICE_ONLY T reduce(PerThread<T>& values, Join join) const;
+  // The same within each warp.
+  template <class T, class Join>
+  DEVICE_ONLY void reduce_warps(PerThread<T>& values, Join join) const;
   // The same for each of `lanes` (a power of two) groups of threads that are equal modulo `lanes`: 128 apart, 64, ...
   // The first `lanes` threads get the results.
   template <class T, class Join>
@@ -118,6 +133,14 @@ __device__ T Block::reduce(PerThread<T>& values, Join join) const {
 }
 
 template <class T, class Join>
+__device__ void Block::reduce_warps(PerThread<T>& values, Join join) const {
+  T value = values.value;
+  for (int distance = kWarp / 2; distance > 0; distance /= 2)
+    value = join(value, detail::from_further(value, distance));
+  values.value = detail::from_first(value);
+}
+
+template <class T, class Join>
 __device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) const {
   alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
   T* const all = reinterpret_cast<T*>(memory);
@@ -151,17 +174,30 @@ __device__ void Block::sum_before(PerThread<T>& values) const {
   __syncthreads();  // the next call reuses the memory
 }
 #else
+namespace detail {
+// Joins `count` values, `step` apart; the first one gets the result.
+template <class T, class Join>
+void halve(PerThread<T>& values, Join join, int first, int count, int step) {
+  for (int distance = count / 2; distance > 0; distance /= 2) {
+    for (int i = 0; i < distance; ++i)
+      values[first + i * step] = join(values[first + i * step], values[first + (i + distance) * step]);
+  }
+}
+}  // namespace detail
+
 template <class T, class Join>
 T Block::reduce(PerThread<T>& values, Join join) const {
-  const auto halve = [&](int first, int count, int step) {
-    for (int distance = count / 2; distance > 0; distance /= 2) {
-      for (int i = 0; i < distance; ++i)
-        values[first + i * step] = join(values[first + i * step], values[first + (i + distance) * step]);
-    }
-  };
-  for (int warp = 0; warp < kThreads; warp += kWarp) halve(warp, kWarp, 1);
-  halve(0, kThreads / kWarp, kWarp);
+  for (int warp = 0; warp < kThreads; warp += kWarp) detail::halve(values, join, warp, kWarp, 1);
+  detail::halve(values, join, 0, kThreads / kWarp, kWarp);
   return values[0];
+}
+
+template <class T, class Join>
+void Block::reduce_warps(PerThread<T>& values, Join join) const {
+  for (int warp = 0; warp < kThreads; warp += kWarp) {
+    detail::halve(values, join, warp, kWarp, 1);
+    for (int lane = 1; lane < kWarp; ++lane) values[warp + lane] = values[warp];
+  }
 }
 
 template <class T, class Join>

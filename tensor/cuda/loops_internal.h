@@ -63,6 +63,36 @@ struct StridedLoop {
   HOST_DEVICE void operator()(std::int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
 };
 
+// As StridedLoop, N elements at a time: N neighbours in the last dimension, or one element that repeats.
+template <class F, int N, class Out, class... In>
+struct PackedLoop {
+  F f;
+  void* data[1 + sizeof...(In)];
+  bool repeats[1 + sizeof...(In)];
+  Places<1 + sizeof...(In)> places;  // of packs
+
+  template <class T>
+  HOST_DEVICE Pack<T, N> load(int k, std::int64_t at) const {
+    const T* from = static_cast<const T*>(data[k]) + at;
+    if (!repeats[k]) return *reinterpret_cast<const Pack<T, N>*>(from);
+    Pack<T, N> out;
+    for (int j = 0; j < N; ++j) out.values[j] = *from;
+    return out;
+  }
+  HOST_DEVICE void store(Out* to, const Pack<In, N>&... packs) const {
+    Pack<Out, N> out;
+    for (int j = 0; j < N; ++j) out.values[j] = static_cast<Out>(f(packs.values[j]...));
+    *reinterpret_cast<Pack<Out, N>*>(to) = out;
+  }
+  template <std::size_t... K>
+  HOST_DEVICE void run(std::int64_t i, std::index_sequence<K...>) const {
+    std::int64_t at[1 + sizeof...(In)];
+    places.find(i, at);
+    store(static_cast<Out*>(data[0]) + at[0], load<In>(static_cast<int>(K) + 1, at[K + 1])...);
+  }
+  HOST_DEVICE void operator()(std::int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
+};
+
 // Contiguous operands, N elements at a time. Scalars (stride 0) are loaded once per call. A call takes two packs, a
 // block of threads apart, and loads both before it stores one: enough bytes in flight to hide the memory's latency.
 template <class F, int N, class Out, class... In>
@@ -123,30 +153,61 @@ struct DenseLoop {
 
 }  // namespace detail
 
+namespace detail {
+
+// Whether the operand's last dimension can be read or written in packs of `pack` elements of `size` bytes: it is
+// contiguous and aligned, or repeats one element.
+template <int N>
+bool takes_packs(const Loop<N>& loop, int k, std::int64_t pack, std::size_t size) {
+  const int last = loop.dims - 1;
+  if (loop.strides[k][last] == 0) return k > 0;
+  bool takes = loop.strides[k][last] == 1 &&
+               reinterpret_cast<std::uintptr_t>(loop.data[k]) % (static_cast<std::size_t>(pack) * size) == 0;
+  for (int d = 0; d < last; ++d) takes = takes && loop.strides[k][d] % pack == 0;
+  return takes;
+}
+
+// The same nest over packs.
+template <int N>
+Loop<N> of_packs(Loop<N> loop, std::int64_t pack) {
+  const int last = loop.dims - 1;
+  loop.numel /= pack;
+  loop.shape[last] /= pack;
+  for (int k = 0; k < N; ++k) loop.strides[k][last] *= pack;
+  return loop;
+}
+
+}  // namespace detail
+
 // out = f(in...) for every element of the nest.
 template <class Out, class... In, int N, class F>
 void run_loop(const char* op, const Loop<N>& loop, const F& f) {
   static_assert(N == 1 + sizeof...(In));
   constexpr int kPack = detail::kPackOf<Out, In...>;
   const std::size_t sizes[N] = {sizeof(Out), sizeof(In)...};
-  bool dense = loop.dims == 1 && loop.strides[0][0] == 1;
-  for (int k = 0; k < N; ++k) {
-    const std::int64_t stride = loop.strides[k][0];
-    dense = dense && (stride == 0 || (stride == 1 && reinterpret_cast<std::uintptr_t>(loop.data[k]) %
-                                                             (sizes[k] * static_cast<std::size_t>(kPack)) ==
-                                                         0));
+  const int last = loop.dims - 1;
+  bool packed = loop.dims > 0;
+  for (int k = 0; k < N; ++k) packed = packed && detail::takes_packs(loop, k, kPack, sizes[k]);
+  const auto fill = [&](auto& body) {
+    for (int k = 0; k < N; ++k) {
+      body.data[k] = loop.data[k];
+      if constexpr (requires { body.repeats; }) body.repeats[k] = loop.strides[k][last] == 0;
+    }
+  };
+  if (packed && loop.dims == 1) {
+    detail::DenseLoop<F, kPack, Out, In...> body{f, {}, {}, loop.numel};
+    fill(body);
+    return launch_elements(op, body.calls(), body);
   }
-  if (!dense) {
-    detail::StridedLoop<F, Out, In...> body{f, {}, detail::Places<N>(loop)};
-    for (int k = 0; k < N; ++k) body.data[k] = loop.data[k];
-    return launch_elements(op, loop.numel, body);
+  if (packed && loop.shape[last] % kPack == 0) {
+    const Loop<N> packs = detail::of_packs(loop, kPack);
+    detail::PackedLoop<F, kPack, Out, In...> body{f, {}, {}, detail::Places<N>(packs)};
+    fill(body);
+    return launch_elements(op, packs.numel, body);
   }
-  detail::DenseLoop<F, kPack, Out, In...> body{f, {}, {}, loop.numel};
-  for (int k = 0; k < N; ++k) {
-    body.data[k] = loop.data[k];
-    body.repeats[k] = loop.strides[k][0] == 0;
-  }
-  launch_elements(op, body.calls(), body);
+  detail::StridedLoop<F, Out, In...> body{f, {}, detail::Places<N>(loop)};
+  fill(body);
+  launch_elements(op, loop.numel, body);
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

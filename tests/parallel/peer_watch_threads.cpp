@@ -22,13 +22,13 @@ using std::chrono::milliseconds;
 // A watch whose failure a test can wait for. A rank counts as silent after an hour unless a test sets less.
 class Watched {
  public:
-  Watched(int rank, int size, std::shared_ptr<par::Store> store, milliseconds silence = std::chrono::hours(1))
-      : watch_({.rank = rank, .size = size, .store = std::move(store), .beat = milliseconds(5), .silence = silence},
-               [this] {
-                 const std::lock_guard lock(mutex_);
-                 ++calls_;
-                 changed_.notify_all();
-               }) {}
+  Watched(int rank, int size, std::shared_ptr<par::Store> store, milliseconds silence = std::chrono::hours(1),
+          milliseconds beat = milliseconds(5))
+      : watch_({.rank = rank, .size = size, .store = std::move(store), .beat = beat, .silence = silence}, [this] {
+          const std::lock_guard lock(mutex_);
+          ++calls_;
+          changed_.notify_all();
+        }) {}
   par::PeerWatch& watch() { return watch_; }
   std::string failure() {
     std::unique_lock lock(mutex_);
@@ -54,6 +54,23 @@ TEST_CASE("a failure that one rank reports is the failure of all ranks, and the 
   a.watch().fail("rank 0: broken");
   b.watch().fail("rank 1: broken, too");
   for (Watched* each : {&a, &b, &c}) CHECK(each->failure() == "rank 0: broken");
+}
+
+TEST_CASE("an error of the transport is the failure only if the watch finds no rank that has gone") {
+  const auto store = std::make_shared<par::InProcessStore>();
+  Watched a(0, 2, store), b(1, 2, store);
+  CHECK(a.watch().fail_of_transport("rank 0: connection closed") == "rank 0: connection closed");
+  CHECK(b.failure() == "rank 0: connection closed");
+
+  const auto other = std::make_shared<par::InProcessStore>();
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) pause();
+  other->set("watch/process/1", par::process_identity(child));
+  REQUIRE(kill(child, SIGKILL) == 0);
+  waitpid(child, nullptr, 0);
+  Watched alone(0, 2, other, std::chrono::hours(1), std::chrono::seconds(20));  // time for the watch's first look
+  CHECK(alone.watch().fail_of_transport("rank 0: connection closed") == "rank 1 is gone: its process has ended");
 }
 
 TEST_CASE("a rank that sends no heartbeat is lost, for all others") {

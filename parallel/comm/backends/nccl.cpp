@@ -206,7 +206,9 @@ std::shared_ptr<Work> NcclGroup::start(Call call) {
                          [&](ncclComm_t comm) { return launch(work->call, comm, own, rank_, size_, one_->data()); });
     check(cudaEventRecord(work->done.get(), own), "cudaEventRecord");
   } catch (Error& error) {
-    communicator_->watch().fail(fmt::format("rank {}: {}", rank_, error.what()));
+    const std::string own = fmt::format("rank {}: {}", rank_, error.what());
+    if (const std::string failure = communicator_->watch().fail_of_transport(own); failure != own)
+      GroupFailure(failure).with_context(work->call).raise();
     error.add_context(work->call.describe());
     throw;
   }
@@ -228,7 +230,7 @@ bool NcclGroup::look(NcclWork& work) {
     fail(work, fmt::format("rank {}: {}", rank_, cudaGetErrorString(status)), false);
   } else if (++looks_ % kLooksBetweenQuestions == 0) {
     if (const std::string error = communicator_->async_error(); !error.empty())
-      fail(work, fmt::format("rank {}: {}", rank_, error), false);
+      fail(work, communicator_->watch().fail_of_transport(fmt::format("rank {}: {}", rank_, error)), false);
   }
   return !work.group;
 }

@@ -157,7 +157,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::size_t bytes, std::fun
 
 void __syncthreads() { simulator::yield_as(simulator::State::kAtBarrier); }
 
-int __shfl_down_sync(unsigned mask, int value, unsigned distance) {
+namespace {
+// The value of the thread with number source(lane) in the warp.
+template <class Source>
+int shuffle(unsigned mask, int value, Source source) {
   using simulator::kWarp;
   if (mask != 0xffffffffu) simulator::give_up("a shuffle of a part of a warp");
   const unsigned lane = threadIdx.x % kWarp;
@@ -165,5 +168,14 @@ int __shfl_down_sync(unsigned mask, int value, unsigned distance) {
   std::array<int, kWarp>& values = warp.values[warp.exchange];
   values[lane] = value;
   simulator::yield_as(simulator::State::kInShuffle);
-  return lane + distance < kWarp ? values[lane + distance] : value;
+  return values[source(lane)];
+}
+}  // namespace
+
+int __shfl_down_sync(unsigned mask, int value, unsigned distance) {
+  return shuffle(mask, value,
+                 [=](unsigned lane) { return lane + distance < simulator::kWarp ? lane + distance : lane; });
+}
+int __shfl_sync(unsigned mask, int value, int source) {
+  return shuffle(mask, value, [=](unsigned) { return static_cast<unsigned>(source) % simulator::kWarp; });
 }
