@@ -1,4 +1,4 @@
-// Attention: by tiles on CPU devices, otherwise composed of products and softmax.
+// Attention: by tiles, or composed of products and softmax if the mask has a gradient.
 #include <cmath>
 #include <limits>
 
@@ -135,7 +135,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
                            .causal = options.is_causal,
                            .keep = 1 - options.dropout_p};
   if (setting.keep < 1) setting.position = raw::next_dropout(numbers_of(x).numel(), q.device());
-  if (!q.device().is_cpu() || (x.mask.defined() && requires_grad(x.mask))) {
+  if (x.mask.defined() && requires_grad(x.mask)) {
     const AutocastGuard without_autocast(std::nullopt);
     return named(kAttention, [&] { return composed_attention(wide_operands(x), setting).to(q.dtype()); });
   }

@@ -1,4 +1,4 @@
-// Attention: operands, results and workspace of the kernels of tensor/cpu/kernels_attention.cpp.
+// Attention: operands, results and workspace of the kernels.
 #include "lockstep/tensor/attention_internal.h"
 
 #include <algorithm>
@@ -45,26 +45,32 @@ Attention attention_geometry(const Tensor& q, const Tensor& k, const Tensor& v, 
   return a;
 }
 
-// Memory for `units` of work, `room` elements for each of the shares that run at once.
+// Memory for `units` of work on a CPU, `room` elements for each of the shares that run at once.
 Tensor attention_workspace(Attention& a, std::int64_t units, std::int64_t room, const Tensor& like) {
+  if (!like.device().is_cpu()) return {};
   a.shares = std::min<std::int64_t>(units, num_threads());
   const Tensor memory = empty({a.shares * room}, like.options());
   a.workspace = memory.raw_data();
   return memory;
 }
 
+// The kernels of CPUs have no f16 and bf16.
+bool needs_widening(const Tensor& q) { return is_half(q.dtype()) && q.device().is_cpu(); }
+
 }  // namespace
 
 Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                    const AttentionSetting& setting) {
-  if (is_half(q.dtype())) {
+  if (needs_widening(q)) {
     Attended result = attention(widened(q), widened(k), widened(v), widened(mask), setting);
     result.out = to(result.out, q.dtype());
     return result;
   }
   const Dense dense_q(q, has_dense_rows(q)), dense_k(k, has_dense_rows(k)), dense_v(v, has_dense_rows(v));
   Attention a = attention_geometry(*dense_q, *dense_k, *dense_v, mask, setting);
-  Attended result{.out = empty_in_order_of(q, a.time, a.dim_v), .log_sums = empty({a.count, a.time}, q.options())};
+  TensorOptions of_sums = q.options();
+  if (is_half(q.dtype())) of_sums.dtype = kFloat32;
+  Attended result{.out = empty_in_order_of(q, a.time, a.dim_v), .log_sums = empty({a.count, a.time}, of_sums)};
   if (result.out.numel() == 0) return result;
   a.out = attention_operand(result.out), a.log_sums = result.log_sums.raw_data();
   const std::int64_t tiles = (a.time + kAttentionTile - 1) / kAttentionTile;
@@ -76,7 +82,7 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const Tensor& mask, const Attended& forward, const AttentionSetting& setting,
                                       bool needs_q, bool needs_k, bool needs_v) {
-  if (is_half(q.dtype())) {
+  if (needs_widening(q)) {
     return attention_backward(widened(grad), widened(q), widened(k), widened(v), widened(mask),
                               {widened(forward.out), forward.log_sums}, setting, needs_q, needs_k, needs_v);
   }

@@ -1,5 +1,4 @@
-// Attention on CPU devices: what its kernels receive, and the raw operations. The public operation
-// (autograd/attention.cpp) composes products and softmax on other devices.
+// Attention: what its kernels receive, and the raw operations.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ struct AttentionOperand {
   Strides batch;
 };
 
-inline constexpr std::int64_t kAttentionTile = 64;  // queries of a tile, and keys
+inline constexpr std::int64_t kAttentionTile = 64;  // queries of a tile on a CPU, and keys
 
 // out (time, dim_v) = dropout(softmax(scale q k^T + mask)) v for each of `count` problems, which the batch dimensions
 // number; q (time, dim), k (time_k, dim), v (time_k, dim_v).
@@ -28,12 +27,13 @@ struct Attention {
   bool causal;     // query i attends to keys 0 to i only
   bool bool_mask;  // true: the query attends to the key; otherwise the mask is added to the scores
   AttentionOperand q, k, v, mask, out;
-  void* log_sums;  // (count, time): log-sum-exp of each row's scores; infinity for a fully masked row
+  // (count, time), f32 for f16 and bf16: log-sum-exp of each row's scores; infinity for a fully masked row.
+  void* log_sums;
   AttentionOperand grad, grad_q, grad_k, grad_v;  // of backward; gradients without data are not computed
   double keep;                                    // probability to keep a weight; 1: no dropout
   random::Position position;  // of the dropout mask (count, time, 4 ceil(time_k / 4)), whose rows start new blocks
-  void* workspace;            // attention_room elements for each share
-  std::int64_t shares;        // parts of the work, each for one thread
+  void* workspace;            // on a CPU: attention_room elements for each share
+  std::int64_t shares;        // on a CPU: parts of the work, each for one thread
 };
 
 // Elements of a row in the workspace: whole vectors of any instruction set, and no power of two, whose lines would

@@ -22,8 +22,18 @@ __global__ void __launch_bounds__(kThreads) run_elements(std::int64_t count, con
       for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) f(i);
 }
 
+// The number of blocks that a multiprocessor must have registers for: the member F::kResident, if there is one.
 template <class F>
-__global__ void __launch_bounds__(kThreads) run_block(std::int64_t first, const __grid_constant__ F f) {
+constexpr int resident_blocks() {
+  if constexpr (requires { F::kResident; })
+    return F::kResident;
+  else
+    return 1;
+}
+
+template <class F>
+__global__ void __launch_bounds__(kThreads, resident_blocks<F>())
+    run_block(std::int64_t first, const __grid_constant__ F f) {
   f(Block(first + blockIdx.x));
 }
 

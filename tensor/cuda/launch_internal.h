@@ -11,13 +11,17 @@
 #ifdef __CUDACC__
 #define DEVICE_ONLY __device__
 #define UNROLL _Pragma("unroll 4")
+#define UNROLL_BY_2 _Pragma("unroll 2")
 #define UNROLL_ALL _Pragma("unroll")
 #define ONE_BY_ONE _Pragma("unroll 1")
+#define BLOCK_SHARED __shared__  // of a local array: all threads of a block have the same one
 #else
 #define DEVICE_ONLY
 #define UNROLL
+#define UNROLL_BY_2
 #define UNROLL_ALL
 #define ONE_BY_ONE
+#define BLOCK_SHARED
 #endif
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -46,13 +50,14 @@ struct PerThread {
 #ifdef __CUDACC__
 namespace detail {
 
-// Moves a value between the threads of a warp, word by word.
-template <class T, class Move>
-__device__ T move_words(const T& value, Move move) {
+// The value of another thread of the warp, word by word: shuffle(word) returns that thread's word.
+template <class T, class Shuffle>
+__device__ T shuffled(const T& value, Shuffle shuffle) {
   static_assert(sizeof(T) % sizeof(int) == 0);
   int words[sizeof(T) / sizeof(int)];
   memcpy(words, &value, sizeof(T));
-  for (int& word : words) word = move(word);
+  UNROLL_ALL
+  for (int& word : words) word = shuffle(word);
   T out;
   memcpy(&out, words, sizeof(T));
   return out;
@@ -60,12 +65,17 @@ __device__ T move_words(const T& value, Move move) {
 // The value of the thread `distance` lanes further in the warp.
 template <class T>
 __device__ T from_further(const T& value, int distance) {
-  return move_words(value, [distance](int word) { return __shfl_down_sync(0xffffffffu, word, distance); });
+  return shuffled(value, [=](int word) { return __shfl_down_sync(0xffffffffu, word, distance); });
+}
+// The value of the thread whose lane differs in the bits of `bits`.
+template <class T>
+__device__ T from_partner(const T& value, int bits) {
+  return shuffled(value, [=](int word) { return __shfl_xor_sync(0xffffffffu, word, bits); });
 }
 // The value of the warp's first thread.
 template <class T>
 __device__ T from_first(const T& value) {
-  return move_words(value, [](int word) { return __shfl_sync(0xffffffffu, word, 0); });
+  return shuffled(value, [](int word) { return __shfl_sync(0xffffffffu, word, 0); });
 }
 
 }  // namespace detail
@@ -83,10 +93,19 @@ class Block {
     step(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
+  // Runs step(thread) for all threads, without a barrier: for steps whose results only the same thread reads.
+  template <class F>
+  __device__ void each_alone(F step) const {
+    step(static_cast<int>(threadIdx.x));
+  }
 #else
   template <class F>
   void each(F step) const {
     for (int thread = 0; thread < kThreads; ++thread) step(thread);
+  }
+  template <class F>
+  void each_alone(F step) const {
+    each(step);
   }
 #endif
 
@@ -101,6 +120,10 @@ class Block {
   // The first `lanes` threads get the results.
   template <class T, class Join>
   DEVICE_ONLY void reduce_lanes(PerThread<T>& values, int lanes, Join join) const;
+  // The same for each group of `kGroup` consecutive threads (a power of two, at most a warp), without a barrier. Every
+  // thread gets the result of its group; join(a, b) equals join(b, a).
+  template <int kGroup, class T, class Join>
+  DEVICE_ONLY void reduce_groups(PerThread<T>& values, Join join) const;
   // Replaces every thread's value by the sum of the values of the threads before it.
   template <class T>
   DEVICE_ONLY void sum_before(PerThread<T>& values) const;
@@ -155,6 +178,13 @@ __device__ void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) 
   __syncthreads();  // the next reduction reuses the memory
 }
 
+template <int kGroup, class T, class Join>
+__device__ void Block::reduce_groups(PerThread<T>& values, Join join) const {
+  UNROLL_ALL
+  for (int distance = kGroup / 2; distance > 0; distance /= 2)
+    values.value = join(values.value, detail::from_partner(values.value, distance));
+}
+
 template <class T>
 __device__ void Block::sum_before(PerThread<T>& values) const {
   alignas(16) __shared__ unsigned char memory[kThreads * sizeof(T)];
@@ -204,6 +234,15 @@ template <class T, class Join>
 void Block::reduce_lanes(PerThread<T>& values, int lanes, Join join) const {
   for (int distance = kThreads / 2; distance >= lanes; distance /= 2) {
     for (int i = 0; i < distance; ++i) values[i] = join(values[i], values[i + distance]);
+  }
+}
+
+template <int kGroup, class T, class Join>
+void Block::reduce_groups(PerThread<T>& values, Join join) const {
+  for (int distance = kGroup / 2; distance > 0; distance /= 2) {
+    for (int i = 0; i < kThreads; ++i) {
+      if ((i & distance) == 0) values[i] = values[i ^ distance] = join(values[i], values[i ^ distance]);
+    }
   }
 }
 

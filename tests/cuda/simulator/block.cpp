@@ -157,25 +157,31 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::size_t bytes, std::fun
 
 void __syncthreads() { simulator::yield_as(simulator::State::kAtBarrier); }
 
+namespace simulator {
 namespace {
-// The value of the thread with number source(lane) in the warp.
+
+// The value of lane source(own lane) of the warp, once all of its threads have called.
 template <class Source>
 int shuffle(unsigned mask, int value, Source source) {
-  using simulator::kWarp;
-  if (mask != 0xffffffffu) simulator::give_up("a shuffle of a part of a warp");
+  if (mask != 0xffffffffu) give_up("a shuffle of a part of a warp");
   const unsigned lane = threadIdx.x % kWarp;
-  simulator::Warp& warp = simulator::machine().warps[threadIdx.x / kWarp];
+  Warp& warp = machine().warps[threadIdx.x / kWarp];
   std::array<int, kWarp>& values = warp.values[warp.exchange];
   values[lane] = value;
-  simulator::yield_as(simulator::State::kInShuffle);
-  return values[source(lane)];
+  yield_as(State::kInShuffle);
+  const unsigned from = source(lane);
+  return from < kWarp ? values[from] : value;
 }
+
 }  // namespace
+}  // namespace simulator
 
 int __shfl_down_sync(unsigned mask, int value, unsigned distance) {
-  return shuffle(mask, value,
-                 [=](unsigned lane) { return lane + distance < simulator::kWarp ? lane + distance : lane; });
+  return simulator::shuffle(mask, value, [=](unsigned lane) { return lane + distance; });
 }
-int __shfl_sync(unsigned mask, int value, int source) {
-  return shuffle(mask, value, [=](unsigned) { return static_cast<unsigned>(source) % simulator::kWarp; });
+int __shfl_xor_sync(unsigned mask, int value, int bits) {
+  return simulator::shuffle(mask, value, [=](unsigned lane) { return lane ^ static_cast<unsigned>(bits); });
+}
+int __shfl_sync(unsigned mask, int value, int lane) {
+  return simulator::shuffle(mask, value, [=](unsigned) { return static_cast<unsigned>(lane); });
 }

@@ -33,7 +33,8 @@ extern dim3 gridDim;
 
 void __syncthreads();
 int __shfl_down_sync(unsigned mask, int value, unsigned distance);
-int __shfl_sync(unsigned mask, int value, int source);
+int __shfl_xor_sync(unsigned mask, int value, int bits);
+int __shfl_sync(unsigned mask, int value, int lane);
 
 template <class T>
 T atomicAdd(T* place, T value) {
