@@ -118,7 +118,7 @@ struct AnyCast {
 template <class From, class To>
 bool cast_if(const Loop<2>& loop, DType from, DType to) {
   if (from != dtype_of<From> || to != dtype_of<To>) return false;
-  run_loop<To, From>("cast", loop, Convert<From, To>{});
+  run_view_loop<To, From>("cast", loop, Convert<From, To>{});
   return true;
 }
 
@@ -130,7 +130,7 @@ struct WriteWords {
 
 template <class T, class F>
 void binary(const char* op, const Loop<3>& loop, const F& f) {
-  run_loop<T, T, T>(op, loop, f);
+  run_view_loop<T, T, T>(op, loop, f);
 }
 
 }  // namespace
@@ -183,12 +183,12 @@ void binary_op(const Loop<3>& loop, DType dtype, raw::BinaryOp function) {
 }
 
 void where(const Loop<4>& loop, DType dtype) {
-  for_size(dtype, [&]<class T>(T) { run_loop<T, std::uint8_t, T, T>("where", loop, Where{}); });
+  for_size(dtype, [&]<class T>(T) { run_view_loop<T, std::uint8_t, T, T>("where", loop, Where{}); });
 }
 
 void cast(const Loop<2>& loop, DType from, DType to) {
   if (from == to) {
-    for_size(from, [&]<class T>(T) { run_loop<T, T>("copy", loop, Convert<T, T>{}); });
+    for_size(from, [&]<class T>(T) { run_view_loop<T, T>("copy", loop, Convert<T, T>{}); });
     return;
   }
   if (cast_if<float, Half>(loop, from, to) || cast_if<Half, float>(loop, from, to) ||

@@ -1,6 +1,7 @@
 // Unary pointwise kernels, generated from pointwise.def.
 #include "lockstep/tensor/cuda/loops_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/wide_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
@@ -33,9 +34,32 @@ struct Bend {
   }
 };
 
+// f of numbers of f16 or bf16: computed in f32 and rounded once.
+template <class F, class T>
+struct InF32 {
+  F f;
+  template <class... In>
+  HOST_DEVICE T operator()(In... in) const {
+    return narrow<T>(f(widen(in)...));
+  }
+};
+// Runs f over a dense nest of f16 or bf16 numbers, of one or three inputs. Returns false for other dtypes.
+template <int N, class F>
+bool run_half(const char* op, const Loop<N>& loop, DType dtype, const F& f) {
+  const auto run = [&]<class T>(T) {
+    if constexpr (N == 2)
+      run_dense_loop<T, T>(op, loop, InF32<F, T>{f});
+    else
+      run_dense_loop<T, T, T, T>(op, loop, InF32<F, T>{f});
+    return true;
+  };
+  return dtype == kFloat16 ? run(Half{}) : dtype == kBFloat16 && run(BFloat16{});
+}
+
 template <class F>
 void run_value(const char* op, const Loop<2>& loop, DType dtype, const PointwiseParams& params) {
   const Value<F> value{make_pointwise<F>(params)};
+  if (run_half(op, loop, dtype, value)) return;
   if constexpr (requires { F::kIntegers; })
     for_number(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
   else
@@ -44,7 +68,9 @@ void run_value(const char* op, const Loop<2>& loop, DType dtype, const Pointwise
 
 template <class F>
 void run_derivative(const char* op, const Loop<4>& loop, DType dtype, const PointwiseParams& params) {
-  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, Slope<F>{make_pointwise<F>(params)}); });
+  const Slope<F> slope{make_pointwise<F>(params)};
+  if (run_half(op, loop, dtype, slope)) return;
+  for_float(dtype, [&]<class T>(T) { run_loop<T, T, T, T>(op, loop, slope); });
 }
 
 template <class F>

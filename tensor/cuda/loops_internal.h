@@ -179,35 +179,52 @@ Loop<N> of_packs(Loop<N> loop, std::int64_t pack) {
 
 }  // namespace detail
 
+// Whether all operands of a nest are contiguous and aligned, or repeat one element.
+template <class Out, class... In, int N>
+bool is_dense(const Loop<N>& loop) {
+  const std::size_t sizes[N] = {sizeof(Out), sizeof(In)...};
+  bool dense = loop.dims == 1;
+  for (int k = 0; k < N; ++k) dense = dense && detail::takes_packs(loop, k, detail::kPackOf<Out, In...>, sizes[k]);
+  return dense;
+}
+
+// out = f(in...) for every element of a dense nest.
+template <class Out, class... In, int N, class F>
+void run_dense_loop(const char* op, const Loop<N>& loop, const F& f) {
+  detail::DenseLoop<F, detail::kPackOf<Out, In...>, Out, In...> body{f, {}, {}, loop.numel};
+  for (int k = 0; k < N; ++k) {
+    body.data[k] = loop.data[k];
+    body.repeats[k] = loop.strides[k][0] == 0;
+  }
+  launch_elements(op, body.calls(), body);
+}
+
 // out = f(in...) for every element of the nest.
 template <class Out, class... In, int N, class F>
 void run_loop(const char* op, const Loop<N>& loop, const F& f) {
   static_assert(N == 1 + sizeof...(In));
+  if (is_dense<Out, In...>(loop)) return run_dense_loop<Out, In...>(op, loop, f);
+  detail::StridedLoop<F, Out, In...> body{f, {}, detail::Places<N>(loop)};
+  for (int k = 0; k < N; ++k) body.data[k] = loop.data[k];
+  launch_elements(op, loop.numel, body);
+}
+
+// The same, for operations whose operands are often views: a third kernel moves packs of them.
+template <class Out, class... In, int N, class F>
+void run_view_loop(const char* op, const Loop<N>& loop, const F& f) {
   constexpr int kPack = detail::kPackOf<Out, In...>;
   const std::size_t sizes[N] = {sizeof(Out), sizeof(In)...};
   const int last = loop.dims - 1;
-  bool packed = loop.dims > 0;
+  bool packed = loop.dims > 1 && loop.shape[last] % kPack == 0;
   for (int k = 0; k < N; ++k) packed = packed && detail::takes_packs(loop, k, kPack, sizes[k]);
-  const auto fill = [&](auto& body) {
-    for (int k = 0; k < N; ++k) {
-      body.data[k] = loop.data[k];
-      if constexpr (requires { body.repeats; }) body.repeats[k] = loop.strides[k][last] == 0;
-    }
-  };
-  if (packed && loop.dims == 1) {
-    detail::DenseLoop<F, kPack, Out, In...> body{f, {}, {}, loop.numel};
-    fill(body);
-    return launch_elements(op, body.calls(), body);
+  if (!packed) return run_loop<Out, In...>(op, loop, f);
+  const Loop<N> packs = detail::of_packs(loop, kPack);
+  detail::PackedLoop<F, kPack, Out, In...> body{f, {}, {}, detail::Places<N>(packs)};
+  for (int k = 0; k < N; ++k) {
+    body.data[k] = loop.data[k];
+    body.repeats[k] = loop.strides[k][last] == 0;
   }
-  if (packed && loop.shape[last] % kPack == 0) {
-    const Loop<N> packs = detail::of_packs(loop, kPack);
-    detail::PackedLoop<F, kPack, Out, In...> body{f, {}, {}, detail::Places<N>(packs)};
-    fill(body);
-    return launch_elements(op, packs.numel, body);
-  }
-  detail::StridedLoop<F, Out, In...> body{f, {}, detail::Places<N>(loop)};
-  fill(body);
-  launch_elements(op, loop.numel, body);
+  launch_elements(op, packs.numel, body);
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS
