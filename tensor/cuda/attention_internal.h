@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/cuda/tile_internal.h"
 #include "lockstep/tensor/philox_internal.h"
@@ -30,7 +31,7 @@ struct AttentionOf {
 
   std::int64_t time, time_k, dim, dim_v, count;
   int dims;
-  std::int64_t sizes[kMaxDims];
+  Divisor sizes[kMaxDims];
   double scale;
   bool causal, bool_mask;
   double keep;
@@ -45,7 +46,7 @@ struct AttentionOf {
         scale(a.scale), causal(a.causal), bool_mask(a.bool_mask), keep(a.keep), position(a.position), q(a.q), k(a.k),
         v(a.v), out(a.out), grad(a.grad), grad_q(a.grad_q), grad_k(a.grad_k), grad_v(a.grad_v), mask(a.mask),
         log_sums(static_cast<W*>(a.log_sums)) {
-    for (std::size_t i = 0; i < a.batch.size(); ++i) sizes[i] = a.batch[i];
+    for (std::size_t i = 0; i < a.batch.size(); ++i) sizes[i] = Divisor(a.batch[i]);
   }
 
   // The first element of an operand's part of a problem, as an offset.
@@ -53,8 +54,9 @@ struct AttentionOf {
   DEVICE_ONLY std::int64_t origin(const AttentionRows<E>& x, std::int64_t problem) const {
     std::int64_t offset = 0;
     for (int d = dims - 1; d >= 0; --d) {
-      offset += problem % sizes[d] * x.batch[d];
-      problem /= sizes[d];
+      const Quotient at = sizes[d].divide(problem);
+      offset += at.rest * x.batch[d];
+      problem = at.whole;
     }
     return offset;
   }

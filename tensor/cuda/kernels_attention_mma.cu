@@ -35,12 +35,12 @@ struct WarpTiles {
   };
 
   AttentionOf<T> a;
-  std::int64_t blocks;  // of a problem
+  Divisor blocks;  // of a problem
 
-  DEVICE_ONLY std::int64_t problem_of(const Block& block) const { return block.index() / blocks; }
+  DEVICE_ONLY std::int64_t problem_of(const Block& block) const { return blocks.divide(block.index()).whole; }
   // The first row of a block. Under a causal mask the last queries have the most work, so they start first.
   DEVICE_ONLY int last_rows_first(const Block& block) const {
-    return static_cast<int>(blocks - 1 - block.index() % blocks) * kBlockRows;
+    return static_cast<int>(blocks.size() - 1 - blocks.divide(block.index()).rest) * kBlockRows;
   }
   // As in AttentionOf, in numbers of 32 bits.
   DEVICE_ONLY int keys_of(int end) const {
@@ -340,7 +340,7 @@ struct MmaBackwardKeys : WarpTiles<T, kDim> {
   DEVICE_ONLY void operator()(const Block& block) const {
     BLOCK_SHARED float shifts[2][kTile], products[2][kTile];  // of the queries of a tile, as in MmaBackwardQueries
     const std::int64_t problem = this->problem_of(block);
-    const int first_key = static_cast<int>(block.index() % this->blocks) * kBlockRows;
+    const int first_key = static_cast<int>(this->blocks.divide(block.index()).rest) * kBlockRows;
     PerThread<Rows> k, v;
     PerThread<Result> grad_k, grad_v;
     Base::load(block, a.rows(a.k, problem, a.time_k, kDim).from_row(first_key), k);
@@ -434,7 +434,7 @@ bool launch(const char* op, const raw::Attention& attention, DType dtype, std::i
     a.products = products;
     const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     const auto launch_dim = [&]<int kDim>(std::integral_constant<int, kDim>) {
-      launch_blocks(op, a.count * blocks, Kernel<T, kDim>{{a, blocks}});
+      launch_blocks(op, a.count * blocks, Kernel<T, kDim>{{a, Divisor(blocks)}});
     };
     if (a.dim == 32) return launch_dim(std::integral_constant<int, 32>());
     if (a.dim == 64) return launch_dim(std::integral_constant<int, 64>());
