@@ -113,4 +113,11 @@ DEVICE_ONLY void dropout_factors(const AttentionOf<T>& a, const random::Position
   }
 }
 
+// The kernels for tensor cores, in kernels_attention_mma.cu. Each computes the result, or grad_q, or grad_k and grad_v,
+// if the operands have a form for which there is a kernel, and returns false otherwise. `products` is the member of
+// AttentionOf.
+bool attention_by_mma(const raw::Attention& a, DType dtype);
+bool attention_backward_queries_by_mma(const raw::Attention& a, DType dtype, float* products);
+bool attention_backward_keys_by_mma(const raw::Attention& a, DType dtype, float* products);
+
 }  // namespace lockstep::LOCKSTEP_KERNELS

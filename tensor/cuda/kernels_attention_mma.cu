@@ -5,7 +5,6 @@
 // registers, where the sums of one product are the left operand of the next one. Weights and the gradients of scores
 // are rounded to 16 bits for these products, as everywhere in this technique; all sums are f32.
 #include "lockstep/tensor/cuda/attention_internal.h"
-#include "lockstep/tensor/cuda/attention_mma_internal.h"
 #include "lockstep/tensor/cuda/mma_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
@@ -276,6 +275,7 @@ struct MmaBackwardQueries : WarpTiles<T, kDim> {
     Base::load(block, a.rows(a.grad, problem, a.time, kDim).from_row(first_query), grad);
     Base::clear(block, grad_q);
     block.each_alone([&](int thread) {
+      thread = recomputed(thread);
       for (int half = 0; half < 2; ++half) {
         const int query = first_query + Base::row_of(thread) + half * 8;
         const std::int64_t row = problem * a.time + query;
