@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
 #include "lockstep/tensor/cuda/tile_internal.h"
 #include "lockstep/tensor/philox_internal.h"
@@ -30,7 +31,7 @@ struct AttentionOf {
 
   std::int64_t time, time_k, dim, dim_v, count;
   int dims;
-  std::int64_t sizes[kMaxDims];
+  Divisor sizes[kMaxDims];
   double scale;
   bool causal, bool_mask;
   double keep;
@@ -45,7 +46,7 @@ struct AttentionOf {
         scale(a.scale), causal(a.causal), bool_mask(a.bool_mask), keep(a.keep), position(a.position), q(a.q), k(a.k),
         v(a.v), out(a.out), grad(a.grad), grad_q(a.grad_q), grad_k(a.grad_k), grad_v(a.grad_v), mask(a.mask),
         log_sums(static_cast<W*>(a.log_sums)) {
-    for (std::size_t i = 0; i < a.batch.size(); ++i) sizes[i] = a.batch[i];
+    for (std::size_t i = 0; i < a.batch.size(); ++i) sizes[i] = Divisor(a.batch[i]);
   }
 
   // The first element of an operand's part of a problem, as an offset.
@@ -53,8 +54,9 @@ struct AttentionOf {
   DEVICE_ONLY std::int64_t origin(const AttentionRows<E>& x, std::int64_t problem) const {
     std::int64_t offset = 0;
     for (int d = dims - 1; d >= 0; --d) {
-      offset += problem % sizes[d] * x.batch[d];
-      problem /= sizes[d];
+      const Quotient at = sizes[d].divide(problem);
+      offset += at.rest * x.batch[d];
+      problem = at.whole;
     }
     return offset;
   }
@@ -110,5 +112,12 @@ DEVICE_ONLY void dropout_factors(const AttentionOf<T>& a, const random::Position
     factors[j] = static_cast<double>(word) * 0x1p-32 < a.keep ? kept : Wide<T>(0);
   }
 }
+
+// The kernels for tensor cores, in kernels_attention_mma.cu. Each computes the result, or grad_q, or grad_k and grad_v,
+// if the operands have a form for which there is a kernel, and returns false otherwise. `products` is the member of
+// AttentionOf.
+bool attention_by_mma(const raw::Attention& a, DType dtype);
+bool attention_backward_queries_by_mma(const raw::Attention& a, DType dtype, float* products);
+bool attention_backward_keys_by_mma(const raw::Attention& a, DType dtype, float* products);
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

@@ -4,7 +4,6 @@
 // the order of the other dimension's tiles. No block adds to the result of another, so the bits depend on the shape
 // alone. The price is that backward computes the scores twice.
 #include "lockstep/tensor/cuda/attention_internal.h"
-#include "lockstep/tensor/cuda/attention_mma_internal.h"
 #include "lockstep/tensor/error.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
@@ -15,15 +14,15 @@ namespace {
 
 // Tiles of rows, and groups of columns, each for one block of threads.
 struct Blocks {
-  std::int64_t tiles, groups;
+  Divisor tiles, groups;
   bool backwards;  // the last tiles first: under a causal mask they are those with the most work
 
   struct Place {
     std::int64_t problem, tile, group;
   };
   DEVICE_ONLY Place place(std::int64_t block) const {
-    const std::int64_t row = block / groups, tile = row % tiles;
-    return {row / tiles, backwards ? tiles - 1 - tile : tile, block % groups};
+    const Quotient row = groups.divide(block), tile = tiles.divide(row.whole);
+    return {tile.whole, backwards ? tiles.size() - 1 - tile.rest : tile.rest, row.rest};
   }
 };
 
@@ -263,29 +262,45 @@ struct AttentionForward : AttentionTiles<T> {
   }
 };
 
-// products = sums of grad * out, for backward; 16 threads for each query.
+// products = sums of grad * out, for backward; 16 threads for each query. Each has several queries of one problem, so
+// that finding the problem takes little of its time.
 template <class T>
 struct AttentionProducts {
   using W = Wide<T>;
-  static constexpr int kLanes = 16, kRows = kThreads / kLanes;
+  static constexpr int kLanes = 16, kRows = kThreads / kLanes, kEach = 8, kQueries = kRows * kEach;
+  struct Sums {
+    W at[kEach];
+  };
   AttentionOf<T> a;
+  Divisor blocks;  // of a problem
 
   DEVICE_ONLY void operator()(const Block& block) const {
-    PerThread<W> sums;
+    const Quotient place = blocks.divide(block.index());
+    const std::int64_t problem = place.whole, first = place.rest * kQueries;
+    PerThread<Sums> sums;
     block.each_alone([&](int thread) {
-      const std::int64_t row = block.index() * kRows + thread / kLanes, problem = row / a.time, query = row % a.time;
-      W sum = 0;
-      if (row < a.count * a.time) {
-        const T* const x = a.grad.data + a.origin(a.grad, problem) + query * a.grad.row;
-        const T* const y = a.out.data + a.origin(a.out, problem) + query * a.out.row;
-        for (std::int64_t j = thread % kLanes; j < a.dim_v; j += kLanes) sum += widen(x[j]) * widen(y[j]);
+      const T* const grad = a.grad.data + a.origin(a.grad, problem);
+      const T* const out = a.out.data + a.origin(a.out, problem);
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t query = first + i * kRows + thread / kLanes;
+        W sum = 0;
+        for (std::int64_t j = thread % kLanes; query < a.time && j < a.dim_v; j += kLanes)
+          sum += widen(grad[query * a.grad.row + j]) * widen(out[query * a.out.row + j]);
+        sums[thread].at[i] = sum;
       }
-      sums[thread] = sum;
     });
-    block.template reduce_groups<kLanes>(sums, [](W x, W y) { return x + y; });
+    block.template reduce_groups<kLanes>(sums, [](Sums x, const Sums& y) {
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) x.at[i] += y.at[i];
+      return x;
+    });
     block.each_alone([&](int thread) {
-      const std::int64_t row = block.index() * kRows + thread / kLanes;
-      if (thread % kLanes == 0 && row < a.count * a.time) a.products[row] = sums[thread];
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t query = first + i * kRows + thread / kLanes;
+        if (thread % kLanes == 0 && query < a.time) a.products[problem * a.time + query] = sums[thread].at[i];
+      }
     });
   }
 };
@@ -423,7 +438,7 @@ void launch_tiles(const char* op, const AttentionOf<T>& a, std::int64_t rows, st
   constexpr std::int64_t kSide = Tile<Wide<T>>::kSide;
   const auto launch = [&]<int kCount>(std::integral_constant<int, kCount>) {
     const std::int64_t tiles = (rows + kSide - 1) / kSide, groups = (columns + kCount * kSide - 1) / (kCount * kSide);
-    launch_blocks(op, a.count * tiles * groups, Kernel<T, kCount>{{a, {tiles, groups, backwards}}});
+    launch_blocks(op, a.count * tiles * groups, Kernel<T, kCount>{{a, {Divisor(tiles), Divisor(groups), backwards}}});
   };
   if (columns <= kSide) return launch(std::integral_constant<int, 1>());
   launch(std::integral_constant<int, 2>());
@@ -442,10 +457,11 @@ void attention(const raw::Attention& attention, DType dtype) {
 void attention_backward(const raw::Attention& attention, DType dtype) {
   for_attention(dtype, [&]<class T>(T) {
     AttentionOf<T> a(attention);
-    const std::int64_t rows = a.count * a.time, each = AttentionProducts<T>::kRows;
-    const Scratch products(rows * static_cast<std::int64_t>(sizeof(Wide<T>)));
+    constexpr std::int64_t kQueries = AttentionProducts<T>::kQueries;
+    const std::int64_t blocks = (a.time + kQueries - 1) / kQueries;
+    const Scratch products(a.count * a.time * static_cast<std::int64_t>(sizeof(Wide<T>)));
     a.products = products.as<Wide<T>>();
-    launch_blocks("attention backward", (rows + each - 1) / each, AttentionProducts<T>{a});
+    launch_blocks("attention backward", a.count * blocks, AttentionProducts<T>{a, Divisor(blocks)});
     if ((a.grad_k.data || a.grad_v.data) && !attention_backward_keys_by_mma(attention, dtype, products.as<float>()))
       launch_tiles<AttentionBackwardKeys>("attention backward", a, a.time_k, a.dim > a.dim_v ? a.dim : a.dim_v, false);
     if (a.grad_q.data && !attention_backward_queries_by_mma(attention, dtype, products.as<float>()))

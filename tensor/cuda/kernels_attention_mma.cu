@@ -5,7 +5,6 @@
 // registers, where the sums of one product are the left operand of the next one. Weights and the gradients of scores
 // are rounded to 16 bits for these products, as everywhere in this technique; all sums are f32.
 #include "lockstep/tensor/cuda/attention_internal.h"
-#include "lockstep/tensor/cuda/attention_mma_internal.h"
 #include "lockstep/tensor/cuda/mma_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
@@ -35,12 +34,12 @@ struct WarpTiles {
   };
 
   AttentionOf<T> a;
-  std::int64_t blocks;  // of a problem
+  Divisor blocks;  // of a problem
 
-  DEVICE_ONLY std::int64_t problem_of(const Block& block) const { return block.index() / blocks; }
+  DEVICE_ONLY std::int64_t problem_of(const Block& block) const { return blocks.divide(block.index()).whole; }
   // The first row of a block. Under a causal mask the last queries have the most work, so they start first.
   DEVICE_ONLY int last_rows_first(const Block& block) const {
-    return static_cast<int>(blocks - 1 - block.index() % blocks) * kBlockRows;
+    return static_cast<int>(blocks.size() - 1 - blocks.divide(block.index()).rest) * kBlockRows;
   }
   // As in AttentionOf, in numbers of 32 bits.
   DEVICE_ONLY int keys_of(int end) const {
@@ -276,6 +275,7 @@ struct MmaBackwardQueries : WarpTiles<T, kDim> {
     Base::load(block, a.rows(a.grad, problem, a.time, kDim).from_row(first_query), grad);
     Base::clear(block, grad_q);
     block.each_alone([&](int thread) {
+      thread = recomputed(thread);
       for (int half = 0; half < 2; ++half) {
         const int query = first_query + Base::row_of(thread) + half * 8;
         const std::int64_t row = problem * a.time + query;
@@ -340,7 +340,7 @@ struct MmaBackwardKeys : WarpTiles<T, kDim> {
   DEVICE_ONLY void operator()(const Block& block) const {
     BLOCK_SHARED float shifts[2][kTile], products[2][kTile];  // of the queries of a tile, as in MmaBackwardQueries
     const std::int64_t problem = this->problem_of(block);
-    const int first_key = static_cast<int>(block.index() % this->blocks) * kBlockRows;
+    const int first_key = static_cast<int>(this->blocks.divide(block.index()).rest) * kBlockRows;
     PerThread<Rows> k, v;
     PerThread<Result> grad_k, grad_v;
     Base::load(block, a.rows(a.k, problem, a.time_k, kDim).from_row(first_key), k);
@@ -434,7 +434,7 @@ bool launch(const char* op, const raw::Attention& attention, DType dtype, std::i
     a.products = products;
     const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     const auto launch_dim = [&]<int kDim>(std::integral_constant<int, kDim>) {
-      launch_blocks(op, a.count * blocks, Kernel<T, kDim>{{a, blocks}});
+      launch_blocks(op, a.count * blocks, Kernel<T, kDim>{{a, Divisor(blocks)}});
     };
     if (a.dim == 32) return launch_dim(std::integral_constant<int, 32>());
     if (a.dim == 64) return launch_dim(std::integral_constant<int, 64>());

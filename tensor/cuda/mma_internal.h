@@ -272,10 +272,11 @@ class PackedTile {
   Vector* memory_;
 };
 
-// The left operands (16, 16) of rows [first, first + 16) of this thread's warp, one for each 16 columns; zeros after the
-// last row.
+// The left operands (16, 16) of the 16 rows of this thread's warp, one for each 16 columns; zeros after the last row.
+// The first warp has the first rows.
 template <class T, int kSteps>
 DEVICE_ONLY void load_left(int thread, const MatrixRows<T>& from, LeftPart* to) {
+  thread = recomputed(thread);
   UNROLL_ALL
   for (int i = 0; i < 4; ++i) {
     const int row = thread / kWarp * 16 + thread % kWarp / 4 + i % 2 * 8, column = thread % 4 * 2 + i / 2 * 8;

@@ -20,8 +20,8 @@ struct MatrixRows {
   DEVICE_ONLY MatrixRows from_column(std::int64_t first) const { return {data + first, stride, rows, columns - first}; }
 };
 
-// The same number, which the compiler takes for a new one: addresses that depend on it are computed where they are used.
-// Otherwise they stay in registers for the whole kernel, or are spilled.
+// The same number, which the compiler takes for a new one. Addresses that depend on the result are computed where they
+// are used; otherwise they stay in registers for the whole kernel, or are spilled.
 DEVICE_ONLY inline int recomputed(int x) {
 #ifdef __NVCC__
   asm volatile("" : "+r"(x));
