@@ -167,10 +167,10 @@ sanitized() {  # tool and its options..., test cases
 }
 memcheck() {
   sanitized --tool memcheck --track-stream-ordered-races all \
-    'pointwise operations*,*of two operands*,reductions*,operations along*,products*,convolution*,*sorting*,losses*,ten steps*,wrong values*,memory of a graph*'
+    'pointwise operations*,*of two operands*,reductions*,operations along*,products*,convolution*,*sorting*,losses*,ten steps*,wrong values*,memory of a graph*,attention*other times*,attention*are needed'
 }
 racecheck() {
-  sanitized --tool racecheck --racecheck-report all 'reductions*,operations along*,losses*,*sorting*'
+  sanitized --tool racecheck --racecheck-report all 'reductions*,operations along*,losses*,*sorting*,attention*are needed'
 }
 phase_sanitize() {
   call sanitize memcheck 290

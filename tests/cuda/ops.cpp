@@ -272,6 +272,8 @@ TEST_CASE("convolution, pooling and batch normalisation") {
     check("conv2d in groups", {x, values({6, 2, 2, 3}, -1, 1, dtype, 2)}, [](const Inputs& in) {
       return ls::conv2d(in[0], in[1], {}, {2, 1}, 1, {1, 2}, 2);
     });
+    check("conv2d with many channels", {x, values({70, 4, 3, 2}, -1, 1, dtype, 2)},
+          [](const Inputs& in) { return ls::conv2d(in[0], in[1], {}, 1, 1); });
     check("second derivative of conv2d", {x, values({2, 4, 3, 3}, -1, 1, dtype, 2)}, [](const Inputs& in) {
       const ls::Tensor y = ls::tanh(ls::conv2d(in[0], in[1]));
       return ls::autograd::grad(ls::sum(y * y), in[1], {.create_graph = true});
