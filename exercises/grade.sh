@@ -9,7 +9,7 @@ exercises/grade.sh [options] [number ...]
   number           only these exercises, with every check (0 to 11)
   --from DIR       grade the files of this folder (1_all_reduce/all_reduce.cpp, ...) instead of those here
   --lockstep DIR   the library: a build folder, or the prefix of an installation
-                   (default: build/release next to exercises/ if it exists, else the installed package)
+                   (default: build/release or build/demo next to exercises/ if one exists, else the installed package)
   --build DIR      build folder (default: exercises/build)
   --seed N         grade the variant of this seed: other numbers in every exercise, whatever "seed" the answers name.
                    0 is the variant of the READMEs
@@ -38,9 +38,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-if [ -z "$library" ] && [ -e "$here/../build/release/liblockstep.so" ]; then
-  library=$(cd "$here/../build/release" && pwd)
-fi
+for folder in "$here/../build/release" "$here/../build/demo"; do
+  if [ -z "$library" ] && [ -e "$folder/liblockstep.so" ]; then library=$(cd "$folder" && pwd); fi
+done
 names=(0_predict 1_all_reduce 2_broadcast 3_ddp 4_buckets 5_overlap 6_sampler 7_diagnose 8_scaling
   9_attention 10_zero 11_memory)
 files=(answer.json all_reduce.cpp broadcast.cpp ddp.cpp buckets.cpp overlap.cpp sampler.cpp answer.json answer.json

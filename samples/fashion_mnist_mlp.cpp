@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
                                .data = "/usr/share/datasets/fashion-mnist",
                                .data_flag = "--data",
                                .data_help = "folder with the four IDX files",
+                               .units = {"body.*"},
                                .epochs = 5,
                                .batch = 128,
                                .lr = 0.001},

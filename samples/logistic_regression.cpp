@@ -76,8 +76,9 @@ int train(const samples::Options& options) {
     }
     run.epoch_done(evaluate_on(*test_set));
   }
-  return run.finish(evaluate_on(*train_set), evaluate_on(*test_set),
-                    "the same with --lr 0.01 (too slow), --lr 10 (too fast), --epochs 200 (does it still get better?)");
+  return run.finish(
+      evaluate_on(*train_set), evaluate_on(*test_set),
+      "the same with --lr 0.01 (too slow), --lr 100 (too fast), --epochs 200 (does it still get better?)");
 }
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains two models on real data in every mode, from a bare clone: logistic regression, and a perceptron with several
+# Trains two models on real data with four strategies, from a bare clone: logistic regression, and a perceptron with several
 # buckets. Arguments go to both programs (--help).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ if [ ! -f "$build/build.ninja" ]; then
 fi
 cmake --build "$build" --target logistic_regression fashion_mnist_mlp lockstep-explain
 compare() {  # program, its other arguments
-  "$build/samples/$1" --mode compare --out build/demo/runs/"$1" "${@:2}"
+  "$build/samples/$1" --strategy compare --out build/demo/runs/"$1" "${@:2}"
 }
 compare logistic_regression "$@"
 if [ -d /usr/share/datasets/fashion-mnist ]; then

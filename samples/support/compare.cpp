@@ -74,8 +74,8 @@ void check_comparable(const Options& options) {
 
 void print_intro(const Options& options) {
   fmt::print(
-      "{}: the same model, data and seed in four modes. A step has a batch of {} examples, which the last three\n"
-      "modes split into {} micro-batches. A device is one thread:\n"
+      "{}: the same model, data and seed with four strategies. A step has a batch of {} examples, which the last\n"
+      "three strategies split into {} micro-batches. A device is one thread:\n"
       "  single      one device\n"
       "  accumulate  one device, one micro-batch after another\n"
       "  dp          DataParallel: one process, {} devices, {}\n"
@@ -89,7 +89,7 @@ void print_intro(const Options& options) {
 void print_table(const std::vector<Result>& results) {
   fmt::print(
       "                      train   test      test  ----------- bytes moved per step, all links -----------\n"
-      "mode         steps/s   loss   loss  accuracy   inputs  parameters  outputs  loss gradient  gradients  "
+      "strategy     steps/s   loss   loss  accuracy   inputs  parameters  outputs  loss gradient  gradients  "
       "parameter hash\n");
   for (const Result& r : results) {
     const auto bytes = [&](Phase phase) { return r.moved.per_step(phase); };
@@ -100,16 +100,22 @@ void print_table(const std::vector<Result>& results) {
   }
 }
 
-// Says in two sentences what the figures mean.
+// Says in a few sentences what the figures mean.
 void print_meaning(const Options& options, const std::vector<Result>& results) {
   const double single = results[0].steps_per_second, dp = results[2].steps_per_second / single,
                ddp = results[3].steps_per_second / single;
-  fmt::print("\nIn the time of one step of single, dp makes {:.2f} and ddp {:.2f} steps{}.\n", dp, ddp,
-             std::max(dp, ddp) > 1 ? "" : fmt::format(": {:.0f} us of work are too little to share", 1e6 / single));
+  fmt::print(
+      "\nCompared with one device, dp is {:.2f} and ddp {:.2f} times as fast: {}.\n", dp, ddp,
+      std::max(dp, ddp) > 1
+          ? "the batch is fixed (strong scaling), and each device\n"
+            "repeats what is not split, such as the optimizer's step"
+          : fmt::format("a step takes {:.0f} us on one device, less\nthan it costs to pass work to another thread or "
+                        "process",
+                        1e6 / single));
   if (options.nproc == 1) return;
   fmt::print(
       "In each step dp sends the parameters to the other devices, and the gradients come back; ddp sums the gradients\n"
-      "by an all-reduce, in which each of n ranks sends 2 (n-1)/n of its buckets, here of {:.0f} bytes.\n",
+      "in an all-reduce: each of n ranks sends 2 (n-1)/n times the size of its buckets ({:.0f} bytes here).\n",
       results[3].moved.per_step(Phase::kGradients) / static_cast<double>(2 * (options.nproc - 1)));
 }
 
@@ -196,6 +202,24 @@ void print_costs(const std::vector<Result>& results) {
       "parameter (Adam).\n");
 }
 
+// Says why a later stage has no less memory, if that is so: it surprises who knows what ZeRO is for.
+void print_missing_savings(const std::vector<Result>& results) {
+  const Result* before = nullptr;
+  for (const Result& r : results) {
+    if (r.mode != "ddp" && !sharded_of(r.mode)) continue;
+    if (before && r.memory.units > 0 && r.memory.total() >= before->memory.total()) {
+      fmt::print(
+          "{} takes no less memory than {} here: besides its shards a rank holds buffers of whole units (layers), "
+          "which\n"
+          "are not divided among the ranks. More layers and more ranks show what sharding saves, for example\n"
+          "  char_gpt --strategy compare --strategies ddp,zero1,zero2,zero3 --micro-batches 4 --nproc 4\n",
+          r.mode, before->mode);
+      return;
+    }
+    before = &r;
+  }
+}
+
 // Compares the strategies that --strategies lists.
 int compare_costs(const Options& options, Train train) {
   const std::vector<std::string> names = compared(options);
@@ -207,6 +231,7 @@ int compare_costs(const Options& options, Train train) {
   if (const int code = train_all(options, train, names, results); code != 0) return code;
   write_traces_of_all(options);
   print_costs(results);
+  print_missing_savings(results);
   const std::string in_order = names_in_order(names);
   if (!have_same_bits(options, results, in_order)) return 1;
   if (names.size() > 1) fmt::print("{} end with bitwise identical parameters.\n", in_order);
@@ -247,8 +272,9 @@ int compare(const Options& options, Train train) {
   print_written(options);
   fmt::print(
       "files       {}/{{single,accumulate,dp,ddp}}/: model.safetensors, metrics.jsonl, result.json\n"
-      "try next    the same with --strategies accumulate,ddp,zero1,zero2,zero3 (memory), --strategy ddp (epoch by\n"
-      "            epoch), --micro-batches 4 --nproc 4, --loss replica\n\n",
+      "try next    the same with --strategy ddp (epoch by epoch), --micro-batches 4 --nproc 4, --loss replica\n"
+      "            char_gpt --strategy compare --strategies ddp,zero1,zero2,zero3 --micro-batches 4 --nproc 4 "
+      "(memory)\n\n",
       options.out);
   print_least_accuracy(results);
   return 0;

@@ -31,6 +31,8 @@ struct Options {
 
   std::optional<GptOptions> gpt = {};  // without it, the command line has none of these options
 
+  std::vector<std::string> units = {};  // of ShardedDataParallel; empty: the children of ModuleLists
+
   std::int64_t epochs = 20;
   std::int64_t batch = 32;
   double lr = 0.1;

@@ -120,6 +120,7 @@ Step::Step(const Options& options, ls::nn::Module& model)
   } else if (const std::optional<Sharded> sharded = sharded_of(options.strategy)) {
     sharded_.emplace(model, group_,
                      par::ShardedDataParallelOptions{.stage = sharded->stage,
+                                                     .units = options.units,
                                                      .micro_batches_per_rank = micro_batches / ranks(),
                                                      .offload_optimizer = sharded->offloads});
   } else if (options.strategy == "ddp") {

@@ -12,4 +12,4 @@ for source in *.cpp; do
 done
 "$CXX" -Wall -Wextra -Wpedantic -Werror launcher/two_ranks.cpp $(pkg-config --cflags --libs lockstep-launch) -o two_ranks
 run_programs pkg-config ""
-./two_ranks
+env -u LD_LIBRARY_PATH ./two_ranks  # finds the library by the run path of lockstep.pc
