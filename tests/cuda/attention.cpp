@@ -82,7 +82,7 @@ const ls::DType kAll[] = {ls::kFloat32, ls::kFloat64, ls::kFloat16, ls::kBFloat1
 
 TEST_CASE("attention on cuda:0, tiles of every size") {
   const bool on_gpu =
-      TestDevices().are_real();  // elsewhere a part of the sizes: loops in place of tensor cores are slow
+      TestDevices().are_gpus();  // elsewhere a part of the sizes: loops in place of tensor cores are slow
   const auto is_chosen = [&](ls::DType dtype, std::int64_t dim, std::int64_t time) {
     if (time == 5) return true;
     if (on_gpu) return dim <= 64 || time == 130;
@@ -101,7 +101,7 @@ TEST_CASE("attention on cuda:0, tiles of every size") {
 }
 
 TEST_CASE("attention on cuda:0, other times and dimensions for keys and values") {
-  const bool on_gpu = TestDevices().are_real();
+  const bool on_gpu = TestDevices().are_gpus();
   for (const ls::DType dtype : kAll) {
     for (const Sizes& sizes : {Sizes{5, 70, 8, 3}, Sizes{70, 5, 3, 8}, Sizes{65, 200, 64, 64}, Sizes{200, 65, 64, 64},
                                Sizes{40, 33, 130, 20}, Sizes{40, 33, 20, 150}, Sizes{17, 9, 300, 4}}) {

@@ -175,6 +175,7 @@ TestDevices::TestDevices() : state_(std::make_unique<State>()) {
 }
 TestDevices::~TestDevices() { ls::set_accelerator(nullptr); }
 bool TestDevices::are_real() const { return state_->are_real; }
+bool TestDevices::are_gpus() const { return are_real() && !std::getenv("LOCKSTEP_TEST_SIMULATED"); }
 int TestDevices::pinned() const { return state_->host.pinned(); }
 ls::Device TestDevices::operator[](int index) const { return {ls::DeviceType::kCuda, index % count()}; }
 int TestDevices::count() const { return ls::device_count(ls::DeviceType::kCuda); }

@@ -15,7 +15,8 @@ class TestDevices {
   TestDevices(const TestDevices&) = delete;
   TestDevices& operator=(const TestDevices&) = delete;
 
-  bool are_real() const;
+  bool are_real() const;  // of CUDA, also simulated
+  bool are_gpus() const;  // and not simulated: products by tensor cores are fast
   int count() const;
   // cuda:0, cuda:1, ..., modulo the number of devices.
   lockstep::Device operator[](int index) const;
