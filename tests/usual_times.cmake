@@ -1,6 +1,7 @@
 # Usual seconds of the tests that take longer than 12 s: preset release, four tests at a time, two cores. ctest starts
 # the longest tests first. A test that takes ten times its usual time hangs, and is ended.
 set(LOCKSTEP_USUAL_SECONDS
+  cuda.attention 20
   exercises.installed 22
   exercises.skeletons 13
   exercises.solutions 73
@@ -35,6 +36,7 @@ set(LOCKSTEP_USUAL_SECONDS
   samples.report_page 30
   samples.stop_ranks 51
   samples.strategies 40
+  simulator.attention 25
   simulator.faults 41
   simulator.fences_ops 23
   simulator.fences_optimizers 62
