@@ -57,18 +57,20 @@ TEST_CASE("a failure that one rank reports is the failure of all ranks, and the 
 }
 
 TEST_CASE("an error of the transport is the failure only if the watch finds no rank that has gone") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) pause();
+  const std::string ended = par::process_identity(child);
+  REQUIRE(kill(child, SIGKILL) == 0);
+  waitpid(child, nullptr, 0);
+
   const auto store = std::make_shared<par::InProcessStore>();
   Watched a(0, 2, store), b(1, 2, store);
   CHECK(a.watch().fail_of_transport("rank 0: connection closed") == "rank 0: connection closed");
   CHECK(b.failure() == "rank 0: connection closed");
 
   const auto other = std::make_shared<par::InProcessStore>();
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) pause();
-  other->set("watch/process/1", par::process_identity(child));
-  REQUIRE(kill(child, SIGKILL) == 0);
-  waitpid(child, nullptr, 0);
+  other->set("watch/process/1", ended);
   Watched alone(0, 2, other, std::chrono::hours(1), std::chrono::seconds(20));  // time for the watch's first look
   CHECK(alone.watch().fail_of_transport("rank 0: connection closed") == "rank 1 is gone: its process has ended");
 }
