@@ -23,6 +23,22 @@ void for_float(DType dtype, F function) {
   else
     function(double{});
 }
+// f16 or bf16.
+template <class F>
+void for_half(DType dtype, F function) {
+  if (dtype == kFloat16)
+    function(Half{});
+  else
+    function(BFloat16{});
+}
+// Dispatches on the four floating-point dtypes.
+template <class F>
+void for_floating(DType dtype, F function) {
+  if (dtype == kFloat16 || dtype == kBFloat16)
+    for_half(dtype, function);
+  else
+    for_float(dtype, function);
+}
 template <class F>
 void for_number(DType dtype, F function) {
   switch (dtype) {

@@ -1,5 +1,5 @@
-// What the kernels of attention share: operands as a GPU reads them, and the mask and dropout of a score. Included by
-// kernels only, inside their namespace.
+// Parts that all kernels of attention share: operands as a GPU reads them, the mask and dropout of a score, and a sum
+// that backward needs. Included by kernels only, inside their namespace.
 #pragma once
 
 #include <limits>
@@ -112,6 +112,49 @@ DEVICE_ONLY void dropout_factors(const AttentionOf<T>& a, const random::Position
     factors[j] = static_cast<double>(word) * 0x1p-32 < a.keep ? kept : Wide<T>(0);
   }
 }
+
+// products = sums of grad * out, for backward; 16 threads for each query. Each has several queries of one problem, so
+// that finding the problem takes little of its time.
+template <class T>
+struct AttentionProducts {
+  using W = Wide<T>;
+  static constexpr int kLanes = 16, kRows = kThreads / kLanes, kEach = 8, kQueries = kRows * kEach;
+  struct Sums {
+    W at[kEach];
+  };
+  AttentionOf<T> a;
+  Divisor blocks;  // of a problem
+
+  DEVICE_ONLY void operator()(const Block& block) const {
+    const Quotient place = blocks.divide(block.index());
+    const std::int64_t problem = place.whole, first = place.rest * kQueries;
+    PerThread<Sums> sums;
+    block.each_alone([&](int thread) {
+      const T* const grad = a.grad.data + a.origin(a.grad, problem);
+      const T* const out = a.out.data + a.origin(a.out, problem);
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t query = first + i * kRows + thread / kLanes;
+        W sum = 0;
+        for (std::int64_t j = thread % kLanes; query < a.time && j < a.dim_v; j += kLanes)
+          sum += widen(grad[query * a.grad.row + j]) * widen(out[query * a.out.row + j]);
+        sums[thread].at[i] = sum;
+      }
+    });
+    block.template reduce_groups<kLanes>(sums, [](Sums x, const Sums& y) {
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) x.at[i] += y.at[i];
+      return x;
+    });
+    block.each_alone([&](int thread) {
+      UNROLL_ALL
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t query = first + i * kRows + thread / kLanes;
+        if (thread % kLanes == 0 && query < a.time) a.products[problem * a.time + query] = sums[thread].at[i];
+      }
+    });
+  }
+};
 
 // The kernels for tensor cores, in kernels_attention_mma.cu. Each computes the result, or grad_q, or grad_k and grad_v,
 // if the operands have a form for which there is a kernel, and returns false otherwise. `products` is the member of

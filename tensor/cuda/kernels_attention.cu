@@ -4,7 +4,6 @@
 // the order of the other dimension's tiles. No block adds to the result of another, so the bits depend on the shape
 // alone. The price is that backward computes the scores twice.
 #include "lockstep/tensor/cuda/attention_internal.h"
-#include "lockstep/tensor/error.h"
 #include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
@@ -262,49 +261,6 @@ struct AttentionForward : AttentionTiles<T> {
   }
 };
 
-// products = sums of grad * out, for backward; 16 threads for each query. Each has several queries of one problem, so
-// that finding the problem takes little of its time.
-template <class T>
-struct AttentionProducts {
-  using W = Wide<T>;
-  static constexpr int kLanes = 16, kRows = kThreads / kLanes, kEach = 8, kQueries = kRows * kEach;
-  struct Sums {
-    W at[kEach];
-  };
-  AttentionOf<T> a;
-  Divisor blocks;  // of a problem
-
-  DEVICE_ONLY void operator()(const Block& block) const {
-    const Quotient place = blocks.divide(block.index());
-    const std::int64_t problem = place.whole, first = place.rest * kQueries;
-    PerThread<Sums> sums;
-    block.each_alone([&](int thread) {
-      const T* const grad = a.grad.data + a.origin(a.grad, problem);
-      const T* const out = a.out.data + a.origin(a.out, problem);
-      UNROLL_ALL
-      for (int i = 0; i < kEach; ++i) {
-        const std::int64_t query = first + i * kRows + thread / kLanes;
-        W sum = 0;
-        for (std::int64_t j = thread % kLanes; query < a.time && j < a.dim_v; j += kLanes)
-          sum += widen(grad[query * a.grad.row + j]) * widen(out[query * a.out.row + j]);
-        sums[thread].at[i] = sum;
-      }
-    });
-    block.template reduce_groups<kLanes>(sums, [](Sums x, const Sums& y) {
-      UNROLL_ALL
-      for (int i = 0; i < kEach; ++i) x.at[i] += y.at[i];
-      return x;
-    });
-    block.each_alone([&](int thread) {
-      UNROLL_ALL
-      for (int i = 0; i < kEach; ++i) {
-        const std::int64_t query = first + i * kRows + thread / kLanes;
-        if (thread % kLanes == 0 && query < a.time) a.products[problem * a.time + query] = sums[thread].at[i];
-      }
-    });
-  }
-};
-
 // Parts of both kernels of backward. With weights P, dP = grad v^T (times the dropout factors) and the products
 // D = row sums of P * dP = row sums of grad * out, the gradient of the scores is P * (dP - D).
 template <class T>
@@ -425,13 +381,6 @@ struct AttentionBackwardQueries : AttentionBackward<T> {
   }
 };
 
-template <class F>
-void for_attention(DType dtype, F function) {
-  if (dtype == kFloat16) return function(Half{});
-  if (dtype == kBFloat16) return function(BFloat16{});
-  for_float(dtype, function);
-}
-
 // Launches Kernel<T, 1 or 2> for all rows and columns of a result.
 template <template <class, int> class Kernel, class T>
 void launch_tiles(const char* op, const AttentionOf<T>& a, std::int64_t rows, std::int64_t columns, bool backwards) {
@@ -448,14 +397,14 @@ void launch_tiles(const char* op, const AttentionOf<T>& a, std::int64_t rows, st
 
 void attention(const raw::Attention& attention, DType dtype) {
   if (attention_by_mma(attention, dtype)) return;
-  for_attention(dtype, [&]<class T>(T) {
+  for_floating(dtype, [&]<class T>(T) {
     launch_tiles<AttentionForward>("attention", AttentionOf<T>(attention), attention.time, attention.dim_v,
                                    attention.causal);
   });
 }
 
 void attention_backward(const raw::Attention& attention, DType dtype) {
-  for_attention(dtype, [&]<class T>(T) {
+  for_floating(dtype, [&]<class T>(T) {
     AttentionOf<T> a(attention);
     constexpr std::int64_t kQueries = AttentionProducts<T>::kQueries;
     const std::int64_t blocks = (a.time + kQueries - 1) / kQueries;

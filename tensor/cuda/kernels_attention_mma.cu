@@ -6,6 +6,7 @@
 // are rounded to 16 bits for these products, as everywhere in this technique; all sums are f32.
 #include "lockstep/tensor/cuda/attention_internal.h"
 #include "lockstep/tensor/cuda/mma_internal.h"
+#include "lockstep/tensor/for_dtype_internal.h"
 #include "lockstep/tensor/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
@@ -410,35 +411,26 @@ bool is_aligned(const raw::Attention& a, const raw::AttentionOperand& x) {
 
 bool takes(const raw::Attention& a, DType dtype) {
   if (!has_tensor_cores() || (dtype != kFloat16 && dtype != kBFloat16)) return false;
-  const bool has_kernel = a.dim == a.dim_v && (a.dim == 32 || a.dim == 64 || a.dim == 128);
-  if (!has_kernel || a.keep < 1 || a.mask.data || !(a.scale > 0)) return false;
   constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // indices have 32 bits
-  if (a.time > kMostRows || a.time_k > kMostRows) return false;
+  const bool has_kernel = a.dim == a.dim_v && (a.dim == 32 || a.dim == 64 || a.dim == 128);
+  if (!has_kernel || a.keep < 1 || a.mask.data || !(a.scale > 0) || a.time > kMostRows || a.time_k > kMostRows)
+    return false;
   for (const raw::AttentionOperand* x : {&a.q, &a.k, &a.v, &a.out, &a.grad, &a.grad_q, &a.grad_k, &a.grad_v}) {
     if (x->data && !is_aligned(a, *x)) return false;
   }
   return true;
 }
 
-template <class F>
-void for_half(DType dtype, F function) {
-  if (dtype == kFloat16) return function(Half{});
-  function(BFloat16{});
-}
-
-template <template <class, int> class Kernel, int kMostDim>
+template <template <class, int> class Kernel>
 bool launch(const char* op, const raw::Attention& attention, DType dtype, std::int64_t rows, float* products) {
-  if (!takes(attention, dtype) || attention.dim > kMostDim) return false;
+  if (!takes(attention, dtype)) return false;
   for_half(dtype, [&]<class T>(T) {
     AttentionOf<T> a(attention);
     a.products = products;
     const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-    const auto launch_dim = [&]<int kDim>(std::integral_constant<int, kDim>) {
-      launch_blocks(op, a.count * blocks, Kernel<T, kDim>{{a, Divisor(blocks)}});
-    };
-    if (a.dim == 32) return launch_dim(std::integral_constant<int, 32>());
-    if (a.dim == 64) return launch_dim(std::integral_constant<int, 64>());
-    if constexpr (kMostDim >= 128) launch_dim(std::integral_constant<int, 128>());
+    if (a.dim == 32) return launch_blocks(op, a.count * blocks, Kernel<T, 32>{{a, Divisor(blocks)}});
+    if (a.dim == 64) return launch_blocks(op, a.count * blocks, Kernel<T, 64>{{a, Divisor(blocks)}});
+    launch_blocks(op, a.count * blocks, Kernel<T, 128>{{a, Divisor(blocks)}});
   });
   return true;
 }
@@ -446,13 +438,13 @@ bool launch(const char* op, const raw::Attention& attention, DType dtype, std::i
 }  // namespace
 
 bool attention_by_mma(const raw::Attention& a, DType dtype) {
-  return launch<MmaForward, 128>("attention", a, dtype, a.time, nullptr);
+  return launch<MmaForward>("attention", a, dtype, a.time, nullptr);
 }
 bool attention_backward_queries_by_mma(const raw::Attention& a, DType dtype, float* products) {
-  return launch<MmaBackwardQueries, 128>("attention backward", a, dtype, a.time, products);
+  return launch<MmaBackwardQueries>("attention backward", a, dtype, a.time, products);
 }
 bool attention_backward_keys_by_mma(const raw::Attention& a, DType dtype, float* products) {
-  return launch<MmaBackwardKeys, 128>("attention backward", a, dtype, a.time_k, products);
+  return launch<MmaBackwardKeys>("attention backward", a, dtype, a.time_k, products);
 }
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

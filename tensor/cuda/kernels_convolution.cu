@@ -48,38 +48,38 @@ struct GatherColumns {
   }
 };
 
-// The weight's gradient of a small layer as a product for each image, and their sum. There cuDNN's deterministic
-// algorithms are slow: 0.54 ms for 256 images of 16x14x14 and 32 channels, where the rest of a CNN's step takes 0.4 ms.
-template <class T>
-struct WeightGradient {
-  static constexpr std::int64_t kMostBytes = std::int64_t{1} << 28, kMostInputs = 256, kMostChannels = 64;
-  const Convolution& c;
-  std::int64_t inputs = c.in * c.windows.kernel.height * c.windows.kernel.width;  // of a window
-  std::int64_t windows = c.windows.output.height * c.windows.output.width;
+std::int64_t inputs_of_window(const Convolution& c) { return c.in * c.windows.kernel.height * c.windows.kernel.width; }
+std::int64_t windows_of_image(const Convolution& c) { return c.windows.output.height * c.windows.output.width; }
 
-  bool is_small() const {
-    return c.groups == 1 && c.out <= kMostChannels && inputs <= kMostInputs &&
-           c.images * inputs * windows * static_cast<std::int64_t>(sizeof(T)) <= kMostBytes;
-  }
-  void compute(const T* grad, const T* x, T* out, DType dtype) const {
-    const auto bytes = [](std::int64_t count) { return count * static_cast<std::int64_t>(sizeof(T)); };
-    const std::int64_t gathered = c.images * inputs * windows, weights = c.out * inputs;
-    const Scratch columns(bytes(gathered)), products(bytes(c.images * weights));
-    launch_elements("conv2d backward", gathered, GatherColumns<T>(c, x, columns.as<T>()));
-    gemm({.m = c.out,
-          .n = inputs,
-          .k = windows,
-          .a = {const_cast<T*>(grad), windows, 1},
-          .b = {columns.as<T>(), 1, windows},
-          .out = {products.as<T>(), inputs, 1},
-          .batch = c.images,
-          .a_step = c.out * windows,
-          .b_step = inputs * windows,
-          .out_step = weights},
-         dtype);
-    sum(products.as<T>(), out, {.outer = 1, .n = c.images, .inner = weights}, dtype, 1);
-  }
-};
+// Whether the weight's gradient is computed by product_of_columns. For small layers cuDNN's deterministic algorithms are
+// slow: 0.54 ms for 256 images of 16x14x14 and 32 channels, where the rest of a CNN's step takes 0.4 ms.
+bool is_small(const Convolution& c, DType dtype) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 28, kMostInputs = 256, kMostChannels = 64;
+  const std::int64_t inputs = inputs_of_window(c);
+  return c.groups == 1 && c.out <= kMostChannels && inputs <= kMostInputs &&
+         c.images * inputs * windows_of_image(c) * static_cast<std::int64_t>(item_size(dtype)) <= kMostBytes;
+}
+
+// The weight's gradient as a product for each image, and their sum.
+template <class T>
+void product_of_columns(const Convolution& c, const T* grad, const T* x, T* out, DType dtype) {
+  const std::int64_t inputs = inputs_of_window(c), windows = windows_of_image(c), weights = c.out * inputs;
+  const auto bytes = [](std::int64_t count) { return count * static_cast<std::int64_t>(sizeof(T)); };
+  const Scratch columns(bytes(c.images * inputs * windows)), products(bytes(c.images * weights));
+  launch_elements("conv2d backward", c.images * inputs * windows, GatherColumns<T>(c, x, columns.as<T>()));
+  gemm({.m = c.out,
+        .n = inputs,
+        .k = windows,
+        .a = {const_cast<T*>(grad), windows, 1},
+        .b = {columns.as<T>(), 1, windows},
+        .out = {products.as<T>(), inputs, 1},
+        .batch = c.images,
+        .a_step = c.out * windows,
+        .b_step = inputs * windows,
+        .out_step = weights},
+       dtype);
+  sum(products.as<T>(), out, {.outer = 1, .n = c.images, .inner = weights}, dtype, 1);
+}
 
 #ifndef __CUDACC__
 // Calls visit(indices in x, weight and out) for every product of the convolution.
@@ -156,13 +156,11 @@ void conv2d_backward_input(const Convolution& c, const void* grad, const void* w
 }
 
 void conv2d_backward_weight(const Convolution& c, const void* grad, const void* x, void* out, void*, DType dtype) {
-  bool is_done = false;
-  for_float(dtype, [&]<class T>(T) {
-    const WeightGradient<T> gradient{c};
-    is_done = gradient.is_small();
-    if (is_done) gradient.compute(static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<T*>(out), dtype);
-  });
-  if (is_done) return;
+  if (is_small(c, dtype)) {
+    return for_float(dtype, [&]<class T>(T) {
+      product_of_columns(c, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<T*>(out), dtype);
+    });
+  }
   run(c, ConvolutionPass::kBackwardWeight, grad, x, out, dtype);
 }
 

@@ -60,13 +60,6 @@ struct SmallProduct {
 // Small products take less time here than cuBLAS needs to choose a kernel, and include the bias.
 bool is_small(const Gemm& g) { return g.k <= 32 && g.batch * g.m * g.n <= 4096; }
 
-template <class F>
-void for_factor(DType dtype, F function) {
-  if (dtype == kFloat16) return function(Half{});
-  if (dtype == kBFloat16) return function(BFloat16{});
-  for_float(dtype, function);
-}
-
 template <class T>
 void run_product(const Gemm& g, DType dtype) {
   const Elements<T> out(g);
@@ -88,7 +81,7 @@ void run_product(const Gemm& g, DType dtype) {
 
 // cuBLAS takes one batch dimension, so there is a product for each index of the outer ones.
 void gemm(const Gemm& g, DType dtype) {
-  for_factor(dtype, [&]<class T>(T) {
+  for_floating(dtype, [&]<class T>(T) {
     for (std::int64_t i = 0; i < (g.outer ? g.outer->numel : 1); ++i) {
       Gemm part = g;
       std::int64_t offsets[3] = {};

@@ -46,14 +46,14 @@ struct InF32 {
 // Runs f over a dense nest of f16 or bf16 numbers, of one or three inputs. Returns false for other dtypes.
 template <int N, class F>
 bool run_half(const char* op, const Loop<N>& loop, DType dtype, const F& f) {
-  const auto run = [&]<class T>(T) {
+  if (dtype != kFloat16 && dtype != kBFloat16) return false;
+  for_half(dtype, [&]<class T>(T) {
     if constexpr (N == 2)
       run_dense_loop<T, T>(op, loop, InF32<F, T>{f});
     else
       run_dense_loop<T, T, T, T>(op, loop, InF32<F, T>{f});
-    return true;
-  };
-  return dtype == kFloat16 ? run(Half{}) : dtype == kBFloat16 && run(BFloat16{});
+  });
+  return true;
 }
 
 template <class F>
