@@ -4,11 +4,11 @@
 
 #include "lockstep/autograd/engine_internal.h"
 #include "lockstep/autograd/graph_cut_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_draws_internal.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::autograd {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/callback.h"
+#include "lockstep/base/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::autograd {

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/ops/functions.h"
 #include "lockstep/autograd/stop_index_internal.h"
 #include "lockstep/autograd/thread_context_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/tensor/autocast.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::autograd {
 

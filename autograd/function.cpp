@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::autograd {
 

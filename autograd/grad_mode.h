@@ -2,7 +2,7 @@
 /// Grad mode: whether operations of this thread record history. The guards restore the previous mode.
 #pragma once
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 #include <cmath>
 
 #include "lockstep/autograd/autograd.h"
-#include "lockstep/autograd/functions.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::autograd {
 

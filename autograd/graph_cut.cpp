@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "lockstep/autograd/history_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::autograd {
 namespace {

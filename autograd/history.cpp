@@ -5,9 +5,9 @@
 
 #include "lockstep/autograd/autograd.h"
 #include "lockstep/autograd/engine_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/warning.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep {
 

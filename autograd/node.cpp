@@ -5,9 +5,9 @@
 
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/autograd/thread_context_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::autograd {
 

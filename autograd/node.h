@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
-#include "lockstep/tensor/small_vector.h"
+#include "lockstep/base/small_vector.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::autograd {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::autograd {
 

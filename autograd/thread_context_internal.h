@@ -2,7 +2,7 @@
 // pointer is opaque here; nn points it to a ReplicaView.
 #pragma once
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::autograd {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 #include "support/gpt.h"  // of the samples
 #include "support/timing.h"
 

@@ -53,7 +53,7 @@ endif()
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cuda/kernels_*.cu)
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cuda/*.cpp)
-add_library(lockstep_cuda MODULE ${cuda_kernels} ${cuda_sources} tensor/kernels_table.cpp)
+add_library(lockstep_cuda MODULE ${cuda_kernels} ${cuda_sources} tensor/kernels/kernels_table.cpp)
 target_compile_features(lockstep_cuda PUBLIC cxx_std_20)
 set_target_properties(lockstep_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} INSTALL_RPATH "$ORIGIN/.." CUDA_VISIBILITY_PRESET hidden)

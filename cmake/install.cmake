@@ -36,9 +36,9 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers}
 set(share ${CMAKE_INSTALL_DATADIR}/lockstep)
 install(DIRECTORY exercises DESTINATION ${share} USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN solutions EXCLUDE PATTERN .gitignore EXCLUDE)
-install(DIRECTORY docs samples tools tensor autograd nn optim data parallel DESTINATION ${share})
+install(DIRECTORY docs samples tools base tensor autograd nn optim data parallel DESTINATION ${share})
 install(DIRECTORY tests/contract DESTINATION ${share}/tests)
-install(FILES tests/parallel/same_bits.cpp DESTINATION ${share}/tests/parallel)
+install(FILES tests/parallel/step/same_bits.cpp DESTINATION ${share}/tests/parallel/step)
 install(FILES packaging/README.md DESTINATION ${share}/packaging)
 install(DIRECTORY bench/results DESTINATION ${share}/bench)
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE DESTINATION ${share})

@@ -1,7 +1,8 @@
 # The library. Sources are found by folder, so a new file needs no change here.
-set(LOCKSTEP_MODULES tensor autograd nn optim data parallel)
-set(folders tensor tensor/cpu autograd nn optim data)
-foreach(folder IN ITEMS rendezvous comm comm/backends replicated replicated/buckets replicated/replicas sharded)
+set(LOCKSTEP_MODULES base tensor autograd nn optim data parallel)
+set(folders base tensor tensor/ops tensor/memory tensor/random tensor/kernels tensor/cpu autograd autograd/ops nn nn/layers
+  nn/files optim data)
+foreach(folder IN ITEMS rendezvous comm comm/backends step replicated replicated/buckets replicated/replicas sharded checkpoint)
   list(APPEND folders parallel/${folder})
 endforeach()
 
@@ -11,9 +12,9 @@ foreach(folder IN LISTS folders)
   list(APPEND sources ${found})
 endforeach()
 list(FILTER sources EXCLUDE REGEX "/parallel/comm/backends/nccl[^/]*\\.cpp$")  # cmake/nccl.cmake builds them
-list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels_table)\\.cpp$")
+list(FILTER sources EXCLUDE REGEX "/tensor/(cpu/kernels_[^/]*|kernels/kernels_table)\\.cpp$")
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tensor/cpu/kernels_*.cpp)
-list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/tensor/kernels_table.cpp)
+list(APPEND kernel_sources ${PROJECT_SOURCE_DIR}/tensor/kernels/kernels_table.cpp)
 
 # Kernels first: their files take longest to compile, so their compilation should start first.
 if(LOCKSTEP_CPU_LEVELS STREQUAL "all" AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

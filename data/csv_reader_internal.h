@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::data {
 

@@ -1,6 +1,6 @@
 #include "lockstep/data/dataloader.h"
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::data::detail {
 namespace {

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/prefetch.h"
 #include "lockstep/data/samplers.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::data {
 

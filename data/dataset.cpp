@@ -4,9 +4,9 @@
 #include <cmath>
 #include <iterator>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/data/samplers.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::data {
 Tensor stack_rows(std::span<const Tensor> rows) {

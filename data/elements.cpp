@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::data {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/callback.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {

@@ -4,13 +4,13 @@
 #include <array>
 #include <vector>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/file_internal.h"
 #include "lockstep/data/elements_internal.h"
 #include "lockstep/data/inflate_internal.h"
 #include "lockstep/data/readers.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::data {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::data {
 namespace {

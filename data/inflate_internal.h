@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::data {
 

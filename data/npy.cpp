@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/file_internal.h"
 
 namespace lockstep::data {
 namespace {

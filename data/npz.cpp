@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/file_internal.h"
 #include "lockstep/data/inflate_internal.h"
 #include "lockstep/data/npy_internal.h"
 #include "lockstep/data/readers.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::data {
 namespace {

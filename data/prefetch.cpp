@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::data {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/tensor/callback.h"
+#include "lockstep/base/callback.h"
 
 namespace lockstep::data {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <utility>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::data {
 namespace {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::data {
 

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/initial_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_ops_internal.h"
 
 namespace lockstep::nn {
 namespace {

@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "lockstep/tensor/half_dtypes_internal.h"
-#include "lockstep/tensor/line_squares_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/line_squares_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
 

@@ -1,7 +1,7 @@
 // The sum of squares of all gradients, as a binary tree of which any rank may compute any part.
 //
 // The leaves of a parameter's tree are its lines of 64 bytes, in the order of its elements (the sum of a line is defined
-// in tensor/line_squares_internal.h; f16 and bf16 are converted to f32 first). A node of level k adds its two halves of
+// in tensor/ops/line_squares_internal.h; f16 and bf16 are converted to f32 first). A node of level k adds its two halves of
 // level k - 1, and covers the leaves [i 2^k, (i + 1) 2^k); leaves beyond the end count as 0. A second tree of the same
 // form has the parameters as leaves, in the order of the list; a parameter without gradient counts as 0.
 //

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/initial_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::nn::init {
 namespace {

@@ -1,6 +1,6 @@
 /// \file
 /// Initialises parameters in place. Random values are a function of the seed, the number of the initialisation since
-/// manual_seed, and the element (tensor/random.h).
+/// manual_seed, and the element (tensor/random/random.h).
 ///
 /// fan_in is the number of inputs of one output, fan_out the number of outputs of one input. For a weight (out, in)
 /// they are `in` and `out`; the sizes of further dimensions multiply both. Functions that use them throw

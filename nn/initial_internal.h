@@ -2,12 +2,12 @@
 // their values.
 #pragma once
 
-#include "lockstep/tensor/random_draws_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::nn {
 
-// The rule for a parameter's values. Initialisations with random values are numbered in order (tensor/random.h).
+// The rule for a parameter's values. Initialisations with random values are numbered in order (tensor/random/random.h).
 struct Initial {
   enum Kind : std::uint8_t { kConstant, kUniform, kNormal } kind;
   double a = 0, b = 0;                        // the constant; low and high; mean and standard deviation

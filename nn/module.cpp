@@ -7,13 +7,13 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/nn/layers.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
+#include "lockstep/base/warning.h"
+#include "lockstep/nn/layers/layers.h"
 #include "lockstep/nn/module_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random_draws_internal.h"
-#include "lockstep/tensor/trace.h"
-#include "lockstep/tensor/warning.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::nn {
 namespace {
@@ -26,7 +26,7 @@ std::vector<Handle> without_names(std::vector<std::pair<std::string, Handle>> na
   return handles;
 }
 
-// The number of the site where a module draws (tensor/random.h): the hash of its path.
+// The number of the site where a module draws (tensor/random/random.h): the hash of its path.
 std::uint64_t site_of(const std::string& path) {
   return std::max(XXH3_64bits(path.data(), path.size()) >> (64 - random::kSiteBits), random::kInitialSite + 1);
 }

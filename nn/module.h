@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/callback.h"
+#include "lockstep/nn/files/state_dict.h"
 #include "lockstep/nn/parameter.h"
-#include "lockstep/nn/state_dict.h"
-#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::nn {

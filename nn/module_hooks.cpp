@@ -2,8 +2,8 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::nn {
 

@@ -4,13 +4,13 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/history_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/initial_internal.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/nn/replace_elements_internal.h"
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 namespace lockstep::nn {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/ops/functions.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::nn {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <array>
 
-#include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/creation.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::nn {
 namespace {

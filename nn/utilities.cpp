@@ -4,13 +4,13 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "lockstep/autograd/autocast_internal.h"
-#include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/autocast_internal.h"
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/nn/hash_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::nn {
 namespace {

@@ -40,7 +40,7 @@ struct AdamGroup {
 };
 using AdamWGroup = AdamGroup;  ///< groups of AdamW
 
-/// The common base of Adam and AdamW: the update of raw::adam_step (tensor/optim_ops_internal.h).
+/// The common base of Adam and AdamW: the update of raw::adam_step (tensor/ops/optim_ops_internal.h).
 class AdamBase : public Optimizer {
  public:
   using Optimizer::step;

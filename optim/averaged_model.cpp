@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/ops/functions.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/optim/state_internal.h"
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/nn/files/state_dict.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/nn/state_dict.h"
 
 namespace lockstep::optim {
 

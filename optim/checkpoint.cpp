@@ -4,12 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/optim/checkpoint_internal.h"
 #include "lockstep/optim/state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random.h"
-#include "lockstep/tensor/warning.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "lockstep/nn/files/safetensors.h"
+#include "lockstep/nn/files/state_dict.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/nn/serialize.h"
-#include "lockstep/nn/state_dict.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedulers.h"
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
-#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/optim/state_internal.h"
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::optim {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::optim {
 

@@ -7,11 +7,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/module_internal.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::optim {
 namespace {

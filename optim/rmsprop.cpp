@@ -1,7 +1,7 @@
 #include "lockstep/optim/rmsprop.h"
 
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::optim {
 namespace {

@@ -30,7 +30,7 @@ struct RMSpropGroup {
   std::optional<bool> centered = std::nullopt;        ///< see RMSpropOptions
 };
 
-/// The update of raw::rmsprop_step (tensor/optim_ops_internal.h). (T. Tieleman, G. Hinton, 2012)
+/// The update of raw::rmsprop_step (tensor/ops/optim_ops_internal.h). (T. Tieleman, G. Hinton, 2012)
 ///
 /// Throws InvalidArgument for a negative or infinite lr, eps, weight_decay or momentum, for alpha outside [0, 1), if there
 /// are no parameters, and if a parameter is given twice.

@@ -5,8 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/optim/state_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::optim {
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/nn/state_dict.h"
+#include "lockstep/base/callback.h"
+#include "lockstep/nn/files/state_dict.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::optim {
 

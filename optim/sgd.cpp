@@ -1,7 +1,7 @@
 #include "lockstep/optim/sgd.h"
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/optim/step_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::optim {
 namespace {

@@ -30,7 +30,7 @@ struct SGDGroup {
   std::optional<bool> maximize = std::nullopt;        ///< see SGDOptions
 };
 
-/// The update of raw::sgd_step (tensor/optim_ops_internal.h). As in PyTorch, the first momentum buffer is the gradient
+/// The update of raw::sgd_step (tensor/ops/optim_ops_internal.h). As in PyTorch, the first momentum buffer is the gradient
 /// itself, and lr is not part of the buffer (unlike Sutskever et al., 2013).
 ///
 /// Throws InvalidArgument for a negative or infinite lr, momentum or weight_decay, for nesterov without momentum or with

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/state_dict.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/files/state_dict.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::optim {
 

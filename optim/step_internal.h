@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "lockstep/autograd/history_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/nn/parameter.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/optim_ops_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/optim_ops_internal.h"
 
 namespace lockstep::optim {
 

@@ -28,12 +28,13 @@ affects() { local name; for name in "$@"; do test[$name]=yes; done; }
 for file in "${changed[@]}"; do
   case $file in
     tensor/cuda/* | tests/cuda/*) affects cuda simulator ;;
-    tests/support/* | *CMakeLists.txt | cmake/* | include/* | lockstep.h) affects tensor autograd nn optim data parallel samples ;;
+    tests/support/* | *CMakeLists.txt | cmake/* | include/* | lockstep.h) affects base tensor autograd nn optim data parallel samples ;;
+    base/*) affects base tensor autograd data; sanitize[base]=yes ;;
     tensor/*) affects tensor autograd nn optim; sanitize[tensor]=yes ;;
     autograd/*) affects autograd nn optim; sanitize[autograd]=yes ;;
     nn/* | optim/*) affects nn optim; sanitize[${file%%/*}]=yes ;;
     data/* | parallel/*) affects "${file%%/*}"; sanitize[${file%%/*}]=yes ;;
-    tests/tensor/* | tests/autograd/* | tests/nn/* | tests/optim/* | tests/data/* | tests/parallel/*)
+    tests/base/* | tests/tensor/* | tests/autograd/* | tests/nn/* | tests/optim/* | tests/data/* | tests/parallel/*)
       file=${file#tests/}
       affects "${file%%/*}"
       sanitize[${file%%/*}]=yes ;;

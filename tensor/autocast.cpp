@@ -1,6 +1,6 @@
 #include "lockstep/tensor/autocast.h"
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <iosfwd>
 #include <type_traits>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

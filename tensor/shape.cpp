@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 #include "lockstep/tensor/tensor.h"
 
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/half_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 ///
 /// Copying a Tensor copies the handle; views (`transpose`, `slice`, `t[i]`, ...) share the storage; `clone` copies the
 /// elements. Members that change elements end in `_`, are const (the handle does not change), and throw InvalidArgument
-/// on a tensor that requires grad while grad mode is on. Every operation is a free function (autograd/functions.h); the
+/// on a tensor that requires grad while grad mode is on. Every operation is a free function (autograd/ops/functions.h); the
 /// common ones are members too. One thread at a time may change a tensor; any number may read it.
 #pragma once
 
@@ -17,14 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/callback.h"
-#include "lockstep/tensor/device.h"
+#include "lockstep/base/callback.h"
+#include "lockstep/base/device.h"
+#include "lockstep/base/ref.h"
+#include "lockstep/base/small_blocks.h"
 #include "lockstep/tensor/dtype.h"
-#include "lockstep/tensor/ref.h"
+#include "lockstep/tensor/memory/storage.h"
 #include "lockstep/tensor/scalar.h"
 #include "lockstep/tensor/shape.h"
-#include "lockstep/tensor/small_blocks.h"
-#include "lockstep/tensor/storage.h"
 
 namespace lockstep {
 

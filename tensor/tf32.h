@@ -4,7 +4,7 @@
 /// torch.backends.cuda.matmul.allow_tf32.
 #pragma once
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/edit_distance_internal.h"
+#include "lockstep/base/edit_distance_internal.h"
 #include "lockstep/version.h"
 
 namespace command_line {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 #include "tools/explain.h"
 
 namespace par = lockstep::parallel;

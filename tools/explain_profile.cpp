@@ -7,8 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/file_internal.h"
 #include "lockstep/lockstep.h"
-#include "lockstep/tensor/file_internal.h"
 #include "tools/explain_scaling.h"
 
 namespace ls = lockstep;

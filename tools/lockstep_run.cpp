@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/device.h"
 #include "lockstep/parallel/launch/launch.h"
-#include "lockstep/tensor/device.h"
 #include "tools/command_line.h"
 
 namespace par = lockstep::parallel;

@@ -1,10 +1,10 @@
 // all_to_all with parts of different sizes.
 #include <algorithm>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

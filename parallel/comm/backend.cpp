@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

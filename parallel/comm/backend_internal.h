@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/tensor/combine_internal.h"
+#include "lockstep/tensor/ops/combine_internal.h"
 
 namespace lockstep::parallel {
 

@@ -1,7 +1,7 @@
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
 
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/rendezvous/store.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::parallel {
 

@@ -5,13 +5,13 @@
 #include <exception>
 #include <thread>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/staging_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

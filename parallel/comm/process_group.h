@@ -22,11 +22,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/comm/backend_options.h"
 #include "lockstep/parallel/comm/traffic.h"
 #include "lockstep/parallel/rendezvous/rendezvous.h"
 #include "lockstep/parallel/rendezvous/store.h"
-#include "lockstep/tensor/callback.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::parallel {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 

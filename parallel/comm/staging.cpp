@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstdlib>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -3,11 +3,11 @@
 #include <bit>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/combine_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/ops/combine_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

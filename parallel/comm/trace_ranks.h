@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 

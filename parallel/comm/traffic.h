@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 

@@ -11,10 +11,10 @@
 #include <optional>
 #include <tuple>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

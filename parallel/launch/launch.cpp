@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/device.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/device.h"
 
 namespace lockstep::parallel {
 

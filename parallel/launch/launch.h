@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/tensor/callback.h"
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/callback.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 

@@ -12,9 +12,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

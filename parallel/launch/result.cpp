@@ -10,9 +10,9 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 

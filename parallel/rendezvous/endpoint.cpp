@@ -8,12 +8,12 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/parallel/rendezvous/store_client_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/warning.h"
 
 namespace lockstep::parallel {
 

@@ -11,12 +11,12 @@
 #include <sstream>
 #include <utility>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/file_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
 
 namespace lockstep::parallel {
 

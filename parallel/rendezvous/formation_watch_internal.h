@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::parallel {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 

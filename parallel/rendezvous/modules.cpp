@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/modules_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/modules_internal.h"
 
 // backend_modules.def has a line LOCKSTEP_LINKED_BACKEND(name, fix) for every backend that a static build links,
 // and LOCKSTEP_BACKEND_MODULE(...) for every other backend. The fix is the advice if the module is missing.

@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <thread>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

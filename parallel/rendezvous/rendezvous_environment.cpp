@@ -10,15 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/rendezvous/place_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/warning.h"
 
 namespace lockstep::parallel {
 

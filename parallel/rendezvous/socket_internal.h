@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/tensor/error.h"
 
 namespace lockstep::parallel {
 

@@ -5,9 +5,9 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

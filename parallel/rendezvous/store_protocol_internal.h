@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/rendezvous/store.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::parallel {
 

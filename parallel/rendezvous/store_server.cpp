@@ -19,14 +19,14 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
 #include "lockstep/parallel/rendezvous/store_protocol_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/warning.h"
 
 namespace lockstep::parallel {
 

@@ -7,11 +7,11 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/warning.h"
 
 namespace lockstep::parallel {
 

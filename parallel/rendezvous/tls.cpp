@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/openssl_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

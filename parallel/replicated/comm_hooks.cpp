@@ -1,6 +1,6 @@
 #include "lockstep/parallel/replicated/comm_hooks.h"
 
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/utilities.h"
-#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
 #include "lockstep/parallel/replicated/replicas/forward_pass_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_draws_internal.h"
+#include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 
 namespace lockstep::parallel {
 

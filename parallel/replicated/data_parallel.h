@@ -12,7 +12,7 @@
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/traffic.h"
-#include "lockstep/parallel/replicated/step.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
 

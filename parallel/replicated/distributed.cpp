@@ -4,20 +4,20 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/utilities.h"
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
-#include "lockstep/parallel/replicated/model_check_internal.h"
-#include "lockstep/parallel/replicated/step_failure_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {
 
-NamedParameters trained(const nn::Module& module) {
-  NamedParameters named = module.named_parameters();
+optim::NamedParameters trained(const nn::Module& module) {
+  optim::NamedParameters named = module.named_parameters();
   std::erase_if(named, [](const auto& entry) { return !entry.second.master().requires_grad(); });
   return named;
 }

@@ -21,7 +21,9 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/replicated/comm_hooks.h"
-#include "lockstep/parallel/replicated/step.h"
+#include "lockstep/parallel/step/join_options.h"
+#include "lockstep/parallel/step/stats.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
 
@@ -34,57 +36,6 @@ struct DistributedDataParallelOptions {
   bool sync_buffers = true;
   Weighting weighting = Weighting::kEqual;  ///< of ranks' and micro-batches' samples; for backward(x, y, loss_fn) only
   int check_every = 0;                      ///< number of steps between comparisons of all ranks' parameters; 0: never
-};
-
-/// One bucket of gradients. The three times are of the last synchronised step, in seconds since the first gradient of
-/// that step was ready, by the clock of the host.
-struct BucketStats {
-  std::int64_t bytes = 0;                    ///< of its gradients and metadata
-  std::vector<std::string> parameters = {};  ///< their names
-  double ready = 0;                          ///< all its gradients are ready
-  double launched = 0;                       ///< its reduction is launched
-  double done = 0;                           ///< this rank has seen that the reduction is complete
-};
-
-/// How much of a step's communication was complete before the last gradient of the step was ready, that is, while
-/// backward still computed. A bucket counts only if its reduction was complete by then: of a reduction in flight it is
-/// not known how much is done. So the shares are lower bounds. With shm and local the ranks' own cores do the reduction,
-/// when a gradient becomes ready, so overlap shortens waits but hides no work.
-struct CommunicationOverlap {
-  double seconds = 0;            ///< during which at least one bucket was launched and not done
-  double early_seconds = 0;      ///< the same, of buckets that were done before the last gradient was ready only
-  std::int64_t bytes = 0;        ///< of all buckets
-  std::int64_t early_bytes = 0;  ///< of the buckets that were done before the last gradient was ready
-  /// Share of the seconds, between 0 and 1; 0 if nothing was communicated.
-  double share() const { return seconds > 0 ? early_seconds / seconds : 0; }
-  /// Share of the bytes, between 0 and 1.
-  double byte_share() const { return bytes > 0 ? static_cast<double>(early_bytes) / static_cast<double>(bytes) : 0; }
-};
-/// The overlap of one step, from the times of its buckets.
-CommunicationOverlap communication_overlap(const std::vector<BucketStats>& buckets);
-
-/// Statistics of the reductions so far, and of their overlap with backward.
-struct DistributedDataParallelStats {
-  std::vector<BucketStats> buckets;  ///< in the order in which they are launched
-  std::int64_t steps = 0;            ///< synchronised
-  std::int64_t reduced_bytes = 0;    ///< of buckets, in all steps; the group's traffic() counts what a hook sends
-  std::int64_t copies = 0;  ///< gradients copied into their bucket, or (f16, bf16) rounded out of it, in all steps
-  /// The shares of communication_overlap in the last synchronised step, in seconds and in bytes. 0 in a group of one,
-  /// which communicates nothing, and with nccl, where the host does not know which operations the GPU has completed.
-  double overlap = 0, overlap_bytes = 0;
-};
-
-/// Options of `join`, the same on all ranks.
-struct JoinOptions {
-  /// Divide gradients by the number of all ranks (micro-batches), as if the gradients of joined ranks were zero; false:
-  /// by the number of those that have data. With Weighting::kSamples the mean is over the samples of the step either
-  /// way.
-  bool divide_by_initial_world_size = true;
-  bool enable = true;                       ///< false: `join` only calls `body`
-  bool throw_on_early_termination = false;  ///< on all ranks, when a rank has no more data and another does
-  /// Called on joined ranks after each step of the other ranks, with the step's gradients in grad(). Call the
-  /// optimizer's step() here to keep the optimizer's state the same on all ranks.
-  Callback<void()> shadow_step = {};
 };
 
 /// Trains one replica of a model in each process and keeps the replicas equal.

@@ -8,9 +8,9 @@
 #include "lockstep/parallel/replicated/buckets/distributed_step_internal.h"
 #include "lockstep/parallel/replicated/buckets/launch_queue_internal.h"
 #include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/joining_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
-#include "lockstep/parallel/replicated/step_failure_internal.h"
+#include "lockstep/parallel/step/joining_internal.h"
+#include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 
 namespace lockstep::parallel {
 
@@ -49,7 +49,7 @@ struct DistributedDataParallel::State final : ReducedModel {
   DistributedDataParallelOptions options;
   MicroBatchesInTurn micro_batches;
   std::shared_ptr<CommHook> hook;
-  NamedParameters named;  // those in the buckets
+  optim::NamedParameters named;  // those in the buckets
   std::unique_ptr<GradientBuckets> buckets;
   std::vector<std::size_t> order;                 // in which gradients became ready in the first step of `buckets`
   bool knows_order = false;                       // whether buckets are planned by it, after that step

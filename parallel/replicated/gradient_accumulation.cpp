@@ -1,10 +1,10 @@
 #include "lockstep/parallel/replicated/gradient_accumulation.h"
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/utilities.h"
-#include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/parallel/step/accumulated_gradients_internal.h"
+#include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 

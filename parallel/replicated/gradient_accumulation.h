@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/nn/module.h"
-#include "lockstep/parallel/replicated/step.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
 

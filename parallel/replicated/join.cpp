@@ -4,9 +4,9 @@
 // the next step's first bucket like all ranks; if the summary says that all ranks have joined, there is no next step.
 #include <algorithm>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/replicated/distributed_state_internal.h"
-#include "lockstep/parallel/replicated/step_failure_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 
 namespace lockstep::parallel {
 void DistributedDataParallel::join(FunctionRef<void()> body, const JoinOptions& options) {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/replicated/comm_hooks.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -1,7 +1,7 @@
 // Memory and traffic of a ShardedDataParallel, by closed forms: nothing here looks at what was allocated or sent.
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -15,7 +15,7 @@ struct UnitBytes {
   std::int64_t gradients = 0;                          // as they are summed
 };
 
-UnitBytes bytes_of(const UnitLayout& unit, const NamedParameters& named) {
+UnitBytes bytes_of(const UnitLayout& unit, const optim::NamedParameters& named) {
   UnitBytes bytes;
   for (const FlatLayout& flat : unit.flats) {
     bytes.parameters += flat.bytes();

@@ -1,10 +1,10 @@
 #include "lockstep/parallel/sharded/sharded.h"
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
-#include "lockstep/parallel/replicated/step_failure_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {

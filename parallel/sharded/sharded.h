@@ -30,8 +30,9 @@
 
 #include "lockstep/nn/module.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/step.h"
+#include "lockstep/parallel/step/join_options.h"
+#include "lockstep/parallel/step/stats.h"
+#include "lockstep/parallel/step/step.h"
 
 namespace lockstep::parallel {
 

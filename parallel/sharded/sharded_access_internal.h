@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/parallel/sharded/sharded.h"
-#include "lockstep/tensor/storage_supplier_internal.h"
+#include "lockstep/tensor/memory/storage_supplier_internal.h"
 
 namespace lockstep::parallel {
 

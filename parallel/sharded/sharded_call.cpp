@@ -1,11 +1,11 @@
 // A step of operator() and a backward that the user calls. It begins with the forward, because units are gathered then.
 // It ends with the first backward from the result, or without one when the graph of the result is destroyed.
-#include "lockstep/parallel/replicated/step_failure_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {

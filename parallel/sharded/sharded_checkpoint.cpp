@@ -1,9 +1,9 @@
 // The state of a ShardedDataParallel for checkpoints: this rank's pieces, as parts of whole parameters.
 #include <algorithm>
 
-#include "lockstep/parallel/sharded/checkpoint.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/checkpoint/checkpoint.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 

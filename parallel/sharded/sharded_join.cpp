@@ -1,8 +1,8 @@
 // Ranks with different numbers of batches: joined ranks, which have no more data, take part in the others' steps with
 // gradients that count as zero, and step their own part of the model.
-#include "lockstep/parallel/replicated/step_failure_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
 
 namespace lockstep::parallel {
 

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <span>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/gradient_norm_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/line_squares_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/line_squares_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

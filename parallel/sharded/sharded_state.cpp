@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
-#include "lockstep/parallel/replicated/model_check_internal.h"
 #include "lockstep/parallel/sharded/sharded_access_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random.h"
+#include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
-#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
-#include "lockstep/parallel/replicated/joining_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_loop_internal.h"
-#include "lockstep/parallel/replicated/step_failure_internal.h"
-#include "lockstep/parallel/sharded/model_state_internal.h"
+#include "lockstep/parallel/checkpoint/model_state_internal.h"
 #include "lockstep/parallel/sharded/sharded.h"
 #include "lockstep/parallel/sharded/sharded_norm_internal.h"
 #include "lockstep/parallel/sharded/unit_gathers_internal.h"
 #include "lockstep/parallel/sharded/unit_gradients_internal.h"
+#include "lockstep/parallel/step/accumulated_gradients_internal.h"
+#include "lockstep/parallel/step/joining_internal.h"
+#include "lockstep/parallel/step/micro_batch_loop_internal.h"
+#include "lockstep/parallel/step/step_failure_internal.h"
+#include "lockstep/parallel/step/step_summary_internal.h"
 
 namespace lockstep::parallel {
 
@@ -92,7 +92,7 @@ struct ShardedDataParallel::State {
   std::shared_ptr<ProcessGroup> group;       // of the gathers
   std::shared_ptr<ProcessGroup> reductions;  // a duplicate, because their order relative to gathers may vary
   ShardedDataParallelOptions options;
-  NamedParameters named;  // all parameters
+  optim::NamedParameters named;  // all parameters
   std::shared_ptr<ShardedAccessSupplier> access;
   std::vector<UnitLayout> layouts;
   std::vector<UnitParameters> units;

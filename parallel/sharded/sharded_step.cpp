@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <exception>
 
-#include "lockstep/parallel/replicated/model_check_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/sharded/sharded_state_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

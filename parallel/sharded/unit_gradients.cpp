@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/sharded/unit_parameters_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 
-UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const NamedParameters& parameters,
+UnitGradients::UnitGradients(const std::vector<UnitLayout>& units, const optim::NamedParameters& parameters,
                              std::shared_ptr<ProcessGroup> group, bool rotating)
     : group_(std::move(group)), rotating_(rotating), units_(units.size()) {
   std::vector<std::size_t> slot_of(parameters.size());

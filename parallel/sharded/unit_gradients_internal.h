@@ -19,8 +19,8 @@
 
 #include "lockstep/autograd/history_internal.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/parallel/replicated/distributed.h"
 #include "lockstep/parallel/sharded/unit_plan_internal.h"
+#include "lockstep/parallel/step/stats.h"
 
 namespace lockstep::parallel {
 
@@ -36,7 +36,7 @@ struct FlatGradients {
 class UnitGradients {
  public:
   // Allocates the buffers; all ranks must do so.
-  UnitGradients(const std::vector<UnitLayout>& units, const NamedParameters& parameters,
+  UnitGradients(const std::vector<UnitLayout>& units, const optim::NamedParameters& parameters,
                 std::shared_ptr<ProcessGroup> group, bool rotating);
   ~UnitGradients();
   UnitGradients(const UnitGradients&) = delete;

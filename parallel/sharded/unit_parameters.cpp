@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/nn/deferred.h"
 #include "lockstep/nn/replace_elements_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -41,13 +41,13 @@ Tensor typed_view(const Tensor& memory, std::int64_t first, std::int64_t count, 
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(impl.storage, impl.offset + first, {count}, {1}, dtype)));
 }
 
-UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters,
+UnitParameters::UnitParameters(const UnitLayout& layout, std::uint64_t number, const optim::NamedParameters& parameters,
                                ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier)
     : number_(number), path_(layout.name), name_(layout.text()), resident_(resident) {
   for (const FlatLayout& plan : layout.flats) make_flat(plan, parameters, group, supplier);
 }
 
-void UnitParameters::make_flat(const FlatLayout& plan, const NamedParameters& parameters, ProcessGroup& group,
+void UnitParameters::make_flat(const FlatLayout& plan, const optim::NamedParameters& parameters, ProcessGroup& group,
                                const std::shared_ptr<StorageSupplier>& supplier) {
   FlatParameters& flat = flats_.emplace_back(FlatParameters{.layout = plan});
   const std::int64_t each = plan.elements / group.size();

@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/sharded/unit_plan_internal.h"
-#include "lockstep/tensor/storage_supplier_internal.h"
+#include "lockstep/tensor/memory/storage_supplier_internal.h"
 
 namespace lockstep::parallel {
 
@@ -28,8 +28,8 @@ class UnitParameters {
   // Moves the parameters to the storages of flat buffers, where they have no values yet, and their values to the
   // shards. `resident`: the whole parameters stay in memory; else they are gathered into memory given to `launch`. All
   // ranks must construct their units in the same order.
-  UnitParameters(const UnitLayout& layout, std::uint64_t number, const NamedParameters& parameters, ProcessGroup& group,
-                 bool resident, const std::shared_ptr<StorageSupplier>& supplier);
+  UnitParameters(const UnitLayout& layout, std::uint64_t number, const optim::NamedParameters& parameters,
+                 ProcessGroup& group, bool resident, const std::shared_ptr<StorageSupplier>& supplier);
   UnitParameters(UnitParameters&&) = default;
 
   const std::string& name() const { return name_; }  // "unit blocks.1", for errors
@@ -64,7 +64,7 @@ class UnitParameters {
   bool has_new_version() const { return version() != noted_; }
 
  private:
-  void make_flat(const FlatLayout& plan, const NamedParameters& parameters, ProcessGroup& group,
+  void make_flat(const FlatLayout& plan, const optim::NamedParameters& parameters, ProcessGroup& group,
                  const std::shared_ptr<StorageSupplier>& supplier);
   std::int64_t gather(const FlatParameters& flat, ProcessGroup& group);
   std::uint64_t version() const;

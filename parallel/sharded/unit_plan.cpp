@@ -4,11 +4,11 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/nn/deferred.h"
-#include "lockstep/nn/layers.h"
+#include "lockstep/nn/layers/layers.h"
 #include "lockstep/nn/module_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -59,7 +59,7 @@ class Planner {
                      patterns_[k]);
   }
 
-  std::vector<UnitLayout> finish(const NamedParameters& parameters, int ranks) {
+  std::vector<UnitLayout> finish(const optim::NamedParameters& parameters, int ranks) {
     for (std::size_t p = 0; p < parameters.size(); ++p)
       add(units_[unit_of_.at(parameters[p].second.id())], p, parameters[p].second.master());
     for (UnitLayout& unit : units_) {
@@ -133,7 +133,7 @@ class Planner {
 
 }  // namespace
 
-std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& parameters,
+std::vector<UnitLayout> plan_units(nn::Module& module, const optim::NamedParameters& parameters,
                                    const std::vector<std::string>& patterns, const MixedPrecision& mixed, int ranks) {
   std::vector<std::string> chosen = patterns;
   if (chosen.empty()) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/nn/module.h"
-#include "lockstep/parallel/replicated/buckets/bucket_plan_internal.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/sharded/sharded.h"
 
 namespace lockstep::parallel {
@@ -42,7 +42,7 @@ struct UnitLayout {
 // patterns the units are the children of the ModuleList with most elements. A parameter belongs to the innermost unit
 // around its module; one that modules of several units share belongs to the root unit. Throws InvalidArgument for a
 // pattern that names no module.
-std::vector<UnitLayout> plan_units(nn::Module& module, const NamedParameters& parameters,
+std::vector<UnitLayout> plan_units(nn::Module& module, const optim::NamedParameters& parameters,
                                    const std::vector<std::string>& patterns, const MixedPrecision& mixed, int ranks);
 
 }  // namespace lockstep::parallel

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <exception>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/small_vector.h"
 #include "lockstep/parallel/simulate/collective_hops_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/small_vector.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/simulate/hops.h"
 #include "lockstep/parallel/simulate/simulate.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 

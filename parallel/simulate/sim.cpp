@@ -1,7 +1,7 @@
 // The backend sim as a module.
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "lockstep/parallel/simulate/hop_group_internal.h"
-#include "lockstep/tensor/check_internal.h"
 #include "lockstep/version.h"
 
 namespace lockstep::parallel {

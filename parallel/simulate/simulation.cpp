@@ -4,8 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/file_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/file_internal.h"
 
 namespace lockstep::parallel {
 namespace {

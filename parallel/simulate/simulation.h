@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/callback.h"
+#include "lockstep/base/error.h"
 #include "lockstep/parallel/simulate/hops.h"
-#include "lockstep/tensor/callback.h"
-#include "lockstep/tensor/error.h"
 
 namespace lockstep::parallel {
 

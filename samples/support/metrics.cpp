@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 #include "tools/report/json.h"
 
 namespace samples {

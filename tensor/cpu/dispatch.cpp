@@ -1,14 +1,14 @@
 // Chooses the level of the CPU kernels, once, by the processor's instruction sets (or by LOCKSTEP_ISA).
 #include <string_view>
 
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/threads.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/tensor/cpu/onednn_internal.h"
-#include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/threads.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 // A tile of scores is kept transposed, as (keys, queries): the softmax over the keys is then arithmetic between whole
 // registers of queries, and both products read their operands without another transposition. Tiles follow from the
 // shape alone, and every sum runs in order of the keys or queries, so the bits depend on nothing else.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
 #include "lockstep/tensor/cpu/tile_product_internal.h"
-#include "lockstep/tensor/philox_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/random/philox_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,6 +1,6 @@
 // Batch normalisation of (outer, channels, inner), one channel at a time. A channel's sum adds the sums of its rows,
 // in order.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Losses of class labels. Cross-entropy goes from scores to loss and gradient: rows of few classes process as many
 // samples as a packet has lanes, one class at a time; long rows use packets along the classes. The choice depends on
 // the shape alone.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/losses.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/ops/losses.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/tensor/combine_internal.h"
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/wide_internal.h"
+#include "lockstep/tensor/kernels/wide_internal.h"
+#include "lockstep/tensor/ops/combine_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {

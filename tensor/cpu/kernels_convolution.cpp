@@ -2,7 +2,7 @@
 //
 // Tiles and shares depend on the shapes alone, and products have the same bits for any number of threads (gemm), so
 // results do, too; oneDNN's own convolution does not guarantee that.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Elementwise kernels with several operands, casts and fills. Plain loops: the compiler vectorises them, and without
 // contraction a vectorised sum or product has the bits of the scalar one.
-#include "lockstep/tensor/elementwise_internal.h"
+#include "lockstep/tensor/kernels/elementwise_internal.h"
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // Matrix products: loops of our own for tiny ones and products with a vector, oneDNN for f32 if built in, Eigen
 // otherwise. The loops add at most kRowsBetween terms (packets: kSumBlock) before they continue in f64; the wrapper
 // splits long sums of the libraries.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <Eigen/Core>
 
@@ -10,7 +10,7 @@
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/onednn_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/dual_internal.h"
+#include "lockstep/tensor/kernels/dual_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

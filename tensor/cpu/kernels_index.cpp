@@ -1,8 +1,8 @@
 // Indexing kernels. index_range has checked the indices; additions run in order of the index position.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/elementwise_internal.h"
+#include "lockstep/tensor/kernels/elementwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

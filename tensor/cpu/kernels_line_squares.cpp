@@ -1,5 +1,5 @@
 // Sums of squares over 64-byte lines: see line_squares_internal.h. Four lines are summed at a time, one in each lane.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #endif
 
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/line_squares_internal.h"
+#include "lockstep/tensor/ops/line_squares_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/optim_numbers_internal.h"
-#include "lockstep/tensor/optim_ops_internal.h"
+#include "lockstep/tensor/kernels/optim_numbers_internal.h"
+#include "lockstep/tensor/ops/optim_ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 namespace {

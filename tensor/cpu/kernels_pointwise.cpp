@@ -1,9 +1,9 @@
 // Unary pointwise kernels, generated from pointwise.def.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
@@ -67,7 +67,7 @@ void run_second_derivative(const Loop<3>& loop, DType dtype, const PointwisePara
   void name##_second_derivative(const Loop<3>& loop, DType dtype, const PointwiseParams& params) { \
     run_second_derivative<functor>(loop, dtype, params);                                           \
   }
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

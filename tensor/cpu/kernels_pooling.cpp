@@ -1,6 +1,6 @@
 // Pooling, one plane at a time: for each row of windows and each element of the kernel, the inner loop runs along a
 // row.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
 // Random kernels: element i depends on the position and i alone.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/philox_internal.h"
+#include "lockstep/tensor/random/philox_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,6 +1,6 @@
 // Reductions over the middle of (outer, n, inner). The order of additions depends on n (and on whether inner is 1)
 // alone: neither on the number of threads nor on addresses.
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #include "lockstep/tensor/cpu/loops_internal.h"
 #include "lockstep/tensor/cpu/packets_internal.h"

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/threads.h"
+#include "lockstep/base/threads.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

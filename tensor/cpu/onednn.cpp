@@ -1,6 +1,6 @@
 #include "lockstep/tensor/cpu/onednn_internal.h"
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 #if LOCKSTEP_HAS_ONEDNN
 #include <dnnl.h>

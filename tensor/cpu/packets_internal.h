@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/tensor/cpu/loops_internal.h"
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

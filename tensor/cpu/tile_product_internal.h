@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

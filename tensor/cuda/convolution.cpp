@@ -1,6 +1,6 @@
 #include "lockstep/tensor/cuda/convolution_internal.h"
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 #if LOCKSTEP_HAS_CUDNN
 #include <cudnn.h>

@@ -1,7 +1,7 @@
 // Convolution by cuDNN.
 #pragma once
 
-#include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
 
 namespace lockstep::cuda {
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -4,8 +4,8 @@
 // the order of the other dimension's tiles. No block adds to the result of another, so the bits depend on the shape
 // alone. The price is that backward computes the scores twice.
 #include "lockstep/tensor/cuda/attention_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -6,8 +6,8 @@
 // are rounded to 16 bits for these products, as everywhere in this technique; all sums are f32.
 #include "lockstep/tensor/cuda/attention_internal.h"
 #include "lockstep/tensor/cuda/mma_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,8 +1,8 @@
 // Batch normalisation of (outer, channels, inner): reductions over all elements of a channel, then one thread per
 // element.
 #include "lockstep/tensor/cuda/reduce_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

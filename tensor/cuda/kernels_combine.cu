@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/wide_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/wide_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

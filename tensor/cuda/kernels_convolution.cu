@@ -1,7 +1,7 @@
 // Convolution: cuDNN, then the bias. The host build for tests uses plain sums instead.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 #ifdef __CUDACC__
 #include "lockstep/tensor/cuda/convolution_internal.h"

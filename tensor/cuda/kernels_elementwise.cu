@@ -1,6 +1,6 @@
 // Elementwise kernels with several operands, casts and fills.
 #include "lockstep/tensor/cuda/loops_internal.h"
-#include "lockstep/tensor/elementwise_internal.h"
+#include "lockstep/tensor/kernels/elementwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,8 +1,8 @@
 // Matrix products: small ones here, the others by cuBLAS; the bias is added afterwards if cuBLAS did not add it.
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/wide_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/wide_internal.h"
 
 #ifdef __CUDACC__
 #include "lockstep/tensor/cuda/products_internal.h"

@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
-#include "lockstep/tensor/elementwise_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/elementwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

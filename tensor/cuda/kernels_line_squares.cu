@@ -1,7 +1,7 @@
 // Sums of squares over 64-byte lines: see line_squares_internal.h. One thread per line.
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/line_squares_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/ops/line_squares_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "lockstep/tensor/cuda/loops_internal.h"
-#include "lockstep/tensor/optim_numbers_internal.h"
+#include "lockstep/tensor/kernels/optim_numbers_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,7 +1,7 @@
 // Unary pointwise kernels, generated from pointwise.def.
 #include "lockstep/tensor/cuda/loops_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
-#include "lockstep/tensor/wide_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
+#include "lockstep/tensor/kernels/wide_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 
@@ -90,7 +90,7 @@ void run_second_derivative(const char* op, const Loop<3>& loop, DType dtype, con
   void name##_second_derivative(const Loop<3>& loop, DType dtype, const PointwiseParams& params) { \
     run_second_derivative<functor>(#name " backward of backward", loop, dtype, params);            \
   }
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 
 }  // namespace lockstep::LOCKSTEP_KERNELS

@@ -4,7 +4,7 @@
 
 #include "lockstep/tensor/cuda/divisor_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -1,7 +1,7 @@
 // Random numbers: element i depends on the position and i alone, and equals the CPU's.
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/philox_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/random/philox_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -2,7 +2,7 @@
 #include <type_traits>
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -5,8 +5,8 @@
 
 #include "lockstep/tensor/cuda/reduce_internal.h"
 #include "lockstep/tensor/cuda/register_row_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
-#include "lockstep/tensor/pointwise_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/pointwise_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "lockstep/tensor/cuda/launch_internal.h"
-#include "lockstep/tensor/for_dtype_internal.h"
+#include "lockstep/tensor/kernels/for_dtype_internal.h"
 
 #ifdef __CUDACC__
 #include <thrust/iterator/counting_iterator.h>

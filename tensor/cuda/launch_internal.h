@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "lockstep/tensor/cuda/fault_internal.h"
-#include "lockstep/tensor/level_internal.h"
+#include "lockstep/tensor/kernels/level_internal.h"
 
 #ifdef __CUDACC__
 #define DEVICE_ONLY __device__

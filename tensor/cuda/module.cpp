@@ -1,9 +1,9 @@
 // The module liblockstep_cuda: CUDA devices for the library.
 #include <utility>
 
-#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/cuda/fault_internal.h"
 #include "lockstep/tensor/cuda/runtime_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 namespace lockstep::cuda {
 

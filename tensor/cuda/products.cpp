@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/cuda/handles_internal.h"
 #include "lockstep/tensor/tf32.h"
 

@@ -1,7 +1,7 @@
 // Matrix products by cuBLAS, on the current device's stream.
 #pragma once
 
-#include "lockstep/tensor/kernels_internal.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
 
 namespace lockstep::cuda {
 

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/tensor/allocator_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/environment_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/tensor/memory/allocator_internal.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 namespace lockstep::cuda {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lockstep/tensor/cuda/loops_internal.h"
-#include "lockstep/tensor/wide_internal.h"
+#include "lockstep/tensor/kernels/wide_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

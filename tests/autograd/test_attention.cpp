@@ -1,6 +1,6 @@
 // scaled_dot_product_attention compared with PyTorch, with its composition of products and softmax, and with closed
 // forms.
-#include "lockstep/tensor/attention_internal.h"
+#include "lockstep/tensor/ops/attention_internal.h"
 #include "tests/support/golden_case.h"
 
 namespace {

@@ -398,12 +398,12 @@ TEST_CASE("every function declared in functions.h is in the tables above, genera
       check_pictures(), check_indexing(), check_shaping(), check_contractions();
   std::set<std::string> known = checked();
 #define POINTWISE(name, functor, low, high) known.insert(#name);
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
   known.insert({"equal",       "allclose",    "argmax",     "argmin",      "one_hot",       "any",        "all",
                 "isnan",       "isinf",       "isfinite",   "logical_not", "logical_and",   "logical_or", "logical_xor",
                 "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "count_nonzero", "nonzero",    "argsort"});
-  std::ifstream header(LOCKSTEP_GOLDEN_DIR "/../../autograd/functions.h");
+  std::ifstream header(LOCKSTEP_GOLDEN_DIR "/../../autograd/ops/functions.h");
   REQUIRE(header.good());
   const std::regex declaration(
       R"(^(?:inline )?(?:Tensor|bool|std::vector<Tensor>|std::pair<Tensor, Tensor>) (\w+)\(.*)");

@@ -40,7 +40,7 @@ TEST_CASE("every pointwise function has the gradient and the second derivative o
 #define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
   check(                                                    \
       #name, [](const Inputs& in) { return with_##name(in[0]); }, low, high);
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("every pointwise function of a strided view has the gradient of its va
 #define POINTWISE_WITH_PARAMETERS(name, functor, low, high) \
   check(                                                    \
       #name, [](const Inputs& in) { return with_##name(in[0].t()); }, low, high);
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
 }
 

@@ -1,7 +1,7 @@
 // Properties of whole graphs: long chains, lifetimes, and drawings.
 #include <memory>
 
-#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/random/random.h"
 #include "tests/support/testing.h"
 
 namespace {

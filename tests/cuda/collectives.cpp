@@ -1,7 +1,7 @@
 // Collectives of GPU tensors over the host backends, which stage them.
 #include "lockstep/parallel/rendezvous/modules_internal.h"
 #include "tests/cuda/host_accelerator.h"
-#include "tests/parallel/parts.h"
+#include "tests/parallel/comm/parts.h"
 
 namespace {
 

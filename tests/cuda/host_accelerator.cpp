@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/tensor/accelerator_internal.h"
 #include "lockstep/tensor/cuda/launch_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 #if LOCKSTEP_HAVE_ASAN
 #include <sanitizer/asan_interface.h>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/tensor/device.h"
+#include "lockstep/base/device.h"
 
 // Provides cuda:0 to cuda:3 as such devices for its lifetime, unless the machine has real ones; then those are used,
 // except where LOCKSTEP_TEST_CUDA is "host".

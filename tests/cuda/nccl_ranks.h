@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "tests/cuda/host_accelerator.h"
-#include "tests/parallel/parts.h"
+#include "tests/parallel/comm/parts.h"
 
 namespace par = ls::parallel;
 

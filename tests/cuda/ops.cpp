@@ -67,7 +67,7 @@ TEST_CASE("pointwise operations, dense and strided") {
     };
 #define POINTWISE(name, functor, low, high) each(#name, low, high, [](const ls::Tensor& x) { return ls::name(x); });
 #define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
     each("leaky_relu", -8, 8, [](const ls::Tensor& x) { return ls::leaky_relu(x, 0.2); });
     each("elu", -8, 8, [](const ls::Tensor& x) { return ls::elu(x, 0.7); });

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
 
 #include "../support/peak_memory.h"
 #include "support.h"

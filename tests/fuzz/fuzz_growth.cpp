@@ -17,7 +17,7 @@
 
 #include "lockstep/data/npy_internal.h"
 #include "lockstep/data/readers.h"
-#include "lockstep/nn/serialize.h"
+#include "lockstep/nn/files/safetensors.h"
 #include "lockstep/parallel/launch/launch_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/simulate/simulate.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 #include "tests/fuzz/watched_input.h"
 #include "tools/explain_scaling.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/nn/safetensors_internal.h"
+#include "lockstep/nn/files/safetensors_internal.h"
 #include "tests/fuzz/watched_input.h"
 
 namespace ls = lockstep;

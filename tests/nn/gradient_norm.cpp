@@ -23,7 +23,7 @@ double tree(Doubles values) {
   return values[0];
 }
 
-// The sums of all lines, as tensor/line_squares_internal.h defines them.
+// The sums of all lines, as tensor/ops/line_squares_internal.h defines them.
 template <class T>
 Doubles lines_of(const ls::Tensor& x) {
   constexpr std::size_t kElements = 64 / sizeof(T);

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "lockstep/tensor/byte_reader_internal.h"
+#include "lockstep/base/byte_reader_internal.h"
 #include "tests/support/peak_memory.h"
 
 namespace {

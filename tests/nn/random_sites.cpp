@@ -1,7 +1,7 @@
 // Where modules draw random numbers: a site is the path below the module that was called.
 #include <set>
 
-#include "lockstep/tensor/random_draws_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 #include "support.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Parameters on a releasable storage: what reads a module asks for their memory.
 #include "lockstep/nn/replace_elements_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 #include "support.h"
 #include "tests/support/moving_storage.h"
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/nn/safetensors_internal.h"
-#include "lockstep/tensor/file_internal.h"
+#include "lockstep/base/file_internal.h"
+#include "lockstep/nn/files/safetensors_internal.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tensor/warning.h"
+#include "lockstep/base/warning.h"
 #include "tests/support/testing.h"
 
 namespace nn = lockstep::nn;

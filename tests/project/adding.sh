@@ -5,7 +5,7 @@ set -euo pipefail
 rm -rf "$SCRATCH" && mkdir -p "$SCRATCH/tree" "$SCRATCH/programs" && cd "$SCRATCH"
 
 # The copy has what git tracks, or without git the whole tree.
-parts="lockstep.h include CMakeLists.txt tensor autograd nn optim data parallel cmake tests/autograd tests/support docs/adding"
+parts="lockstep.h include CMakeLists.txt base tensor autograd nn optim data parallel cmake tests/autograd tests/support docs/adding"
 (cd "$SOURCE" && { git ls-files -z --cached --others --exclude-standard $parts 2>/dev/null || find $parts -type f -print0; } |
   tar cf - --null -T -) | tar xf - -C tree
 pages=$(cd tree/docs/adding && ls ./*.md)

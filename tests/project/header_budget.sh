@@ -21,7 +21,7 @@ foreign=$(grep -E '/(Eigen|nlohmann|fmt|CLI|oneapi)/|dnnl|/(iostream|regex|files
 [ -z "$foreign" ] || complain "lockstep.h includes third-party headers or parallel/simulate:"$'\n'"$foreign"
 
 cd "$SOURCE"
-for header in lockstep.h parallel/launch/launch.h $(grep -oE '/lockstep/(tensor|autograd|nn|optim|data|parallel)/[^ ]*\.h$' "$SCRATCH/seen.txt" | sed 's|^/lockstep/||'); do
+for header in lockstep.h parallel/launch/launch.h $(grep -oE '/lockstep/(base|tensor|autograd|nn|optim|data|parallel)/[^ ]*\.h$' "$SCRATCH/seen.txt" | sed 's|^/lockstep/||'); do
   direct=$(grep -nE "^[[:space:]]*#[[:space:]]*include[[:space:]]*<($heavy)>" "$header" || true)
   [ -z "$direct" ] || complain "$header:$direct"
 done

@@ -1,7 +1,7 @@
 // The modes of the trainers: the same bits from micro-batches, DataParallel and DistributedDataParallel, and the table
 // of compare.
+#include "lockstep/base/device.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
-#include "lockstep/tensor/device.h"
 #include "tests/samples/support.h"
 
 #include <zlib.h>

@@ -1,5 +1,5 @@
 // Numbered points at which a process is killed or stopped: its calls of the C library that other processes can notice,
-// in program order. A slow process sleeps before each of them. tests/parallel/kills.cpp interposes these functions.
+// in program order. A slow process sleeps before each of them. tests/parallel/comm/kills.cpp interposes these functions.
 #pragma once
 
 #include <signal.h>

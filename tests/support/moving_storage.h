@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/tensor/storage_supplier_internal.h"
+#include "lockstep/tensor/memory/storage_supplier_internal.h"
 #include "tests/support/testing.h"
 
 // Keeps values apart from the storage. Each call of supply() puts them into another block.

@@ -20,8 +20,8 @@
 #include <mutex>
 #include <thread>
 
-#include "lockstep/tensor/error.h"
-#include "lockstep/tensor/threads.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/threads.h"
 
 namespace {
 

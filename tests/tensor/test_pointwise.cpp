@@ -12,7 +12,7 @@ const std::vector<std::pair<std::string, Function>>& functions() {
   static const std::vector<std::pair<std::string, Function>> table = {
 #define POINTWISE(name, functor, low, high) {#name, [](const ls::Tensor& x) { return ls::name(x); }},
 #define POINTWISE_WITH_PARAMETERS(name, functor, low, high)
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
       {"leaky_relu", [](const ls::Tensor& x) { return ls::leaky_relu(x); }},
       {"elu", [](const ls::Tensor& x) { return ls::elu(x); }},

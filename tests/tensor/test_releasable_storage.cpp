@@ -1,7 +1,7 @@
 // Releasable storages: tensors on them find the elements wherever the supplier puts them, and ask for released memory.
 #include <functional>
 
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 #include "tests/support/moving_storage.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <set>
 #include <thread>
 
-#include "lockstep/tensor/kernels_internal.h"
-#include "lockstep/tensor/random_ops_internal.h"
+#include "lockstep/tensor/kernels/kernels_internal.h"
+#include "lockstep/tensor/random/random_ops_internal.h"
 #include "tests/support/testing.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // The bits of attention must not depend on the addresses of its operands, or on the number of threads.
-#include "lockstep/tensor/attention_internal.h"
+#include "lockstep/tensor/ops/attention_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Operations on images have the same bits at any offset of their operands, and with any number of threads.
-#include "lockstep/tensor/image_ops_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/image_ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {

@@ -2,7 +2,7 @@
 //
 // The table below has every operation of ops.h and functions.h (those on images have a separate file); pointwise.def
 // provides the pointwise ones. Sizes end in every kind of tail, or are large enough for several threads.
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 #include "tests/tensor/same_bits.h"
 
 namespace {
@@ -28,7 +28,7 @@ Table pointwise() {
          return Tensors{ls::raw::pointwise_second_derivative(ls::raw::Pointwise::name, in[1], in[0], {0.5, 1.5})}; \
        },                                                                                                          \
        low, high});
-#include "lockstep/tensor/pointwise.def"
+#include "lockstep/tensor/ops/pointwise.def"
 #undef POINTWISE
   return table;
 }

@@ -7,7 +7,7 @@
 #include <map>
 #include <string_view>
 
-#include "lockstep/tensor/file_internal.h"
+#include "lockstep/base/file_internal.h"
 #include "tools/report/json.h"
 
 namespace report {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/tensor/file_internal.h"
+#include "lockstep/base/file_internal.h"
 #include "tools/report/causes.h"
 #include "tools/report/json.h"
 #include "tools/report/lanes.h"

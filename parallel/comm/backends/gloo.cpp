@@ -19,11 +19,11 @@
 #include <mutex>
 #include <thread>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
 #include "lockstep/parallel/rendezvous/crypto_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -7,10 +7,10 @@
 #include <map>
 #include <mutex>
 
+#include "lockstep/base/byte_reader_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/device.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
-#include "lockstep/tensor/byte_reader_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/device.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -1,8 +1,8 @@
 // Detection of lost and late ranks by a MessageGroup, failure reports to other ranks, and the group's end.
 #include <algorithm>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

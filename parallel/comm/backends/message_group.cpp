@@ -4,7 +4,7 @@
 #include <cstring>
 #include <exception>
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/small_vector.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/small_vector.h"
 
 namespace lockstep::parallel {
 namespace {

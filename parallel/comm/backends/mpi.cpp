@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/message_group_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

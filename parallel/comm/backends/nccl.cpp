@@ -10,18 +10,18 @@
 #include <deque>
 #include <thread>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/file_internal.h"
+#include "lockstep/base/spin_internal.h"
 #include "lockstep/parallel/comm/backends/nccl_communicator_internal.h"
 #include "lockstep/parallel/comm/gpu_identity_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
 #include "lockstep/parallel/rendezvous/limits_internal.h"
 #include "lockstep/parallel/rendezvous/modules_internal.h"
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/capture_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/environment_internal.h"
-#include "lockstep/tensor/file_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/spin_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel::nccl {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <thread>
 
-#include "lockstep/tensor/accelerator_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 
 namespace lockstep::parallel::nccl {
 namespace {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <mutex>
 
+#include "lockstep/base/callback.h"
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/peer_watch_internal.h"
 #include "lockstep/parallel/rendezvous/deadline_internal.h"
-#include "lockstep/tensor/callback.h"
 
 namespace lockstep::parallel::nccl {
 

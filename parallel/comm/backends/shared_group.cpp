@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
-#include "lockstep/tensor/allocator_internal.h"
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/tensor/memory/allocator_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/spin_internal.h"
 #include "lockstep/parallel/comm/backend_internal.h"
 #include "lockstep/parallel/comm/backends/control_internal.h"
 #include "lockstep/parallel/comm/backends/segment_internal.h"
 #include "lockstep/parallel/comm/backends/sleep_internal.h"
 #include "lockstep/parallel/comm/group_failure_internal.h"
-#include "lockstep/tensor/spin_internal.h"
 
 namespace lockstep::parallel {
 

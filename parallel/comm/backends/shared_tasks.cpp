@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/base/small_vector.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
-#include "lockstep/tensor/combine_internal.h"
-#include "lockstep/tensor/small_vector.h"
+#include "lockstep/tensor/ops/combine_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/comm/backends/shared_transfer_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

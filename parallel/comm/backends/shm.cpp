@@ -19,10 +19,10 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/comm/backends/shared_group_internal.h"
 #include "lockstep/parallel/rendezvous/formation_watch_internal.h"
 #include "lockstep/parallel/rendezvous/socket_internal.h"
-#include "lockstep/tensor/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "lockstep/tensor/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 

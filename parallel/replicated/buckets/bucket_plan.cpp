@@ -5,8 +5,8 @@
 #include <numeric>
 #include <span>
 
-#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/step_summary_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -21,7 +21,7 @@ std::string module_of(const std::string& name) {
 }
 
 // Moves the parameters of a module together, to the place of the one whose gradient is ready last.
-void gather_modules(const NamedParameters& parameters, std::vector<std::size_t>& order) {
+void gather_modules(const optim::NamedParameters& parameters, std::vector<std::size_t>& order) {
   std::map<std::string, std::size_t> last;
   for (std::size_t at = 0; at < order.size(); ++at) last[module_of(parameters[order[at]].first)] = at;
   std::ranges::stable_sort(order, {}, [&](std::size_t p) { return last[module_of(parameters[p].first)]; });
@@ -29,7 +29,7 @@ void gather_modules(const NamedParameters& parameters, std::vector<std::size_t>&
 
 class Planner {
  public:
-  Planner(const NamedParameters& parameters, std::int64_t first_bytes, std::int64_t bytes)
+  Planner(const optim::NamedParameters& parameters, std::int64_t first_bytes, std::int64_t bytes)
       : parameters_(parameters), first_bytes_(first_bytes), bytes_(bytes) {}
 
   // Adds parameters that can share a bucket: all to one bucket, or one by one if they exceed the limit.
@@ -61,7 +61,7 @@ class Planner {
   bool fits(const Tensor& next, std::int64_t size) const;
   void lay_out(BucketLayout& bucket, bool is_first) const;
 
-  const NamedParameters& parameters_;
+  const optim::NamedParameters& parameters_;
   std::int64_t first_bytes_, bytes_;
   std::vector<BucketLayout> buckets_;
   std::int64_t filled_ = 0;  // bytes of gradients in the last bucket
@@ -94,7 +94,7 @@ std::vector<std::size_t> last_to_first(std::size_t parameters) {
   return order;
 }
 
-std::vector<BucketLayout> plan_buckets(const NamedParameters& parameters, std::vector<std::size_t> order,
+std::vector<BucketLayout> plan_buckets(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
                                        std::int64_t first_bytes, std::int64_t bytes) {
   gather_modules(parameters, order);
   Planner planner(parameters, first_bytes, bytes);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/parameter.h"
+#include "lockstep/optim/optimizer.h"
 
 namespace lockstep::parallel {
 
@@ -23,15 +23,13 @@ struct BucketLayout {
   bool operator==(const BucketLayout&) const = default;
 };
 
-// Parameters with their names in the model: "fc1.weight" is one of the module "fc1".
-using NamedParameters = std::vector<std::pair<std::string, nn::Parameter>>;
-
+// `parameters` have their names in the model: "fc1.weight" is one of the module "fc1".
 // Returns buckets in the order in which their gradients become ready. `order` lists the parameters in that order as
 // far as it is known. The gradients of a module become ready at about the same time, so its parameters stay together,
 // in the place of the last one, unless they alone exceed `bytes`. A bucket ends before parameters of another dtype or
 // device, and before those that would exceed its limit: `first_bytes` for the first bucket, so that communication
 // starts early, `bytes` for the others.
-std::vector<BucketLayout> plan_buckets(const NamedParameters& parameters, std::vector<std::size_t> order,
+std::vector<BucketLayout> plan_buckets(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
                                        std::int64_t first_bytes, std::int64_t bytes);
 // The order that is likely: from the last parameter to the first.
 std::vector<std::size_t> last_to_first(std::size_t parameters);

@@ -1,6 +1,6 @@
 #include "lockstep/parallel/replicated/buckets/bucket_reduction_internal.h"
 
-#include "lockstep/tensor/check_internal.h"
+#include "lockstep/base/check_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -1,6 +1,6 @@
 #include "lockstep/parallel/replicated/buckets/distributed_step_internal.h"
 
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 

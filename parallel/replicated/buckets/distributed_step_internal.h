@@ -1,9 +1,9 @@
 // One synchronised step of one model on this rank, from the first complete gradient to averaged gradients in grad().
 #pragma once
 
-#include "lockstep/parallel/replicated/accumulated_gradients_internal.h"
 #include "lockstep/parallel/replicated/buckets/gradient_buckets_internal.h"
-#include "lockstep/parallel/replicated/gradient_sets_internal.h"
+#include "lockstep/parallel/step/accumulated_gradients_internal.h"
+#include "lockstep/parallel/step/gradient_sets_internal.h"
 
 namespace lockstep::parallel {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <span>
 
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/warning.h"
 #include "lockstep/parallel/comm/backend_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/warning.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -17,13 +17,13 @@ bool is_small(const Bucket& bucket) { return bytes_of(bucket.memory) <= kSmallBy
 
 }  // namespace
 
-std::vector<BucketLayout> GradientBuckets::plan(const NamedParameters& parameters, std::vector<std::size_t> order,
-                                                double cap_mb) {
+std::vector<BucketLayout> GradientBuckets::plan(const optim::NamedParameters& parameters,
+                                                std::vector<std::size_t> order, double cap_mb) {
   const auto cap = static_cast<std::int64_t>(cap_mb * (1 << 20));
   return plan_buckets(parameters, std::move(order), std::min(cap, kFirstBucketBytes), cap);
 }
 
-GradientBuckets::GradientBuckets(const NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
+GradientBuckets::GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
                                  std::vector<BucketLayout> layouts, const BucketTotals& before)
     : group_(std::move(group)), slots_(parameters.size()), totals_(before) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {

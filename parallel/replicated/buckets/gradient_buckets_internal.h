@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "lockstep/autograd/history_internal.h"
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/replicated/buckets/bucket_reduction_internal.h"
-#include "lockstep/parallel/replicated/buckets/step_summary_internal.h"
-#include "lockstep/parallel/replicated/distributed.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/parallel/step/stats.h"
+#include "lockstep/parallel/step/step_summary_internal.h"
 
 namespace lockstep::parallel {
 
@@ -26,10 +26,10 @@ struct BucketTotals {
 class GradientBuckets {
  public:
   // Plans buckets of at most `cap_mb` MiB, for gradients that become ready in this order.
-  static std::vector<BucketLayout> plan(const NamedParameters& parameters, std::vector<std::size_t> order,
+  static std::vector<BucketLayout> plan(const optim::NamedParameters& parameters, std::vector<std::size_t> order,
                                         double cap_mb);
   // Allocates the buckets; all ranks must do so. `before`: totals of the buckets that these will replace.
-  GradientBuckets(const NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
+  GradientBuckets(const optim::NamedParameters& parameters, std::shared_ptr<ProcessGroup> group,
                   std::vector<BucketLayout> layouts, const BucketTotals& before = {});
   ~GradientBuckets();  // detaches
   GradientBuckets(const GradientBuckets&) = delete;

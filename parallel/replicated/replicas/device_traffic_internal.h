@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/base/trace.h"
 #include "lockstep/parallel/comm/traffic.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 #include "lockstep/tensor/tensor.h"
-#include "lockstep/tensor/trace.h"
 
 namespace lockstep::parallel {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "lockstep/autograd/engine_internal.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/parallel/replicated/replicas/gradient_sums_internal.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

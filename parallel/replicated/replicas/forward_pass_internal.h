@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lockstep/autograd/graph_cut_internal.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replicas/device_traffic_internal.h"
 #include "lockstep/parallel/replicated/replicas/replicas_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 
 namespace lockstep::parallel {
 

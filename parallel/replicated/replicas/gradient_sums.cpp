@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lockstep/tensor/combine_internal.h"
-#include "lockstep/tensor/ops_internal.h"
+#include "lockstep/tensor/ops/combine_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "lockstep/autograd/node.h"
-#include "lockstep/parallel/replicated/micro_batch_internal.h"
 #include "lockstep/parallel/replicated/replicas/device_traffic_internal.h"
 #include "lockstep/parallel/replicated/replicas/replica_workers_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
 
 namespace lockstep::parallel {
 

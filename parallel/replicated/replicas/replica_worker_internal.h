@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/tensor/callback.h"
-#include "lockstep/tensor/spin_internal.h"
+#include "lockstep/base/callback.h"
+#include "lockstep/base/spin_internal.h"
 
 namespace lockstep::parallel {
 

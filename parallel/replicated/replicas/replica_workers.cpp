@@ -1,7 +1,7 @@
 #include "lockstep/parallel/replicated/replicas/replica_workers_internal.h"
 
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/trace.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/trace.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/base/callback.h"
+#include "lockstep/base/device.h"
 #include "lockstep/parallel/replicated/replicas/replica_worker_internal.h"
-#include "lockstep/tensor/callback.h"
-#include "lockstep/tensor/device.h"
 
 namespace lockstep::parallel {
 

@@ -1,10 +1,10 @@
 #include "lockstep/parallel/replicated/replicas/replicas_internal.h"
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
-#include "lockstep/tensor/check_internal.h"
-#include "lockstep/tensor/ops_internal.h"
-#include "lockstep/tensor/random_context_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random_context_internal.h"
 
 namespace lockstep::parallel {
 

@@ -1,7 +1,7 @@
 // The order of dependent work, and caches: mistakes that a GPU would show only sometimes.
 #include <cudnn.h>
 
-#include "lockstep/tensor/accelerator_internal.h"
+#include "lockstep/tensor/memory/accelerator_internal.h"
 #include "tests/cuda/simulator/simulator.h"
 #include "tests/support/testing.h"
 

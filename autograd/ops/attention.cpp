@@ -1,0 +1,154 @@
+// Attention: by tiles, or composed of products and softmax if the mask has a gradient.
+#include <cmath>
+#include <limits>
+
+#include "lockstep/autograd/ops/autocast_internal.h"
+#include "lockstep/autograd/ops/creation.h"
+#include "lockstep/autograd/ops/operations_internal.h"
+#include "lockstep/tensor/ops/attention_internal.h"
+#include "lockstep/tensor/ops/wrappers_internal.h"
+#include "lockstep/tensor/random/random_ops_internal.h"
+
+namespace lockstep {
+
+using raw::AttentionSetting;
+
+namespace {
+
+constexpr const char* kAttention = "scaled_dot_product_attention";
+
+// The operands with all leading dimensions broadcast. The mask is undefined, or (..., time, time_k); it is never f16 or
+// bf16.
+struct AttentionOperands {
+  Tensor q, k, v, mask;
+};
+
+Shape leading_of(const Tensor& x) { return std::span(x.shape().begin(), x.shape().size() - 2); }
+
+Shape with_matrix(Shape leading, std::int64_t rows, std::int64_t columns) {
+  leading.push_back(rows), leading.push_back(columns);
+  return leading;
+}
+
+void require_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  if (!is_half(q.dtype())) raw::require_float(kAttention, q);
+  raw::require_same(kAttention, q, k);
+  raw::require_same(kAttention, q, v);
+  LOCKSTEP_CHECK(q.dim() >= 2 && k.dim() >= 2 && v.dim() >= 2,
+                 "{}: q is {}, k {}, v {}; expected (..., time, dim) with at least two dimensions each", kAttention,
+                 describe(q), describe(k), describe(v));
+  LOCKSTEP_CHECK(q.size(-1) == k.size(-1), "{}: q is {}, k is {}; expected equal last sizes", kAttention, describe(q),
+                 describe(k));
+  LOCKSTEP_CHECK(k.size(-2) == v.size(-2), "{}: k is {}, v is {}; expected as many values as keys", kAttention,
+                 describe(k), describe(v));
+  LOCKSTEP_CHECK(options.dropout_p >= 0 && options.dropout_p <= 1, "{}: dropout_p is {}, expected 0 to 1", kAttention,
+                 options.dropout_p);
+}
+
+void require_mask(const Tensor& mask, const Tensor& q, const Shape& scores, bool is_causal) {
+  LOCKSTEP_CHECK(!is_causal, "{}: attn_mask is {} and is_causal is true; pass one of them", kAttention, describe(mask));
+  raw::require_same_device(kAttention, q, mask);
+  LOCKSTEP_CHECK(mask.dtype() == kBool || mask.dtype() == q.dtype(),
+                 "{}: attn_mask is {}, q is {}; expected bool or q's dtype: convert with to(dtype)", kAttention,
+                 describe(mask), describe(q));
+  Shape both;
+  LOCKSTEP_CHECK(try_broadcast(mask.shape(), scores, &both) && both == scores,
+                 "{}: attn_mask is {}, which does not broadcast to the scores' shape {}", kAttention, describe(mask),
+                 scores.to_string());
+}
+
+AttentionOperands prepare_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  require_operands(q, k, v, options);
+  Shape batch;
+  LOCKSTEP_CHECK(try_broadcast(leading_of(q), leading_of(k), &batch) && try_broadcast(batch, leading_of(v), &batch),
+                 "{}: leading dimensions do not broadcast: q is {}, k {}, v {}", kAttention, describe(q), describe(k),
+                 describe(v));
+  const auto expanded = [&](const Tensor& x) {
+    const Shape shape = with_matrix(batch, x.size(-2), x.size(-1));
+    return x.shape() == shape ? x : x.expand(shape);
+  };
+  AttentionOperands out{expanded(q), expanded(k), expanded(v), options.attn_mask};
+  if (!out.mask.defined()) return out;
+  const Shape scores = with_matrix(batch, q.size(-2), k.size(-2));
+  require_mask(out.mask, q, scores, options.is_causal);
+  out.mask = in_f32(out.mask).expand(scores);
+  return out;
+}
+
+// The shape of the dropout mask: rows are padded to a multiple of four, so that each tile of the kernels starts a new
+// Philox block.
+Shape numbers_of(const AttentionOperands& x) {
+  return with_matrix(leading_of(x.q), x.q.size(-2), (x.k.size(-2) + 3) / 4 * 4);
+}
+// 1 / keep or 0 for each weight; undefined without dropout.
+Tensor dropout_factors(const AttentionOperands& x, const AttentionSetting& setting) {
+  if (setting.keep == 1) return {};
+  return raw::dropout_mask(numbers_of(x), setting.keep, x.q.options(), setting.position).narrow(-1, 0, x.k.size(-2));
+}
+
+// softmax(scale q k^T + mask) in public operations; 0 in rows without a finite score.
+Tensor attention_weights(const AttentionOperands& x, const AttentionSetting& setting) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Tensor scores = matmul(mul(x.q, setting.scale), x.k.transpose(-1, -2));
+  if (scores.numel() == 0) return scores;
+  if (setting.causal) {
+    const TensorOptions there = {.device = x.q.device()};
+    scores = masked_fill(scores, arange(x.q.size(-2), there).unsqueeze(1) < arange(x.k.size(-2), there), -kInfinity);
+  }
+  if (!x.mask.defined()) return softmax(scores, -1);
+  scores = add(scores, x.mask.dtype() == kBool ? where(x.mask, 0.0, -kInfinity) : x.mask);
+  const Tensor masked = amax(scores.detach(), {-1}, true) == -kInfinity;
+  return masked_fill(softmax(masked_fill(scores, masked, 0), -1), masked, 0);
+}
+
+AttentionOperands wide_operands(const AttentionOperands& x) { return {in_f32(x.q), in_f32(x.k), in_f32(x.v), x.mask}; }
+
+Tensor composed_attention(const AttentionOperands& x, const AttentionSetting& setting) {
+  const Tensor weights = attention_weights(x, setting), factors = dropout_factors(x, setting);
+  return matmul(factors.defined() ? mul(weights, factors) : weights, x.v);
+}
+
+// The gradients in public operations, for second derivatives.
+Gradients attention_gradients(const Tensor& grad, const AttentionOperands& x, const AttentionSetting& setting,
+                              const Needs& needs) {
+  const Tensor weights = attention_weights(x, setting), factors = dropout_factors(x, setting);
+  Tensor used = weights, by_weights = matmul(grad, x.v.transpose(-1, -2));
+  if (factors.defined()) used = mul(weights, factors), by_weights = mul(by_weights, factors);
+  const Tensor centered = sub(by_weights, sum(mul(by_weights, weights), {-1}, true));
+  const Tensor by_scores = mul(mul(weights, centered), setting.scale);
+  return {needs[0] ? matmul(by_scores, x.k) : Tensor(), needs[1] ? matmul(by_scores.transpose(-1, -2), x.q) : Tensor(),
+          needs[2] ? matmul(used.transpose(-1, -2), grad) : Tensor()};
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  if (narrows(q, k, v, options.attn_mask)) [[unlikely]] {
+    AttentionOptions narrow = options;
+    narrow.attn_mask = narrowed(options.attn_mask);
+    return scaled_dot_product_attention(narrowed(q), narrowed(k), narrowed(v), narrow);
+  }
+  const AttentionOperands x = prepare_attention(q, k, v, options);
+  AttentionSetting setting{.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1)))),
+                           .causal = options.is_causal,
+                           .keep = 1 - options.dropout_p};
+  if (setting.keep < 1) setting.position = raw::next_dropout(numbers_of(x).numel(), q.device());
+  if (x.mask.defined() && requires_grad(x.mask)) {
+    const AutocastGuard without_autocast(std::nullopt);
+    return named(kAttention, [&] { return composed_attention(wide_operands(x), setting).to(q.dtype()); });
+  }
+  raw::Attended forward = raw::attention(x.q, x.k, x.v, x.mask, setting);
+  return record(kAttention, forward.out, {x.q, x.k, x.v},
+                [q = Saved(x.q), k = Saved(x.k), v = Saved(x.v), mask = Saved(x.mask), log_sums = forward.log_sums,
+                 setting](const Tensor& grad, const Needs& needs, const Tensor& out) {
+                  if (autograd::grad_mode())
+                    return attention_gradients(in_f32(grad), wide_operands({*q, *k, *v, *mask}), setting, needs);
+                  raw::AttentionGradients by = raw::attention_backward(grad, *q, *k, *v, *mask, {out, log_sums},
+                                                                       setting, needs[0], needs[1], needs[2]);
+                  return Gradients{std::move(by.q), std::move(by.k), std::move(by.v)};
+                });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+// Matrix products: forward and gradient side by side.
+
+#include "lockstep/autograd/ops/autocast_internal.h"
+#include "lockstep/autograd/ops/operations_internal.h"
+#include "lockstep/base/check_internal.h"
+
+namespace lockstep {
+
+// d/da = g b^T, d/db = a^T g. A vector counts as a row (left operand) or a column (right operand).
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (narrows(a, b)) [[unlikely]]
+    return matmul(narrowed(a), narrowed(b));
+  return record("matmul", raw::matmul(a, b), {a, b},
+                [a_shape = a.shape(), b_shape = b.shape(), a = Saved(a, requires_grad(b)),
+                 b = Saved(b, requires_grad(a))](const Tensor& grad, const Needs& needs) {
+                  const bool row = a_shape.dim() == 1, column = b_shape.dim() == 1;
+                  Tensor g = row ? grad.unsqueeze(column ? 0 : -2) : grad;
+                  if (column) g = g.unsqueeze(-1);  // (..., m, n)
+                  Gradients gradients{Tensor(), Tensor()};
+                  if (needs[0]) {
+                    const Tensor right = column ? b->unsqueeze(1) : *b;
+                    const Tensor full = matmul(g, right.transpose(-1, -2));
+                    gradients[0] = row ? sum_to(full, {1, a_shape[0]}).reshape(a_shape) : sum_to(full, a_shape);
+                  }
+                  if (needs[1]) {
+                    const Tensor left = row ? a->unsqueeze(0) : *a;
+                    if (a_shape.dim() == 2 && b_shape.dim() == 2) {
+                      gradients[1] = matmul(left.transpose(-1, -2), g, needs.view(1));
+                    } else {
+                      const Tensor full = matmul(left.transpose(-1, -2), g);
+                      gradients[1] = column ? sum_to(full, {b_shape[0], 1}).reshape(b_shape) : sum_to(full, b_shape);
+                    }
+                  }
+                  return gradients;
+                });
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b, const Tensor& view) {
+  if (!view.defined()) return matmul(a, b);
+  raw::matmul_out(a, b, view);
+  return view;
+}
+
+namespace {
+
+void require_dims(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  LOCKSTEP_CHECK(a.dim() == dims && b.dim() == dims, "{}: needs operands of {} dimensions, got {} and {}; use matmul",
+                 op, dims, describe(a), describe(b));
+}
+
+Tensor multiplied(const char* op, const Tensor& a, const Tensor& b, int dims) {
+  require_dims(op, a, b, dims);
+  LOCKSTEP_CHECK(dims < 3 || a.size(0) == b.size(0), "{}: batch sizes differ: {} and {}; use matmul to broadcast", op,
+                 describe(a), describe(b));
+  return named(op, [&] { return matmul(a, b); });
+}
+
+// f16 and bf16 are computed in f32, so that the result rounds once.
+Tensor added(const char* op, const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+             int dims) {
+  if (narrows(x, a, b)) return added(op, narrowed(x), narrowed(a), narrowed(b), beta, alpha, dims);
+  if (is_half(a.dtype()) && a.dtype() == b.dtype()) {
+    const AutocastGuard off(std::optional<DType>{});
+    const DType dtype = beta.to_double() == 0 || x.dim() == 0 ? a.dtype() : promote(x.dtype(), a.dtype());
+    return added(op, in_f32(x), in_f32(a), in_f32(b), beta, alpha, dims).to(dtype);
+  }
+  const Tensor product = multiplied(op, a, b, dims);
+  return named(op, [&] {
+    if (beta.to_double() == 0) return mul(product, alpha);
+    const Tensor offset = x.expand(product.shape());
+    return add(beta.to_double() == 1 ? offset : mul(offset, beta), product, alpha);
+  });
+}
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) { return multiplied("mm", a, b, 2); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return multiplied("bmm", a, b, 3); }
+Tensor dot(const Tensor& a, const Tensor& b) {
+  const AutocastGuard off(std::optional<DType>{});  // as in PyTorch, autocast does not convert the operands
+  return multiplied("dot", a, b, 1);
+}
+Tensor outer(const Tensor& a, const Tensor& b) {
+  require_dims("outer", a, b, 1);
+  return named("outer", [&] { return mul(a.unsqueeze(1), b); });
+}
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return added("addmm", x, a, b, beta, alpha, 2);
+}
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return added("baddbmm", x, a, b, beta, alpha, 3);
+}
+
+namespace {
+
+// t with its leading dimensions merged: (batch, features). Returns a matrix itself, without a reference count; the
+// reshaped view of any other tensor is stored in `flat`.
+const Tensor& rows(const Tensor& t, Tensor& flat) {
+  if (t.dim() == 2) return t;
+  return flat = t.dim() == 1 ? t.unsqueeze(0) : t.flatten(0, -2);
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (narrows(x, weight, bias)) [[unlikely]]
+    return linear(narrowed(x), narrowed(weight), narrowed(bias));
+  return record("linear", raw::linear(x, weight, bias), {x, weight, bias},
+                [x = Saved(x, requires_grad(weight)), w = Saved(weight, requires_grad(x))](const Tensor& grad,
+                                                                                           const Needs& needs) {
+                  Tensor g, flat;
+                  return Gradients{
+                      // (..., in), (out, in), (out)
+                      needs[0] ? matmul(grad, *w) : Tensor(),
+                      needs[1] ? matmul(rows(grad, g).transpose(0, 1), rows(*x, flat), needs.view(1)) : Tensor(),
+                      needs[2] ? sum(rows(grad, g), {0}, false, needs.view(2)) : Tensor(),
+                  };
+                });
+}
+
+}  // namespace lockstep

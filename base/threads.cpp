@@ -1,0 +1,180 @@
+#include "lockstep/base/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/base/device.h"
+#include "lockstep/base/environment_internal.h"
+#include "lockstep/base/spin_internal.h"
+
+namespace lockstep {
+
+namespace {
+
+int default_threads() {
+  if (const auto count = environment_number("LOCKSTEP_NUM_THREADS", 1, 1024)) return *count;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(CPU_COUNT(&cores), 1);
+}
+
+// One job at a time. The workers and the caller take chunks by an atomic counter. Workers wait for the next job, and the
+// caller for the last worker, by spinning for a while before they sleep: waking a thread takes longer than most jobs.
+class Pool {
+ public:
+  explicit Pool(int helpers) : turns_(helpers < usable_cores() ? kTurns : 0) {
+    try {
+      for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      stop();
+      throw DeviceError(fmt::format("the CPU pool cannot start {} threads: {}; set LOCKSTEP_NUM_THREADS to fewer",
+                                    helpers, error.what()));
+    }
+  }
+  ~Pool() { stop(); }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Rethrows the first exception of `body`, after all threads have left it.
+  void run(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
+    body_ = body;
+    context_ = context;
+    chunks_ = chunks;
+    next_.store(0, std::memory_order_relaxed);
+    has_failed_.store(false, std::memory_order_relaxed);
+    gate_.store(kOpen, std::memory_order_release);
+    announce();
+    take_chunks();
+    gate_.fetch_and(~kOpen, std::memory_order_acq_rel);  // a worker that wakes late finds no job
+    for (std::uint32_t inside; (inside = gate_.load(std::memory_order_acquire)) != 0;) wait_while(gate_, inside);
+    if (has_failed_.load(std::memory_order_relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  static constexpr int kTurns = 10 * Spin::kTurns;  // longer than most pauses between the jobs of a training step
+  static constexpr std::uint32_t kOpen = 1U << 31;
+
+  void stop() {
+    stop_ = true;
+    announce();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void announce() {
+    jobs_.fetch_add(1, std::memory_order_release);
+    jobs_.notify_all();
+  }
+
+  void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) const {
+    for (Spin spin(turns_, /*yields=*/true); value.load(std::memory_order_acquire) == old;) {
+      if (!spin.next()) return value.wait(old, std::memory_order_acquire);
+    }
+  }
+
+  void take_chunks() {
+    try {
+      for (std::int64_t chunk; (chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;)
+        body_(context_, chunk);
+    } catch (...) {
+      if (!has_failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
+      next_.store(chunks_, std::memory_order_relaxed);  // the other chunks are not needed
+    }
+  }
+
+  // Returns whether there is a job. Its caller then waits for `leave`.
+  bool enter() {
+    std::uint32_t gate = gate_.load(std::memory_order_acquire);
+    while (gate & kOpen) {
+      if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+  void leave() {
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
+  }
+
+  void work() {
+    for (std::uint32_t seen = 0;;) {
+      wait_while(jobs_, seen);
+      seen = jobs_.load(std::memory_order_acquire);
+      if (stop_) return;
+      if (!enter()) continue;
+      take_chunks();
+      leave();
+    }
+  }
+
+  const int turns_;
+  std::vector<std::thread> threads_;
+  std::atomic<std::uint32_t> jobs_{0};  // number of jobs so far
+  // kOpen while workers may begin with the job, plus the number of workers inside. The job's members below change only
+  // while this is 0.
+  std::atomic<std::uint32_t> gate_{0};
+  void (*body_)(void*, std::int64_t) = nullptr;
+  void* context_ = nullptr;
+  std::int64_t chunks_ = 0;
+  std::atomic<std::int64_t> next_{0};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr error_;
+  std::atomic<bool> stop_{false};
+};
+
+// The pool and its busy flag. `busy` also covers nested calls: an operation inside a chunk runs on that chunk's
+// thread.
+struct PoolState {
+  explicit PoolState(int count) : threads(count) {}
+  std::mutex busy;
+  std::unique_ptr<Pool> pool;
+  std::atomic<int> threads;
+};
+
+PoolState* make_state();
+
+PoolState*& state() {
+  static PoolState* instance = make_state();
+  return instance;
+}
+
+PoolState* make_state() {
+  auto made = std::make_unique<PoolState>(default_threads());  // first, because it may throw
+  // A forked child has none of the threads: it leaves the parent's pool (and its locks) untouched and starts another
+  // pool.
+  pthread_atfork(nullptr, nullptr, [] { state() = new PoolState(state()->threads.load()); });
+  return made.release();
+}
+
+}  // namespace
+
+int num_threads() { return state()->threads.load(std::memory_order_relaxed); }
+
+void set_num_threads(int count) {
+  LOCKSTEP_CHECK(count >= 1, "set_num_threads: {} threads, expected at least 1", count);
+  const std::lock_guard lock(state()->busy);
+  state()->pool.reset();
+  state()->threads.store(count);
+}
+
+void parallel_for(std::int64_t chunks, void (*body)(void*, std::int64_t), void* context) {
+  PoolState& shared = *state();
+  if (chunks > 1 && shared.threads.load(std::memory_order_relaxed) > 1 && shared.busy.try_lock()) {
+    const std::lock_guard lock(shared.busy, std::adopt_lock);
+    if (!shared.pool) shared.pool = std::make_unique<Pool>(shared.threads.load() - 1);
+    shared.pool->run(chunks, body, context);
+    return;
+  }
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) body(context, chunk);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,138 @@
+// Reads safetensors files, whole or in parts.
+#include <algorithm>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/files/safetensors_internal.h"
+#include "lockstep/nn/hash_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep {
+namespace nn::safetensors {
+namespace {
+
+// Rejects PyTorch's own files: a zip archive, or before 1.6 a bare pickle. Both can run code when loaded. A
+// safetensors file may start with the same bytes, if they are the length of its header.
+void reject_pickles(const ByteSource& source) {
+  std::byte start[kTextOffset + 1] = {};
+  source.read_at(0, std::span(start).first(std::min<std::uint64_t>(source.size(), sizeof(start))));
+  const auto header_bytes = ByteReader(start, source.name()).little<std::uint64_t>("header length");
+  if (header_bytes <= limits::kSafetensorsHeaderBytes && start[kTextOffset] == std::byte{'{'}) return;
+  const std::string_view text(reinterpret_cast<const char*>(start), sizeof(start));
+  const bool is_pickle = text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;  // text[1] is the protocol
+  if (!is_pickle && !text.starts_with("PK\x03\x04")) return;
+  throw IoError(
+      fmt::format("{}: this is a PyTorch pickle, not safetensors; convert it with\npython3 -c 'import sys, torch, "
+                  "safetensors.torch as s; s.save_file(torch.load(sys.argv[1]), sys.argv[2])' IN.pt OUT.safetensors",
+                  source.name()));
+}
+
+// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour. The tensor has the elements from
+// `first` on.
+void check_bools(const Tensor& tensor, const Entry& entry, std::int64_t first, const std::string& file) {
+  const auto bytes = bytes_of(tensor);
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
+  LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
+                    lockstep::in_quotes(entry.name), first + (bad - bytes.begin()), static_cast<int>(*bad));
+}
+
+}  // namespace
+
+std::string checksum_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+Reader::Reader(const ByteSource& source) : source_(source) {
+  reject_pickles(source);
+  header_ = read_header(source, source.size());
+  if (auto node = header_.metadata.extract(kChecksumKey)) checksum_ = std::move(node.mapped());
+}
+
+std::uint64_t Reader::header_hash() const {
+  std::byte piece[16 << 10];
+  Hash hash;
+  for (std::uint64_t offset = 0; offset < header_.payload; offset += sizeof(piece)) {
+    const auto bytes = std::span(piece).first(std::min<std::uint64_t>(header_.payload - offset, sizeof(piece)));
+    source_.read_at(offset, bytes);
+    hash.update(bytes);
+  }
+  return hash.digest();
+}
+
+// read_header has checked that every tensor lies within the file.
+void Reader::fill(const Entry& entry, std::int64_t first, const Tensor& tensor) const {
+  const auto bytes = bytes_of(tensor);
+  const std::uint64_t offset = static_cast<std::uint64_t>(first) * item_size(entry.dtype);
+  if (!bytes.empty()) source_.read_at(header_.payload + entry.begin + offset, bytes);
+  if (entry.dtype == kBool) check_bools(tensor, entry, first, source_.name());
+}
+
+Tensor Reader::read(const Entry& entry, std::int64_t first, std::int64_t count) const {
+  const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
+  LOCKSTEP_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first,
+                 "{}: tensor {}: elements [{}, {}) are outside [0, {})", source_.name(),
+                 lockstep::in_quotes(entry.name), first, first + count, numel);
+  const Tensor tensor = raw::empty({count}, {.dtype = entry.dtype});
+  fill(entry, first, tensor);
+  return tensor;
+}
+
+Tensor Reader::read(const Entry& entry) const {
+  const Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
+  fill(entry, 0, tensor);
+  return tensor;
+}
+
+StateDict Reader::read_all() const {
+  StateDict dict;
+  Hash hash;
+  for (const Entry& entry : header_.entries) {
+    Tensor tensor = read(entry);
+    hash.update(bytes_of(tensor));
+    dict.insert(entry.name, std::move(tensor));
+  }
+  check(hash.digest());
+  return dict;
+}
+
+void Reader::check(std::uint64_t checksum) const {
+  const std::string found = checksum_text(checksum);
+  LOCKSTEP_CHECK_IO(checksum_.empty() || checksum_ == found,
+                    "{}: the payload's checksum is {}, the header says {}: the file is damaged", source_.name(), found,
+                    lockstep::in_quotes(checksum_));
+}
+
+PayloadReader::PayloadReader(const ByteSource& source, std::uint64_t payload)
+    : source_(source), offset_(payload), hash_(std::make_unique<Hash>()) {}
+PayloadReader::~PayloadReader() = default;
+std::uint64_t PayloadReader::checksum() const { return hash_->digest(); }
+
+bool PayloadReader::read(std::uint64_t most) {
+  constexpr std::uint64_t kPiece = 1 << 20;
+  std::vector<std::byte> piece(std::min(kPiece, source_.size() - offset_));
+  for (const std::uint64_t end = offset_ + std::min(most, source_.size() - offset_); offset_ < end;) {
+    const auto bytes = std::span(piece).first(std::min<std::uint64_t>(end - offset_, piece.size()));
+    source_.read_at(offset_, bytes);
+    hash_->update(bytes);
+    offset_ += bytes.size();
+  }
+  return offset_ < source_.size();
+}
+
+}  // namespace nn::safetensors
+
+namespace {
+
+StateDict read(const ByteSource& source, Metadata* metadata) {
+  const nn::safetensors::Reader reader(source);
+  StateDict dict = reader.read_all();
+  if (metadata) *metadata = reader.metadata();
+  return dict;
+}
+
+}  // namespace
+
+StateDict load(const std::string& path, Metadata* metadata) { return read(InputFile(path), metadata); }
+
+StateDict parse_safetensors(std::span<const std::byte> bytes, const std::string& name, Metadata* metadata) {
+  return read(MemorySource(bytes, name), metadata);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,132 @@
+#include "lockstep/nn/layers/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/autograd/ops/creation.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/init.h"
+#include "lockstep/nn/initial_internal.h"
+#include "lockstep/nn/layers/layers.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::nn {
+namespace {
+
+std::int64_t check_heads(std::int64_t width, std::int64_t heads) {
+  LOCKSTEP_CHECK(width >= 1 && heads >= 1 && width % heads == 0,
+                 "MultiheadAttention: width {} and {} heads; expected a width divisible by the number of heads", width,
+                 heads);
+  return width;
+}
+
+// xavier_uniform_ of a weight (3 width, width).
+Tensor projection_weight(std::int64_t width) {
+  const double bound = std::sqrt(6.0 / static_cast<double>(4 * width));
+  return initial_uniform({3 * width, width}, -bound, bound);
+}
+
+void check_inputs(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t width, int batch) {
+  const int dims = query.dim();
+  LOCKSTEP_CHECK((dims == 2 || dims == 3) && key.dim() == dims && value.dim() == dims && query.size(-1) == width &&
+                     key.shape() == value.shape() && key.size(-1) == width &&
+                     (dims == 2 || query.size(batch) == key.size(batch)),
+                 "MultiheadAttention: query is {}, key {}, value {}; expected key and value of equal shape, equal "
+                 "batch sizes, and "
+                 "width {}",
+                 describe(query), describe(key), describe(value), width);
+}
+
+void require_mask_dtype(const char* name, const Tensor& mask) {
+  LOCKSTEP_CHECK(mask.dtype() == kBool || mask.is_floating_point(),
+                 "MultiheadAttention: {} is {}, expected bool or floating point; convert it with to(kBool)", name,
+                 describe(mask));
+}
+
+// A mask as scaled_dot_product_attention takes it.
+Tensor inverted(const Tensor& mask) { return mask.dtype() == kBool ? ~mask : mask; }
+
+// Both masks, undefined if there is none; `scores` is (batch, heads, time, time_k).
+Tensor attn_mask_for(const Tensor& mask, const Shape& scores) {
+  if (!mask.defined()) return {};
+  const Shape matrix{scores[2], scores[3]}, all{scores[0] * scores[1], scores[2], scores[3]};
+  LOCKSTEP_CHECK(mask.shape() == matrix || mask.shape() == all,
+                 "MultiheadAttention: attn_mask is {}, expected shape {} or, for every head, {}", describe(mask),
+                 matrix.to_string(), all.to_string());
+  require_mask_dtype("attn_mask", mask);
+  return inverted(mask.dim() == 2 ? mask : mask.reshape(scores));
+}
+Tensor key_padding_mask_for(const Tensor& mask, const Shape& scores) {
+  if (!mask.defined()) return {};
+  const Shape samples{scores[0], scores[3]};
+  LOCKSTEP_CHECK(mask.shape() == samples || (scores[0] == 1 && mask.shape() == Shape{scores[3]}),
+                 "MultiheadAttention: key_padding_mask is {}, expected shape {}", describe(mask), samples.to_string());
+  require_mask_dtype("key_padding_mask", mask);
+  return inverted(mask.reshape({scores[0], 1, 1, scores[3]}));
+}
+
+// The mask that permits what both permit.
+Tensor both(const Tensor& a, const Tensor& b, DType dtype) {
+  if (!a.defined() || !b.defined()) return a.defined() ? a : b;
+  if (a.dtype() == kBool && b.dtype() == kBool) return a & b;
+  const auto added = [dtype](const Tensor& mask) {
+    if (mask.dtype() != kBool) return mask;
+    return where(mask, 0.0, -std::numeric_limits<double>::infinity()).to(dtype);
+  };
+  return added(a) + added(b);
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options)
+    : in_proj_weight(add_parameter("in_proj_weight", projection_weight(check_heads(width, heads)))),
+      in_proj_bias(add_parameter("in_proj_bias", options.bias ? initial_zeros({3 * width}) : Tensor())),
+      out_proj(add<Linear>("out_proj", width, width, LinearOptions{.bias = options.bias})), width_(width),
+      heads_(heads), options_(options) {
+  LOCKSTEP_CHECK(options.dropout >= 0 && options.dropout <= 1, "MultiheadAttention: dropout is {}, expected 0 to 1",
+                 options.dropout);
+  if (options.bias) init::zeros_(out_proj.bias);
+}
+
+Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                   const MultiheadAttentionMasks& masks) const {
+  check_inputs(query, key, value, width_, options_.batch_first ? 0 : 1);
+  const bool has_batch = query.dim() == 3, turned = has_batch && !options_.batch_first;
+  const auto batch_first = [&](const Tensor& x) { return turned ? x.transpose(0, 1) : has_batch ? x : x.unsqueeze(0); };
+  // Projections split into heads: (batch, heads, time, width / heads).
+  const auto heads = [&](const Tensor& x) {
+    return x.reshape({x.size(0), x.size(1), heads_, width_ / heads_}).transpose(1, 2);
+  };
+  std::vector<Tensor> projected;
+  if (&query.impl() == &key.impl() && &key.impl() == &value.impl()) {
+    projected = chunk(linear(batch_first(query), in_proj_weight, in_proj_bias), 3, -1);
+  } else {
+    const Tensor* const inputs[] = {&query, &key, &value};
+    for (std::int64_t i = 0; i < 3; ++i)
+      projected.push_back(linear(batch_first(*inputs[i]), in_proj_weight->narrow(0, i * width_, width_),
+                                 options_.bias ? in_proj_bias->narrow(0, i * width_, width_) : Tensor()));
+  }
+  const Tensor q = heads(projected[0]), k = heads(projected[1]), v = heads(projected[2]);
+  const std::int64_t batch = q.size(0), time = q.size(2), time_k = k.size(2);
+  const Shape scores{batch, heads_, time, time_k};
+  Tensor mask =
+      both(attn_mask_for(masks.attn_mask, scores), key_padding_mask_for(masks.key_padding_mask, scores), query.dtype());
+  const bool masked = mask.defined();
+  if (masks.is_causal && masked) {
+    const TensorOptions there = {.device = query.device()};
+    mask = both(mask, arange(time, there).unsqueeze(1) >= arange(time_k, there), query.dtype());
+  }
+  const Tensor y = scaled_dot_product_attention(
+      q, k, v,
+      {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0, .is_causal = masks.is_causal && !masked});
+  const Tensor out = out_proj(y.transpose(1, 2).reshape({batch, time, width_}));
+  return turned ? out.transpose(0, 1) : has_batch ? out : out.squeeze(0);
+}
+
+Tensor MultiheadAttention::forward_inputs(const std::vector<Tensor>& inputs) const {
+  LOCKSTEP_CHECK(inputs.size() == 1 || inputs.size() == 3,
+                 "MultiheadAttention: called with {} inputs, expected one, or query, key and value", inputs.size());
+  return inputs.size() == 1 ? forward(inputs[0]) : forward(inputs[0], inputs[1], inputs[2]);
+}
+
+}  // namespace lockstep::nn

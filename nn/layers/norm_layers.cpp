@@ -1,0 +1,111 @@
+#include "lockstep/nn/layers/norm_layers.h"
+
+#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/layers/layer_parts_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::nn {
+namespace {
+
+std::int64_t check_features(std::int64_t features) {
+  LOCKSTEP_CHECK(features >= 0, "BatchNorm: {} features; the number may not be negative", features);
+  return features;
+}
+
+std::int64_t check_groups(std::int64_t groups, std::int64_t channels) {
+  LOCKSTEP_CHECK(groups >= 1 && channels >= 1 && channels % groups == 0,
+                 "GroupNorm: {} groups do not divide {} channels", groups, channels);
+  return channels;
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
+    : weight(add_parameter("weight", options.elementwise_affine ? initial_ones(shape) : Tensor())),
+      bias(add_parameter("bias", options.elementwise_affine && options.bias ? initial_zeros(shape) : Tensor())),
+      shape_(shape), eps_(options.eps) {
+  LOCKSTEP_CHECK(!shape.empty(), "LayerNorm: the shape to normalise over is empty");
+}
+
+Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
+
+RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& options)
+    : weight(add_parameter("weight", options.elementwise_affine ? initial_ones(shape) : Tensor())), shape_(shape),
+      eps_(options.eps) {
+  LOCKSTEP_CHECK(!shape.empty(), "RMSNorm: the shape to normalise over is empty");
+}
+
+Tensor RMSNorm::forward(const Tensor& x) const { return rms_norm(x, shape_, weight, eps_); }
+
+BatchNorm::BatchNorm(std::int64_t features, const BatchNormOptions& options)
+    : weight(add_parameter("weight", options.affine ? initial_ones({check_features(features)}) : Tensor())),
+      bias(add_parameter("bias", options.affine ? initial_zeros({features}) : Tensor())),
+      running_mean(
+          add_buffer("running_mean", options.track_running_stats ? raw::zeros({check_features(features)}) : Tensor())),
+      running_var(add_buffer("running_var", options.track_running_stats ? raw::full({features}, 1.0) : Tensor())),
+      num_batches_tracked(add_buffer("num_batches_tracked",
+                                     options.track_running_stats ? raw::zeros({}, {.dtype = kInt64}) : Tensor())),
+      features_(check_features(features)), options_(options) {}
+
+Tensor BatchNorm::normalised(const Tensor& x) const {
+  const bool tracks = options_.track_running_stats, updates = tracks && is_training();
+  double momentum = options_.momentum.value_or(0);
+  if (updates && !options_.momentum) momentum = 1 / (num_batches_tracked->item<double>() + 1);
+  Tensor y = batch_norm(x, weight, bias, running_mean, running_var, updates || !tracks, momentum, options_.eps);
+  if (updates && !autograd::is_recomputing()) num_batches_tracked->add_(1);
+  return y;
+}
+
+Tensor BatchNorm1d::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK((x.dim() == 2 || x.dim() == 3) && x.size(1) == features_,
+                 "batch_norm: x is {}, expected (n, {}) or (n, {}, length)", describe(x), features_, features_);
+  return normalised(x);
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 4 && x.size(1) == features_, "batch_norm: x is {}, expected (images, {}, height, width)",
+                 describe(x), features_);
+  return normalised(x);
+}
+
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, const GroupNormOptions& options)
+    : weight(add_parameter("weight", options.affine ? initial_ones({check_groups(groups, channels)}) : Tensor())),
+      bias(add_parameter("bias", options.affine ? initial_zeros({channels}) : Tensor())), groups_(groups),
+      channels_(check_groups(groups, channels)), eps_(options.eps) {}
+
+Tensor GroupNorm::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == channels_, "{}: x is {}, expected (n, {}, ...)", type_name(), describe(x),
+                 channels_);
+  Tensor y = x;
+  if (x.numel() > 0) {
+    const std::int64_t size = x.numel() / x.size(0) / groups_;
+    y = layer_norm(x.reshape({x.size(0), groups_, size}), {size}, {}, {}, eps_).reshape(x.shape());
+  }
+  if (!weight.master().defined()) return y;
+  return y * weight->view(channel_shape(x, channels_)) + bias->view(channel_shape(x, channels_));
+}
+
+Tensor GroupNorm::normalised_instances(const Tensor& x, int batch_dims) const {
+  std::int64_t values = 1;  // of each channel of a sample
+  for (int dim = batch_dims + 1; dim < x.dim(); ++dim) values *= x.size(dim);
+  LOCKSTEP_CHECK(values != 1, "{}: a variance needs more than one value for each channel of a sample; x is {}",
+                 type_name(), describe(x));
+  return batch_dims == 1 ? GroupNorm::forward(x) : GroupNorm::forward(x.unsqueeze(0)).squeeze(0);
+}
+
+Tensor InstanceNorm1d::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 2 || x.dim() == 3,
+                 "InstanceNorm1d: x is {}, expected (n, features, length) or (features, length)", describe(x));
+  return normalised_instances(x, x.dim() - 2);
+}
+
+Tensor InstanceNorm2d::forward(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4,
+                 "InstanceNorm2d: x is {}, expected (n, features, height, width) or (features, height, width)",
+                 describe(x));
+  return normalised_instances(x, x.dim() - 3);
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,57 @@
+#include "lockstep/nn/layers/sequence_layers.h"
+
+#include "lockstep/autograd/ops/functions.h"
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/layers/layer_parts_internal.h"
+
+namespace lockstep::nn {
+namespace {
+
+Shape sequence_weight(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t groups) {
+  LOCKSTEP_CHECK(in >= 1 && out >= 1 && kernel >= 1 && groups >= 1 && in % groups == 0 && out % groups == 0,
+                 "Conv1d: in {}, out {}, kernel {}, {} groups; expected positive numbers, and groups that divide the "
+                 "channels",
+                 in, out, kernel, groups);
+  return {out, in / groups, kernel};
+}
+
+// Runs `operation` on sequences (n, channels, length), or (channels, length), as images of height 1.
+template <class F>
+Tensor as_images(const char* layer, const Tensor& x, F operation) {
+  LOCKSTEP_CHECK(x.dim() == 2 || x.dim() == 3, "{}: x is {}, expected (n, channels, length) or (channels, length)",
+                 layer, describe(x));
+  return operation(x.unsqueeze(-2)).squeeze(-2);
+}
+
+}  // namespace
+
+Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, const Conv1dOptions& options)
+    : weight(add_parameter(
+          "weight", uniform_by_fan_in(sequence_weight(in, out, kernel, options.groups), in / options.groups * kernel))),
+      bias(add_parameter("bias", options.bias ? uniform_by_fan_in({out}, in / options.groups * kernel) : Tensor())),
+      options_(options) {}
+
+Tensor Conv1d::forward(const Tensor& x) const {
+  const Conv1dOptions& o = options_;
+  return as_images("Conv1d", x, [&](const Tensor& images) {
+    return conv2d(images, weight->unsqueeze(2), bias, {1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups);
+  });
+}
+
+Tensor MaxPool1d::forward(const Tensor& x) const {
+  const MaxPool1dOptions& o = options_;
+  return as_images("MaxPool1d", x, [&](const Tensor& images) {
+    return max_pool2d(images, {1, kernel_}, {1, o.stride ? o.stride : kernel_}, {0, o.padding}, {1, o.dilation},
+                      o.ceil_mode);
+  });
+}
+
+Tensor AvgPool1d::forward(const Tensor& x) const {
+  const AvgPool1dOptions& o = options_;
+  return as_images("AvgPool1d", x, [&](const Tensor& images) {
+    return avg_pool2d(images, {1, kernel_}, {1, o.stride ? o.stride : kernel_}, {0, o.padding}, o.ceil_mode,
+                      o.count_include_pad);
+  });
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <span>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/checkpoint/agreement_internal.h"
+#include "lockstep/parallel/step/model_check_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+// The result of a round on one rank, as it is sent to the others.
+enum class Outcome : std::uint8_t { kDone, kMore, kInvalidArgument, kIoError, kError };
+
+constexpr std::size_t kReportBytes = 288;  // the outcome, and the text of an error, padded with zeros
+using Report = std::array<std::uint8_t, kReportBytes>;
+
+Report report_of(Outcome outcome, const char* text) {
+  Report report = {static_cast<std::uint8_t>(outcome)};
+  for (std::size_t i = 1; i < report.size() && *text; ++i) report[i] = static_cast<std::uint8_t>(*text++);
+  return report;
+}
+
+// Runs a round. Stores its exception in `error`.
+Report run(FunctionRef<bool()> round, std::exception_ptr& error) {
+  try {
+    return report_of(round() ? Outcome::kMore : Outcome::kDone, "");
+  } catch (const InvalidArgument& e) {
+    error = std::current_exception();
+    return report_of(Outcome::kInvalidArgument, e.what());
+  } catch (const IoError& e) {
+    error = std::current_exception();
+    return report_of(Outcome::kIoError, e.what());
+  } catch (const std::exception& e) {
+    error = std::current_exception();
+    return report_of(Outcome::kError, e.what());
+  }
+}
+
+[[noreturn]] void raise(int rank, std::span<const std::uint8_t> report) {
+  const auto* const first = reinterpret_cast<const char*>(report.data()) + 1;
+  const std::string text =
+      fmt::format("rank {}: {}", rank, std::string(first, std::find(first, first + kReportBytes - 1, '\0')));
+  switch (static_cast<Outcome>(report[0])) {
+    case Outcome::kInvalidArgument:
+      throw InvalidArgument(text);
+    case Outcome::kIoError:
+      throw IoError(text);
+    default:
+      throw Error(text);
+  }
+}
+
+}  // namespace
+
+void in_rounds(ProcessGroup* group, FunctionRef<bool()> round) {
+  if (!group) {
+    while (round()) continue;
+    return;
+  }
+  const std::int64_t size = group->size();
+  const Tensor all = raw::empty({size, kReportBytes}, {.dtype = kUInt8});
+  Report own = report_of(Outcome::kMore, "");
+  for (bool is_more = true; is_more;) {
+    std::exception_ptr error;
+    if (own[0] == static_cast<std::uint8_t>(Outcome::kMore)) own = run(round, error);
+    group->all_gather(all, raw::from_bytes(own.data(), {kReportBytes}, kUInt8))->wait();
+    if (error) std::rethrow_exception(error);
+    is_more = false;
+    const std::span<const std::uint8_t> bytes = all.span<std::uint8_t>();
+    for (int rank = 0; rank < size; ++rank) {
+      const auto report = bytes.subspan(static_cast<std::size_t>(rank) * kReportBytes, kReportBytes);
+      const auto outcome = static_cast<Outcome>(report[0]);
+      if (outcome != Outcome::kDone && outcome != Outcome::kMore) raise(rank, report);
+      is_more = is_more || outcome == Outcome::kMore;
+    }
+  }
+}
+
+void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work) {
+  in_rounds(group, [&] { return work(), false; });
+}
+
+std::string text_of_rank_0(ProcessGroup* group, const std::string& text) {
+  if (!group) return text;
+  constexpr std::size_t kMost = 4096;
+  std::string padded = text;
+  padded.resize(kMost);
+  const Tensor bytes = raw::from_bytes(padded.data(), {kMost}, kUInt8);
+  group->broadcast(bytes)->wait();
+  const std::span<const std::uint8_t> span = bytes.span<std::uint8_t>();
+  return std::string(span.begin(), std::ranges::find(span, std::uint8_t{0}));
+}
+
+Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own) {
+  const auto count = static_cast<std::int64_t>(own.size());
+  if (!group || count == 0) return raw::from_bytes(own.data(), {1, count}, kInt64);
+  return gather_numbers(*group, own);
+}
+
+}  // namespace lockstep::parallel

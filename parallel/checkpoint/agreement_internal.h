@@ -1,0 +1,25 @@
+// Work that succeeds on all ranks or fails on all ranks. Not installed.
+#pragma once
+
+#include "lockstep/base/callback.h"
+#include "lockstep/parallel/comm/process_group.h"
+
+namespace lockstep::parallel {
+
+// Calls `round` on every rank until it has returned false on all of them; it is not called again on a rank where it
+// returned false. If it throws on a rank, that rank rethrows the exception, and the other ranks throw one of the same
+// class (InvalidArgument, IoError, otherwise Error) with "rank 2: " before its text. Each round is bounded work without
+// communication, so that no rank waits for another one longer than the group's timeout. All ranks of `group` must call
+// this; null stands for this process alone.
+void in_rounds(ProcessGroup* group, FunctionRef<bool()> round);
+
+// The same with one round.
+void on_all_ranks(ProcessGroup* group, FunctionRef<void()> work);
+
+// Rank 0's `text`, of at most 4,096 bytes, on all ranks.
+std::string text_of_rank_0(ProcessGroup* group, const std::string& text);
+
+// The `own` numbers of all ranks, one row for each rank; null stands for this process alone. All ranks pass as many.
+Tensor gather_numbers(ProcessGroup* group, const std::vector<std::int64_t>& own);
+
+}  // namespace lockstep::parallel

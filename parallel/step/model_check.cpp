@@ -1,0 +1,121 @@
+#include "lockstep/parallel/step/model_check_internal.h"
+
+#include <algorithm>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/nn/hash_internal.h"
+#include "lockstep/parallel/step/micro_batch_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
+
+namespace lockstep::parallel {
+namespace {
+
+struct Entry {
+  std::string name;
+  Tensor tensor;
+};
+
+std::vector<Entry> entries_of(const nn::Module& module) {
+  std::vector<Entry> entries;
+  for (const auto& [name, parameter] : module.named_parameters()) entries.push_back({name, parameter.master()});
+  for (const auto& [name, buffer] : module.named_buffers()) entries.push_back({name, buffer.master()});
+  return entries;
+}
+
+// Returns the options, then one line for each entry. Devices are numbered in order of appearance, as their names differ between ranks.
+std::vector<std::string> lines_of(const nn::Module& module, const std::vector<std::string>& options) {
+  std::vector<std::string> lines = options;
+  std::vector<Device> devices;
+  for (const Entry& entry : entries_of(module)) {
+    auto at = std::ranges::find(devices, entry.tensor.device());
+    if (at == devices.end()) at = devices.insert(at, entry.tensor.device());
+    lines.push_back(fmt::format("{} {} {}{} on device {}", entry.name, entry.tensor.shape().to_string(),
+                                name(entry.tensor.dtype()), entry.tensor.requires_grad() ? "" : " frozen",
+                                at - devices.begin()));
+  }
+  return lines;
+}
+
+std::int64_t hash_of(const std::string& text) {
+  nn::Hash hash;
+  hash.update(std::as_bytes(std::span(text)));
+  return static_cast<std::int64_t>(hash.digest());
+}
+
+std::int64_t hash_of(const Tensor& tensor) {
+  const Tensor dense = raw::contiguous(reachable(tensor, Device()));
+  nn::Hash hash;
+  hash.update(nn::bytes_of(dense));
+  return static_cast<std::int64_t>(hash.digest());
+}
+
+// Broadcasts line k of rank `rank`.
+std::string line_from(ProcessGroup& group, const std::vector<std::string>& lines, std::size_t k, int rank) {
+  constexpr std::int64_t kLongest = 256;
+  std::string text = k < lines.size() ? lines[k] : "nothing";
+  text.resize(kLongest);
+  const Tensor bytes = raw::from_bytes(text.data(), {kLongest}, kUInt8);
+  group.broadcast(bytes, rank)->wait();
+  const std::span<const std::uint8_t> span = bytes.span<std::uint8_t>();
+  return std::string(span.begin(), std::ranges::find(span, std::uint8_t{0}));
+}
+
+// `what` of a line's number begins the error.
+void check_same_lines(FunctionRef<std::string(std::size_t line)> what, const std::vector<std::string>& lines,
+                      ProcessGroup& group) {
+  const Tensor counts = gather_numbers(group, {static_cast<std::int64_t>(lines.size())});
+  const std::int64_t longest = raw::to(counts, kInt64).max().item<std::int64_t>();
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(longest), 0);
+  std::ranges::transform(lines, hashes.begin(), [](const std::string& line) { return hash_of(line); });
+  const Tensor all = gather_numbers(group, hashes);
+  const std::span<const std::int64_t> each = all.span<std::int64_t>();
+  for (int r = 1; r < group.size(); ++r) {
+    for (std::size_t k = 0; k < hashes.size(); ++k) {
+      if (each[static_cast<std::size_t>(r) * hashes.size() + k] == each[k]) continue;
+      const std::string first = line_from(group, lines, k, 0), other = line_from(group, lines, k, r);
+      throw CommError(fmt::format("{}: rank 0 has {}, rank {} has {}", what(k), first, r, other));
+    }
+  }
+}
+
+}  // namespace
+
+Tensor gather_numbers(ProcessGroup& group, const std::vector<std::int64_t>& own) {
+  const auto count = static_cast<std::int64_t>(own.size());
+  const Tensor all = raw::empty({group.size(), count}, {.dtype = kInt64});
+  group.all_gather(all, raw::from_bytes(own.data(), {count}, kInt64))->wait();
+  return all;
+}
+
+void check_same_model(const char* mode, const nn::Module& module, ProcessGroup& group,
+                      const std::vector<std::string>& options) {
+  const auto what = [&](std::size_t line) {
+    return fmt::format("{}: ranks have different {}", mode,
+                       line >= options.size()       ? "models"
+                       : line + 1 == options.size() ? "versions or CPUs"
+                                                    : "options");
+  };
+  check_same_lines(what, lines_of(module, options), group);
+}
+
+void check_same_text(const std::string& what, const std::string& text, ProcessGroup& group) {
+  check_same_lines([&](std::size_t) { return what; }, {text}, group);
+}
+
+void check_same_values(const char* mode, const nn::Module& module, ProcessGroup& group, bool with_buffers) {
+  std::vector<Entry> entries = entries_of(module);
+  if (!with_buffers) entries.resize(module.parameters().size());  // parameters come first
+  std::vector<std::int64_t> hashes;
+  for (const Entry& entry : entries) hashes.push_back(hash_of(entry.tensor));
+  const Tensor all = gather_numbers(group, hashes);
+  const std::span<const std::int64_t> each = all.span<std::int64_t>();
+  for (std::size_t k = 0; k < hashes.size(); ++k) {
+    for (int r = 1; r < group.size(); ++r) {
+      if (each[static_cast<std::size_t>(r) * hashes.size() + k] == each[k]) continue;
+      throw CommError(
+          fmt::format("{}: replicas have diverged: {} of rank {} is not rank 0's", mode, entries[k].name, r));
+    }
+  }
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,47 @@
+// Steps that an exception ends.
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/check_internal.h"
+#include "lockstep/parallel/comm/process_group.h"
+
+namespace lockstep::parallel {
+
+// The failed steps of a model on this rank.
+class StepFailures {
+ public:
+  // Tells the other ranks of the model's groups, which would wait for the rest of the step. If one of the groups has
+  // failed there is no next step, so all fail. Called while `error` is handled; does nothing for an exception that it
+  // has been called for already.
+  void tell(std::initializer_list<ProcessGroup*> groups, const char* op, const std::exception& error) {
+    const std::exception_ptr current = std::current_exception();
+    if (std::exchange(last_, current) == current) return;
+    const bool is_last = std::ranges::any_of(groups, &ProcessGroup::has_failed);
+    const std::string why = fmt::format("{}: {}", op, error.what());
+    for (ProcessGroup* group : groups) is_last ? group->fail(why) : group->step_failed(why);
+  }
+
+ private:
+  std::exception_ptr last_;
+};
+
+// Returns step(). If it throws, calls state.end_failed_step(error) and rethrows.
+template <class State, class Step>
+auto run_or_end(State& state, const Step& step) {
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    state.end_failed_step(error);
+    throw;
+  } catch (...) {
+    state.end_failed_step(Error("an exception that is not a std::exception"));
+    throw;
+  }
+}
+
+}  // namespace lockstep::parallel

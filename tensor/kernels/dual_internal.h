@@ -1,0 +1,227 @@
+// Dual numbers a + b e with e^2 = 0: evaluating a functor's derivative on a dual number also gives the second
+// derivative. Included by kernels only, inside their namespace, so that each instruction-set level has its own copy.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "lockstep/tensor/kernels/level_internal.h"
+
+namespace lockstep::LOCKSTEP_KERNELS {
+
+template <class T>
+struct Dual {
+  T value;
+  T tangent = 0;
+
+  HOST_DEVICE Dual(T value) : value(value) {}  // NOLINT: a number is a constant dual
+  HOST_DEVICE Dual(T value, T tangent) : value(value), tangent(tangent) {}
+
+  friend HOST_DEVICE Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.tangent + b.tangent}; }
+  friend HOST_DEVICE Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.tangent - b.tangent}; }
+  friend HOST_DEVICE Dual operator-(Dual a) { return {-a.value, -a.tangent}; }
+  friend HOST_DEVICE Dual operator*(Dual a, Dual b) {
+    return {a.value * b.value, times(a.tangent, b.value) + times(b.tangent, a.value)};
+  }
+  friend HOST_DEVICE Dual operator/(Dual a, Dual b) {
+    const T quotient = a.value / b.value;
+    return {quotient, (a.tangent - quotient * b.tangent) / b.value};
+  }
+  // A tangent of 0, that of a constant, stays 0 next to an infinite factor.
+  static HOST_DEVICE T times(T tangent, T factor) { return tangent == T(0) ? T(0) : tangent * factor; }
+  friend HOST_DEVICE bool operator>(Dual a, Dual b) { return a.value > b.value; }
+  friend HOST_DEVICE bool operator<(Dual a, Dual b) { return a.value < b.value; }
+  friend HOST_DEVICE bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
+  friend HOST_DEVICE bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
+};
+
+// The elementary functions that functors use, for numbers and dual numbers.
+namespace math {
+
+template <class T>
+inline constexpr T kTwoOverSqrtPi = T(1.12837916709551257390L);
+
+// Rounds once if the level has an FMA instruction; without one, a library call would cost more than it gains.
+HOST_DEVICE inline float multiply_add(float a, float b, float c) {
+#ifdef __FMA__
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+HOST_DEVICE inline double multiply_add(double a, double b, double c) {
+#ifdef __FMA__
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// (e^r - 1 - r) / r^2 for |r| <= log(2) / 2: the polynomial of Cephes' expf.
+HOST_DEVICE inline float exp_polynomial(float r) {
+  float p = 1.9875691500e-4f;
+  p = multiply_add(p, r, 1.3981999507e-3f);
+  p = multiply_add(p, r, 8.3334519073e-3f);
+  p = multiply_add(p, r, 4.1665795894e-2f);
+  p = multiply_add(p, r, 1.6666665459e-1f);
+  return multiply_add(p, r, 5.0000001201e-1f);
+}
+
+// Adding this leaves the rounded number in the low bits: 1.5 * 2^23.
+inline constexpr float kRoundingShift = 12582912.0f;
+
+// e^x without branches or calls, so that loops over it become vector code. x = n log 2 + r, |r| <= log(2) / 2; 2^n is
+// added to the exponent bits. Largest relative error 9e-8; results below 2^-126 are 0. GPUs have an instruction for 2^x:
+// their own function is a third as long (and keeps such results).
+HOST_DEVICE inline float exp(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expf(x);
+#else
+  const float shifted = multiply_add(x, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
+  const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, x));
+  const float power = multiply_add(exp_polynomial(r), r * r, r) + 1.0f;
+  const float scaled =
+      std::bit_cast<float>(std::bit_cast<std::uint32_t>(power) + (std::bit_cast<std::uint32_t>(shifted) << 23));
+  const float above_zero = x < -87.33654f ? 0.0f : scaled;
+  // Infinity and NaN come from the product: a NaN whose mantissa is all ones, as GPUs write it, became a number above.
+  return x <= 88.722839f ? above_zero : x * std::numeric_limits<float>::infinity();
+#endif
+}
+HOST_DEVICE inline double exp(double x) { return std::exp(x); }
+template <class T>
+HOST_DEVICE Dual<T> exp(Dual<T> d) {
+  const T y = exp(d.value);
+  return {y, d.tangent * y};
+}
+
+// e^x - 1 for x <= 88, without branches: s (e^r - 1) + (s - 1) with s = 2^n, where r and the sum have a second part, as
+// the terms may cancel. Largest error 1.1 units in the last place.
+HOST_DEVICE inline float expm1_up_to_88(float x) {
+  const float c = x < -18.0f ? -18.0f : x;
+  const float shifted = multiply_add(c, 1.44269504088896341f, kRoundingShift), n = shifted - kRoundingShift;
+  const float most = multiply_add(n, -0.693359375f, c), least = n * 2.12194440e-4f;
+  const float r = most + least, rest = (most - r) + least;
+  const float s =
+      std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + std::bit_cast<std::uint32_t>(1.0f));
+  const float whole = s - 1.0f, sum = multiply_add(s, r, whole), lost = multiply_add(s, r, whole - sum);
+  const float y = sum + multiply_add(s, multiply_add(exp_polynomial(r), r * r, rest), lost);
+  return std::copysign(y, x);  // that of -0 is -0
+}
+HOST_DEVICE inline float expm1(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expm1f(x);
+#else
+  const float y = expm1_up_to_88(x);
+  return x > 88.0f ? exp(x) : y;
+#endif
+}
+HOST_DEVICE inline double expm1(double x) { return std::expm1(x); }
+template <class T>
+HOST_DEVICE Dual<T> expm1(Dual<T> d) {
+  const T y = expm1(d.value);
+  return {y, d.tangent * (y + T(1))};
+}
+
+// The number in the type for a function's last operations: on CPUs f64, whose rounding does not add to that of exp. GPUs
+// may have few units for f64.
+#ifdef __CUDA_ARCH__
+HOST_DEVICE inline float extended(float x) { return x; }
+#else
+HOST_DEVICE inline double extended(float x) { return x; }
+#endif
+HOST_DEVICE inline double extended(double x) { return x; }
+template <class T>
+HOST_DEVICE Dual<T> extended(Dual<T> x) {
+  return x;
+}
+
+// tanh x = (e^2x - 1) / (e^2x + 1); from 9.1 it is 1 in f32. Largest error 1.5 units in the last place.
+HOST_DEVICE inline float tanh(float x) {
+#ifdef __CUDA_ARCH__
+  return ::tanhf(x);
+#else
+  const float size = std::fabs(x);
+  const auto e = extended(expm1_up_to_88(size > 9.1f ? 18.2f : size + size));
+  return std::copysign(static_cast<float>(e / (e + 2)), x);
+#endif
+}
+HOST_DEVICE inline double tanh(double x) { return std::tanh(x); }
+template <class T>
+HOST_DEVICE Dual<T> tanh(Dual<T> d) {
+  const T y = tanh(d.value);
+  return {y, d.tangent * (T(1) - y * y)};
+}
+
+// sin (quarters = 0) and cos (1) for |x| <= kMostForSin, without branches, in f64: x = k pi / 2 + r, |r| <= pi / 4, and
+// FreeBSD's polynomials for r (k_sinf.c, k_cosf.c). Largest error 0.51 units in the last place.
+inline constexpr float kMostForSin = 1e6f;  // beyond it k times the first part of pi / 2, of 33 bits, would be rounded
+inline float sin_of_small(float x, std::uint64_t quarters) {
+  constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves the rounded number in the low bits
+  const double shifted = x * 0.63661977236758134308 + kShift, k = shifted - kShift;
+  const double r = (x - k * 1.57079632673412561417) - k * 6.07710050650619224932e-11, z = r * r, w = z * z;
+  const std::uint64_t quarter = std::bit_cast<std::uint64_t>(shifted) + quarters;
+  const double sine = r * (1.0 + z * ((-0.166666666416265235595 + z * 0.0083333293858894631756) +
+                                      w * (-0.000198393348360966317347 + z * 0.0000027183114939898219064)));
+  const double cosine = ((1.0 + z * -0.499999997251031003120) + w * 0.0416666233237390631894) +
+                        w * z * (-0.00138867637746099294692 + z * 0.0000243904487962774090654);
+  const double y = (quarter & 1) != 0 ? cosine : sine;
+  return static_cast<float>((quarter & 2) != 0 ? -y : y);
+}
+
+// erf without branches: an odd polynomial up to 0.93, 1 - e^polynomial beyond (coefficients by N. Juffa, largest error
+// 1 unit in the last place). GPUs use their own shorter function.
+HOST_DEVICE inline float erf(float x) {
+#ifdef __CUDA_ARCH__
+  return ::erff(x);
+#else
+  const float t = std::fabs(x), s = x * x;
+  float far = multiply_add(multiply_add(-1.72853470e-5f, t, 3.83197126e-4f), s,
+                           multiply_add(-3.88396438e-3f, t, 2.42546219e-2f));
+  far = multiply_add(far, t, -1.06777877e-1f);
+  far = multiply_add(far, t, -6.34846687e-1f);
+  far = multiply_add(far, t, -1.28717512e-1f);
+  far = 1.0f - exp(multiply_add(far, t, -t));
+  far = x < 0.0f ? -far : far;
+  float near = -5.96761703e-4f;
+  near = multiply_add(near, s, 4.99119423e-3f);
+  near = multiply_add(near, s, -2.67681349e-2f);
+  near = multiply_add(near, s, 1.12819925e-1f);
+  near = multiply_add(near, s, -3.76125336e-1f);
+  near = multiply_add(near, s, 1.28379166e-1f);
+  near = multiply_add(near, x, x);
+  return t > 0.927734375f ? far : near;
+#endif
+}
+HOST_DEVICE inline double erf(double x) { return std::erf(x); }
+template <class T>
+HOST_DEVICE Dual<T> erf(Dual<T> d) {
+  return {erf(d.value), d.tangent * kTwoOverSqrtPi<T> * exp(-d.value * d.value)};
+}
+
+#define LOCKSTEP_ELEMENTARY(name, derivative)                       \
+  HOST_DEVICE inline float name(float x) { return std::name(x); }   \
+  HOST_DEVICE inline double name(double x) { return std::name(x); } \
+  template <class T>                                                \
+  HOST_DEVICE Dual<T> name(Dual<T> d) {                             \
+    const T x = d.value, y = name(x);                               \
+    (void)x, (void)y;                                               \
+    return {y, d.tangent * (derivative)};                           \
+  }
+LOCKSTEP_ELEMENTARY(log, 1 / x)
+LOCKSTEP_ELEMENTARY(log1p, 1 / (1 + x))
+LOCKSTEP_ELEMENTARY(sqrt, T(0.5) / y)
+LOCKSTEP_ELEMENTARY(sin, std::cos(x))
+LOCKSTEP_ELEMENTARY(cos, -std::sin(x))
+#undef LOCKSTEP_ELEMENTARY
+
+HOST_DEVICE inline float pow(float x, float p) { return std::pow(x, p); }
+HOST_DEVICE inline double pow(double x, double p) { return std::pow(x, p); }
+template <class T>
+HOST_DEVICE Dual<T> pow(Dual<T> x, T p) {
+  return {std::pow(x.value, p), p == T(0) ? T(0) : x.tangent * p * std::pow(x.value, p - 1)};
+}
+
+}  // namespace math
+}  // namespace lockstep::LOCKSTEP_KERNELS

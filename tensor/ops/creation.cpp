@@ -1,0 +1,108 @@
+// Raw creation. The public functions, which honour requires_grad, are in autograd/ops/creation.cpp.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "lockstep/tensor/ops/wrappers_internal.h"
+
+namespace lockstep::raw {
+
+Tensor empty(const Shape& shape, const TensorOptions& options) {
+  const DType dtype = options.dtype.value_or(kFloat32);
+  const std::int64_t numel = checked_numel("empty", shape);
+  auto storage =
+      Storage::allocate(static_cast<std::size_t>(numel) * item_size(dtype), options.device.value_or(Device()));
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, numel, dtype)));
+}
+
+Tensor empty_like(const Tensor& like) {
+  const TensorImpl& impl = like.impl();
+  // Elements without gaps lie in memory, so their number has been checked; that of an expanded tensor may overflow.
+  const bool checked = impl.contiguous && impl.numel > 0;
+  const std::int64_t numel = checked ? impl.numel : checked_numel("empty", impl.shape);
+  auto storage = Storage::allocate(static_cast<std::size_t>(numel) * item_size(impl.dtype), like.device());
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), impl.shape, numel, impl.dtype)));
+}
+
+Tensor full(const Shape& shape, const Scalar& value, const TensorOptions& options) {
+  Tensor out = empty(shape, {.dtype = options.dtype.value_or(value.dtype()), .device = options.device});
+  fill(out, value, "full");
+  return out;
+}
+
+Tensor zeros(const Shape& shape, const TensorOptions& options) {
+  Tensor out = empty(shape, options);
+  if (!out.device().is_cpu()) [[unlikely]] {
+    fill(out, 0);
+    return out;
+  }
+  if (out.numel() > 0) std::memset(out.raw_data(), 0, static_cast<std::size_t>(out.numel()) * item_size(out.dtype()));
+  return out;
+}
+
+Tensor arange(const Scalar& start, const Scalar& end, const Scalar& step, const TensorOptions& options) {
+  const bool integers = !start.is_floating_point() && !end.is_floating_point() && !step.is_floating_point();
+  const double first = start.to_double(), last = end.to_double(), stride = step.to_double();
+  LOCKSTEP_CHECK(stride != 0, "arange: the step is 0");
+  LOCKSTEP_CHECK(std::isfinite(first) && std::isfinite(last) && std::isfinite(stride) && (last - first) / stride >= 0,
+                 "arange: step {} has the wrong sign for {} to {}", stride, first, last);
+  const double count = std::ceil((last - first) / stride);
+  LOCKSTEP_CHECK(count < 0x1p53, "arange: {} elements are too many", count);
+  auto n = static_cast<std::int64_t>(count);
+  if (integers) {  // doubles are not exact beyond 2^53
+    const std::int64_t span = end.to_int64() - start.to_int64(), by = step.to_int64();
+    n = span / by + (span % by != 0);
+  }
+  const DType dtype = options.dtype.value_or(integers ? kInt64 : kFloat32);
+  const bool truncated = !is_floating_point(dtype);  // PyTorch's rule: start and step are converted first
+  if (truncated) {
+    require_fits("arange", start, kInt64);
+    require_fits("arange", step, kInt64);
+  }
+  Tensor values = empty({n}, {.dtype = truncated ? kInt64 : kFloat64});
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (truncated)
+      values.data<std::int64_t>()[i] = start.to_int64() + i * step.to_int64();
+    else
+      values.data<double>()[i] = first + static_cast<double>(i) * stride;
+  }
+  return to(to(values, dtype), options.device.value_or(Device()));
+}
+
+Tensor linspace(double start, double end, std::int64_t steps, const TensorOptions& options) {
+  LOCKSTEP_CHECK(steps >= 0, "linspace: the number of steps must be at least 0, got {}", steps);
+  const DType dtype = options.dtype.value_or(kFloat32);
+  if (!is_floating_point(dtype)) {  // PyTorch's rule: the ends are converted first
+    require_fits("linspace", start, dtype);
+    require_fits("linspace", end, dtype);
+    start = std::trunc(start), end = std::trunc(end);
+  }
+  Tensor values = empty({steps}, {.dtype = kFloat64});
+  double* out = values.data<double>();
+  const double width = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+  // Computed from both ends, so that the last element is exactly `end`.
+  for (std::int64_t i = 0; i < steps; ++i)
+    out[i] =
+        i < (steps + 1) / 2 ? start + width * static_cast<double>(i) : end - width * static_cast<double>(steps - 1 - i);
+  return to(to(values, dtype), options.device.value_or(Device()));
+}
+
+Tensor eye(std::int64_t n, std::int64_t m, const TensorOptions& options) {
+  Tensor out = zeros({n, m}, options);
+  fill(as_strided(out, {std::min(n, m)}, {m + 1}, 0), 1);
+  return out;
+}
+
+Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const TensorOptions& options) {
+  Tensor host = empty(shape, {.dtype = dtype});
+  if (host.numel() > 0) std::memcpy(host.raw_data(), data, static_cast<std::size_t>(host.numel()) * item_size(dtype));
+  return to(to(host, options.dtype.value_or(dtype)), options.device.value_or(Device()));
+}
+
+Tensor wrap_memory(void* data, const Shape& shape, DType dtype, Device device, std::shared_ptr<void> owner) {
+  const std::int64_t numel = checked_numel("from_memory", shape);
+  auto storage = Storage::wrap(data, static_cast<std::size_t>(numel) * item_size(dtype), device, std::move(owner));
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), shape, numel, dtype)));
+}
+
+}  // namespace lockstep::raw

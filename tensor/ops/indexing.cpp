@@ -1,0 +1,265 @@
+// Joining, indexing and sorting. Every index is checked against the size it addresses before a kernel reads it.
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/tensor/ops/wrappers_internal.h"
+
+namespace lockstep::raw {
+
+namespace {
+
+// The index as contiguous i64, all values in [0, size). Throws InvalidArgument naming a value that is not. On
+// asynchronous devices the kernels check every index, and synchronising throws.
+Tensor checked_index(const char* op, const Tensor& index, std::int64_t size) {
+  LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32, "{}: the index must be i64 or i32, got {}", op,
+                 describe(index));
+  Tensor out = contiguous(to(index, kInt64));
+  if (out.numel() == 0) return out;
+  if (!out.device().is_cpu()) {  // its kernels report an index outside the range, and use 0 instead
+    LOCKSTEP_CHECK(size > 0, "{}: the index {} is outside [0, 0)", op, describe(index));
+    return out;
+  }
+  std::int64_t low = 0, high = 0;
+  kernels(out.device()).index_range(out.data<std::int64_t>(), out.numel(), &low, &high);
+  LOCKSTEP_CHECK(low >= 0 && high < size, "{}: index {} is outside [0, {})", op, low < 0 ? low : high, size);
+  return out;
+}
+
+}  // namespace
+
+bool is_skipped_by_cat(const Tensor& x) { return x.dim() == 1 && x.numel() == 0; }
+
+Tensor cat(std::span<const Tensor> tensors, std::int64_t dim) {
+  LOCKSTEP_CHECK(!tensors.empty(), "cat: expected at least one tensor, got none");
+  const auto at_first = std::ranges::find_if_not(tensors, is_skipped_by_cat);
+  const Tensor& first = at_first == tensors.end() ? tensors.front() : *at_first;
+  const int d = wrap_dim("cat", dim, first.dim());
+  LOCKSTEP_CHECK(first.dim() > 0, "cat: 0-d tensors cannot be concatenated; use stack");
+  Shape shape = first.shape();
+  DType dtype = first.dtype();
+  shape[at(d)] = 0;
+  for (const Tensor& t : tensors) {
+    require_same_device("cat", first, t);
+    dtype = promote(dtype, t.dtype());
+    if (is_skipped_by_cat(t)) continue;
+    Shape other = t.shape();
+    LOCKSTEP_CHECK(t.dim() == first.dim(), "cat: numbers of dimensions differ: {} and {}", describe(first),
+                   describe(t));
+    shape[at(d)] += other[at(d)];
+    other[at(d)] = first.shape()[at(d)];
+    LOCKSTEP_CHECK(other == first.shape(), "cat: sizes outside dimension {} differ: {} and {}", d, describe(first),
+                   describe(t));
+  }
+  Tensor out = empty(shape, {.dtype = dtype, .device = first.device()});
+  std::int64_t start = 0;
+  for (const Tensor& t : tensors) {
+    if (is_skipped_by_cat(t)) continue;
+    const std::int64_t length = t.shape()[at(d)];
+    copy(t, slice(out, d, start, start + length, 1));
+    start += length;
+  }
+  return out;
+}
+
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_same_device("index_select", x, index);
+  LOCKSTEP_CHECK(x.dim() > 0 && index.dim() <= 1, "index_select: needs a 1-D index, got {} into {}", describe(index),
+                 describe(x));
+  const int d = wrap_dim("index_select", dim, x.dim());
+  const Tensor positions = checked_index("index_select", index, x.shape()[at(d)]);
+  Shape shape = x.shape();
+  shape[at(d)] = positions.numel();
+  const Tensor input = contiguous(x);
+  Tensor out = empty(shape, x.options());
+  if (out.numel() > 0)
+    kernels(x.device())
+        .index_select(input.raw_data(), positions.data<std::int64_t>(), out.raw_data(), rows_along(input, d),
+                      positions.numel(), x.dtype());
+  return out;
+}
+
+namespace {
+
+// Kernels add to a place in sequence, in its own dtype. On CPU devices f32 sources of many rows are therefore split
+// into parts with a sum of their own, which are then added as `sum` does. A part has kPart rows, or more where that
+// keeps the memory of the sums small.
+std::int64_t rows_of_part(const Tensor& out, std::int64_t n) {
+  constexpr std::int64_t kPart = 128, kShare = 16;
+  if (out.dtype() != kFloat32 || !out.device().is_cpu()) return std::numeric_limits<std::int64_t>::max();
+  return std::max(kPart, kShare * n);
+}
+
+// out (outer, n, inner) += the sum of the parts. run(to, o, first, count) adds source rows [first, first + count) of
+// outer index o to `to`.
+template <class F>
+void add_parts(const Tensor& out, const Rows& rows, std::int64_t count, std::int64_t part, F run) {
+  const std::int64_t parts = (count + part - 1) / part, plane = rows.n * rows.inner;
+  const Tensor sums = zeros({parts, rows.outer, plane}, out.options()),
+               total = empty({rows.outer, plane}, out.options());
+  for (std::int64_t p = 0; p < parts; ++p) {
+    for (std::int64_t o = 0; o < rows.outer; ++o)
+      run(sums.data<float>() + (p * rows.outer + o) * plane, o, p * part, std::min(part, count - p * part));
+  }
+  sum_out(sums, {0}, false, total);
+  add_(reshape(out, total.shape()), total);
+}
+
+}  // namespace
+
+Tensor index_add(const Shape& shape, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  require_same_device("index_add", src, index);
+  if (is_half(src.dtype())) return to(index_add(shape, dim, index, widened(src)), src.dtype());
+  const int d = wrap_dim("index_add", dim, shape.dim());
+  const Tensor positions = checked_index("index_add", index, shape[at(d)]);
+  LOCKSTEP_CHECK(src.dim() == shape.dim() && src.shape()[at(d)] == positions.numel(),
+                 "index_add: {} index values for {}", positions.numel(), describe(src));
+  Tensor out = zeros(shape, src.options());
+  const Tensor from = contiguous(src);
+  if (from.numel() == 0) return out;
+  const Rows rows = rows_along(out, d);
+  const std::int64_t count = positions.numel(), part = rows_of_part(out, rows.n);
+  const auto* const at_index = positions.data<std::int64_t>();
+  const KernelTable& table = kernels(src.device());
+  if (count <= part) {
+    table.index_add(out.raw_data(), at_index, from.raw_data(), rows, count, src.dtype());
+    return out;
+  }
+  add_parts(out, rows, count, part, [&](float* to, std::int64_t o, std::int64_t first, std::int64_t length) {
+    table.index_add(to, at_index + first, from.data<float>() + (o * count + first) * rows.inner,
+                    {1, rows.n, rows.inner}, length, kFloat32);
+  });
+  return out;
+}
+
+namespace {
+
+// x cut down to the sizes of index in every dimension but `d`.
+Tensor cut_to(const char* op, const Tensor& x, const Tensor& index, int d) {
+  LOCKSTEP_CHECK(index.dim() == x.dim(), "{}: the index {} needs as many dimensions as {}", op, describe(index),
+                 describe(x));
+  Tensor out = x;
+  for (int i = 0; i < x.dim(); ++i) {
+    const std::int64_t size = index.shape()[at(i)];
+    if (i == d || size == x.shape()[at(i)]) continue;
+    LOCKSTEP_CHECK(size < x.shape()[at(i)], "{}: the index {} is larger than {} in dimension {}", op, describe(index),
+                   describe(x), i);
+    out = slice(out, i, 0, size, 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  require_same_device("gather", x, index);
+  const int d = wrap_dim("gather", dim, x.dim());
+  const Tensor input = contiguous(cut_to("gather", x, index, d));
+  const Tensor positions = checked_index("gather", index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  Tensor out = empty(index.shape(), x.options());
+  if (out.numel() > 0)
+    kernels(x.device())
+        .gather(input.raw_data(), positions.data<std::int64_t>(), out.raw_data(), rows_along(positions, d),
+                rows_along(input, d).n, x.dtype());
+  return out;
+}
+
+void scatter_(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src, Scatter mode) {
+  require_same_device(op, x, index);
+  require_same(op, x, src);
+  if (is_half(x.dtype()) && mode != Scatter::kAssign) {
+    const Tensor wide = widened(x);
+    scatter_(op, wide, dim, index, widened(src), mode);
+    return copy(wide, x);
+  }
+  const int d = wrap_dim(op, dim, x.dim());
+  const Tensor positions = checked_index(op, index, x.dim() == 0 ? 1 : x.shape()[at(d)]);
+  Tensor from = src;
+  LOCKSTEP_CHECK(src.dim() == index.dim(), "{}: the index {} needs as many dimensions as the source {}", op,
+                 describe(index), describe(src));
+  for (int i = 0; i < index.dim(); ++i) {
+    LOCKSTEP_CHECK(index.shape()[at(i)] <= src.shape()[at(i)], "{}: the index {} is larger than the source {}", op,
+                   describe(index), describe(src));
+    from = slice(from, i, 0, index.shape()[at(i)], 1);
+  }
+  if (positions.numel() == 0) return;
+  const Tensor region = cut_to(op, x, index, d);
+  const Tensor target = contiguous(region), source = overlap(from, target) ? clone(from) : contiguous(from);
+  const Rows of_index = rows_along(positions, d), rows = rows_along(target, d);
+  const std::int64_t count = of_index.n, part = rows_of_part(target, rows.n);
+  const auto* const at_index = positions.data<std::int64_t>();
+  const KernelTable& table = kernels(x.device());
+  if (mode != Scatter::kAdd || count <= part) {
+    table.scatter(target.raw_data(), at_index, source.raw_data(), of_index, rows.n, x.dtype(), mode);
+  } else {
+    add_parts(target, rows, count, part, [&](float* to, std::int64_t o, std::int64_t first, std::int64_t length) {
+      const std::int64_t start = (o * count + first) * rows.inner;
+      table.scatter(to, at_index + start, source.data<float>() + start, {1, length, rows.inner}, rows.n, kFloat32,
+                    mode);
+    });
+  }
+  if (target.raw_data() != region.raw_data()) copy(target, region);
+}
+
+Tensor scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src,
+               Scatter mode) {
+  const Tensor out = clone(x);
+  scatter_(op, out, dim, index, src, mode);
+  return out;
+}
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  return scatter("scatter_add", x, dim, index, src, Scatter::kAdd);
+}
+
+Tensor nonzero(const Tensor& x) {
+  const Tensor truth = contiguous(to(compare(Compare::kNotEqual, x, full({}, 0, x.options())), Device()));
+  const auto* const flags = static_cast<const std::uint8_t*>(truth.raw_data());
+  std::vector<std::int64_t> places;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    if (!flags[i]) continue;
+    std::int64_t rest = i, stride = x.numel();
+    for (const std::int64_t size : x.shape()) {
+      stride /= size;
+      places.push_back(rest / stride);
+      rest %= stride;
+    }
+    ++count;
+  }
+  return from_bytes(places.data(), {count, x.dim()}, kInt64, {.device = x.device()});
+}
+
+namespace {
+
+// The first `keep` elements in order, and their indices.
+std::pair<Tensor, Tensor> select_sorted(const char* op, const Tensor& x, std::int64_t dim, std::int64_t keep,
+                                        bool descending) {
+  const int d = wrap_dim(op, dim, x.dim());
+  const bool last = d == std::max(x.dim() - 1, 0);
+  const Tensor input = contiguous(last ? x : transpose(x, d, -1)), keys = widened(input);
+  Tensor order = empty(input.shape(), {.dtype = kInt64, .device = x.device()});
+  const std::int64_t n = x.dim() == 0 ? 1 : input.shape().back();
+  if (order.numel() > 0)
+    kernels(x.device())
+        .sort(keys.raw_data(), order.data<std::int64_t>(), x.numel() / n, n, keep, keys.dtype(), descending);
+  if (x.dim() > 0) order = contiguous(slice(order, -1, 0, keep, 1));
+  const Tensor values = gather(input, -1, order);
+  if (last) return {values, order};
+  return {contiguous(transpose(values, d, -1)), contiguous(transpose(order, d, -1))};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> sort(const Tensor& x, std::int64_t dim, bool descending) {
+  const int d = wrap_dim("sort", dim, x.dim());
+  return select_sorted("sort", x, dim, x.dim() == 0 ? 1 : x.shape()[at(d)], descending);
+}
+
+std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  const int d = wrap_dim("topk", dim, x.dim());
+  const std::int64_t size = x.dim() == 0 ? 1 : x.shape()[at(d)];
+  LOCKSTEP_CHECK(k >= 0 && k <= size, "topk: k = {} of {} elements along dimension {} of {}", k, size, d, describe(x));
+  return select_sorted("topk", x, dim, k, largest);
+}
+
+}  // namespace lockstep::raw

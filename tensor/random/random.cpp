@@ -1,0 +1,372 @@
+#include "lockstep/tensor/random/random.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/half_dtypes_internal.h"
+#include "lockstep/tensor/memory/capture_internal.h"
+#include "lockstep/tensor/ops/wrappers_internal.h"
+#include "lockstep/tensor/random/random_context_internal.h"
+#include "lockstep/tensor/random/random_ops_internal.h"
+
+namespace lockstep {
+
+namespace random {
+
+namespace {
+constinit std::atomic<std::uint64_t> current_seed{0};
+constinit thread_local int micro_batch = 0;
+constinit thread_local const SiteGuard* innermost_site = nullptr;
+constinit thread_local DrawFrame* innermost = nullptr;
+
+// Numbers of calls, by place. The key is site << kMicroBatchBits | micro-batch.
+constexpr int kMicroBatchBits = 12, kHighCallBits = 64 - kSiteBits - kMicroBatchBits, kBlockBits = 36;
+constexpr int kLowCallBits = 64 - kBlockBits;
+static_assert(kMaxMicroBatches <= 1 << kMicroBatchBits);
+
+struct Calls {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+};
+Calls& calls() {
+  static Calls instance;
+  return instance;
+}
+
+std::uint64_t key(const Place& place) { return place.site << kMicroBatchBits | place.micro_batch; }
+
+std::uint64_t count_call(const Place& place) {
+  const std::lock_guard lock(calls().mutex);
+  return calls().numbers[key(place)]++;
+}
+
+Position position_of(const Place& place, std::uint64_t call) {
+  return {current_seed.load(std::memory_order_relaxed), key(place) << kHighCallBits | call >> kLowCallBits,
+          call << kBlockBits};
+}
+
+// The innermost frame that repeats draws, or null.
+DrawFrame* repeating_frame() {
+  DrawFrame* frame = innermost;
+  while (frame && !frame->repeated) frame = frame->outer;
+  return frame;
+}
+}  // namespace
+
+SiteGuard::SiteGuard(const void* module, FindSite find_site)
+    : module_(module), find_site_(find_site), outer_(std::exchange(innermost_site, this)) {}
+SiteGuard::~SiteGuard() { innermost_site = outer_; }
+
+const SiteGuard* innermost_site_guard() { return innermost_site; }
+SiteContext::SiteContext(const SiteGuard* guard) : previous_(std::exchange(innermost_site, guard)) {}
+SiteContext::~SiteContext() { innermost_site = previous_; }
+
+Place current_place() {
+  const SiteGuard* called = innermost_site;
+  while (called && called->outer_) called = called->outer_;
+  const std::uint64_t site = called ? innermost_site->find_site_(called->module_, innermost_site->module_) : kUserSite;
+  return {site, static_cast<std::uint64_t>(micro_batch)};
+}
+
+Position next_call(const Place& place, std::uint64_t blocks) {
+  LOCKSTEP_CHECK(blocks <= std::uint64_t{1} << kBlockBits,
+                 "a random tensor needs {} blocks of four numbers, more than 2^{}; draw it in parts", blocks,
+                 kBlockBits);
+  return position_of(place, count_call(place));
+}
+
+Position draw(const Place& place, std::uint64_t blocks) {
+  if (!innermost) [[likely]]
+    return next_call(place, blocks);
+  DrawFrame* const source = repeating_frame();
+  if (source)
+    LOCKSTEP_CHECK(source->next < source->repeated->size() && (*source->repeated)[source->next].blocks == blocks,
+                   "the function draws other random numbers when run again; make it deterministic, and do not call "
+                   "train() or eval() between forward and backward");
+  const Draw draw = source ? (*source->repeated)[source->next++] : Draw{blocks, next_call(place, blocks)};
+  for (DrawFrame* frame = innermost; frame != source; frame = frame->outer) {
+    if (frame->recorded) frame->recorded->push_back(draw);
+  }
+  return draw.position;
+}
+
+DrawFrame::DrawFrame(std::vector<Draw>* recorded, const std::vector<Draw>* repeated)
+    : recorded(recorded), repeated(repeated), outer(std::exchange(innermost, this)) {}
+DrawFrame::~DrawFrame() { innermost = outer; }
+
+bool is_repeating() { return repeating_frame() != nullptr; }
+
+bool has_draw_frame() { return innermost != nullptr; }
+
+std::uint64_t seed() { return current_seed.load(); }
+
+std::vector<std::uint64_t> state() {
+  const std::lock_guard lock(calls().mutex);
+  std::vector<std::uint64_t> out{kStateFormat, seed()};
+  const std::map<std::uint64_t, std::uint64_t> in_order(calls().numbers.begin(), calls().numbers.end());
+  for (const auto& [place, number] : in_order)
+    out.insert(out.end(), {place >> kMicroBatchBits, place & ((1u << kMicroBatchBits) - 1), number});
+  return out;
+}
+
+void check_state(std::span<const std::uint64_t> state) {
+  LOCKSTEP_CHECK(state.size() % 3 != 1,
+                 "random::set_state: this is a state of format 1, from before random numbers followed from the module "
+                 "that draws; runs cannot continue from it with the same numbers: call manual_seed");
+  LOCKSTEP_CHECK(state.size() % 3 == 2 && state[0] == kStateFormat,
+                 "random::set_state: {} numbers are not a state; pass a result of random::state", state.size());
+  for (std::size_t i = 2; i < state.size(); i += 3)
+    LOCKSTEP_CHECK(state[i] >> kSiteBits == 0 && state[i + 1] < kMaxMicroBatches,
+                   "random::set_state: site {}, micro-batch {} do not exist", state[i], state[i + 1]);
+}
+
+void set_state(std::span<const std::uint64_t> state) {
+  check_state(state);
+  std::unordered_map<std::uint64_t, std::uint64_t> numbers;
+  for (std::size_t i = 2; i < state.size(); i += 3) numbers[key({state[i], state[i + 1]})] = state[i + 2];
+  const std::lock_guard lock(calls().mutex);
+  current_seed.store(state[1]);
+  calls().numbers = std::move(numbers);
+}
+
+int current_micro_batch() { return micro_batch; }
+
+MicroBatchGuard::MicroBatchGuard(int current) : previous_(micro_batch) {
+  LOCKSTEP_CHECK(current >= 0 && current < kMaxMicroBatches, "micro-batch {} is outside [0, {})", current,
+                 kMaxMicroBatches);
+  micro_batch = current;
+}
+MicroBatchGuard::~MicroBatchGuard() { micro_batch = previous_; }
+
+}  // namespace random
+
+void manual_seed(std::uint64_t seed) { random::set_state(std::vector<std::uint64_t>{random::kStateFormat, seed}); }
+
+namespace raw {
+
+__extension__ using Wide = unsigned __int128;
+
+namespace {
+
+// f16 and bf16 numbers are drawn in f32 and rounded.
+bool draws_half(const TensorOptions& options) { return options.dtype && is_half(*options.dtype); }
+TensorOptions in_f32(const TensorOptions& options) { return {.dtype = kFloat32, .device = options.device}; }
+
+Tensor float_tensor(const char* op, const Shape& shape, const TensorOptions& options) {
+  Tensor out = empty(shape, options);
+  require_float(op, out);
+  return out;
+}
+
+// Elements of one counter block.
+std::int64_t block_elements(DType dtype) { return dtype == kFloat64 ? 2 : 4; }
+
+// Counts a call on the device; each replay of a CUDA graph is a call of its own.
+random::Position next_call(std::uint64_t blocks, Device device) {
+  const random::Place place = random::current_place();
+  random::Position position = random::draw(place, blocks);
+  capture::keep_on_device(position, device, [place, blocks] { return random::next_call(place, blocks); });
+  return position;
+}
+
+random::Position next_call(const Tensor& out) { return next_call(blocks_of(out.numel(), out.dtype()), out.device()); }
+
+// Draws elements first, first + 1, ... into `out`, with fill(pointer, count, position), which begins at a block.
+template <class Fill>
+Tensor draw(Tensor out, random::Position position, std::int64_t first, const Fill& fill) {
+  const std::int64_t each = block_elements(out.dtype()), skipped = first % each;
+  if (out.numel() == 0) return out;
+  position.offset += static_cast<std::uint64_t>(first / each);
+  if (skipped == 0) {
+    fill(out.raw_data(), out.numel(), position);
+    return out;
+  }
+  const Tensor blocks = empty({skipped + out.numel()}, out.options());
+  fill(blocks.raw_data(), blocks.numel(), position);
+  copy(reshape(slice(blocks, 0, skipped, blocks.numel(), 1), out.shape()), out);
+  return out;
+}
+
+Tensor draw_uniform(Tensor out, const random::Position& position, std::int64_t first, double low, double high) {
+  const auto fill = [&, dtype = out.dtype(), device = out.device()](void* to, std::int64_t count,
+                                                                    const random::Position& from) {
+    kernels(device).uniform(to, count, dtype, from, low, high);
+  };
+  return draw(std::move(out), position, first, fill);
+}
+
+Tensor draw_normal(Tensor out, const random::Position& position, std::int64_t first) {
+  const auto fill = [dtype = out.dtype(), device = out.device()](void* to, std::int64_t count,
+                                                                 const random::Position& from) {
+    kernels(device).normal(to, count, dtype, from);
+  };
+  return draw(std::move(out), position, first, fill);
+}
+
+}  // namespace
+
+std::uint64_t blocks_of(std::int64_t elements, DType dtype) {
+  const std::int64_t each = block_elements(dtype);
+  return static_cast<std::uint64_t>((elements + each - 1) / each);
+}
+
+Tensor uniform(const Shape& shape, double low, double high, const TensorOptions& options) {
+  if (draws_half(options)) return to(uniform(shape, low, high, in_f32(options)), *options.dtype);
+  const Tensor out = float_tensor("rand", shape, options);
+  return out.numel() > 0 ? draw_uniform(out, next_call(out), 0, low, high) : out;
+}
+Tensor uniform_at(const random::Position& position, std::int64_t first, const Shape& shape, double low, double high,
+                  const TensorOptions& options) {
+  if (draws_half(options)) return to(uniform_at(position, first, shape, low, high, in_f32(options)), *options.dtype);
+  return draw_uniform(float_tensor("rand", shape, options), position, first, low, high);
+}
+
+Tensor normal(const Shape& shape, const TensorOptions& options) {
+  if (draws_half(options)) return to(normal(shape, in_f32(options)), *options.dtype);
+  const Tensor out = float_tensor("randn", shape, options);
+  return out.numel() > 0 ? draw_normal(out, next_call(out), 0) : out;
+}
+Tensor normal_at(const random::Position& position, std::int64_t first, const Shape& shape,
+                 const TensorOptions& options) {
+  if (draws_half(options)) return to(normal_at(position, first, shape, in_f32(options)), *options.dtype);
+  return draw_normal(float_tensor("randn", shape, options), position, first);
+}
+
+random::Position next_dropout(std::int64_t elements, Device device) {
+  return next_call(blocks_of(elements, kFloat32), device);
+}
+
+Tensor dropout_mask(const Shape& shape, double keep, const TensorOptions& options, const random::Position& position) {
+  LOCKSTEP_CHECK(keep >= 0 && keep <= 1, "dropout: the probability to keep is {}, outside [0, 1]", keep);
+  const DType dtype = options.dtype.value_or(kFloat32);
+  if (is_half(dtype)) return to(dropout_mask(shape, keep, in_f32(options), position), dtype);
+  Tensor out = float_tensor("dropout", shape, options);
+  if (out.numel() > 0) kernels(out.device()).dropout_mask(out.raw_data(), out.numel(), out.dtype(), position, keep);
+  return out;
+}
+
+namespace {
+
+// `count` numbers of 64 random bits each.
+std::vector<std::uint64_t> random_words(std::int64_t count) {
+  const auto size = static_cast<std::size_t>(count);
+  std::vector<std::uint32_t> halves(2 * size);
+  std::vector<std::uint64_t> words(size);
+  if (count > 0) kernels({}).random_bits(halves.data(), 2 * count, next_call((2 * size + 3) / 4, Device()));
+  for (std::size_t i = 0; i < size; ++i) words[i] = std::uint64_t{halves[2 * i]} << 32 | halves[2 * i + 1];
+  return words;
+}
+
+}  // namespace
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, const TensorOptions& options) {
+  LOCKSTEP_CHECK(low < high, "randint: no integer in [{}, {})", low, high);
+  // 64 bits per element; high * (range / 2^64) is uniform to one part in 2^64 / range.
+  Tensor values = empty(shape, {.dtype = kInt64});
+  const auto range = static_cast<Wide>(static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low));
+  auto* value = static_cast<std::int64_t*>(values.raw_data());
+  for (const std::uint64_t word : random_words(values.numel()))
+    *value++ =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + static_cast<std::uint64_t>(range * word >> 64));
+  return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
+}
+
+Tensor randperm(std::int64_t n, const TensorOptions& options) {
+  LOCKSTEP_CHECK(n >= 0, "randperm: n is {}", n);
+  Tensor values = arange(0, n, 1);
+  const std::vector<std::uint64_t> words = random_words(n);
+  auto* permutation = values.data<std::int64_t>();
+  for (std::int64_t i = 0; i + 1 < n; ++i) {  // Fisher-Yates
+    const auto left = static_cast<Wide>(n - i);
+    std::swap(permutation[i],
+              permutation[i + static_cast<std::int64_t>(left * words[static_cast<std::size_t>(i)] >> 64)]);
+  }
+  return to(to(values, options.dtype.value_or(kInt64)), options.device.value_or(Device()));
+}
+
+namespace {
+
+// Uniform in (0, 1), both ends excluded.
+double unit(std::uint64_t word) { return (static_cast<double>(word >> 12) + 0.5) * 0x1p-52; }
+
+// Draws from the cumulative weights: the first class whose sum exceeds a uniform part of the total.
+void draw_with_replacement(std::span<const double> weights, double total, std::span<const std::uint64_t> words,
+                           std::int64_t* out) {
+  std::vector<double> sums(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+  for (const std::uint64_t word : words) {
+    const double part = std::min(unit(word) * total, std::nextafter(total, 0.0));
+    *out++ = std::ranges::upper_bound(sums, part) - sums.begin();
+  }
+}
+
+// Draws one class after another, without those that were drawn before. Equal in distribution: the classes in the order
+// of Exponential(1) / weight (Efraimidis and Spirakis, 2006).
+void draw_without_replacement(std::span<const double> weights, double total, std::span<const std::uint64_t> words,
+                              std::span<std::int64_t> out) {
+  std::vector<std::pair<double, std::int64_t>> keys;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0)
+      keys.emplace_back(-std::log(unit(words[i])) / (weights[i] / total), static_cast<std::int64_t>(i));
+  }
+  std::ranges::partial_sort(keys, keys.begin() + std::ssize(out));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = keys[i].second;
+}
+
+// The sum of the weights of row `row`. Throws unless `samples` classes can be drawn from them.
+double checked_total(std::span<const double> weights, std::int64_t row, std::int64_t samples, bool replacement) {
+  double total = 0;
+  std::int64_t positive = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    LOCKSTEP_CHECK(weights[i] >= 0 && weights[i] <= std::numeric_limits<double>::max(),
+                   "multinomial: the weight of class {} in row {} is {}, expected a finite number of at least 0", i,
+                   row, weights[i]);
+    total += weights[i];
+    positive += weights[i] > 0;
+  }
+  LOCKSTEP_CHECK(total > 0 && total <= std::numeric_limits<double>::max(),
+                 "multinomial: the weights of row {} add up to {}, expected a positive, finite number", row, total);
+  LOCKSTEP_CHECK(replacement || samples <= positive,
+                 "multinomial: {} samples without replacement from row {}, which has {} classes of positive weight; "
+                 "request fewer, or pass replacement = true",
+                 samples, row, positive);
+  return total;
+}
+
+}  // namespace
+
+Tensor multinomial(const Tensor& weights, std::int64_t samples, bool replacement) {
+  LOCKSTEP_CHECK((weights.dim() == 1 || weights.dim() == 2) && weights.is_floating_point(),
+                 "multinomial: the weights are {}, expected floating point and (classes) or (rows, classes)",
+                 describe(weights));
+  LOCKSTEP_CHECK(samples >= 1, "multinomial: {} samples were requested, expected at least 1", samples);
+  const Tensor host = contiguous(to(to(weights, Device()), kFloat64));
+  const auto classes = static_cast<std::size_t>(weights.size(-1)), count = static_cast<std::size_t>(samples);
+  const std::int64_t rows = weights.dim() == 2 ? weights.size(0) : 1;
+  Shape shape = weights.shape();
+  shape[shape.size() - 1] = samples;
+  Tensor out = empty(shape, {.dtype = kInt64});
+  auto* drawn = static_cast<std::int64_t*>(out.raw_data());
+  for (std::int64_t row = 0; row < rows; ++row, drawn += count) {
+    const std::span<const double> row_weights(
+        static_cast<const double*>(host.raw_data()) + static_cast<std::size_t>(row) * classes, classes);
+    const double total = checked_total(row_weights, row, samples, replacement);
+    const std::vector<std::uint64_t> words = random_words(replacement ? samples : weights.size(-1));
+    if (replacement)
+      draw_with_replacement(row_weights, total, words, drawn);
+    else
+      draw_without_replacement(row_weights, total, words, {drawn, count});
+  }
+  return to(out, weights.device());
+}
+
+}  // namespace raw
+}  // namespace lockstep
