@@ -68,9 +68,7 @@ DistributedDataParallel::State::State(nn::Module& module, std::shared_ptr<Proces
                                       const DistributedDataParallelOptions& options)
     : module(module), group(std::move(group)), options(options), micro_batches(module) {}
 
-DistributedDataParallel::State::~State() {
-  if (group->attachment()) LaunchQueue::of(*group).remove(this);
-}
+DistributedDataParallel::State::~State() { LaunchQueue::of(*group).remove(this); }
 
 // Chooses a group on which no other model launches its buckets: the order of two models may differ from rank to rank.
 void DistributedDataParallel::State::take_group() {
@@ -81,17 +79,15 @@ void DistributedDataParallel::State::take_group() {
 }
 
 void DistributedDataParallel::State::share_state(int root) {
-  {
-    const PhaseGuard phase(*group, Phase::kParameters);
-    for (const nn::Parameter& parameter : module.parameters()) group->broadcast(parameter.master(), root)->wait();
-  }
+  for (const nn::Parameter& parameter : module.parameters())
+    group->broadcast(parameter.master(), root, {.phase = Phase::kParameters})->wait();
   share_buffers(root);
   group->release_staging();
 }
 
 void DistributedDataParallel::State::share_buffers(int root) {
-  const PhaseGuard phase(*group, Phase::kBuffers);
-  for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
+  for (const nn::Buffer& buffer : module.buffers())
+    group->broadcast(buffer.master(), root, {.phase = Phase::kBuffers})->wait();
 }
 
 // Plans buckets, also again after parameters were frozen, unfrozen or converted; all ranks must change them alike.

@@ -254,8 +254,7 @@ Tensor ShardedDataParallel::State::wait_for_sums(const MicroBatchPlan& plan, con
   for (std::size_t p = 0; p < gradients->size(); ++p)
     set_element(summary, StepSummary::kElements + static_cast<std::int64_t>(p), gradients->is_used(p) ? 1 : 0);
   try {
-    const PhaseGuard phase(*reductions, Phase::kGradients);
-    reductions->all_reduce_scaled(summary, scale)->wait();
+    reductions->all_reduce_scaled(summary, scale, {.phase = Phase::kGradients})->wait();
     gradients->wait();
   } catch (Error& error) {
     error.add_context(fmt::format("ShardedDataParallel: gradients of step {}", steps + 1));
@@ -270,9 +269,9 @@ Tensor ShardedDataParallel::State::wait_for_sums(const MicroBatchPlan& plan, con
   take_gradients(plan.weighted() ? StepScale(last.samples) : StepScale(of_step, ran + idle), scale);
   if (joining) joining->after_step(last.joined);
   if (micro_batches.has_buffers()) {
-    const PhaseGuard phase(*group, Phase::kBuffers);
     const int root = joining ? joining->buffers_of() : 0;
-    for (const nn::Buffer& buffer : module.buffers()) group->broadcast(buffer.master(), root)->wait();
+    for (const nn::Buffer& buffer : module.buffers())
+      group->broadcast(buffer.master(), root, {.phase = Phase::kBuffers})->wait();
   }
   ++steps;
   scale_gradient(loss, plan.weighted() ? StepScale(last.samples).first : StepScale(of_step, ran).second);

@@ -201,10 +201,9 @@ void UnitGradients::launch(std::size_t unit) {
   if (!state.has_buffer && !state.slots.empty()) take_buffer(unit);
   state.launched = true;
   state.stats.launched = seconds();
-  const PhaseGuard phase(*group_, Phase::kGradients);
   for (const std::size_t f : state.flats)
-    flats_[f].work =
-        group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_, {.id = unit, .name = state.name});
+    flats_[f].work = group_->reduce_scatter_scaled(flats_[f].shard, flats_[f].whole, scale_,
+                                                   {.phase = Phase::kGradients, .name = state.name, .id = unit});
   if (!state.flats.empty()) trace_memory(slots_.front().leaf.device());
 }
 
