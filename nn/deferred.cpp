@@ -86,11 +86,26 @@ Tensor initial_values(const Tensor& parameter, Device device) {
                 {.dtype = parameter.dtype(), .device = device});
 }
 
-Tensor initial_values(const Tensor& parameter, std::int64_t first, std::int64_t count, Device device) {
+Tensor initial_values(const Tensor& parameter, const TensorPart& part, Device device) {
   const Initial& rule = rule_of("initial_values", parameter);
+  LOCKSTEP_CHECK(part.fits(parameter.numel()), "initial_values: elements {} of a parameter with {}", part.to_string(),
+                 parameter.numel());
+  const TensorOptions options{.dtype = parameter.dtype(), .device = device};
+  if (part.is_consecutive()) return values(rule, part.at(0), {part.numel}, options);
+  const Tensor out = raw::empty({part.numel}, options);
+  std::int64_t done = 0;
+  for (std::int64_t k = 0; k < part.runs(); ++k) {
+    const auto [first, count] = part.run_at(k);
+    raw::copy(values(rule, first, {count}, options), raw::slice(out, 0, done, done + count, 1));
+    done += count;
+  }
+  return out;
+}
+
+Tensor initial_values(const Tensor& parameter, std::int64_t first, std::int64_t count, Device device) {
   LOCKSTEP_CHECK(first >= 0 && count >= 0 && count <= parameter.numel() - first,
                  "initial_values: elements {} to {} of a parameter with {}", first, first + count, parameter.numel());
-  return values(rule, first, {count}, {.dtype = parameter.dtype(), .device = device});
+  return initial_values(parameter, TensorPart::whole(parameter.shape()).narrow(first, count), device);
 }
 
 }  // namespace lockstep::nn

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "lockstep/nn/module.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::nn {
 
@@ -37,8 +38,10 @@ bool is_deferred(const Tensor& parameter);
 /// Gives the deferred parameters of the module and of all modules below it storage on `device`, and their initial
 /// values. Moves nothing else. Handles, optimizers and hooks stay valid.
 void materialize(Module& module, Device device = {});
-/// Returns elements [first, first + count) of the flattened initial values of a deferred parameter, in shape (count).
-/// Throws InvalidArgument if the parameter is not deferred or the range exceeds the parameter.
+/// Returns the initial values of a part of a deferred parameter, in shape (part.numel). Throws InvalidArgument if the
+/// parameter is not deferred or the part exceeds the parameter.
+Tensor initial_values(const Tensor& parameter, const TensorPart& part, Device device = {});
+/// The same for the elements [first, first + count).
 Tensor initial_values(const Tensor& parameter, std::int64_t first, std::int64_t count, Device device = {});
 
 }  // namespace lockstep::nn

@@ -41,6 +41,23 @@ void add_all(TreeSum& tree, double* sums, std::int64_t index, std::int64_t count
 
 }  // namespace
 
+Lines lines_of(const TensorPart& part, DType dtype) {
+  if (part.numel == 0) return {};
+  const auto line = kLineBytes / static_cast<std::int64_t>(item_size(dtype));
+  return {part.begin / line, (part.begin + part.numel + line - 1) / line};
+}
+
+// The largest nodes that start at each line in turn.
+std::vector<TreeNode> nodes_of(const Lines& lines) {
+  std::vector<TreeNode> nodes;
+  for (std::int64_t at = lines.begin; at < lines.end; at += std::int64_t{1} << nodes.back().level) {
+    int level = 0;
+    while (at % (std::int64_t{2} << level) == 0 && at + (std::int64_t{2} << level) <= lines.end) ++level;
+    nodes.push_back({.first = at, .level = level, .sum = 0});
+  }
+  return nodes;
+}
+
 TreeSum sum_of_squares(const Tensor& gradient, std::int64_t first_line) {
   constexpr int kBlockLevel = std::countr_zero(static_cast<std::uint64_t>(kBlockLines));
   const Tensor x = raw::contiguous(is_half(gradient.dtype()) ? raw::to(gradient, kFloat32) : gradient);

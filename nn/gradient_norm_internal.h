@@ -8,13 +8,19 @@
 // The order of additions depends on dtypes and shapes alone. So ranks whose shards start at a line can compute the
 // nodes within their shards, and one of them can add these and get the same bits as a process that has the whole
 // gradients.
+//
+// A parameter that is divided into slices has a tree for each slice, over the lines of the slice's own elements (a
+// line of 64 bytes may have elements of several runs), and between these trees and the parameter a tree of the same form
+// with the slices as leaves. One slice, the whole parameter, is the rule above.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::nn {
 
@@ -38,8 +44,20 @@ class TreeSum {
   std::size_t size_ = 0;
 };
 
-// The tree over the lines of `gradient`: a whole gradient, or the part of a flat one that starts at line `first_line`
-// and ends on a line or at the parameter's end.
+// The lines [begin, end) of a slice.
+struct Lines {
+  std::int64_t begin = 0, end = 0;
+};
+
+// The lines of its slice that a part has, if its gradient is summed in `dtype`. The part starts at a line, and ends on one
+// or at the slice's end. Without elements: none.
+Lines lines_of(const TensorPart& part, DType dtype);
+
+// The places of the nodes that TreeSum has for these lines, with sums of 0.
+std::vector<TreeNode> nodes_of(const Lines& lines);
+
+// The tree over the lines of `gradient`: that of a whole slice, or of the part of one that starts at line `first_line` and
+// ends on a line or at the slice's end.
 TreeSum sum_of_squares(const Tensor& gradient, std::int64_t first_line = 0);
 
 }  // namespace lockstep::nn

@@ -26,13 +26,13 @@ void reject_pickles(const ByteSource& source) {
                   source.name()));
 }
 
-// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour. The tensor has the elements from
-// `first` on.
-void check_bools(const Tensor& tensor, const Entry& entry, std::int64_t first, const std::string& file) {
+// Rejects bool bytes other than 0 and 1: reading such a bool is undefined behaviour. The tensor has the elements of
+// `part`.
+void check_bools(const Tensor& tensor, const Entry& entry, const TensorPart& part, const std::string& file) {
   const auto bytes = bytes_of(tensor);
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
   LOCKSTEP_CHECK_IO(bad == bytes.end(), "{}: tensor {}: element {} is the byte {}, a bool is 0 or 1", file,
-                    lockstep::in_quotes(entry.name), first + (bad - bytes.begin()), static_cast<int>(*bad));
+                    lockstep::in_quotes(entry.name), part.at(bad - bytes.begin()), static_cast<int>(*bad));
 }
 
 }  // namespace
@@ -57,26 +57,32 @@ std::uint64_t Reader::header_hash() const {
 }
 
 // read_header has checked that every tensor lies within the file.
-void Reader::fill(const Entry& entry, std::int64_t first, const Tensor& tensor) const {
+void Reader::fill(const Entry& entry, const TensorPart& part, const Tensor& tensor) const {
   const auto bytes = bytes_of(tensor);
-  const std::uint64_t offset = static_cast<std::uint64_t>(first) * item_size(entry.dtype);
-  if (!bytes.empty()) source_.read_at(header_.payload + entry.begin + offset, bytes);
-  if (entry.dtype == kBool) check_bools(tensor, entry, first, source_.name());
+  const std::uint64_t item = item_size(entry.dtype);
+  std::uint64_t at = 0;
+  for (std::int64_t k = 0; k < part.runs(); ++k) {
+    const auto [first, count] = part.run_at(k);
+    const std::uint64_t length = static_cast<std::uint64_t>(count) * item;
+    source_.read_at(header_.payload + entry.begin + static_cast<std::uint64_t>(first) * item,
+                    bytes.subspan(at, length));
+    at += length;
+  }
+  if (entry.dtype == kBool) check_bools(tensor, entry, part, source_.name());
 }
 
-Tensor Reader::read(const Entry& entry, std::int64_t first, std::int64_t count) const {
+Tensor Reader::read(const Entry& entry, const TensorPart& part) const {
   const auto numel = static_cast<std::int64_t>((entry.end - entry.begin) / item_size(entry.dtype));
-  LOCKSTEP_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first,
-                 "{}: tensor {}: elements [{}, {}) are outside [0, {})", source_.name(),
-                 lockstep::in_quotes(entry.name), first, first + count, numel);
-  const Tensor tensor = raw::empty({count}, {.dtype = entry.dtype});
-  fill(entry, first, tensor);
+  LOCKSTEP_CHECK(part.fits(numel), "{}: tensor {}: elements {} are outside [0, {})", source_.name(),
+                 lockstep::in_quotes(entry.name), part.to_string(), numel);
+  const Tensor tensor = raw::empty({part.numel}, {.dtype = entry.dtype});
+  fill(entry, part, tensor);
   return tensor;
 }
 
 Tensor Reader::read(const Entry& entry) const {
   const Tensor tensor = raw::empty(entry.shape, {.dtype = entry.dtype});
-  fill(entry, 0, tensor);
+  fill(entry, TensorPart::whole(entry.shape), tensor);
   return tensor;
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/base/byte_reader_internal.h"
 #include "lockstep/base/file_internal.h"
 #include "lockstep/nn/files/safetensors.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::nn {
 class Hash;
@@ -53,13 +54,13 @@ Header read_header(const ByteSource& source, std::uint64_t file_bytes);
 // A checksum as the header holds it.
 std::string checksum_text(std::uint64_t hash);
 
-// A tensor of a file that is written, and the part of it that this process writes: the elements [first, first +
-// part.numel()) of the whole tensor in row-major order. The part may have any strides, shape and device.
+// A tensor of a file that is written, and the part of it that this process writes. The tensor `part` has the elements of
+// `place` in row-major order, and any strides, shape and device.
 struct Piece {
   std::string name;
   Tensor part;
   Shape shape;  // of the whole tensor
-  std::int64_t first = 0;
+  TensorPart place;
 };
 
 // The layout of a file that is written: its header, and the place of each tensor. Processes with pieces of the same
@@ -122,7 +123,7 @@ class PayloadReader {
   std::unique_ptr<Hash> hash_;
 };
 
-// A file whose header is in memory. Tensors, or ranges of their elements, are read on demand.
+// A file whose header is in memory. Tensors, or parts of them, are read on demand.
 class Reader {
  public:
   // Reads the header. `source` must outlive this object. Throws IoError if the header violates the format.
@@ -134,8 +135,8 @@ class Reader {
   // XXH3 of the header, which includes the checksum of the payload.
   std::uint64_t header_hash() const;
 
-  // The elements [first, first + count) of a tensor in row-major order, as a 1-D tensor on the CPU. Throws IoError.
-  Tensor read(const Entry& entry, std::int64_t first, std::int64_t count) const;
+  // The elements of a part of a tensor, as a 1-D tensor on the CPU. Throws IoError.
+  Tensor read(const Entry& entry, const TensorPart& part) const;
   Tensor read(const Entry& entry) const;  // the whole tensor
   // All tensors. Verifies the checksum.
   StateDict read_all() const;
@@ -143,7 +144,7 @@ class Reader {
   void check(std::uint64_t checksum) const;
 
  private:
-  void fill(const Entry& entry, std::int64_t first, const Tensor& tensor) const;
+  void fill(const Entry& entry, const TensorPart& part, const Tensor& tensor) const;
 
   const ByteSource& source_;
   Header header_;

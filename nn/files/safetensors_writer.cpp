@@ -26,10 +26,10 @@ void check(const Piece& piece) {
   LOCKSTEP_CHECK(piece.part.defined(), "save: the entry {} is an undefined tensor", lockstep::in_quotes(piece.name));
   LOCKSTEP_CHECK(piece.name != kMetadataKey, "save: the name {} is reserved by the format",
                  lockstep::in_quotes(piece.name));
-  const std::int64_t count = piece.part.numel(), whole = piece.shape.numel();
-  LOCKSTEP_CHECK(piece.first >= 0 && piece.first <= whole && count <= whole - piece.first,
-                 "save: the entry {}: elements [{}, {}) of a tensor of shape {}", lockstep::in_quotes(piece.name),
-                 piece.first, piece.first + count, piece.shape.to_string());
+  LOCKSTEP_CHECK(piece.place.fits(piece.shape.numel()), "save: the entry {}: elements {} of a tensor of shape {}",
+                 lockstep::in_quotes(piece.name), piece.place.to_string(), piece.shape.to_string());
+  LOCKSTEP_CHECK(piece.place.numel == piece.part.numel(), "save: the entry {}: {} elements for a part of {}",
+                 lockstep::in_quotes(piece.name), piece.part.numel(), piece.place.numel);
 }
 
 std::string json_string(const std::string& text) {
@@ -109,7 +109,14 @@ bool PartWriter::write(std::uint64_t most) {
     const std::int64_t end = std::min(flat_.numel(), done_ + static_cast<std::int64_t>(kPiece / item));
     const Tensor host = raw::to(raw::slice(flat_, 0, done_, end, 1), Device());
     const auto bytes = bytes_of(host);
-    file_.write_at(layout_.offset(next_) + static_cast<std::uint64_t>(piece.first + done_) * item, bytes);
+    const TensorPart place = piece.place.narrow(done_, end - done_);
+    std::uint64_t at = 0;
+    for (std::int64_t k = 0; k < place.runs(); ++k) {
+      const auto [first, count] = place.run_at(k);
+      const std::uint64_t length = static_cast<std::uint64_t>(count) * item;
+      file_.write_at(layout_.offset(next_) + static_cast<std::uint64_t>(first) * item, bytes.subspan(at, length));
+      at += length;
+    }
     hash_->update(bytes);
     written += bytes.size();
     done_ = end;
@@ -123,7 +130,10 @@ bool PartWriter::write(std::uint64_t most) {
 
 void write(const StateDict& dict, const Metadata& metadata, AtomicFile& file) {
   std::vector<Piece> pieces;
-  for (const auto& [name, tensor] : dict) pieces.push_back({name, tensor, tensor.defined() ? tensor.shape() : Shape()});
+  for (const auto& [name, tensor] : dict) {
+    const Shape shape = tensor.defined() ? tensor.shape() : Shape();
+    pieces.push_back({name, tensor, shape, TensorPart::whole(shape)});
+  }
   const Layout layout(std::move(pieces), metadata);
   file.reserve(layout.file_bytes());
   PartWriter writer(layout, file);

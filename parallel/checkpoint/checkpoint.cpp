@@ -29,8 +29,11 @@ class ReplicatedState final : public ModelState {
   std::vector<StatePart> parts() const override {
     std::vector<StatePart> parts;
     for (const auto& [name, tensor] : module_.state_dict())
-      parts.push_back(
-          {.name = name, .part = tensor, .shape = tensor.shape(), .is_saved = !group_ || group_->rank() == 0});
+      parts.push_back({.name = name,
+                       .part = tensor,
+                       .shape = tensor.shape(),
+                       .place = TensorPart::whole(tensor.shape()),
+                       .is_saved = !group_ || group_->rank() == 0});
     return parts;
   }
   optim::NamedParameters parameters() const override { return module_.named_parameters(); }
@@ -78,14 +81,18 @@ void check_names(const View& view, const StateDict& entries) {
 std::vector<safetensors::Piece> pieces_of(const View& view, const StateDict& entries, bool is_first) {
   std::vector<safetensors::Piece> pieces;
   for (const auto& [name, tensor] : entries) {
-    safetensors::Piece piece = {.name = name, .part = tensor, .shape = tensor.shape()};
+    safetensors::Piece piece = {
+        .name = name, .part = tensor, .shape = tensor.shape(), .place = TensorPart::whole(tensor.shape())};
     bool is_saved = is_first;
     if (const auto found = view.parts.find(name); found != view.parts.end()) {
       piece.shape = found->second.shape;
-      piece.first = found->second.first;
+      piece.place = found->second.place;
       is_saved = found->second.is_saved;
     }
-    if (!is_saved) piece.part = raw::empty({0}, {.dtype = tensor.dtype()});
+    if (!is_saved) {
+      piece.part = raw::empty({0}, {.dtype = tensor.dtype()});
+      piece.place = {};
+    }
     pieces.push_back(std::move(piece));
   }
   return pieces;
@@ -98,7 +105,7 @@ Tensor read(const safetensors::Reader& reader, const safetensors::Entry& entry, 
   const StatePart& part = found->second;
   LOCKSTEP_CHECK(entry.shape == part.shape, "{}: the model has {}, the file {}", in_quotes(entry.name),
                  part.shape.to_string(), entry.shape.to_string());
-  return raw::view(reader.read(entry, part.first, part.part.numel()), part.part.shape());
+  return raw::view(reader.read(entry, part.place), part.part.shape());
 }
 
 bool is_wanted(const std::string& name, const CheckpointParts& parts) {

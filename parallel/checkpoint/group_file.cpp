@@ -1,7 +1,6 @@
 #include "lockstep/parallel/checkpoint/group_file_internal.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,23 +54,30 @@ void check_same_layout(const safetensors::Layout& layout, ProcessGroup* group) {
 
 // Checks that the ranks' parts cover every tensor once. Parts without elements may be anywhere.
 void check_coverage(const safetensors::Layout& layout, ProcessGroup* group) {
+  constexpr std::size_t kFields = 5;
   std::vector<std::int64_t> own;
-  for (const safetensors::Piece& piece : layout.pieces()) own.insert(own.end(), {piece.first, piece.part.numel()});
+  for (const safetensors::Piece& piece : layout.pieces()) {
+    const TensorPart& part = piece.place;
+    own.insert(own.end(), {part.first, part.run, part.stride, part.begin, part.numel});
+  }
   const Tensor gathered = gather_numbers(group, own);
   const std::span<const std::int64_t> all = gathered.span<std::int64_t>();
   for (std::size_t p = 0; p < layout.pieces().size(); ++p) {
-    std::vector<std::array<std::int64_t, 2>> ranges;
-    for (std::size_t i = 2 * p; i < all.size(); i += own.size()) {
-      if (all[i + 1] > 0) ranges.push_back({all[i], all[i] + all[i + 1]});
-    }
-    std::ranges::sort(ranges);
-    std::int64_t end = 0;
     const safetensors::Piece& piece = layout.pieces()[p];
-    for (const auto& range : ranges) {
-      LOCKSTEP_CHECK(range[0] == end, "save_checkpoint: {}: {} elements from {} on are on {}", tensor_text(piece),
-                     std::max(range[0], end) - std::min(range[0], end), std::min(range[0], end),
-                     range[0] > end ? "no rank" : "several ranks");
-      end = range[1];
+    std::vector<TensorPart::Run> runs;
+    for (std::size_t i = kFields * p; i < all.size(); i += own.size()) {
+      const TensorPart part{all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4]};
+      LOCKSTEP_CHECK(part.fits(piece.shape.numel()), "save_checkpoint: {}: rank {} has elements {}", tensor_text(piece),
+                     i / own.size(), part.to_string());
+      for (std::int64_t k = 0; k < part.runs(); ++k) runs.push_back(part.run_at(k));
+    }
+    std::ranges::sort(runs);
+    std::int64_t end = 0;
+    for (const auto& [first, count] : runs) {
+      LOCKSTEP_CHECK(first == end, "save_checkpoint: {}: {} elements from {} on are on {}", tensor_text(piece),
+                     std::max(first, end) - std::min(first, end), std::min(first, end),
+                     first > end ? "no rank" : "several ranks");
+      end = first + count;
     }
     LOCKSTEP_CHECK(end == piece.shape.numel(), "save_checkpoint: {}: {} elements from {} on are on no rank",
                    tensor_text(piece), piece.shape.numel() - end, end);

@@ -7,16 +7,16 @@
 
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::parallel {
 
-// The part of a parameter or buffer that this rank has: the elements [first, first + part.numel()) of the whole tensor
-// in row-major order.
+// The part of a parameter or buffer that this rank has.
 struct StatePart {
   std::string name;  // that of Module::state_dict, which gives a tied parameter several names
-  Tensor part;       // a load copies into it; numel 0 where this rank has no element
+  Tensor part;       // its elements in row-major order; a load copies into it; numel 0 where this rank has no element
   Shape shape;       // of the whole tensor
-  std::int64_t first = 0;
+  TensorPart place;  // which elements of the whole tensor these are
   bool is_saved = true;  // whether this rank saves the part: exactly one rank saves each element
 };
 

@@ -33,6 +33,7 @@
 #include "lockstep/parallel/step/join_options.h"
 #include "lockstep/parallel/step/stats.h"
 #include "lockstep/parallel/step/step.h"
+#include "lockstep/tensor/tensor_part.h"
 
 namespace lockstep::parallel {
 
@@ -65,7 +66,8 @@ struct ShardedParameter {
   std::string name;         ///< in the model: "blocks.0.up.weight"
   nn::Parameter parameter;  ///< this rank's elements, in one dimension; empty if another rank has them all
   Shape shape;              ///< of the whole parameter
-  std::int64_t first = 0;   ///< the piece's first element in the whole parameter, row-major
+  std::int64_t first = 0;   ///< part.at(0): the piece's first element in the whole parameter, row-major
+  TensorPart part = {};     ///< which elements of the whole parameter these are
 };
 
 /// Memory and traffic of one rank in bytes, known before the first step.

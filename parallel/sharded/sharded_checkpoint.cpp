@@ -14,10 +14,12 @@ std::vector<StatePart> ShardedDataParallel::State::parts() const {
     const Storage* const storage = tensor.impl().storage.get();
     const bool is_parameter =
         std::ranges::any_of(units, [&](const UnitParameters& unit) { return unit.owns(*storage); });
-    parts.push_back(
-        is_parameter
-            ? part_of(name, tensor)
-            : StatePart{.name = name, .part = tensor, .shape = tensor.shape(), .is_saved = group->rank() == 0});
+    parts.push_back(is_parameter ? part_of(name, tensor)
+                                 : StatePart{.name = name,
+                                             .part = tensor,
+                                             .shape = tensor.shape(),
+                                             .place = TensorPart::whole(tensor.shape()),
+                                             .is_saved = group->rank() == 0});
   }
   return parts;
 }
@@ -28,14 +30,12 @@ StatePart ShardedDataParallel::State::part_of(const std::string& name, const Ten
   for (const UnitParameters& unit : units) {
     for (const FlatParameters& flat : unit.flats()) {
       if (flat.storage != impl.storage) continue;
-      const std::int64_t each = flat.shard.numel(), begin = each * group->rank();
       const std::int64_t offset = impl.offset / static_cast<std::int64_t>(item_size(impl.dtype));
-      const std::int64_t from = std::clamp(offset, begin, begin + each);
-      const std::int64_t to = std::clamp(offset + impl.numel, from, begin + each);
+      const TensorPart place = part_in_shard(impl.shape, offset, flat.shard.numel(), group->rank());
       return {.name = name,
-              .part = elements_of(flat.master, from - begin, to - from),
+              .part = elements_in_shard(flat.master, offset, place, group->rank()),
               .shape = impl.shape,
-              .first = from < to ? from - offset : 0};
+              .place = place};
     }
   }
   throw Error(fmt::format("checkpoint: parameter {} is in no unit", name));

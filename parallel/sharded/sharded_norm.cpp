@@ -10,27 +10,10 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/nn/gradient_norm_internal.h"
 #include "lockstep/parallel/step/micro_batch_internal.h"
-#include "lockstep/tensor/ops/line_squares_internal.h"
 #include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::parallel {
 namespace {
-
-// Lines [begin, end) of a parameter's gradient.
-struct Lines {
-  std::int64_t begin, end;
-};
-
-// The places of the nodes that TreeSum has for these lines: the largest that start at each line in turn.
-std::vector<nn::TreeNode> nodes_of(const Lines& lines) {
-  std::vector<nn::TreeNode> nodes;
-  for (std::int64_t at = lines.begin; at < lines.end; at += std::int64_t{1} << nodes.back().level) {
-    int level = 0;
-    while (at % (std::int64_t{2} << level) == 0 && at + (std::int64_t{2} << level) <= lines.end) ++level;
-    nodes.push_back({.first = at, .level = level, .sum = 0});
-  }
-  return nodes;
-}
 
 class ShardedNorm {
  public:
@@ -48,7 +31,7 @@ class ShardedNorm {
     for (std::size_t p = 0; p < pieces_.size(); ++p) {
       nn::TreeSum parameter;
       for (int r = 0; r < ranks() && has_gradient(p); ++r) {
-        for (nn::TreeNode node : nodes_of(lines(p, r))) {
+        for (nn::TreeNode node : nn::nodes_of(lines(p, r))) {
           auto& next = at[static_cast<std::size_t>(r)];
           node.sum = all[static_cast<std::size_t>(r) * each + next++];
           parameter.add(node);
@@ -69,19 +52,14 @@ class ShardedNorm {
   bool has_gradient(std::size_t p) const { return pieces_[p].parameter.master().grad().defined(); }
 
   // The lines of parameter p in rank r's piece.
-  Lines lines(std::size_t p, int r) const {
+  nn::Lines lines(std::size_t p, int r) const {
     const auto [f, offset] = gradients_.place_of(p);
-    const Tensor& leaf = gradients_.leaf(p);
-    const std::int64_t each = gradients_.flats()[f].shard.numel();
-    const std::int64_t from = std::clamp(each * r, offset, offset + leaf.numel()) - offset;
-    const std::int64_t to = std::clamp(each * (r + 1), offset, offset + leaf.numel()) - offset;
-    const auto line =
-        kLineBytes / static_cast<std::int64_t>(item_size(sum_dtype(pieces_[p].parameter.master().dtype())));
-    return from < to ? Lines{from / line, (to + line - 1) / line} : Lines{0, 0};
+    const TensorPart part = part_in_shard(gradients_.leaf(p).shape(), offset, gradients_.flats()[f].shard.numel(), r);
+    return nn::lines_of(part, sum_dtype(pieces_[p].parameter.master().dtype()));
   }
 
   void append_own(std::size_t p, std::vector<double>& own) const {
-    const Lines at = lines(p, group_.rank());
+    const nn::Lines at = lines(p, group_.rank());
     if (!has_gradient(p) || at.begin >= at.end) return;
     const nn::TreeSum sum = nn::sum_of_squares(pieces_[p].parameter.master().grad(), at.begin);
     for (const nn::TreeNode& node : sum.nodes()) own.push_back(node.sum);
@@ -92,7 +70,7 @@ class ShardedNorm {
     std::size_t most = 0;
     for (int r = 0; r < ranks(); ++r) {
       std::size_t count = 0;
-      for (std::size_t p = 0; p < pieces_.size(); ++p) count += has_gradient(p) ? nodes_of(lines(p, r)).size() : 0;
+      for (std::size_t p = 0; p < pieces_.size(); ++p) count += has_gradient(p) ? nn::nodes_of(lines(p, r)).size() : 0;
       most = std::max(most, count);
     }
     own.resize(most);

@@ -144,11 +144,10 @@ void ShardedDataParallel::State::make_pieces() {
 // The piece of a parameter whose elements start at `offset` of a flat buffer of which this rank has `shard`.
 ShardedParameter ShardedDataParallel::State::piece_of(const std::string& name, const Shape& shape, const Tensor& shard,
                                                       std::int64_t offset) const {
-  const std::int64_t begin = shard.numel() * group->rank(), end = begin + shard.numel();
-  const std::int64_t from = std::clamp(offset, begin, end), to = std::clamp(offset + shape.numel(), from, end);
-  const nn::Parameter piece(elements_of(shard, from - begin, to - from));
+  const TensorPart part = part_in_shard(shape, offset, shard.numel(), group->rank());
+  const nn::Parameter piece(elements_in_shard(shard, offset, part, group->rank()));
   piece.set_sharding(nn::Sharding::kPiece);
-  return {.name = name, .parameter = piece, .shape = shape, .first = from < to ? from - offset : 0};
+  return {.name = name, .parameter = piece, .shape = shape, .first = part.at(0), .part = part};
 }
 
 // Tells the gathers and gradients where forward and backward are, and with mixed precision converts the inputs of the

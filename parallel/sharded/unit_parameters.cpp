@@ -15,13 +15,13 @@ namespace {
 
 // Copies this rank's elements of a parameter, whose tensor still has its own values, to flat.master.
 void take_values(const FlatParameters& flat, std::size_t k, const Tensor& values, int rank, int ranks) {
-  const std::int64_t each = flat.layout.elements / ranks, offset = flat.layout.offsets[k];
-  const std::int64_t begin = std::max(offset, each * rank), end = std::min(offset + values.numel(), each * (rank + 1));
-  if (begin >= end) return;
-  const Tensor to = elements_of(flat.master, begin - each * rank, end - begin);
+  const std::int64_t offset = flat.layout.offsets[k];
+  const TensorPart part = part_in_shard(values.shape(), offset, flat.layout.elements / ranks, rank);
+  if (part.numel == 0) return;
+  const Tensor to = elements_in_shard(flat.master, offset, part, rank);
   raw::copy(nn::is_deferred(values)
-                ? nn::initial_values(values, begin - offset, end - begin, to.device())
-                : elements_of(raw::reshape(values.detach(), {values.numel()}), begin - offset, end - begin),
+                ? nn::initial_values(values, part, to.device())
+                : elements_of(raw::reshape(values.detach(), {values.numel()}), part.begin, part.numel),
             to);
 }
 
@@ -29,6 +29,10 @@ void take_values(const FlatParameters& flat, std::size_t k, const Tensor& values
 
 Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count) {
   return raw::slice(flat, 0, first, first + count, 1);
+}
+
+Tensor elements_in_shard(const Tensor& shard, std::int64_t offset, const TensorPart& part, int rank) {
+  return elements_of(shard, part.numel == 0 ? 0 : offset + part.begin - shard.numel() * rank, part.numel);
 }
 
 void fill_for_next_owner(const Tensor& memory) {

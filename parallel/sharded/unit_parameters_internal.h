@@ -81,6 +81,8 @@ class UnitParameters {
 
 // Elements [first, first + count) of a contiguous tensor of one dimension.
 Tensor elements_of(const Tensor& flat, std::int64_t first, std::int64_t count);
+// The elements of `part`, which part_in_shard has returned for `offset` and this rank, in the rank's shard.
+Tensor elements_in_shard(const Tensor& shard, std::int64_t offset, const TensorPart& part, int rank);
 // With LOCKSTEP_FILL_BUFFERS=1 writes NaN into memory that changes its owner, so that no result can come from what was
 // there before.
 void fill_for_next_owner(const Tensor& memory);

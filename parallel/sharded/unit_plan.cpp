@@ -133,6 +133,12 @@ class Planner {
 
 }  // namespace
 
+TensorPart part_in_shard(const Shape& shape, std::int64_t offset, std::int64_t each, int rank) {
+  const std::int64_t begin = each * rank, end = begin + each;
+  const std::int64_t from = std::clamp(offset, begin, end), to = std::clamp(offset + shape.numel(), from, end);
+  return TensorPart::whole(shape).narrow(from < to ? from - offset : 0, to - from);
+}
+
 std::vector<UnitLayout> plan_units(nn::Module& module, const optim::NamedParameters& parameters,
                                    const std::vector<std::string>& patterns, const MixedPrecision& mixed, int ranks) {
   std::vector<std::string> chosen = patterns;

@@ -28,6 +28,10 @@ struct FlatLayout {
   std::int64_t bytes_in(DType type) const { return elements * static_cast<std::int64_t>(item_size(type)); }
 };
 
+// The part of a parameter of this shape, whose elements start at `offset` of a flat buffer, in rank r's shard of it. Each
+// rank's shard has `each` elements.
+TensorPart part_in_shard(const Shape& shape, std::int64_t offset, std::int64_t each, int rank);
+
 // The parameters that are gathered together.
 struct UnitLayout {
   std::string name;              // the path of its module; empty: the root unit, with what no other unit has

@@ -76,6 +76,36 @@ TEST_CASE("1000 random ranges of deferred parameters equal the elements of the w
   }
 }
 
+TEST_CASE("the initial values of slices of deferred parameters are the slices of the whole parameters") {
+  ls::manual_seed(5);
+  const Net plain;
+  ls::manual_seed(5);
+  const nn::DeferredInit deferred;
+  const Net net;
+  const auto want = plain.named_parameters(), got = net.named_parameters();
+  int strided = 0;
+  for (std::size_t p = 0; p < got.size(); ++p) {
+    const Tensor &parameter = got[p].second, &whole = want[p].second;
+    if (!nn::is_deferred(parameter)) continue;
+    INFO(got[p].first);
+    for (int dim = 0; dim < parameter.dim(); ++dim) {
+      for (std::int64_t of = 1; of <= parameter.size(dim); ++of) {
+        if (parameter.size(dim) % of != 0) continue;
+        const std::int64_t each = parameter.size(dim) / of;
+        for (std::int64_t index = 0; index < of; ++index) {
+          const ls::TensorPart part = ls::TensorPart::slice(parameter.shape(), dim, index, of);
+          const Tensor values = whole.detach().narrow(dim, index * each, each).flatten();
+          CHECK(same_bits(nn::initial_values(parameter, part), values));
+          const std::int64_t from = part.numel / 3, count = part.numel / 2;
+          CHECK(same_bits(nn::initial_values(parameter, part.narrow(from, count)), values.narrow(0, from, count)));
+          strided += part.is_consecutive() ? 0 : 1;
+        }
+      }
+    }
+  }
+  CHECK(strided > 10);
+}
+
 TEST_CASE("computing with a deferred parameter is an error that says what to do") {
   const nn::DeferredInit deferred;
   Net net;
@@ -92,6 +122,10 @@ TEST_CASE("computing with a deferred parameter is an error that says what to do"
   CHECK(refused([&] { nn::parameter_hash(net); }));
   CHECK(refused([&] { nn::init::zeros_(weight[0]); }));
   CHECK(contains(error_of([&] { nn::initial_values(weight, 1, 120); }), "elements 1 to 121 of a parameter with 120"));
+  CHECK(contains(error_of([&] {
+                   nn::initial_values(weight, ls::TensorPart::slice({200, 6}, 1, 0, 2));
+                 }),
+                 "elements [0, 600) of runs of 3 at 0, 6, ... of a parameter with 120"));
   CHECK(contains(error_of([] { nn::initial_values(ls::ones({2}), 0, 1); }), "has values already"));
 }
 

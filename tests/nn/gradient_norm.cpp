@@ -96,6 +96,50 @@ TEST_CASE("shards that start on lines have nodes that add up to the bits of the 
   }
 }
 
+TEST_CASE("slices of columns: a tree over each slice's own lines, from any shards of it, and a tree over the slices") {
+  ls::manual_seed(4);
+  const ls::Shape shape = {24, 40};
+  const ls::Tensor x = ls::randn(shape), ones = ls::ones(shape);
+  for (const std::int64_t of : {2, 4}) {
+    CAPTURE(of);
+    Doubles squares;
+    nn::TreeSum sum, sum_of_ones;
+    for (std::int64_t index = 0; index < of; ++index) {
+      const ls::TensorPart slice = ls::TensorPart::slice(shape, 1, index, of);
+      const auto own = [&](const ls::Tensor& t) {
+        return t.narrow(1, index * 40 / of, 40 / of).contiguous().flatten();
+      };
+      squares.push_back(tree(lines_of<float>(own(x))));
+      const std::int64_t lines = 60 / of;  // of 24 * 40 / of elements
+      nn::TreeSum parameter, parameter_of_ones;
+      for (const auto& [from, to] :
+           {std::pair<std::int64_t, std::int64_t>{0, 7 * 16}, {7 * 16, 7 * 16}, {7 * 16, 960 / of}}) {
+        const ls::TensorPart shard = slice.narrow(from, to - from);
+        const nn::Lines at = nn::lines_of(shard, ls::kFloat32);
+        CHECK(at.begin == (from == to ? 0 : from / 16));
+        CHECK(at.end == (from == to ? 0 : from == 0 ? 7 : lines));
+        const nn::TreeSum part = nn::sum_of_squares(own(x).narrow(0, from, to - from), at.begin);
+        const std::vector<nn::TreeNode> nodes = nn::nodes_of(at);
+        REQUIRE(nodes.size() == part.nodes().size());
+        for (std::size_t i = 0; i < nodes.size(); ++i) {
+          CHECK(nodes[i].first == part.nodes()[i].first);
+          CHECK(nodes[i].level == part.nodes()[i].level);
+          parameter.add(part.nodes()[i]);
+        }
+        for (const nn::TreeNode& node : nn::sum_of_squares(own(ones).narrow(0, from, to - from), at.begin).nodes())
+          parameter_of_ones.add(node);
+      }
+      CHECK(same_number(parameter.total(), squares.back()));
+      CHECK(same_number(parameter.total(), nn::sum_of_squares(own(x)).total()));
+      sum.add({.first = index, .level = 0, .sum = parameter.total()});
+      sum_of_ones.add({.first = index, .level = 0, .sum = parameter_of_ones.total()});
+    }
+    CHECK(same_number(sum.total(), tree(squares)));
+    CHECK(sum_of_ones.total() == 960);
+    CHECK(sum.total() == doctest::Approx(nn::sum_of_squares(x).total()).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("clip_grad_norm_ adds the parameters in a tree too, and counts a parameter once") {
   ls::manual_seed(3);
   std::vector<nn::Parameter> parameters;

@@ -254,12 +254,37 @@ TEST_CASE("a reader gives tensors and ranges of their elements without reading t
     for (std::int64_t first = 0; first <= numel; ++first) {
       source.bytes = 0;
       const std::int64_t count = (numel - first + 1) / 2;
-      const ls::Tensor range = reader.read(entry, first, count);
+      const ls::TensorPart whole = ls::TensorPart::whole(entry.shape);
+      const ls::Tensor range = reader.read(entry, whole.narrow(first, count));
       CHECK(same_bits(range, want.reshape({numel}).slice(0, first, first + count)));
       CHECK(source.bytes == static_cast<std::uint64_t>(count) * ls::item_size(want.dtype()));
     }
-    CHECK(contains(error_of([&] { static_cast<void>(reader.read(entry, 1, numel)); }), "are outside [0,"));
-    CHECK(contains(error_of([&] { static_cast<void>(reader.read(entry, -1, 1)); }), "elements [-1, 0)"));
+    CHECK(contains(error_of([&] {
+                     static_cast<void>(reader.read(entry, {.run = numel + 1, .stride = numel + 1, .numel = numel + 1}));
+                   }),
+                   "are outside [0,"));
+    CHECK(contains(
+        error_of([&] { static_cast<void>(reader.read(entry, {.first = -1, .run = 1, .stride = 1, .numel = 1})); }),
+        "elements [-1, 0)"));
+  }
+  for (const auto& entry : reader.entries()) {  // columns, from any element of the slice to any other
+    if (entry.shape.dim() != 2) continue;
+    INFO(entry.name);
+    const ls::Tensor want = dict.at(entry.name).to(ls::Device()).contiguous();
+    for (std::int64_t of = 1; of <= entry.shape[1]; ++of) {
+      if (entry.shape[1] % of != 0) continue;
+      const std::int64_t each = entry.shape[1] / of;
+      for (std::int64_t index = 0; index < of; ++index) {
+        const ls::TensorPart slice = ls::TensorPart::slice(entry.shape, 1, index, of);
+        const ls::Tensor columns = want.narrow(1, index * each, each).reshape({slice.numel});
+        for (std::int64_t from = 0; from <= slice.numel; ++from) {
+          source.bytes = 0;
+          const std::int64_t count = (slice.numel - from + 1) / 2;
+          CHECK(same_bits(reader.read(entry, slice.narrow(from, count)), columns.narrow(0, from, count)));
+          CHECK(source.bytes == static_cast<std::uint64_t>(count) * ls::item_size(want.dtype()));
+        }
+      }
+    }
   }
   nn::safetensors::PayloadReader payload(source, reader.payload());
   while (payload.read(7)) continue;
@@ -273,16 +298,20 @@ TEST_CASE("a range of bools is checked, and its error has the element's index in
   bytes[bytes.size() - 2] = 2;
   const ls::MemorySource source(std::as_bytes(std::span(bytes)), "memory");
   const nn::safetensors::Reader reader(source);
-  CHECK_NOTHROW(static_cast<void>(reader.read(reader.entries()[0], 0, 7)));
-  CHECK(error_of<ls::IoError>([&] { static_cast<void>(reader.read(reader.entries()[0], 5, 4)); }) ==
-        "memory: tensor \"b\": element 7 is the byte 2, a bool is 0 or 1");
+  const ls::TensorPart whole = ls::TensorPart::whole({9});
+  CHECK_NOTHROW(static_cast<void>(reader.read(reader.entries()[0], whole.narrow(0, 7))));
+  for (const ls::TensorPart& part : {whole.narrow(5, 4), ls::TensorPart::slice({3, 3}, 1, 1, 3)})  // 1, 4, 7
+    CHECK(error_of<ls::IoError>([&] { static_cast<void>(reader.read(reader.entries()[0], part)); }) ==
+          "memory: tensor \"b\": element 7 is the byte 2, a bool is 0 or 1");
 }
 
 TEST_CASE("a part of a tensor is written in several steps, and a large one in several pieces") {
   const ls::Tensor large = numbers({5 << 20}), line = numbers({100}), square = numbers({10, 10});
   ls::save({{"large", large}, {"line", line}, {"square", square.t()}}, "whole.safetensors");
-  const nn::safetensors::Layout layout(
-      {{"large", large, large.shape()}, {"line", line, line.shape()}, {"square", square.t(), square.shape()}}, {});
+  const nn::safetensors::Layout layout({{"large", large, large.shape(), ls::TensorPart::whole(large.shape())},
+                                        {"line", line, line.shape(), ls::TensorPart::whole(line.shape())},
+                                        {"square", square.t(), square.shape(), ls::TensorPart::whole(square.shape())}},
+                                       {});
   ls::AtomicFile file("steps.safetensors");
   nn::safetensors::PartWriter writer(layout, file);
   int steps = 1;

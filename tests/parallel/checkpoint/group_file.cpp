@@ -80,6 +80,10 @@ bool save_and_kill(const ls::StateDict& dict, const Kill& plan) {
 
 TEST_CASE("1 to 4 processes write the bytes that one process writes") { check_group_files("shm"); }
 
+TEST_CASE("2 and 4 processes with slices of matrices write the bytes that one process writes, and read their slices") {
+  check_group_files_of_slices("shm");
+}
+
 TEST_CASE("a rank that is killed before any system call, or at any moment, leaves the old or the new file, complete") {
   const ls::StateDict old = {{"w", ls::zeros({30})}};
   ls::StateDict fresh = whole_tensors();

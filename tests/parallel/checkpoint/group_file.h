@@ -56,9 +56,76 @@ inline std::vector<Piece> cut(const ls::StateDict& dict, int rank, int size) {
       cuts.push_back(static_cast<std::int64_t>(random() % (static_cast<std::uint32_t>(tensor.numel()) + 1)));
     std::sort(cuts.begin(), cuts.end());
     const std::int64_t first = cuts[static_cast<std::size_t>(rank)], end = cuts[static_cast<std::size_t>(rank) + 1];
-    pieces.push_back({name, tensor.reshape({tensor.numel()}).slice(0, first, end), tensor.shape(), first});
+    pieces.push_back({name, tensor.reshape({tensor.numel()}).slice(0, first, end), tensor.shape(),
+                      ls::TensorPart::whole(tensor.shape()).narrow(first, end - first)});
   }
   return pieces;
+}
+
+// Slice `index` of `of` of a dimension with `parts` blocks, as a tensor.
+inline ls::Tensor slice_of(const ls::Tensor& tensor, int dim, std::int64_t index, std::int64_t of,
+                           std::int64_t parts = 1) {
+  const std::int64_t block = tensor.size(dim) / parts, each = block / of;
+  std::vector<ls::Tensor> slices;
+  for (std::int64_t p = 0; p < parts; ++p) slices.push_back(tensor.narrow(dim, p * block + index * each, each));
+  return ls::cat(slices, dim);
+}
+
+// The pieces of one of 2 or 4 ranks: rows, columns, slices of weights with three parts, of a convolution's inputs, and
+// halves of columns.
+inline std::vector<Piece> slices(const ls::StateDict& dict, int rank, int size) {
+  std::vector<Piece> pieces;
+  for (const auto& [name, tensor] : dict) {
+    const auto add = [&](const ls::Tensor& part, const ls::TensorPart& place) {
+      pieces.push_back({name, part, tensor.shape(), place});
+    };
+    const int dim = name.starts_with("rows") || name.starts_with("in_proj") ? 0 : 1;
+    const std::int64_t parts = contains(name, "in_proj") ? 3 : 1;
+    if (!name.starts_with("halves")) {
+      add(slice_of(tensor, dim, rank, size, parts), ls::TensorPart::slice(tensor.shape(), dim, rank, size, parts));
+      continue;
+    }
+    const ls::TensorPart slice = ls::TensorPart::slice(tensor.shape(), 1, rank / 2, size / 2);
+    const std::int64_t cut = slice.numel / 2 + 1, from = rank % 2 == 0 ? 0 : cut,
+                       to = rank % 2 == 0 ? cut : slice.numel;
+    add(slice_of(tensor, 1, rank / 2, size / 2).reshape({slice.numel}).slice(0, from, to),
+        slice.narrow(from, to - from));
+  }
+  return pieces;
+}
+
+inline void check_group_files_of_slices(const std::string& backend) {
+  ls::StateDict dict;
+  std::uint32_t salt = 50;
+  for (const ls::DType dtype : {ls::kBool, ls::kInt64, ls::kBFloat16, ls::kFloat32}) {
+    for (const auto& [name, shape] : std::vector<std::pair<std::string, ls::Shape>>{{"columns", {7, 8}},
+                                                                                    {"rows", {8, 7}},
+                                                                                    {"in_proj", {24, 5}},
+                                                                                    {"columns_of_in_proj", {5, 24}},
+                                                                                    {"convolution", {3, 8, 3, 3}},
+                                                                                    {"halves", {5, 12}}}) {
+      const ls::Tensor t = numbers(shape, {.dtype = ls::kFloat64}, ++salt) * 100;
+      dict.insert(name + "." + ls::name(dtype), dtype == ls::kBool ? (t > 0).to(dtype) : t.to(dtype));
+    }
+  }
+  ls::save(dict, "whole_slices.safetensors");
+  const std::string want = bytes_of("whole_slices.safetensors");
+  for (const int size : {2, 4}) {
+    INFO(backend, " ", size);
+    with_group(backend, size, [&](const Group& group) {
+      par::save_pieces(slices(dict, group->rank(), size), {}, "slices.safetensors", group.get());
+      CHECK(bytes_of("slices.safetensors") == want);
+      const ls::InputFile file("slices.safetensors");
+      const ls::nn::safetensors::Reader reader(file);
+      for (const Piece& piece : slices(dict, group->rank(), size)) {
+        for (const auto& entry : reader.entries()) {
+          if (entry.name != piece.name) continue;
+          CHECK_MESSAGE(same_bits(reader.read(entry, piece.place), piece.part.reshape({piece.place.numel})),
+                        entry.name);
+        }
+      }
+    });
+  }
 }
 
 inline void check_group_files(const std::string& backend) {

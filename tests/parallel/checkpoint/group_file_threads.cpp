@@ -52,6 +52,10 @@ std::vector<std::string> errors_of(int size, const std::function<std::vector<Pie
 
 TEST_CASE("1 to 4 ranks write the bytes that one process writes") { check_group_files("local"); }
 
+TEST_CASE("2 and 4 ranks with slices of matrices write the bytes that one process writes, and read their slices") {
+  check_group_files_of_slices("local");
+}
+
 TEST_CASE("a system call that fails on one rank is an error on all, which names the rank, and the old file stays") {
   const std::string path = "faults.safetensors";
   const ls::StateDict old = {{"w", ls::zeros({30})}}, fresh = whole_tensors();
@@ -105,7 +109,7 @@ TEST_CASE("a rank without elements needs no access to the file") {
       failing_call = -1;
       std::vector<Piece> pieces = cut(dict, 0, 1);
       if (group->rank() != writing)
-        for (Piece& piece : pieces) piece.part = piece.part.slice(0, 0, 0);
+        for (Piece& piece : pieces) piece = {piece.name, piece.part.slice(0, 0, 0), piece.shape, {}};
       par::save_pieces(std::move(pieces), {}, "one_writes.safetensors", group.get(), faulty());
       CHECK((calls > 0) == (group->rank() == writing || group->rank() == 0));
     });
@@ -116,7 +120,8 @@ TEST_CASE("a rank without elements needs no access to the file") {
 TEST_CASE("ranks whose pieces do not fit together are refused on all ranks") {
   const ls::Tensor line = numbers({10});
   const auto piece = [&](const std::string& name, std::int64_t first, std::int64_t end) {
-    return Piece{name, line.slice(0, first, end), line.shape(), first};
+    return Piece{name, line.slice(0, first, end), line.shape(),
+                 ls::TensorPart::whole(line.shape()).narrow(first, end - first)};
   };
   const auto all_are = [](const std::vector<std::string>& texts, const std::string& part) {
     for (const std::string& text : texts) CHECK_MESSAGE(contains(text, part), text);
@@ -138,8 +143,31 @@ TEST_CASE("ranks whose pieces do not fit together are refused on all ranks") {
                       return pieces;
                     }),
           "rank 0 has 1 tensors to save, rank 1 has 2");
+  const ls::Tensor matrix = numbers({4, 6});
+  const auto columns = [&](int dim, int index, int of) {
+    return std::vector{Piece{"w", slice_of(matrix, dim, index, of), matrix.shape(),
+                             ls::TensorPart::slice(matrix.shape(), dim, index, of)}};
+  };
+  all_are(errors_of(2, [&](int rank) { return columns(1, rank, 3); }),
+          "(4, 6) f32: 2 elements from 4 on are on no rank");
+  all_are(errors_of(2, [&](int rank) { return columns(1, 0, rank + 2); }),
+          "(4, 6) f32: 2 elements from 0 on are on several ranks");
+  all_are(errors_of(2, [&](int rank) { return columns(rank, rank, 2); }), "elements from 3 on are on several ranks");
+  const std::vector<std::string> other = errors_of(2, [&](int rank) {
+    std::vector<Piece> pieces = columns(1, rank, 2);
+    if (rank == 1) pieces[0].place.first = 4;
+    return pieces;
+  });
+  CHECK(other[0] ==
+        "rank 1: save: the entry \"w\": elements [0, 12) of runs of 3 at 4, 10, ... of a tensor of shape (4, 6)");
+  const std::vector<std::string> short_part = errors_of(2, [&](int rank) {
+    std::vector<Piece> pieces = columns(1, rank, 2);
+    if (rank == 1) pieces[0].part = pieces[0].part.narrow(0, 0, 3);
+    return pieces;
+  });
+  CHECK(short_part[0] == "rank 1: save: the entry \"w\": 9 elements for a part of 12");
   const std::vector<std::string> one = errors_of(2, [&](int rank) {
-    return std::vector{Piece{"w", rank == 1 ? ls::Tensor() : line, line.shape(), 0}};
+    return std::vector{Piece{"w", rank == 1 ? ls::Tensor() : line, line.shape(), ls::TensorPart::whole(line.shape())}};
   });
   CHECK(one[1] == "save: the entry \"w\" is an undefined tensor");
   CHECK(one[0] == "rank 1: " + one[1]);

@@ -5,6 +5,10 @@ TEST_CASE("pieces on 1 to 4 processes are saved as the file of one process, and 
   check_all_pieces("shm");
 }
 
+TEST_CASE("slices of parameters on 1, 2 and 4 processes are saved as the file of one process, and loaded from it") {
+  check_slices("shm");
+}
+
 TEST_CASE("DistributedDataParallel writes the file of GradientAccumulation, and each continues from the other's") {
   save_twice(accumulation(), 0, 4, "accumulation");
   const std::string want_3 = bytes_of("accumulation_3"), want_6 = bytes_of("accumulation_6");

@@ -53,9 +53,16 @@ struct PieceModel final : par::ModelState {
     for (const auto& [name, tensor] : net.state_dict()) {
       const auto* cut = cut_of(name);
       if (cut)
-        parts.push_back({.name = name, .part = cut->piece->detach(), .shape = tensor.shape(), .first = cut->first});
+        parts.push_back({.name = name,
+                         .part = cut->piece->detach(),
+                         .shape = tensor.shape(),
+                         .place = ls::TensorPart::whole(tensor.shape()).narrow(cut->first, cut->piece->numel())});
       else
-        parts.push_back({.name = name, .part = tensor, .shape = tensor.shape(), .is_saved = ranks->rank() == 0});
+        parts.push_back({.name = name,
+                         .part = tensor,
+                         .shape = tensor.shape(),
+                         .place = ls::TensorPart::whole(tensor.shape()),
+                         .is_saved = ranks->rank() == 0});
     }
     return parts;
   }
@@ -187,6 +194,92 @@ inline void check_all_pieces(const std::string& backend) {
   check_pieces<Adam>(backend, ls::optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1}, "adam_" + backend);
   check_pieces<SGD>(backend, ls::optim::SGDOptions{.lr = 0.1, .momentum = 0.9}, "momentum_" + backend);
   check_pieces<SGD>(backend, ls::optim::SGDOptions{.lr = 0.1}, "sgd_" + backend);
+}
+
+// An in_proj weight of three parts, whose rows are divided, a weight of divided columns, and a bias that all ranks have.
+struct SlicedNet : ls::nn::Module {
+  ls::nn::Parameter& in_proj = add_parameter("in_proj", numbers({24, 5}, {}, 1));
+  ls::nn::Parameter& down = add_parameter("down", numbers({5, 8}, {}, 2));
+  ls::nn::Parameter& bias = add_parameter("bias", numbers({5}, {}, 3));
+};
+
+// One rank's slices of a SlicedNet.
+struct SliceModel final : par::ModelState {
+  SliceModel(const SlicedNet& net, const Group& group) : ranks(group) {
+    const int rank = group->rank(), size = group->size();
+    add("in_proj", slice_of(net.in_proj->detach(), 0, rank, size, 3), {24, 5},
+        ls::TensorPart::slice({24, 5}, 0, rank, size, 3));
+    add("down", slice_of(net.down->detach(), 1, rank, size), {5, 8}, ls::TensorPart::slice({5, 8}, 1, rank, size));
+    add("bias", net.bias->detach(), {5}, ls::TensorPart::whole({5}));
+    own.back().is_saved = rank == 0;
+  }
+  void add(const std::string& name, const ls::Tensor& values, const ls::Shape& shape, const ls::TensorPart& place) {
+    named.emplace_back(name, ls::nn::Parameter(values.clone()));
+    own.push_back({.name = name, .part = named.back().second->detach(), .shape = shape, .place = place});
+  }
+  par::ProcessGroup* group() const override { return ranks.get(); }
+  std::vector<par::StatePart> parts() const override { return own; }
+  ls::optim::NamedParameters parameters() const override { return named; }
+
+  Group ranks;
+  ls::optim::NamedParameters named;
+  std::vector<par::StatePart> own;
+};
+
+// Steps of AdamW on the slices that 1, 2 and 4 ranks have: the files are those of one process, and each continues from
+// either's file.
+inline void check_slices(const std::string& backend) {
+  const auto gradient = [](const std::string& name, const ls::Shape& shape, int step) {
+    return numbers(shape, {}, static_cast<std::uint32_t>(name.size()) * 100 + static_cast<std::uint32_t>(step));
+  };
+  const auto step_whole = [&](const SlicedNet& net, ls::optim::AdamW& optimizer, int step) {
+    for (const auto& [name, p] : net.named_parameters()) p->set_grad(gradient(name, p->shape(), step));
+    optimizer.step();
+  };
+  const auto step_slices = [&](const SliceModel& model, ls::optim::AdamW& optimizer, int step) {
+    const int rank = model.ranks->rank(), size = model.ranks->size();
+    const auto set = [&](std::size_t p, const ls::Tensor& grad) { model.named[p].second->set_grad(grad.clone()); };
+    set(0, slice_of(gradient("in_proj", {24, 5}, step), 0, rank, size, 3));
+    set(1, slice_of(gradient("down", {5, 8}, step), 1, rank, size));
+    set(2, gradient("bias", {5}, step));
+    optimizer.step();
+  };
+  const auto all_of = [](const SlicedNet& net) { return net.parameters(); };
+  const auto all_slices = [](const SliceModel& model) {
+    std::vector<ls::nn::Parameter> all;
+    for (const auto& each : model.named) all.push_back(each.second);
+    return all;
+  };
+  std::string want[2];
+  {
+    ls::manual_seed(3);
+    SlicedNet net;
+    ls::optim::AdamW optimizer(all_of(net), {.lr = 0.1});
+    for (const int step : {0, 1}) {
+      step_whole(net, optimizer, step);
+      const std::string path = "whole_" + std::to_string(step) + ".safetensors";
+      ls::save_checkpoint(path, {.model = &net, .optimizer = &optimizer});
+      want[step] = bytes_of(path);
+    }
+  }
+  for (const int size : {1, 2, 4}) {
+    INFO(backend, " ", size);
+    with_group(backend, size, [&](const Group& group) {
+      group->barrier();
+      ls::manual_seed(3);
+      const SlicedNet net;
+      const auto model = std::make_shared<SliceModel>(net, group), other = std::make_shared<SliceModel>(net, group);
+      ls::optim::AdamW optimizer(all_slices(*model), {.lr = 0.1}), resumed(all_slices(*other), {.lr = 0.1});
+      step_slices(*model, optimizer, 0);
+      par::save_checkpoint("sliced.safetensors", {.model = par::CheckpointModel(model), .optimizer = &optimizer});
+      CHECK(bytes_of("sliced.safetensors") == want[0]);
+      group->barrier();
+      par::load_checkpoint("whole_0.safetensors", {.model = par::CheckpointModel(other), .optimizer = &resumed});
+      step_slices(*other, resumed, 1);
+      par::save_checkpoint("sliced.safetensors", {.model = par::CheckpointModel(other), .optimizer = &resumed});
+      CHECK(bytes_of("sliced.safetensors") == want[1]);
+    });
+  }
 }
 
 // Trains `steps` steps of 4 micro-batches, of which this rank has `count` from `first` on.

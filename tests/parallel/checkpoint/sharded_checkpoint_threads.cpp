@@ -5,6 +5,10 @@ TEST_CASE("pieces on 1 to 4 ranks are saved as the file of one process, and load
   check_all_pieces("local");
 }
 
+TEST_CASE("slices of parameters on 1, 2 and 4 ranks are saved as the file of one process, and loaded from it") {
+  check_slices("local");
+}
+
 TEST_CASE("an error of a load on one rank is an error on all ranks, and changes nothing on any") {
   TiedNet source;
   ls::optim::AdamW saved(trained(source), {.lr = 0.5});

@@ -299,7 +299,10 @@ class Together {
            .weighting = of_.weighting == Weighting::kSamples ? par::Weighting::kSamples : par::Weighting::kEqual});
       std::vector<par::ShardedParameter> whole;
       for (const auto& [name, parameter] : model_.named_parameters())
-        whole.push_back({.name = name, .parameter = parameter, .shape = parameter->shape()});
+        whole.push_back({.name = name,
+                         .parameter = parameter,
+                         .shape = parameter->shape(),
+                         .part = ls::TensorPart::whole(parameter->shape())});
       return train(run, whole, [&] { return nn::clip_grad_norm_(run.parameters(), 0.1); });
     }
     const int stage = of_.mode == Mode::kStage1 ? 1 : of_.mode == Mode::kStage2 ? 2 : 3;
