@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "lockstep/tensor/kernels/dual_internal.h"
+#include "lockstep/tensor/ops/ops_internal.h"
 
 namespace lockstep::LOCKSTEP_KERNELS {
 

@@ -54,7 +54,7 @@ Tensor to(const Tensor& x, Device device);
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
 
-// --- pointwise.def (pointwise.cpp) ----------------------------------------------------------------------------------
+// --- pointwise.def (pointwise_ops.cpp) ------------------------------------------------------------------------------
 enum class Pointwise : std::uint8_t {
 #define POINTWISE(name, functor, low, high) name,
 #include "lockstep/tensor/ops/pointwise.def"

@@ -1,10 +1,9 @@
 // Sites, calls and positions of random draws, and the repetition of a function's draws.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "lockstep/tensor/random/random.h"
 
 namespace lockstep::random {
 

@@ -4,6 +4,7 @@
 #include "lockstep/base/check_internal.h"
 #include "lockstep/tensor/autocast.h"
 #include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/random/random.h"
 #include "lockstep/tensor/random/random_context_internal.h"
 
 namespace lockstep::parallel {
