@@ -56,11 +56,11 @@ bool run_half(const char* op, const Loop<N>& loop, DType dtype, const F& f) {
   return true;
 }
 
-template <class F>
+template <class F, raw::DTypeRule kRule>
 void run_value(const char* op, const Loop<2>& loop, DType dtype, const PointwiseParams& params) {
   const Value<F> value{make_pointwise<F>(params)};
   if (run_half(op, loop, dtype, value)) return;
-  if constexpr (requires { F::kIntegers; })
+  if constexpr (kRule == raw::DTypeRule::kNumbers)
     for_number(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
   else
     for_float(dtype, [&]<class T>(T) { run_loop<T, T>(op, loop, value); });
@@ -80,9 +80,9 @@ void run_second_derivative(const char* op, const Loop<3>& loop, DType dtype, con
 
 }  // namespace
 
-#define POINTWISE(name, functor, low, high)                                                        \
+#define POINTWISE(name, functor, dtypes, low, high)                                                \
   void name(const Loop<2>& loop, DType dtype, const PointwiseParams& params) {                     \
-    run_value<functor>(#name, loop, dtype, params);                                                \
+    run_value<functor, raw::DTypeRule::dtypes>(#name, loop, dtype, params);                        \
   }                                                                                                \
   void name##_derivative(const Loop<4>& loop, DType dtype, const PointwiseParams& params) {        \
     run_derivative<functor>(#name " backward", loop, dtype, params);                               \
