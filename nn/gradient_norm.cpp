@@ -2,9 +2,8 @@
 
 #include <bit>
 
-#include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/ops/line_squares_internal.h"
-#include "lockstep/tensor/ops/ops_internal.h"
+#include "lockstep/tensor/ops/wrappers_internal.h"
 
 namespace lockstep::nn {
 
@@ -43,7 +42,7 @@ void add_all(TreeSum& tree, double* sums, std::int64_t index, std::int64_t count
 
 TreeSum sum_of_squares(const Tensor& gradient, std::int64_t first_line) {
   constexpr int kBlockLevel = std::countr_zero(static_cast<std::uint64_t>(kBlockLines));
-  const Tensor x = raw::contiguous(is_half(gradient.dtype()) ? raw::to(gradient, kFloat32) : gradient);
+  const Tensor x = raw::contiguous(raw::widened(gradient));
   const auto [before, blocks, after] = raw::cut_lines(x, first_line);
   const Tensor sums = raw::to(raw::line_squares(x, first_line), Device());
   auto* next = static_cast<double*>(sums.raw_data());
