@@ -25,8 +25,9 @@ double TreeSum::total() const {
 
 namespace {
 
-// Adds `count` nodes of one level, the first of them number `index` of its level. Level by level, which is faster than
-// TreeSum::add for each; a node without a sibling here goes to the tree, those at the end in reverse order.
+// Adds `count` nodes of one level, the first of them number `index` of its level. Works level by level, which is faster
+// than TreeSum::add for each node. Nodes without a sibling among them are added to the tree: those at the beginning
+// immediately, those at the end last, the highest level first.
 void add_all(TreeSum& tree, double* sums, std::int64_t index, std::int64_t count, int level) {
   TreeNode ends[64];
   int end_count = 0;

@@ -14,7 +14,7 @@
 #include "lockstep/tensor/half_dtypes_internal.h"
 #include "lockstep/tensor/memory/capture_internal.h"
 #include "lockstep/tensor/ops/wrappers_internal.h"
-#include "lockstep/tensor/random/random_context_internal.h"
+#include "lockstep/tensor/random/random_draws_internal.h"
 #include "lockstep/tensor/random/random_ops_internal.h"
 
 namespace lockstep {

@@ -54,6 +54,22 @@ class SiteGuard {
   const SiteGuard* outer_;
 };
 
+// The calling thread's innermost SiteGuard; null outside of modules.
+const SiteGuard* innermost_site_guard();
+
+// While it exists, the calling thread draws at the site of another thread, whose innermost guard is `guard`. The guard
+// must outlive it.
+class SiteContext {
+ public:
+  explicit SiteContext(const SiteGuard* guard);
+  ~SiteContext();
+  SiteContext(const SiteContext&) = delete;
+  SiteContext& operator=(const SiteContext&) = delete;
+
+ private:
+  const SiteGuard* previous_;
+};
+
 struct Draw {
   std::uint64_t blocks;
   Position position;
